@@ -1,0 +1,102 @@
+"""Asynchronous Kafka clients (aiokafka) that know our topics: publish events, read records and decode them."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
+from aiokafka.errors import KafkaError
+
+from dart_streams.bus.codec import Header, decode, encode
+from dart_streams.config import Bus
+from dart_streams.errors import ServiceUnavailable
+from dart_streams.telemetry.propagation import current_headers
+from topics import Topic
+
+
+class Publisher:
+    """An idempotent producer of events: acknowledged by all replicas, in order per key."""
+
+    def __init__(self, bus: Bus, client_id: str) -> None:
+        self.bus = bus
+        self.producer = AIOKafkaProducer(
+            bootstrap_servers=bus.servers, client_id=client_id, acks="all", enable_idempotence=True, linger_ms=0
+        )
+
+    async def __aenter__(self) -> Self:
+        await start_within(self.producer, self.bus)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.producer.stop()
+
+    async def publish(
+        self,
+        topic: Topic,
+        event: msgspec.Struct,
+        *,
+        partition: int | None = None,
+        headers: Iterable[Header] = (),
+        record_id: str = "",
+    ) -> None:
+        """Send ``event`` and return when the broker has it. The current trace context travels in the headers."""
+        record = encode(topic, event, [*headers, *current_headers()], record_id)
+        await self.producer.send_and_wait(
+            self.bus.prefix + topic.name, record.value, key=record.key, headers=record.headers, partition=partition
+        )
+
+
+def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **settings: Any) -> AIOKafkaConsumer:
+    """Return an unstarted consumer of ``topics``; with a ``group`` it shares them and commits only when told to.
+
+    Without a group, assign partitions after :func:`start_within`.
+    """
+    names = [bus.prefix + topic.name for topic in topics] if group else []
+    defaults: dict[str, Any] = {
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": 15_000,
+        "heartbeat_interval_ms": 3_000,
+        "max_poll_interval_ms": 600_000,
+        "fetch_max_wait_ms": 200,
+    }
+    return AIOKafkaConsumer(
+        *names,
+        bootstrap_servers=bus.servers,
+        client_id=client_id,
+        group_id=f"{bus.prefix}{group}" if group else None,
+        **{**defaults, **settings},
+    )
+
+
+async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
+    """Start a client, trying again until ``bus.wait_s`` is over.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If no broker answered in time.
+    """
+    deadline = time.monotonic() + bus.wait_s
+    while True:
+        try:
+            await client.start()
+            return
+        except (KafkaError, OSError) as error:
+            if time.monotonic() >= deadline:
+                await client.stop()
+                raise ServiceUnavailable(
+                    f"no Kafka broker at {bus.servers} after {bus.wait_s:g} s ({error}): "
+                    "start one with `dart-streams up`, or set bus.servers"
+                ) from None
+            await asyncio.sleep(min(1.0, bus.wait_s / 10))
+
+
+def event_of(topic: Topic, record: ConsumerRecord) -> Any:
+    """Decode a consumed record; raise :class:`~dart_streams.bus.codec.Undecodable` if it is not an event of ``topic``."""
+    return decode(topic, record.value, record.headers)

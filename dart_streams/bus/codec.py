@@ -1,0 +1,79 @@
+"""Events to record bytes and back. The value is JSON; the ``schema`` header says which event and version it is."""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from topics import Topic
+
+Header = tuple[str, bytes]
+
+SCHEMA = "schema"
+ID = "id"
+
+
+class Undecodable(Exception):
+    """A record that is not an event of its topic; the text says why. It belongs in the dead letters."""
+
+
+class Encoded(NamedTuple):
+    """A record ready to send."""
+
+    key: bytes
+    value: bytes
+    headers: list[Header]
+
+
+_encoder = msgspec.json.Encoder()
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+
+
+def encode(topic: Topic, event: msgspec.Struct, headers: Iterable[Header] = (), record_id: str = "") -> Encoded:
+    """Encode ``event`` for ``topic``; ``record_id`` becomes the ``id`` header (by default a new UUID)."""
+    if not isinstance(event, topic.event):
+        raise TypeError(f"{topic.name} carries {topic.event.__name__}, not {type(event).__name__}")
+    own = [(SCHEMA, topic.schema.encode()), (ID, (record_id or uuid.uuid4().hex).encode())]
+    return Encoded(topic.key_of(event).encode(), _encoder.encode(event), [*own, *headers])
+
+
+def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
+    """Decode the value of a record of ``topic``.
+
+    A record without a schema header is taken to be of the topic's present version, so that people can produce by hand.
+
+    Raises
+    ------
+    Undecodable
+        If the value is empty, not JSON, lacks a field, or is of another or a newer schema.
+    """
+    if value is None:
+        raise Undecodable("the record has no value")
+    schema = header(headers, SCHEMA)
+    if schema is not None:
+        refuse_other_schema(topic, schema.decode(errors="replace"))
+    decoder = _decoders.get(topic.event)
+    if decoder is None:
+        decoder = _decoders[topic.event] = msgspec.json.Decoder(topic.event)
+    try:
+        return decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Undecodable(f"not a {topic.schema}: {error}") from None
+
+
+def refuse_other_schema(topic: Topic, schema: str) -> None:
+    """Raise :class:`Undecodable` unless ``schema`` is this topic's, at its version or an older one."""
+    name, _, version = schema.rpartition("/")
+    if name != topic.name or not version.isdecimal():
+        raise Undecodable(f"schema {schema!r} is not of topic {topic.name!r}")
+    if int(version) > topic.version:
+        raise Undecodable(f"schema {schema!r} is newer than this program's {topic.schema!r}: upgrade it")
+
+
+def header(headers: Sequence[Header], name: str) -> bytes | None:
+    """Return the value of the first header called ``name``, or None."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return None

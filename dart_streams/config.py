@@ -1,0 +1,321 @@
+"""The configuration of a deployment: one strict TOML file into frozen structs.
+
+Unknown keys are errors that name the key and the nearest known one. Every process of a run reads the same file.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from dart_streams.errors import ConfigError
+from topics.values import Sampling
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the configuration file."""
+
+
+class Bus(Section):
+    """Kafka. ``wait_s`` is how long a process waits for the broker before it gives up."""
+
+    servers: str = "127.0.0.1:9092"
+    prefix: str = "dart."
+    wait_s: float = 30.0
+
+    @property
+    def run(self) -> str:
+        """The run that this prefix names; rows of the shared store carry it."""
+        return self.prefix.strip(".")
+
+
+class Store(Section):
+    """Cassandra. ``blob_cache_mb`` bounds each process's cache of screenshots."""
+
+    hosts: tuple[str, ...] = ("127.0.0.1",)
+    port: int = 9042
+    keyspace: str = "dart"
+    blob_cache_mb: int = 64
+    wait_s: float = 30.0
+
+
+class Services(Section):
+    """The local JVM services that ``dart-streams up`` starts; their ports follow ``bus.servers`` and ``store.port``."""
+
+    kafka_heap_mb: int = 512
+    cassandra_heap_mb: int = 768
+    ready_s: float = 60.0
+
+
+class Tasks(Section):
+    """``file`` is the task set, relative to the configuration file."""
+
+    file: str = "tasks.toml"
+
+
+class Simulated(Section):
+    """The ``simulated`` environment: log-normal latencies with these medians (milliseconds) and one sigma."""
+
+    reset_ms: float = 20.0
+    step_ms: float = 5.0
+    evaluate_ms: float = 2.0
+    sigma: float = 0.5
+    hang_rate: float = 0.0
+    fault_rate: float = 0.0
+
+
+class Env(Section):
+    """Environment workers: ``workers`` processes of ``slots`` concurrent episodes each.
+
+    ``loop_limit``: so many times the same action on an unchanged screen end an episode as failure (``loop``).
+    ``episode_timeout_s`` cuts a straggler; ``call_timeout_s`` bounds each call of a browser.
+    """
+
+    backend: Literal["miniwob", "simulated"] = "miniwob"
+    workers: int = 1
+    slots: int = 16
+    request_timeout_s: float = 20.0
+    request_attempts: int = 3
+    call_timeout_s: float = 5.0
+    episode_timeout_s: float = 120.0
+    loop_limit: int = 4
+    simulated: Simulated = Simulated()
+
+
+class Policy(Section):
+    """The model and what it sees: at most ``max_images`` screenshots and ``max_texts`` earlier answers a prompt.
+
+    ``path`` is a Hugging Face directory. Empty means the tiny demo policy, built and cached under the state folder.
+    """
+
+    model_id: str = "tiny"
+    path: str = ""
+    max_images: int = 2
+    max_texts: int = 5
+    min_pixels: int = 3136
+    max_pixels: int = 1_003_520
+    max_tokens: int = 24
+
+
+class Warmup(Section):
+    """Supervised warm-up of the tiny policy on oracle demonstrations that travel the same topics."""
+
+    demonstrations: int = 2000
+    steps: int = 400
+    batch: int = 16
+    learning_rate: float = 1e-3
+
+
+class Scripted(Section):
+    """The ``scripted`` engine: what it answers, and how long it takes (milliseconds)."""
+
+    behaviour: Literal["oracle", "random"] = "oracle"
+    latency_ms: float = 10.0
+    success_rate: float = 0.7
+
+
+class Rollout(Section):
+    """Rollout workers. At most ``roll_width`` of them switch weights at the same time.
+
+    A worker not heard of for ``liveness_s`` no longer delays the others' switch.
+    """
+
+    engine: Literal["vllm", "scripted"] = "vllm"
+    workers: int = 1
+    max_in_flight: int = 32
+    kv_cache_gib: int = 1
+    heartbeat_s: float = 1.0
+    liveness_s: float = 10.0
+    roll_width: int = 1
+    retry_s: float = 5.0
+    scripted: Scripted = Scripted()
+
+
+class Difficulty(Section):
+    """Success rates are over the last ``window`` rewarded finishes of a task."""
+
+    window: int = 16
+
+
+class Budget(Section):
+    """DART's dynamic rollout number: ``base`` below ``threshold``, fewer above it."""
+
+    dynamic: bool = True
+    base: int = 8
+    threshold: float = 0.6
+
+
+class Length(Section):
+    """DART's dynamic trajectory length: the longest success of a task, plus ``margin``."""
+
+    dynamic: bool = True
+    margin: int = 0
+
+
+class Entropy(Section):
+    """DART's high-entropy steps: train on the share ``keep`` of a group's steps."""
+
+    enabled: bool = True
+    keep: float = 0.8
+
+
+class Pool(Section):
+    """DART's experience pool: at most ``size`` successes a task."""
+
+    enabled: bool = True
+    size: int = 4
+
+
+class Dispatch(Section):
+    """``backlog`` orders a slot; a fault is ordered again until ``attempts`` tries were made in all."""
+
+    backlog: float = 2.0
+    attempts: int = 3
+    seed: int = 0
+    probe_every: int = 32
+
+
+class Curation(Section):
+    """The data manager. ``max_staleness`` is in weight versions."""
+
+    max_staleness: int = 2
+    difficulty: Difficulty = Difficulty()
+    budget: Budget = Budget()
+    length: Length = Length()
+    entropy: Entropy = Entropy()
+    pool: Pool = Pool()
+    dispatch: Dispatch = Dispatch()
+
+
+class Trainer(Section):
+    """The training process: an optimiser step takes ``groups_per_step`` curated groups.
+
+    ``weights_uri`` is where versions are published (any fsspec URL; empty means the run's folder).
+    """
+
+    processes: int = 1
+    groups_per_step: int = 8
+    learning_rate: float = 1.5e-4
+    weight_decay: float = 0.0
+    grad_clip: float = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    tis_cap: float = 1.0
+    kl_beta: float = 0.0
+    micro_batch: int = 16
+    checkpoint_every: int = 10
+    keep_versions: int = 4
+    mismatch_alarm: float = 0.05
+    weights_uri: str = ""
+    max_train_steps: int | None = None
+
+
+class Evaluation(Section):
+    """Held-out evaluation before and after: ``episodes`` rollouts at ``temperature``."""
+
+    episodes: int = 240
+    temperature: float = 1.0
+    timeout_s: float = 300.0
+
+
+class Telemetry(Section):
+    """Tracing and metrics. ``sampling`` is the share of step requests traced; ``stall_s`` when a wait is reported."""
+
+    sampling: float = 0.0
+    otlp_endpoint: str = ""
+    metrics_every_s: float = 2.0
+    stall_s: float = 30.0
+
+
+class Run(Section):
+    """The supervised run: how long the RL phase lasts, and where state lies.
+
+    ``id`` is set by the supervisor in the resolved configuration that it writes for the run's processes.
+    """
+
+    id: str = "default"
+    state_dir: str = ".dart"
+    minutes: float = 9.0
+    train_steps: int | None = None
+    evaluate: bool = True
+    drain_s: float = 10.0
+
+    @property
+    def folder(self) -> Path:
+        """The run's own folder: its configuration, logs, metrics, weights and report."""
+        return Path(self.state_dir) / "runs" / self.id
+
+
+class Config(Section):
+    """A whole deployment."""
+
+    run: Run = Run()
+    bus: Bus = Bus()
+    store: Store = Store()
+    services: Services = Services()
+    tasks: Tasks = Tasks()
+    env: Env = Env()
+    policy: Policy = Policy()
+    warmup: Warmup = Warmup()
+    rollout: Rollout = Rollout()
+    curation: Curation = Curation()
+    trainer: Trainer = Trainer()
+    evaluation: Evaluation = Evaluation()
+    telemetry: Telemetry = Telemetry()
+
+    def sampling(self, temperature: float = 1.0) -> Sampling:
+        """Return how orders of this deployment draw tokens."""
+        return Sampling(temperature=temperature, max_tokens=self.policy.max_tokens)
+
+
+def load(path: Path) -> Config:
+    """Read and check a configuration file.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing, is not TOML, or has an unknown key or a wrong value; the text names the place.
+    """
+    try:
+        data = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"no configuration file {path}: name one, for instance deploy/config/demo.toml") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    return parse(data, source=str(path))
+
+
+def parse(data: dict[str, Any], source: str = "configuration") -> Config:
+    """Turn nested tables into a :class:`Config`; raise :class:`ConfigError` that names the offending key."""
+    refuse_unknown_keys(Config, data, source)
+    try:
+        return msgspec.convert(data, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def refuse_unknown_keys(section: type[msgspec.Struct], data: Any, source: str, place: str = "") -> None:
+    """Raise :class:`ConfigError` for the first key of ``data`` that ``section`` does not have."""
+    if not isinstance(data, dict):
+        return
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(section)}
+    for key, value in data.items():
+        where = f"{place}.{key}" if place else key
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
+            known = f"did you mean {near[0]!r}?" if near else f"known keys here: {', '.join(sorted(fields))}"
+            raise ConfigError(f"{source}: unknown key {where!r}: {known}")
+        if nested := _struct_of(fields[key]):
+            for item in value if isinstance(value, list) else [value]:
+                refuse_unknown_keys(nested, item, source, where)
+
+
+def _struct_of(annotation: Any) -> type[msgspec.Struct] | None:
+    """Return the struct a field holds, itself or as the items of a list; None for plain values."""
+    if get_origin(annotation) in (list, tuple):
+        annotation = get_args(annotation)[0]
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return annotation
+    return None

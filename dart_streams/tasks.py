@@ -1,0 +1,88 @@
+"""Task sets: a task is an exact instance, ``environment/page#seed``; training and held-out seeds never overlap."""
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dart_streams.config import refuse_unknown_keys
+from dart_streams.errors import ConfigError
+
+Split = Literal["train", "heldout"]
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One exact instance: page ``page`` of environment ``environment`` with ``seed``, bounded by ``max_steps``."""
+
+    environment: str
+    page: str
+    seed: int
+    max_steps: int
+    split: Split
+
+    @property
+    def task_id(self) -> str:
+        """The id by which events name this task, for instance ``miniwob/click-test-2#17``."""
+        return f"{self.environment}/{self.page}#{self.seed}"
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A family of tasks in the file: half-open seed ranges ``[first, last)``."""
+
+    environment: str
+    page: str
+    max_steps: int
+    train_seeds: tuple[int, int]
+    heldout_seeds: tuple[int, int]
+
+    def tasks(self, split: Split) -> list[Task]:
+        """Return this page's instances of one split."""
+        seeds = self.train_seeds if split == "train" else self.heldout_seeds
+        return [
+            Task(environment=self.environment, page=self.page, seed=seed, max_steps=self.max_steps, split=split)
+            for seed in range(*seeds)
+        ]
+
+
+class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file: a list of ``[[pages]]``."""
+
+    pages: list[Page]
+
+
+class TaskSet:
+    """The tasks of a deployment, by split and by id."""
+
+    def __init__(self, pages: list[Page]) -> None:
+        self.pages = tuple(pages)
+        self.train = tuple(task for page in pages for task in page.tasks("train"))
+        self.heldout = tuple(task for page in pages for task in page.tasks("heldout"))
+        self._by_id = {task.task_id: task for task in (*self.train, *self.heldout)}
+        if len(self._by_id) != len(self.train) + len(self.heldout):
+            raise ConfigError("task set: a page is listed twice, or its training and held-out seeds overlap")
+
+    def get(self, task_id: str) -> Task:
+        """Return the task of this id; raise :class:`ConfigError` if the set has none."""
+        try:
+            return self._by_id[task_id]
+        except KeyError:
+            raise ConfigError(f"unknown task {task_id!r}: the task set does not have it") from None
+
+    def __contains__(self, task_id: object) -> bool:
+        return task_id in self._by_id
+
+
+def load(path: Path) -> TaskSet:
+    """Read a task set; raise :class:`ConfigError` that names the file and the key."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"no task set {path}: set tasks.file, relative to the configuration file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    refuse_unknown_keys(TaskFile, data, str(path))
+    try:
+        return TaskSet(msgspec.convert(data, TaskFile).pages)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from None

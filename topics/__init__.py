@@ -1,0 +1,37 @@
+"""The contract: every event that passes between processes, one module a topic.
+
+Imports only msgspec, so that any program can depend on it. A change here is a change of what other programs read:
+bump the topic's ``version``, keep a golden of the old bytes in tests/unit/golden and a decoder that reads them.
+"""
+
+from topics import (
+    action_requests,
+    actions,
+    curated,
+    curation_log,
+    observations,
+    rollout_budgets,
+    rollout_orders,
+    task_difficulty,
+    trajectories,
+    weights,
+    weights_serving,
+)
+from topics.topic import Topic
+
+ALL: tuple[Topic, ...] = (
+    rollout_orders.TOPIC,
+    observations.TOPIC,
+    action_requests.TOPIC,
+    actions.TOPIC,
+    trajectories.TOPIC,
+    task_difficulty.TOPIC,
+    rollout_budgets.TOPIC,
+    curated.TOPIC,
+    weights.TOPIC,
+    weights_serving.TOPIC,
+    curation_log.TOPIC,
+)
+BY_NAME: dict[str, Topic] = {topic.name: topic for topic in ALL}
+
+__all__ = ["ALL", "BY_NAME", "Topic"]

@@ -1,0 +1,27 @@
+"""action-requests: an environment worker asks the policy for the next action of a trajectory."""
+
+import msgspec
+
+from topics.topic import HOUR_MS, Topic
+from topics.values import Sampling, Turn
+
+
+class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole prompt of one step, so that rollout workers keep no state.
+
+    The reply goes to partition ``reply_partition`` of ``actions``. A worker drops the request after ``deadline_ms``
+    (epoch milliseconds).
+    """
+
+    request_id: str
+    trajectory_id: str
+    step: int
+    turns: list[Turn]
+    sampling: Sampling
+    reply_partition: int
+    deadline_ms: int
+
+
+TOPIC = Topic(
+    name="action-requests", event=ActionRequest, key="trajectory_id", partitions=4, retention_ms=HOUR_MS // 4
+)

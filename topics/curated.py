@@ -1,0 +1,32 @@
+"""curated: a finished group with its advantages and selected steps, ready to train on."""
+
+from typing import Literal
+
+import msgspec
+
+from topics.topic import Topic
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One trajectory of a group. ``selected`` has the indexes (from 0) of the actions to train on, in order."""
+
+    trajectory_id: str
+    reward: float
+    advantage: float
+    selected: list[int]
+    source: Literal["online", "pool"]
+    version_min: int | None
+    version_max: int | None
+
+
+class CuratedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group worth training on. ``mean`` and ``std`` are the step-level statistics behind the advantages."""
+
+    group_id: str
+    task_id: str
+    members: list[Member]
+    mean: float
+    std: float
+
+
+TOPIC = Topic(name="curated", event=CuratedGroup, key="group_id")

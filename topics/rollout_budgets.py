@@ -1,0 +1,19 @@
+"""rollout-budgets: how many rollouts the task's next group gets, and how long each may be."""
+
+import msgspec
+
+from topics.task_difficulty import Cause
+from topics.topic import Topic
+
+
+class RolloutBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """``reason`` is for a person: why ``rollouts`` and ``max_steps`` are what they are."""
+
+    task_id: str
+    rollouts: int
+    max_steps: int
+    reason: str
+    cause: Cause
+
+
+TOPIC = Topic(name="rollout-budgets", event=RolloutBudget, key="task_id")

@@ -1,0 +1,33 @@
+"""task-difficulty: how hard a task is at present, after each finished trajectory."""
+
+import msgspec
+
+from topics.topic import Topic
+from topics.values import OutcomeKind
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """The finish that caused an event; it is passed on, so that dispatch learns of every finish from its own input."""
+
+    trajectory_id: str
+    order_id: str
+    group_id: str
+    outcome: OutcomeKind
+    attempt: int
+
+
+class TaskDifficulty(msgspec.Struct, frozen=True, kw_only=True):
+    """``success_rate`` is over the sliding window, null before the first rewarded finish.
+
+    ``longest_success`` counts steps, null before the first success.
+    """
+
+    task_id: str
+    attempts: int
+    successes: float
+    success_rate: float | None
+    longest_success: int | None
+    cause: Cause
+
+
+TOPIC = Topic(name="task-difficulty", event=TaskDifficulty, key="task_id")

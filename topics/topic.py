@@ -1,0 +1,37 @@
+"""What a topic is: its name, its event, its key and how the broker keeps it."""
+
+from typing import Any, Literal
+
+import msgspec
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+Cleanup = Literal["delete", "compact"]
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """The specification of one topic, declared beside its event.
+
+    ``name`` carries no prefix: a deployment adds ``bus.prefix``. ``key`` names the event field whose text is the
+    record's key. ``retention_ms`` of None keeps records for ever. Every topic but the weights has a dead-letter
+    twin, ``<name>.dlq``.
+    """
+
+    name: str
+    event: type[msgspec.Struct]
+    key: str
+    version: int = 1
+    partitions: int = 1
+    cleanup: Cleanup = "delete"
+    retention_ms: int | None = 7 * DAY_MS
+    max_message_bytes: int = 1_048_576
+
+    @property
+    def schema(self) -> str:
+        """The value of the ``schema`` header, for instance ``observations/1``."""
+        return f"{self.name}/{self.version}"
+
+    def key_of(self, event: Any) -> str:
+        """Return the record key of an event of this topic."""
+        return str(getattr(event, self.key))

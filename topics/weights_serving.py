@@ -1,0 +1,24 @@
+"""weights-serving: which version each rollout worker serves, repeated as a heartbeat."""
+
+import msgspec
+
+from topics.topic import Topic
+
+
+class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
+    """Worker ``worker_id`` serves ``version`` since ``since_ms`` and was alive at ``alive_ms`` (epoch milliseconds).
+
+    ``failed_version`` and ``error`` name the newest version that it could not load, if any; ``pause_ms`` is how long
+    generation stood still for the last switch.
+    """
+
+    worker_id: str
+    version: int
+    since_ms: int
+    alive_ms: int
+    failed_version: int | None = None
+    error: str | None = None
+    pause_ms: float | None = None
+
+
+TOPIC = Topic(name="weights-serving", event=WeightsServing, key="worker_id", cleanup="compact", retention_ms=None)

@@ -1,0 +1,71 @@
+"""What every environment backend offers. One process serves many slots; an episode owns its environment alone."""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import msgspec
+
+from dart_streams.actions import Action
+from dart_streams.tasks import Task
+
+
+class EnvironmentFault(Exception):
+    """The environment itself failed (crash, time-out, lost page): ends the episode as ``env_error``, never as a zero."""
+
+
+class Screen(msgspec.Struct, frozen=True, kw_only=True):
+    """What an environment shows: an encoded image of ``width`` x ``height`` pixels, and the task in words.
+
+    ``done`` says that the environment has ended the episode by itself: it accepts no further action.
+    """
+
+    image: bytes
+    media_type: str
+    width: int
+    height: int
+    instruction: str
+    done: bool = False
+
+
+class Environment(Protocol):
+    """One episode's environment. Every call is bounded in time by the backend and raises :class:`EnvironmentFault`."""
+
+    async def reset(self, task: Task) -> Screen:
+        """Start the task afresh, with no state of an earlier episode, and return its first screen."""
+        ...
+
+    async def step(self, action: Action, action_id: str) -> Screen:
+        """Execute an action given in screen pixels, at most once per ``action_id``, and return the screen after it."""
+        ...
+
+    async def evaluate(self) -> float:
+        """Return the reward of the present state, in [0, 1]."""
+        ...
+
+    async def close(self) -> None:
+        """Free what the episode holds; never raises."""
+        ...
+
+
+class Oracle(Protocol):
+    """A backend that can demonstrate a task."""
+
+    def demonstrate(self, task: Task) -> AsyncIterator[Action]:
+        """Yield the actions, in screen pixels, that solve the task; each is computed from the page as it then is."""
+        ...
+
+
+class Backend(Protocol):
+    """A process-wide factory of environments (a browser, a pool of machines)."""
+
+    async def start(self) -> None:
+        """Make ready; raise :class:`~dart_streams.errors.ServiceUnavailable` with what to do if that is impossible."""
+        ...
+
+    async def open(self) -> Environment:
+        """Return a fresh environment for one episode."""
+        ...
+
+    async def stop(self) -> None:
+        """Free everything."""
+        ...

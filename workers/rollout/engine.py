@@ -1,0 +1,52 @@
+"""What every generation engine offers: tokens with log-probabilities, entropies and the version that made each."""
+
+from typing import Protocol
+
+import msgspec
+
+from topics.action_requests import ActionRequest
+from topics.values import Segment
+from topics.weights import WeightVersion
+
+
+class EngineFault(Exception):
+    """This request could not be answered; the reply says so and the worker goes on."""
+
+
+class LoadFault(Exception):
+    """A weight version could not be loaded; the old one keeps serving."""
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer: ``tokens``, ``logprobs`` and ``entropies`` (nats) have one entry a generated token."""
+
+    text: str
+    tokens: list[int]
+    logprobs: list[float]
+    entropies: list[float]
+    versions: list[Segment]
+    prompt_tokens: int
+    prompt_sha: str
+
+
+class Engine(Protocol):
+    """Continuous batching: many :meth:`generate` calls may be under way, also while :meth:`load` switches weights."""
+
+    async def start(self, version: WeightVersion) -> None:
+        """Make ready to serve ``version``, a first generation included."""
+        ...
+
+    async def generate(self, request: ActionRequest) -> Generation:
+        """Answer one request; raise :class:`EngineFault` if that fails."""
+        ...
+
+    async def load(self, version: WeightVersion) -> float:
+        """Switch to ``version`` in place and return how long generation stood still (milliseconds).
+
+        Raises :class:`LoadFault`, with the old weights still served, if the version cannot be loaded.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Free everything."""
+        ...
