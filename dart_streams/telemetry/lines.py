@@ -1,0 +1,112 @@
+"""Metrics and spans as JSON lines in the run's folder: nothing to install, and the report reads them back."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.sdk.metrics import Histogram
+from opentelemetry.sdk.metrics.export import (
+    ExponentialHistogramDataPoint,
+    MetricExporter,
+    MetricExportResult,
+    MetricsData,
+)
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+MS_NS = 1_000_000
+
+
+class LineMetricExporter(MetricExporter):
+    """Appends one line an export to ``path``; a full disk costs the line, never the process."""
+
+    def __init__(self, path: Path, process: str) -> None:
+        super().__init__(preferred_aggregation={Histogram: ExponentialBucketHistogramAggregation()})
+        self.path = path
+        self.process = process
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:
+        """Write the present value of every instrument (cumulative since the process started)."""
+        points = [
+            point_of(metric.name, point)
+            for resource in metrics_data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            for point in metric.data.data_points
+        ]
+        if not points:
+            return MetricExportResult.SUCCESS
+        line = {"at_ms": max(point["at_ms"] for point in points), "process": self.process, "points": points}
+        return MetricExportResult.SUCCESS if append(self.path, [line]) else MetricExportResult.FAILURE
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Do nothing: every export is written at once."""
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
+        """Do nothing: no file stays open."""
+
+
+class LineSpanExporter(SpanExporter):
+    """Appends one line a span to ``path``."""
+
+    def __init__(self, path: Path, process: str) -> None:
+        self.path = path
+        self.process = process
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Write finished spans."""
+        lines = [{"process": self.process, **span_fields(span)} for span in spans]
+        return SpanExportResult.SUCCESS if append(self.path, lines) else SpanExportResult.FAILURE
+
+
+def append(path: Path, lines: Sequence[dict[str, Any]]) -> bool:
+    """Append JSON lines to a file and say whether that worked."""
+    text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(text)
+    except OSError:
+        return False
+    return True
+
+
+def point_of(name: str, point: Any) -> dict[str, Any]:
+    """Return a data point as plain values; ``start_ms`` tells a restarted process from the one before it."""
+    fields: dict[str, Any] = {
+        "name": name,
+        "attributes": dict(point.attributes or {}),
+        "start_ms": (point.start_time_unix_nano or 0) // MS_NS,
+        "at_ms": point.time_unix_nano // MS_NS,
+    }
+    if isinstance(point, ExponentialHistogramDataPoint):
+        return fields | {
+            "count": point.count,
+            "sum": point.sum,
+            "min": point.min,
+            "max": point.max,
+            "scale": point.scale,
+            "zero_count": point.zero_count,
+            "offset": point.positive.offset,
+            "buckets": list(point.positive.bucket_counts),
+        }
+    return fields | {"value": point.value}
+
+
+def span_fields(span: ReadableSpan) -> dict[str, Any]:
+    """Return a span as plain values."""
+    context = span.context
+    return {
+        "name": span.name,
+        "trace": f"{context.trace_id:032x}" if context else None,
+        "span": f"{context.span_id:016x}" if context else None,
+        "parent": f"{span.parent.span_id:016x}" if span.parent else None,
+        "start_ms": (span.start_time or 0) / MS_NS,
+        "end_ms": (span.end_time or 0) / MS_NS,
+        "status": span.status.status_code.name,
+        "attributes": dict(span.attributes or {}),
+        "links": [f"{link.context.trace_id:032x}:{link.context.span_id:016x}" for link in span.links],
+    }

@@ -1,0 +1,78 @@
+"""The one place for telemetry names: every instrument, its unit and meaning; span and attribute names.
+
+The suffix is the unit: ``_ms`` milliseconds, none a count or a share in [0, 1]. Histograms are exponential.
+"""
+
+METER = "dart_streams"
+TRACER = "dart_streams"
+
+# Environment workers
+ENV_SLOTS = "env.slots"  # gauge: slots this process has
+ENV_SLOTS_BUSY = "env.slots.busy"  # gauge: slots with an episode under way
+ENV_EPISODES = "env.episodes"  # counter: finished episodes; attributes outcome, purpose, page
+ENV_STEPS = "env.steps"  # counter: executed actions; attribute purpose
+ENV_RESET_MS = "env.reset_ms"  # histogram: environment reset, from the order to the first screen
+ENV_EXECUTE_MS = "env.execute_ms"  # histogram: execution of one action, its screenshot included
+ENV_BLOB_WRITE_MS = "env.blob_write_ms"  # histogram: a screenshot into the store
+ENV_REQUEST_MS = "env.request_ms"  # histogram: round trip of an answered action request
+ENV_OVERHEAD_MS = "env.overhead_ms"  # histogram: round trip less the reply's queue and generate time
+ENV_REQUESTS_SENT = "env.requests.sent"  # counter: action requests published, repeats included
+ENV_REQUESTS_ANSWERED = "env.requests.answered"  # counter: replies that were waited for and used
+ENV_REQUESTS_TIMED_OUT = "env.requests.timed_out"  # counter: requests given up because no reply came in time
+ENV_REPLIES_IGNORED = "env.replies.ignored"  # counter: replies nobody here waited for any more
+ENV_BROWSER_RESTARTS = "env.browser.restarts"  # counter: browsers started again after a crash
+
+# Rollout workers
+ROLLOUT_IN_FLIGHT = "rollout.in_flight"  # gauge: requests being generated
+ROLLOUT_QUEUE_MS = "rollout.queue_ms"  # histogram: from the request's arrival to the start of its generation
+ROLLOUT_GENERATE_MS = "rollout.generate_ms"  # histogram: generation of one answer
+ROLLOUT_BLOB_READ_MS = "rollout.blob_read_ms"  # histogram: a prompt's screenshots from the store
+ROLLOUT_TOKENS = "rollout.tokens"  # counter: generated tokens
+ROLLOUT_REQUESTS = "rollout.requests"  # counter: requests by attribute result: answered, failed, late
+ROLLOUT_VERSION = "rollout.version"  # gauge: the weight version served
+ROLLOUT_SWITCH_PAUSE_MS = "rollout.switch.pause_ms"  # histogram: how long generation stood still for a switch
+ROLLOUT_SWITCH_LOAD_MS = "rollout.switch.load_ms"  # histogram: fetch, check and load of a version
+ROLLOUT_SWITCHES = "rollout.switches"  # counter: weight switches; attribute result: served, failed
+
+# Recorder
+RECORDER_STEPS = "recorder.steps"  # counter: step rows written
+RECORDER_TRAJECTORIES = "recorder.trajectories"  # counter: finished trajectories announced
+RECORDER_WRITE_MS = "recorder.write_ms"  # histogram: one step row into the store
+
+# Curator
+CURATOR_EVENTS = "curator.events"  # counter: inputs applied; attribute agent
+CURATOR_DECISIONS = "curator.decisions"  # counter: decisions; attributes agent, kind
+CURATOR_APPLY_MS = "curator.apply_ms"  # histogram: one reducer call; attribute agent
+
+# Trainer
+TRAINER_STEP = "trainer.step"  # gauge: optimiser steps made
+TRAINER_STEP_MS = "trainer.step_ms"  # histogram: one optimiser step, without the wait for data
+TRAINER_WAIT_MS = "trainer.wait_ms"  # histogram: wait for curated groups before a step
+TRAINER_READ_MS = "trainer.read_ms"  # histogram: a batch's steps and screenshots from the store
+TRAINER_PUBLISH_MS = "trainer.publish_ms"  # histogram: a version to its URI and its event
+TRAINER_CHECKPOINT_MS = "trainer.checkpoint_ms"  # histogram: one checkpoint
+TRAINER_GROUPS = "trainer.groups"  # counter: curated groups taken
+TRAINER_STALENESS = "trainer.staleness"  # histogram: version trained less version that acted, a trajectory each
+TRAINER_MISMATCH = "trainer.mismatch"  # histogram: |log-probability of engine less trainer's| of a token, batch mean
+
+# Everyone
+DEAD_LETTERS = "dead_letters"  # counter: records put aside; attribute topic
+CALLS_MS = "calls_ms"  # histogram: any other bounded call; attribute call
+
+# Monitor
+MONITOR_LAG = "monitor.lag"  # gauge: records a consumer group has not committed; attributes group, topic
+MONITOR_SILENT_S = "monitor.silent_s"  # gauge: seconds since the newest record; attribute topic
+MONITOR_STALLS = "monitor.stalls"  # counter: stalls of the circle reported; attribute topic
+
+# Spans and their attributes
+SPAN_EPISODE = "episode"
+SPAN_STEP = "step"
+SPAN_GENERATE = "generate"
+SPAN_RECORD = "record"
+SPAN_TRAIN_STEP = "train step"
+ATTR_TRAJECTORY = "dart.trajectory.id"
+ATTR_TASK = "dart.task.id"
+ATTR_REQUEST = "dart.request.id"
+ATTR_STEP = "dart.step"
+ATTR_VERSION = "dart.weights.version"
+ATTR_OUTCOME = "dart.outcome"
