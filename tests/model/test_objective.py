@@ -1,0 +1,134 @@
+"""The objective against literal values: the paper's rules worked out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from trainer.objective import kl_k3, policy_loss, token_logp, truncated_weights
+
+
+def row(*values: float) -> torch.Tensor:
+    return torch.tensor([values])
+
+
+def loss_of(new_logp: float, old_logp: float, advantage: float, weight: float = 1.0) -> float:
+    loss, _ = policy_loss(row(new_logp), row(old_logp), row(advantage), row(1.0), row(weight))
+    return loss.item()
+
+
+@pytest.mark.parametrize(("old", "rollout", "weight"), [(-1.0, -2.0, 1.0), (-2.0, -1.0, 0.3679), (-1.0, -1.0, 1.0)])
+def test_an_importance_weight_is_truncated_at_the_cap(old: float, rollout: float, weight: float) -> None:
+    assert truncated_weights(torch.tensor([old]), torch.tensor([rollout])).item() == pytest.approx(weight, abs=1e-4)
+
+
+def test_a_larger_cap_lets_larger_weights_through() -> None:
+    assert truncated_weights(row(-1.0), row(-2.0), cap=2.0).item() == pytest.approx(2.0)
+    assert truncated_weights(row(-1.0), row(-2.0), cap=5.0).item() == pytest.approx(math.e, rel=1e-6)
+
+
+def test_importance_weights_carry_no_gradient() -> None:
+    old = row(-1.5).requires_grad_()
+    assert not truncated_weights(old, row(-1.0)).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "objective"),
+    [(1.0, 1.5, 1.28), (-1.0, 0.5, -0.8), (1.0, 1.1, 1.1), (-1.0, 1.5, -1.5), (1.0, 0.5, 0.5), (-1.0, 0.9, -0.9)],
+)
+def test_the_ratio_is_clipped_only_where_it_would_go_too_far(advantage: float, ratio: float, objective: float) -> None:
+    assert -loss_of(math.log(ratio), 0.0, advantage) == pytest.approx(objective, rel=1e-6)
+
+
+def test_a_clipped_token_has_no_gradient_and_is_counted() -> None:
+    new = torch.log(row(1.5, 1.1, 0.5, 0.9)).requires_grad_()
+    loss, metrics = policy_loss(new, row(0.0, 0.0, 0.0, 0.0), row(1.0, 1.0, -1.0, -1.0), torch.ones(1, 4), row(1.0))
+    loss.backward()
+    assert (new.grad == 0).tolist() == [[True, False, True, False]]
+    assert metrics["clip_share"].item() == 0.5
+    assert metrics["ratio"].item() == pytest.approx(1.0)
+
+
+def test_the_truncated_weight_scales_the_clipped_loss() -> None:
+    assert loss_of(math.log(1.5), 0.0, 1.0, weight=0.3679) == pytest.approx(-1.28 * 0.3679)
+
+
+def test_at_ratio_one_the_gradient_is_that_of_reinforce() -> None:
+    new = row(-0.5, -1.0).requires_grad_()
+    loss, _ = policy_loss(new, new, row(3.0), torch.ones(1, 2), row(1.0, 0.5))
+    loss.backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == [[-1.5, -0.75]]
+
+
+def test_padding_counts_for_nothing_whatever_it_holds() -> None:
+    new = row(-0.5, math.nan, -math.inf).requires_grad_()
+    loss, metrics = policy_loss(new, row(-0.5, 0.0, math.inf), row(2.0), row(1.0, 0.0, 0.0), row(1.0, math.nan, 1.0))
+    loss.backward()
+    assert loss.item() == -2.0
+    assert new.grad is not None
+    assert new.grad.tolist() == [[-2.0, 0.0, 0.0]]
+    assert metrics["tokens"].item() == 1
+
+
+def test_a_batch_without_tokens_has_loss_zero() -> None:
+    loss, _ = policy_loss(row(-1.0), row(-1.0), row(1.0), row(0.0), row(1.0))
+    assert loss.item() == 0.0
+
+
+def test_losses_of_micro_batches_with_the_common_denominator_add_up_to_the_token_mean() -> None:
+    torch.manual_seed(0)
+    new, old, rollout = (-torch.rand(6, 5) for _ in range(3))
+    mask = torch.rand(6, 5) > 0.4
+    advantage, weight = torch.randn(6, 1), truncated_weights(old, rollout)
+    whole, whole_metrics = policy_loss(new, old, advantage, mask, weight)
+    parts = [
+        policy_loss(new[i], old[i], advantage[i], mask[i], weight[i], denominator=mask.sum())
+        for i in (slice(0, 1), slice(1, 4), slice(4, 6))
+    ]
+    assert sum(loss for loss, _ in parts).item() == pytest.approx(whole.item(), rel=1e-6)
+    for name, value in whole_metrics.items():
+        assert sum(metrics[name] for _, metrics in parts).item() == pytest.approx(value.item(), rel=1e-6)
+
+
+def test_only_the_new_log_probabilities_get_a_gradient() -> None:
+    tensors = [row(-0.5).requires_grad_() for _ in range(3)]
+    loss, _ = policy_loss(tensors[0], tensors[1], tensors[2], row(1.0), row(1.0))
+    loss.backward()
+    assert [tensor.grad is not None for tensor in tensors] == [True, False, False]
+
+
+def test_kl_k3_is_zero_at_equality_and_positive_elsewhere() -> None:
+    assert kl_k3(row(-1.0), row(-1.0)).item() == 0.0
+    assert kl_k3(row(-1.0), row(-2.0)).item() == pytest.approx(math.exp(-1) - 1 + 1)
+    assert kl_k3(row(-2.0), row(-1.0)).item() == pytest.approx(math.e - 1 - 1)
+
+
+def test_forbidden_tokens_take_no_probability() -> None:
+    logits = torch.tensor([[[2.0, 2.0, 9.0]]])
+    logp, entropy = token_logp(logits, torch.tensor([[0]]), torch.tensor([False, False, True]), torch.tensor(1.0))
+    assert logp.item() == pytest.approx(math.log(0.5))
+    assert entropy.item() == pytest.approx(math.log(2))
+
+
+def test_log_probabilities_are_at_the_sampling_temperature_of_their_sequence() -> None:
+    logits = torch.tensor([[[0.0, math.log(3)]], [[0.0, math.log(9)]]])
+    logp, _ = token_logp(logits, torch.tensor([[1], [1]]), torch.zeros(2, dtype=torch.bool), torch.tensor([1.0, 2.0]))
+    assert logp.exp().flatten().tolist() == pytest.approx([0.75, 0.75])
+
+
+def test_log_probabilities_of_half_precision_logits_are_float32() -> None:
+    logits = torch.zeros(1, 1, 7, dtype=torch.bfloat16)
+    logp, entropy = token_logp(logits, torch.tensor([[3]]), torch.zeros(7, dtype=torch.bool), torch.tensor(1.0))
+    assert logp.dtype == entropy.dtype == torch.float32
+    assert logp.item() == pytest.approx(-math.log(7))
+
+
+def test_entropy_has_a_finite_gradient_beside_forbidden_tokens() -> None:
+    logits = torch.randn(1, 2, 4, requires_grad=True)
+    forbidden = torch.tensor([False, True, False, False])
+    _, entropy = token_logp(logits, torch.tensor([[0, 2]]), forbidden, torch.tensor(1.0))
+    entropy.sum().backward()
+    assert logits.grad is not None
+    assert torch.isfinite(logits.grad).all()
+    assert (logits.grad[..., 1] == 0).all()
