@@ -1,0 +1,11 @@
+"""The store (Cassandra): steps, trajectories and screenshots as a projection of the topics.
+
+Asynchronous processes use :class:`AsyncStore`, synchronous ones :class:`SyncStore`. What a row means is not known here.
+"""
+
+from dart_streams.store.asynchronous import AsyncStore
+from dart_streams.store.blobs import MissingBlob
+from dart_streams.store.sessions import connect
+from dart_streams.store.synchronous import SyncStore
+
+__all__ = ["AsyncStore", "MissingBlob", "SyncStore", "connect"]

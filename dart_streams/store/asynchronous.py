@@ -1,0 +1,160 @@
+"""The store for asyncio processes: the driver's callbacks bridged to the event loop, bounded in flight, retried."""
+
+import asyncio
+import time
+from collections import deque
+from typing import Any
+
+import structlog
+from cassandra import InvalidRequest
+from cassandra.cluster import Session
+from cassandra.query import PreparedStatement
+
+from dart_streams.errors import ServiceUnavailable
+from dart_streams.store import statements
+from dart_streams.store.blobs import BlobCache, chunks, ref_of, whole
+from dart_streams.store.sessions import DOWN, reason
+from topics.observations import Observation
+from topics.trajectories import Trajectory
+from topics.values import BlobRef
+
+IN_FLIGHT = 128
+RETRY_S = 0.5
+
+
+class Bridge:
+    """Hands results of the driver's threads to the event loop; results that come together wake it once."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.loop = asyncio.get_running_loop()
+        self._ready: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._waking = False
+
+    def execute(self, statement: PreparedStatement, values: tuple[Any, ...]) -> asyncio.Future[Any]:
+        """Send one statement; the future holds its rows."""
+        future = self.loop.create_future()
+        response = self.session.execute_async(statement, values)
+        response.add_callbacks(
+            callback=lambda rows: self._hand_over(future, rows, None),
+            errback=lambda error: self._hand_over(future, None, error),
+        )
+        return future
+
+    def _hand_over(self, future: asyncio.Future[Any], rows: Any, error: BaseException | None) -> None:
+        self._ready.append((future, rows, error))
+        # A stale True is harmless: whoever set it has still to empty the queue.
+        if not self._waking and not self.loop.is_closed():
+            self._waking = True
+            self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._waking = False
+        while self._ready:
+            future, rows, error = self._ready.popleft()
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(rows)
+            else:
+                future.set_exception(error)
+
+
+class AsyncStore:
+    """Rows of one run. While the database is away, calls wait and try again for ``wait_s`` in all.
+
+    Every method raises :class:`~dart_streams.errors.ServiceUnavailable` when that time is over. Create it inside the
+    event loop that will use it.
+    """
+
+    def __init__(self, session: Session, run: str, cache_mb: int, wait_s: float = 30.0) -> None:
+        self.session = session
+        self.run = run
+        self.wait_s = wait_s
+        self.cache = BlobCache(cache_mb * 1024 * 1024)
+        self._bridge = Bridge(session)
+        self._in_flight = asyncio.Semaphore(IN_FLIGHT)
+        self._prepared: dict[str, PreparedStatement] = {}
+
+    async def put_blob(self, data: bytes, media_type: str, width: int, height: int) -> BlobRef:
+        """Write a screenshot, and return its claim check once it is durable; one in the cache is not written again."""
+        ref = ref_of(data, media_type, width, height)
+        if self.cache.get(ref.sha256) is not None:
+            return ref
+        pieces = chunks(data)
+        if len(pieces) == 1:
+            await self._execute(statements.PUT_CHUNK, (ref.sha256, 0, data))
+        else:
+            async with asyncio.TaskGroup() as group:
+                for index, piece in enumerate(pieces):
+                    group.create_task(self._execute(statements.PUT_CHUNK, (ref.sha256, index, piece)))
+        self.cache.put(ref.sha256, data)
+        return ref
+
+    async def get_blob(self, ref: BlobRef) -> bytes:
+        """Return a screenshot's bytes; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is not all there."""
+        data = self.cache.get(ref.sha256)
+        if data is None:
+            rows = await self._execute(statements.GET_CHUNKS, (ref.sha256,))
+            data = whole(ref, (row[0] for row in rows))
+            self.cache.put(ref.sha256, data)
+        return data
+
+    async def write_step(self, observation: Observation) -> None:
+        """Write one observation; it is durable on return."""
+        await self._execute(statements.PUT_STEP, statements.step_values(self.run, observation))
+
+    async def steps(self, trajectory_id: str) -> list[Observation]:
+        """Return a trajectory's observations by step; empty if the store knows none."""
+        rows = await self._execute(statements.GET_STEPS, (self.run, trajectory_id))
+        return [statements.observation_of(row[0]) for row in rows]
+
+    async def write_trajectory(self, trajectory: Trajectory) -> None:
+        """Write a finished trajectory under its id and its task; both are durable on return."""
+        text = statements.trajectory_text(trajectory)
+        identity, task_id = trajectory.trajectory_id, trajectory.task_id
+        await asyncio.gather(
+            self._execute(statements.PUT_TRAJECTORY, (self.run, identity, text)),
+            self._execute(statements.PUT_BY_TASK, (self.run, task_id, trajectory.finished_ms, identity, text)),
+        )
+
+    async def trajectory(self, trajectory_id: str) -> Trajectory | None:
+        """Return a finished trajectory, or None."""
+        rows = await self._execute(statements.GET_TRAJECTORY, (self.run, trajectory_id))
+        return statements.trajectory_of(rows[0][0]) if rows else None
+
+    async def trajectories_of(self, task_id: str) -> list[Trajectory]:
+        """Return a task's finished trajectories, the oldest first."""
+        rows = await self._execute(statements.GET_BY_TASK, (self.run, task_id))
+        return [statements.trajectory_of(row[0]) for row in rows]
+
+    async def _execute(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        async with self._in_flight:
+            try:
+                return await self._send(query, values)
+            except InvalidRequest:
+                raise
+            except DOWN as error:
+                return await self._retry(query, values, error)
+
+    async def _send(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        statement = self._prepared.get(query)
+        if statement is None:
+            statement = await asyncio.to_thread(statements.prepare, self.session, query)
+            self._prepared[query] = statement
+        return await self._bridge.execute(statement, values) or []
+
+    async def _retry(self, query: str, values: tuple[Any, ...], error: BaseException) -> list[tuple[Any, ...]]:
+        deadline = time.monotonic() + self.wait_s
+        structlog.get_logger().warning("the database does not answer", because=reason(error), until_s=self.wait_s)
+        while time.monotonic() < deadline:
+            await asyncio.sleep(min(RETRY_S, self.wait_s / 10))
+            try:
+                return await self._send(query, values)
+            except InvalidRequest:
+                raise
+            except DOWN as again:
+                error = again
+        raise ServiceUnavailable(
+            f"Cassandra did not answer for {self.wait_s:g} s ({reason(error)}): see `dart-streams doctor`"
+        )

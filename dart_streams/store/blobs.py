@@ -1,0 +1,71 @@
+"""Blobs as the store keeps them: named by their sha256, cut into chunks, cached by size. Pure, without a session."""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from topics.values import BlobRef
+
+CHUNK_BYTES = 256 * 1024
+
+
+class MissingBlob(Exception):
+    """The store has no whole blob under this sha256: not written yet, expired, or damaged."""
+
+    def __init__(self, ref: BlobRef, why: str) -> None:
+        super().__init__(f"blob {ref.sha256[:12]}… ({ref.size} bytes): {why}")
+        self.ref = ref
+
+
+class BlobCache:
+    """The blobs used last, by sha256, in at most ``limit_bytes``. Threads may share it."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.bytes = 0
+        self._blobs: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, sha256: str) -> bytes | None:
+        """Return a blob and count it as used, or None."""
+        with self._lock:
+            data = self._blobs.get(sha256)
+            if data is not None:
+                self._blobs.move_to_end(sha256)
+            return data
+
+    def put(self, sha256: str, data: bytes) -> None:
+        """Keep a blob, at the cost of those used longest ago. One larger than the whole cache is not kept."""
+        if len(data) > self.limit_bytes:
+            return
+        with self._lock:
+            self.bytes += len(data) - len(self._blobs.pop(sha256, b""))
+            self._blobs[sha256] = data
+            while self.bytes > self.limit_bytes:
+                _, oldest = self._blobs.popitem(last=False)
+                self.bytes -= len(oldest)
+
+
+def ref_of(data: bytes, media_type: str, width: int, height: int) -> BlobRef:
+    """Return the claim check of ``data``."""
+    return BlobRef(
+        sha256=hashlib.sha256(data).hexdigest(), size=len(data), media_type=media_type, width=width, height=height
+    )
+
+
+def chunks(data: bytes) -> list[bytes]:
+    """Cut a blob into pieces of :data:`CHUNK_BYTES`; an empty blob is one empty piece."""
+    return [data[start : start + CHUNK_BYTES] for start in range(0, max(len(data), 1), CHUNK_BYTES)]
+
+
+def whole(ref: BlobRef, pieces: Iterable[bytes]) -> bytes:
+    """Join the chunks of a blob; raise :class:`MissingBlob` unless they are exactly what ``ref`` promises."""
+    data = b"".join(pieces)
+    if not data and ref.size:
+        raise MissingBlob(ref, "not in the store")
+    if len(data) != ref.size:
+        raise MissingBlob(ref, f"only {len(data)} bytes are in the store")
+    if hashlib.sha256(data).hexdigest() != ref.sha256:
+        raise MissingBlob(ref, "the stored bytes have another digest")
+    return data

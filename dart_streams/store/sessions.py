@@ -1,0 +1,127 @@
+"""A session with the database: connected within a deadline, with the schema applied."""
+
+import logging
+import re
+import socket
+import string
+import time
+from importlib import resources
+
+import structlog
+from cassandra import ConsistencyLevel, DriverException
+from cassandra.cluster import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    ExecutionProfile,
+    NoConnectionsAvailable,
+    NoHostAvailable,
+    Session,
+)
+from cassandra.connection import ConnectionException
+from cassandra.policies import RoundRobinPolicy, TokenAwarePolicy
+from cassandra.protocol import ErrorMessage
+from cassandra.query import tuple_factory
+
+from dart_streams.config import Store
+from dart_streams.errors import ConfigError, ServiceUnavailable
+
+CONNECT_TIMEOUT_S = 3.0
+REQUEST_TIMEOUT_S = 10.0
+PROTOCOL = 4
+"""Understood by every Cassandra since 2.2; version 5 only adds frame checksums, which cost Python CPU."""
+
+REPLICATION = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+"""Used where the keyspace does not exist yet; a cluster's operator creates it beforehand with another."""
+
+DOWN = (NoHostAvailable, NoConnectionsAvailable, DriverException, ErrorMessage, ConnectionException, OSError)
+"""What the driver raises while a database is not there."""
+
+
+def connect(store: Store) -> Session:
+    """Connect and apply the schema, trying again until ``store.wait_s`` is over; it blocks meanwhile.
+
+    ``session.cluster.shutdown()`` closes it.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If the database did not answer, or did not accept the schema, in time.
+    ConfigError
+        If the keyspace's name is none.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", store.keyspace):
+        raise ConfigError(
+            f"store.keyspace {store.keyspace!r}: use lower-case letters, digits and _, a letter first, 48 at most"
+        )
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # its failures reach us as exceptions, without tracebacks
+    place = f"{', '.join(store.hosts)} port {store.port}"
+    log = structlog.get_logger()
+    deadline = time.monotonic() + store.wait_s
+    told = False
+    while True:
+        try:
+            return attempt(store)
+        except DOWN as error:
+            if time.monotonic() >= deadline:
+                raise ServiceUnavailable(
+                    f"no Cassandra at {place} after {store.wait_s:g} s ({reason(error)}): "
+                    "start one with `dart-streams up`, or set store.hosts and store.port"
+                ) from None
+            if not told:
+                log.info("waiting for the database", at=place, until_s=store.wait_s, because=reason(error))
+                told = True
+            time.sleep(min(1.0, store.wait_s / 10))
+
+
+def attempt(store: Store) -> Session:
+    """Connect once; raise one of :data:`DOWN` with nothing left open if that fails."""
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
+        consistency_level=ConsistencyLevel.LOCAL_QUORUM,
+        serial_consistency_level=ConsistencyLevel.SERIAL,
+        request_timeout=REQUEST_TIMEOUT_S,
+        row_factory=tuple_factory,
+    )
+    cluster = Cluster(
+        contact_points=list(store.hosts),
+        port=store.port,
+        protocol_version=PROTOCOL,
+        compression=False,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        # Without it each answer waits 40 ms for a delayed acknowledgement as soon as several requests are in flight.
+        sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+    )
+    try:
+        session = cluster.connect()
+        apply_schema(session, store.keyspace)
+        session.set_keyspace(store.keyspace)
+    except BaseException:
+        cluster.shutdown()
+        raise
+    return session
+
+
+def apply_schema(session: Session, keyspace: str) -> None:
+    """Create what is missing. A complete schema costs no round trip."""
+    statements = schema(keyspace)
+    existing = session.cluster.metadata.keyspaces.get(keyspace)
+    if existing is not None and len(existing.tables) >= len(statements) - 1:
+        return
+    for statement in statements:
+        session.execute(statement, timeout=30.0)
+
+
+def schema(keyspace: str) -> list[str]:
+    """Return the statements of schema.cql, the keyspace's first."""
+    text = resources.files("dart_streams.store").joinpath("schema.cql").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("--")]
+    filled = string.Template("\n".join(lines)).substitute(keyspace=keyspace, replication=REPLICATION)
+    return [statement.strip() for statement in filled.split(";") if statement.strip()]
+
+
+def reason(error: BaseException) -> str:
+    """Return an error of the driver in one short line."""
+    if isinstance(error, NoHostAvailable) and error.errors:
+        error = next(iter(error.errors.values()))
+    return (str(error).splitlines() or [type(error).__name__])[0][:200] or type(error).__name__

@@ -1,0 +1,54 @@
+"""The store's queries, prepared once a session. All but the epoch's claim may be repeated without harm."""
+
+from typing import Any
+
+import msgspec
+from cassandra.cluster import Session
+from cassandra.query import PreparedStatement
+
+from topics.observations import Observation
+from topics.trajectories import Trajectory
+
+PUT_CHUNK = "INSERT INTO blobs (sha256, chunk, data) VALUES (?, ?, ?)"
+GET_CHUNKS = "SELECT data FROM blobs WHERE sha256 = ?"
+PUT_STEP = "INSERT INTO steps (run, trajectory_id, step, observation) VALUES (?, ?, ?, ?)"
+GET_STEPS = "SELECT observation FROM steps WHERE run = ? AND trajectory_id = ?"
+PUT_TRAJECTORY = "INSERT INTO trajectories (run, id, trajectory) VALUES (?, ?, ?)"
+GET_TRAJECTORY = "SELECT trajectory FROM trajectories WHERE run = ? AND id = ?"
+PUT_BY_TASK = "INSERT INTO trajectories_by_task (run, task_id, finished_at, id, trajectory) VALUES (?, ?, ?, ?, ?)"
+GET_BY_TASK = "SELECT trajectory FROM trajectories_by_task WHERE run = ? AND task_id = ?"
+TRAINED_COLUMNS = ("train_step", "version", "epoch", "group_ids", "trajectory_ids", "metrics", "at_ms")
+PUT_TRAINED = f"INSERT INTO trained (run, {', '.join(TRAINED_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+GET_TRAINED = f"SELECT {', '.join(TRAINED_COLUMNS)} FROM trained WHERE run = ?"
+
+_encoder = msgspec.json.Encoder()
+_observation = msgspec.json.Decoder(Observation)
+_trajectory = msgspec.json.Decoder(Trajectory)
+
+
+def prepare(session: Session, query: str) -> PreparedStatement:
+    """Prepare a query that may be repeated; its whole result comes in one page."""
+    statement = session.prepare(query)
+    statement.is_idempotent = True
+    statement.fetch_size = None
+    return statement
+
+
+def step_values(run: str, observation: Observation) -> tuple[Any, ...]:
+    """Return the values of :data:`PUT_STEP`."""
+    return run, observation.trajectory_id, observation.step, _encoder.encode(observation).decode()
+
+
+def trajectory_text(trajectory: Trajectory) -> str:
+    """Return a trajectory as its row keeps it."""
+    return _encoder.encode(trajectory).decode()
+
+
+def observation_of(text: str) -> Observation:
+    """Return the observation of a row."""
+    return _observation.decode(text)
+
+
+def trajectory_of(text: str) -> Trajectory:
+    """Return the trajectory of a row."""
+    return _trajectory.decode(text)

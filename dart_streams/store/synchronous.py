@@ -1,0 +1,158 @@
+"""The store for synchronous processes: the trainer, replay, the command line."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cassandra import InvalidRequest
+from cassandra.cluster import Session
+from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.query import PreparedStatement
+
+from dart_streams.errors import ServiceUnavailable
+from dart_streams.store import statements
+from dart_streams.store.blobs import BlobCache, whole
+from dart_streams.store.sessions import DOWN, reason
+from topics.observations import Observation
+from topics.trajectories import Trajectory
+from topics.values import BlobRef
+
+CONCURRENCY = 64
+CLAIM_TRIES = 20
+RETRY_S = 0.5
+
+
+class SyncStore:
+    """Rows of one run. Threads may share it.
+
+    While the database is away, calls try again for ``wait_s`` and then raise
+    :class:`~dart_streams.errors.ServiceUnavailable`.
+    """
+
+    def __init__(self, session: Session, run: str, cache_mb: int, wait_s: float = 30.0) -> None:
+        self.session = session
+        self.run = run
+        self.wait_s = wait_s
+        self.cache = BlobCache(cache_mb * 1024 * 1024)
+        self._prepared: dict[str, PreparedStatement] = {}
+
+    def get_blob(self, ref: BlobRef) -> bytes:
+        """Return a screenshot's bytes; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is not all there."""
+        return self.get_blobs([ref])[ref.sha256]
+
+    def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
+        """Return the bytes of all ``refs`` by sha256, read concurrently.
+
+        Raises :class:`~dart_streams.store.blobs.MissingBlob` for the first that is not all there.
+        """
+        wanted = {ref.sha256: ref for ref in refs}
+        found: dict[str, bytes] = {}
+        for sha256 in wanted:
+            if (data := self.cache.get(sha256)) is not None:
+                found[sha256] = data
+        missing = [sha256 for sha256 in wanted if sha256 not in found]
+        for sha256, rows in zip(missing, self._read_many(statements.GET_CHUNKS, [(s,) for s in missing]), strict=True):
+            found[sha256] = whole(wanted[sha256], (row[0] for row in rows))
+            self.cache.put(sha256, found[sha256])
+        return found
+
+    def steps(self, trajectory_id: str) -> list[Observation]:
+        """Return a trajectory's observations by step; empty if the store knows none."""
+        return self.steps_many([trajectory_id])[trajectory_id]
+
+    def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
+        """Return the observations of several trajectories, read concurrently."""
+        results = self._read_many(statements.GET_STEPS, [(self.run, identity) for identity in ids])
+        return {
+            identity: [statements.observation_of(row[0]) for row in rows]
+            for identity, rows in zip(ids, results, strict=True)
+        }
+
+    def trajectory(self, trajectory_id: str) -> Trajectory | None:
+        """Return a finished trajectory, or None."""
+        rows = self._read_many(statements.GET_TRAJECTORY, [(self.run, trajectory_id)])[0]
+        return statements.trajectory_of(rows[0][0]) if rows else None
+
+    def trajectories_of(self, task_id: str) -> list[Trajectory]:
+        """Return a task's finished trajectories, the oldest first."""
+        rows = self._read_many(statements.GET_BY_TASK, [(self.run, task_id)])[0]
+        return [statements.trajectory_of(row[0]) for row in rows]
+
+    def write_trained(self, train_step: int, row: dict[str, Any]) -> None:
+        """Write what an optimiser step was made of: the columns of ``trained`` but the step itself."""
+        columns = row | {"train_step": train_step}
+        values = (self.run, *(columns[name] for name in statements.TRAINED_COLUMNS))
+        self._patiently(lambda: self.session.execute(self._prepare(statements.PUT_TRAINED), values))
+
+    def trained(self) -> list[dict[str, Any]]:
+        """Return the run's optimiser steps in order, as :meth:`write_trained` took them."""
+        rows = self._read_many(statements.GET_TRAINED, [(self.run,)])[0]
+        return [trained_row(row) for row in rows]
+
+    def claim_epoch(self, model_id: str) -> int:
+        """Return a new epoch, greater than any claimed before for this model in this run.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If the database did not answer, or others claimed at the same moment again and again.
+        """
+        for _ in range(CLAIM_TRIES):
+            claimed = self._patiently(lambda: self._try_claim(model_id))
+            if claimed is not None:
+                return claimed
+        raise ServiceUnavailable(
+            f"could not claim an epoch of model {model_id!r} in {CLAIM_TRIES} tries: are other trainers starting?"
+        )
+
+    def _try_claim(self, model_id: str) -> int | None:
+        # A claim whose answer got lost may have been applied; the next try then counts on from it, which is as good.
+        place = (self.run, model_id)
+        created = self.session.execute(
+            "INSERT INTO epochs (run, model_id, epoch) VALUES (%s, %s, 1) IF NOT EXISTS", place
+        )
+        row = created.one()
+        if row[0]:
+            return 1
+        epoch = row[-1]
+        raised = self.session.execute(
+            "UPDATE epochs SET epoch = %s WHERE run = %s AND model_id = %s IF epoch = %s", (epoch + 1, *place, epoch)
+        )
+        return epoch + 1 if raised.one()[0] else None
+
+    def _prepare(self, query: str) -> PreparedStatement:
+        if query not in self._prepared:
+            self._prepared[query] = statements.prepare(self.session, query)
+        return self._prepared[query]
+
+    def _read_many(self, query: str, values: Sequence[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+        def read() -> list[list[tuple[Any, ...]]]:
+            results = execute_concurrent_with_args(
+                self.session, self._prepare(query), values, concurrency=CONCURRENCY, raise_on_first_error=True
+            )
+            return [list(rows) for _, rows in results]
+
+        return self._patiently(read) if values else []
+
+    def _patiently(self, call: Any) -> Any:
+        deadline = time.monotonic() + self.wait_s
+        while True:
+            try:
+                return call()
+            except InvalidRequest:
+                raise
+            except DOWN as error:
+                if time.monotonic() >= deadline:
+                    raise ServiceUnavailable(
+                        f"Cassandra did not answer for {self.wait_s:g} s ({reason(error)}): see `dart-streams doctor`"
+                    ) from None
+                time.sleep(min(RETRY_S, self.wait_s / 10))
+
+
+def trained_row(row: tuple[Any, ...]) -> dict[str, Any]:
+    """Return a row of ``trained`` by column; empty collections, which the database keeps as null, are empty again."""
+    columns = dict(zip(statements.TRAINED_COLUMNS, row, strict=True))
+    for name in ("group_ids", "trajectory_ids"):
+        columns[name] = list(columns[name] or [])
+    columns["metrics"] = dict(columns["metrics"] or {})
+    return columns
