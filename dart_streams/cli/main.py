@@ -1,0 +1,103 @@
+"""The ``dart-streams`` command.
+
+Only the module of the command that was asked for is imported: the command starts fast, and it works in both virtual
+environments, although each lacks the other's libraries. To add a command, add a line to ``COMMANDS``.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import typer
+from rich.markup import escape
+
+from dart_streams.errors import UserError
+
+
+class Command(NamedTuple):
+    """A command: where it is (``module:attribute``, a function or a ``typer.Typer``) and what it does, in a line."""
+
+    name: str
+    place: str
+    help: str
+
+
+COMMANDS = (
+    Command("up", "dart_streams.cli.up:up", "Start the local Kafka and Cassandra, if they do not run yet."),
+    Command("down", "dart_streams.cli.up:down", "Stop the local Kafka and Cassandra."),
+    Command(
+        "doctor", "dart_streams.cli.doctor:doctor", "Check this machine, and say what to do about what is missing."
+    ),
+    Command("run", "dart_streams.cli.run:run", "Run the whole circle under a supervisor, and write a report."),
+    Command("eval", "dart_streams.cli.run:evaluate", "Evaluate a policy on the held-out tasks."),
+    Command("report", "dart_streams.cli.run:report", "Write the report of a run again."),
+    Command("topics", "dart_streams.cli.topics:app", "Plan, apply and describe the topics."),
+    Command(
+        "worker",
+        "dart_streams.cli.process:worker",
+        "Be one worker process: env, rollout, recorder, curator or monitor.",
+    ),
+    Command("train", "dart_streams.cli.process:train", "Be the training process."),
+    Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy of the demonstration."),
+)
+MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})
+STREAM_LIBRARIES = frozenset({"faust", "aiohttp", "miniwob", "matplotlib", "jinja2", "rocksdict"})
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """Return the application in which the command that ``arguments`` ask for is real, and the others have help only."""
+    app = typer.Typer(
+        help="DART as an event-driven system: environments, rollouts, curation and training over Kafka topics.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    app.callback()(lambda: None)
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for command in COMMANDS:
+        add(app, command, found(command) if command.name == wanted else lambda: None)
+    return app
+
+
+def add(app: typer.Typer, command: Command, target: Any) -> None:
+    """Register ``target``, a function or an application of its own, as a command."""
+    if isinstance(target, typer.Typer):
+        app.add_typer(target, name=command.name, help=command.help)
+    else:
+        app.command(command.name, help=command.help)(target)
+
+
+def found(command: Command) -> Any:
+    """Import a command; raise :class:`UserError` if it belongs to the other environment."""
+    module, _, attribute = command.place.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise other_environment(command.name, error) from error
+
+
+def other_environment(command: str, error: ModuleNotFoundError) -> Exception:
+    """Return what to tell about a missing library: which environment has it, if that is the reason."""
+    missing = (error.name or "").partition(".")[0]
+    for libraries, name in ((MODEL_LIBRARIES, "model"), (STREAM_LIBRARIES, "streams")):
+        if missing in libraries:
+            there = f".venv/{name}/bin/dart-streams {command}"
+            return UserError(f"`{command}` needs {missing}, which the other environment has: {there}")
+    return error
+
+
+def main() -> None:
+    """Run the command line: a :class:`UserError` becomes its text and an exit code, anything else a traceback."""
+    try:
+        build(sys.argv[1:])()
+    except UserError as error:
+        from dart_streams.cli.output import notes
+
+        notes.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

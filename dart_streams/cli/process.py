@@ -1,0 +1,39 @@
+"""``dart-streams worker`` and ``train``: become one process of the circle."""
+
+import importlib
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from dart_streams.cli.main import other_environment
+from dart_streams.cli.options import ConfigFile, read_config
+from dart_streams.config import Config
+
+Kind = Literal["env", "rollout", "recorder", "curator", "monitor"]
+
+
+def worker(
+    kind: Annotated[Kind, typer.Argument(help="What to be.")],
+    config: ConfigFile = None,
+    name: Annotated[str, typer.Option("--id", help="This worker's name. [default: KIND-0]", show_default=False)] = "",
+) -> None:
+    """Be one worker process until it is told to stop (SIGTERM or Ctrl-C drains it)."""
+    become(f"workers.{kind}.main", f"worker {kind}", read_config(config), name or f"{kind}-0")
+
+
+def train(config: ConfigFile = None) -> None:
+    """Be the training process until it has done its steps or is told to stop."""
+    become("trainer.main", "train", read_config(config))
+
+
+def become(module: str, command: str, config: Config, *arguments: str) -> None:
+    """Call ``run(config, *arguments)`` of a process's wiring module and exit with what it returns.
+
+    The module is named, not imported: dart_streams must not depend on the processes, and this is where they start.
+    """
+    try:
+        wiring = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise other_environment(command, error) from error
+    sys.exit(wiring.run(config, *arguments))

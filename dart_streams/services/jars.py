@@ -1,0 +1,59 @@
+"""The jars of the local services, fetched once by Maven and kept under the digest of the pom that names them."""
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from dart_streams.errors import ServiceUnavailable
+
+RECIPES = Path(__file__).parents[2] / "deploy" / "local"
+"""The poms and configuration templates. They are part of the repository, not of an installed package."""
+PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+FETCH_S = 600
+
+
+def jar_folder(service: str, cache: Path) -> Path:
+    """Return the folder of a service's jars, ``<cache>/<service>-<digest of its pom>``; it need not exist."""
+    pom = RECIPES / service / "pom.xml"
+    try:
+        digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    except FileNotFoundError:
+        raise ServiceUnavailable(
+            f"{pom} is missing: the local services run from a checkout of the repository, not from an installed package"
+        ) from None
+    return cache / f"{service}-{digest}"
+
+
+def fetch_jars(service: str, cache: Path) -> Path:
+    """Return the folder of a service's jars, complete; fetch them with Maven if they are not there.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If Maven is missing, fails or takes longer than ten minutes.
+    """
+    folder = jar_folder(service, cache)
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise ServiceUnavailable(
+            f"no Maven, which fetches the jars of the local {service}: apt-get install maven (as root)"
+        )
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f"{service}-") as partial:
+        # Renamed into place when complete, so that an interrupted fetch is never taken for jars.
+        jars = Path(partial) / "jars"
+        command = [maven, "-q", "-B", "-f", str(RECIPES / service / "pom.xml"), PLUGIN, f"-DoutputDirectory={jars}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise ServiceUnavailable(f"Maven did not fetch the jars of {service} within {FETCH_S} s") from None
+        if done.returncode != 0:
+            last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
+            raise ServiceUnavailable(f"Maven could not fetch the jars of {service}:\n{last}")
+        if not folder.is_dir():
+            jars.rename(folder)
+    return folder
