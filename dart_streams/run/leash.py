@@ -1,0 +1,125 @@
+"""Runs one command and leaves nothing of it behind, even if its own parent is killed: ``leash.py GRACE_S COMMAND…``.
+
+Stdin is a pipe that the supervisor holds open: its end means that the supervisor is gone. As the subreaper of all
+that the command starts (a browser, an engine, torchrun), the leash finds whatever outlives it and kills that.
+Exits with the command's code, or 128 + signal. Standard library only, and started by path: it costs 8 MB a process.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+REAP_S = 3.0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command to its end, passing SIGTERM and SIGINT on; after the grace time, or a second signal, kill it."""
+    grace_s, command = float(arguments[0]), arguments[1:]
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    wake, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    child = start(command, libc)
+    code = follow(child, wake, grace_s)
+    kill_descendants(time.monotonic() + REAP_S)
+    return code
+
+
+def start(command: list[str], libc: ctypes.CDLL) -> int:
+    """Fork and execute ``command``; it dies with the leash, and gets its own end of nothing."""
+    leash = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != leash:
+        os._exit(128 + signal.SIGKILL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"cannot start {command[0]}: {error.strerror}\n".encode())
+        os._exit(127)
+
+
+def follow(child: int, wake: int, grace_s: float) -> int:
+    """Wait for ``child``, reaping what is orphaned meanwhile, and return its exit code."""
+    deadline: float | None = None
+    watched = [0, wake]
+    while True:
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = select.select(watched, [], [], timeout)[0]
+        stops = 0
+        if 0 in ready and not os.read(0, 1024):
+            watched.remove(0)
+            stops += 1
+        if wake in ready:
+            stops += sum(number != signal.SIGCHLD for number in os.read(wake, 1024))
+        for pid, status in reaped():
+            if pid == child:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+        if stops and deadline is None:
+            os.kill(child, signal.SIGTERM)
+            deadline = time.monotonic() + grace_s
+            stops -= 1
+        if stops or (deadline is not None and time.monotonic() >= deadline):
+            os.kill(child, signal.SIGKILL)
+            deadline = time.monotonic() + REAP_S
+
+
+def reaped() -> list[tuple[int, int]]:
+    """Collect every ended child: (pid, wait status)."""
+    ended = []
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended.append(found)
+    return ended
+
+
+def kill_descendants(deadline: float) -> None:
+    """Kill what the command left running, children of children included, until none is there or time is up."""
+    while time.monotonic() < deadline:
+        left = descendants(os.getpid())
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        reaped()
+        if not left:
+            return
+        time.sleep(0.02)
+
+
+def descendants(root: int) -> list[int]:
+    """Return the processes below ``root`` that are not zombies, from one look at /proc."""
+    children: dict[int, list[int]] = {}
+    zombies = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            children.setdefault(int(parent), []).append(int(entry.name))
+            if state == "Z":
+                zombies.add(int(entry.name))
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return [pid for pid in found if pid not in zombies]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
