@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.errors import KafkaError
 
@@ -46,9 +47,33 @@ class Publisher:
     ) -> None:
         """Send ``event`` and return when the broker has it. The current trace context travels in the headers."""
         record = encode(topic, event, [*headers, *current_headers()], record_id)
+        await self.send(topic.name, record.key, record.value, record.headers, partition=partition)
+
+    async def send(
+        self, name: str, key: bytes | None, value: bytes | None, headers: Iterable[Header], partition: int | None = None
+    ) -> None:
+        """Send raw bytes to the topic called ``name`` (without the prefix) and return when the broker has them."""
         await self.producer.send_and_wait(
-            self.bus.prefix + topic.name, record.value, key=record.key, headers=record.headers, partition=partition
+            self.bus.prefix + name, value, key=key, headers=list(headers), partition=partition
         )
+
+    async def partitions_of(self, topic: Topic) -> int:
+        """Return how many partitions ``topic`` has.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If the broker does not have the topic, ``bus.wait_s`` long.
+        """
+        name = self.bus.prefix + topic.name
+        try:
+            async with asyncio.timeout(self.bus.wait_s):
+                return len(await self.producer.partitions_for(name))
+        except (TimeoutError, KafkaError):
+            raise ServiceUnavailable(
+                f"the broker at {self.bus.servers} has no topic {name!r}: "
+                "create it with `dart-streams topics apply`, or set bus.prefix"
+            ) from None
 
 
 def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **settings: Any) -> AIOKafkaConsumer:
@@ -83,11 +108,15 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
         If no broker answered in time.
     """
     deadline = time.monotonic() + bus.wait_s
+    told = False
     while True:
         try:
             await client.start()
             return
         except (KafkaError, OSError) as error:
+            if not told:
+                structlog.get_logger().info("waiting for the broker", at=bus.servers, until_s=bus.wait_s)
+                told = True
             if time.monotonic() >= deadline:
                 await client.stop()
                 raise ServiceUnavailable(
@@ -98,5 +127,5 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
 
 
 def event_of(topic: Topic, record: ConsumerRecord) -> Any:
-    """Decode a consumed record; raise :class:`~dart_streams.bus.codec.Undecodable` if it is not an event of ``topic``."""
+    """Decode a consumed record; raise :class:`~dart_streams.bus.codec.Undecodable` if it is no event of ``topic``."""
     return decode(topic, record.value, record.headers)

@@ -1,5 +1,6 @@
 """A session with the database: connected within a deadline, with the schema applied."""
 
+import asyncio
 import logging
 import re
 import socket
@@ -49,32 +50,56 @@ def connect(store: Store) -> Session:
     ConfigError
         If the keyspace's name is none.
     """
+    patience = Patience(store)
+    while True:
+        try:
+            return attempt(store)
+        except DOWN as error:
+            time.sleep(patience.pause_s(error))
+
+
+async def connect_async(store: Store) -> Session:
+    """Do the same as :func:`connect` without blocking the event loop; cancelling it takes a few seconds at most."""
+    patience = Patience(store)
+    while True:
+        try:
+            return await asyncio.to_thread(attempt, store)
+        except DOWN as error:
+            await asyncio.sleep(patience.pause_s(error))
+
+
+class Patience:
+    """How long it is still worth to try: says once that it waits, and gives up after ``store.wait_s``."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.place = f"{', '.join(store.hosts)} port {store.port}"
+        self.deadline = time.monotonic() + store.wait_s
+        self.told = False
+
+    def pause_s(self, error: BaseException) -> float:
+        """Return how long to pause after a failed try; raise :class:`ServiceUnavailable` when time is over."""
+        wait_s = self.store.wait_s
+        if time.monotonic() >= self.deadline:
+            raise ServiceUnavailable(
+                f"no Cassandra at {self.place} after {wait_s:g} s ({reason(error)}): "
+                "start one with `dart-streams up`, or set store.hosts and store.port"
+            ) from None
+        if not self.told:
+            structlog.get_logger().info(
+                "waiting for the database", at=self.place, until_s=wait_s, because=reason(error)
+            )
+            self.told = True
+        return min(1.0, wait_s / 10)
+
+
+def attempt(store: Store) -> Session:
+    """Connect once; raise one of :data:`DOWN` with nothing left open if that fails."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", store.keyspace):
         raise ConfigError(
             f"store.keyspace {store.keyspace!r}: use lower-case letters, digits and _, a letter first, 48 at most"
         )
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # its failures reach us as exceptions, without tracebacks
-    place = f"{', '.join(store.hosts)} port {store.port}"
-    log = structlog.get_logger()
-    deadline = time.monotonic() + store.wait_s
-    told = False
-    while True:
-        try:
-            return attempt(store)
-        except DOWN as error:
-            if time.monotonic() >= deadline:
-                raise ServiceUnavailable(
-                    f"no Cassandra at {place} after {store.wait_s:g} s ({reason(error)}): "
-                    "start one with `dart-streams up`, or set store.hosts and store.port"
-                ) from None
-            if not told:
-                log.info("waiting for the database", at=place, until_s=store.wait_s, because=reason(error))
-                told = True
-            time.sleep(min(1.0, store.wait_s / 10))
-
-
-def attempt(store: Store) -> Session:
-    """Connect once; raise one of :data:`DOWN` with nothing left open if that fails."""
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
         consistency_level=ConsistencyLevel.LOCAL_QUORUM,

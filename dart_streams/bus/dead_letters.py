@@ -1,0 +1,39 @@
+"""Dead letters: a record that cannot be worked on is put aside whole, with the reason, and the worker goes on."""
+
+import time
+
+import structlog
+from aiokafka import ConsumerRecord
+from opentelemetry import metrics
+
+from dart_streams.bus.clients import Publisher
+from dart_streams.bus.codec import Header
+from dart_streams.telemetry import names
+from topics import Topic
+
+SUFFIX = ".dlq"
+ERROR = "dlq-error"
+TOPIC = "dlq-topic"
+PARTITION = "dlq-partition"
+OFFSET = "dlq-offset"
+TRIES = "dlq-tries"
+AT_MS = "dlq-at-ms"
+
+
+def place_headers(record: ConsumerRecord, error: str, tries: int, at_ms: int) -> list[Header]:
+    """Return the headers that say where a dead letter came from and why."""
+    fields = {ERROR: error, TOPIC: record.topic, PARTITION: record.partition, OFFSET: record.offset}
+    fields |= {TRIES: tries, AT_MS: at_ms}
+    return [(name, str(value).encode()) for name, value in fields.items()]
+
+
+async def send(publisher: Publisher, topic: Topic, record: ConsumerRecord, error: str, tries: int = 1) -> None:
+    """Put ``record`` of ``topic`` on its dead-letter topic: its bytes, key and headers as they are, and the reason.
+
+    Returns when the broker has it; only then may the record's offset be committed.
+    """
+    place = f"{record.topic}[{record.partition}]@{record.offset}"
+    structlog.get_logger().error("dead letter", record=place, because=error, tries=tries)
+    headers = [*record.headers, *place_headers(record, error, tries, int(time.time() * 1000))]
+    await publisher.send(topic.name + SUFFIX, record.key, record.value, headers)
+    metrics.get_meter(names.METER).create_counter(names.DEAD_LETTERS).add(1, {"topic": topic.name})
