@@ -1,0 +1,128 @@
+"""Weight versions in and out: one safetensors file in a directory at any fsspec URL, checked by its SHA-256."""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import fsspec
+import torch
+from safetensors.torch import load_file, save_file
+
+from dart_streams.errors import UserError
+from topics.weights import WeightVersion
+
+FILE = "model.safetensors"
+CHUNK = 1 << 20
+
+
+class WrongDigest(Exception):
+    """The weights at a version's URI are not those that were announced."""
+
+
+class MissingWeights(UserError):
+    """There are no weights where they should be."""
+
+
+def save(state_dict: Mapping[str, torch.Tensor], uri: str) -> str:
+    """Write ``state_dict`` to the directory ``uri`` and return its SHA-256 (hex).
+
+    The file appears under its final name only when it is complete. Of tensors that share memory (tied embeddings)
+    the first is kept, as Hugging Face does.
+    """
+    filesystem, folder = fsspec.core.url_to_fs(uri)
+    with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
+        local = Path(scratch) / FILE
+        save_file(distinct(state_dict), local, metadata={"format": "pt"})
+        sha256 = digest(local)
+        filesystem.makedirs(folder, exist_ok=True)
+        filesystem.put_file(str(local), f"{folder}/{FILE}.partial")
+    filesystem.mv(f"{folder}/{FILE}.partial", f"{folder}/{FILE}")
+    return sha256
+
+
+def fetch(version: WeightVersion, cache: Path) -> Path:
+    """Return a local directory that holds the weights of ``version``, verified.
+
+    Local URIs are used where they lie; others are copied once into ``cache``.
+
+    Raises
+    ------
+    WrongDigest
+        If the file's SHA-256 is not the announced one.
+    MissingWeights
+        If there is no such file.
+    """
+    filesystem, folder = fsspec.core.url_to_fs(version.uri)
+    if "file" in protocols(filesystem):
+        verify(Path(folder) / FILE, version)
+        return Path(folder)
+    target = cache / f"{version.model_id}-{version.epoch}-{version.version}-{version.sha256[:12]}"
+    if not (target / FILE).is_file():
+        download(filesystem, f"{folder}/{FILE}", target, version)
+    return target
+
+
+def load(model: torch.nn.Module, path: Path) -> None:
+    """Copy the weights in directory ``path`` into ``model``; refuse unknown and missing names.
+
+    Raises
+    ------
+    MissingWeights
+        If ``path`` has no weights file.
+    """
+    if not (path / FILE).is_file():
+        raise MissingWeights(f"no {FILE} in {path}")
+    missing, unexpected = model.load_state_dict(load_file(path / FILE), strict=False)
+    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+    if unexpected or set(missing) - tied:
+        raise ValueError(f"{path} is of another model: missing {sorted(missing)[:3]}, unknown {sorted(unexpected)[:3]}")
+
+
+def digest(file: Path) -> str:
+    """Return the SHA-256 (hex) of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def verify(file: Path, version: WeightVersion) -> None:
+    """Raise unless ``file`` is what ``version`` announces."""
+    if not file.is_file():
+        raise MissingWeights(f"version {version.version}: no weights at {version.uri} ({file} does not exist)")
+    found = digest(file)
+    if found != version.sha256:
+        raise WrongDigest(f"version {version.version} at {version.uri}: sha256 {found}, announced {version.sha256}")
+
+
+def download(filesystem: fsspec.AbstractFileSystem, source: str, target: Path, version: WeightVersion) -> None:
+    """Copy ``source`` into the directory ``target``, which appears only when it is complete and verified."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        try:
+            filesystem.get_file(source, str(partial / FILE))
+        except FileNotFoundError:
+            raise MissingWeights(f"version {version.version}: no weights at {version.uri}") from None
+        verify(partial / FILE, version)
+        partial.replace(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def distinct(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return contiguous CPU tensors, without those that share memory with an earlier one."""
+    seen: set[int] = set()
+    kept: dict[str, torch.Tensor] = {}
+    for name, tensor in sorted(state_dict.items()):
+        if tensor.numel() and tensor.data_ptr() in seen:
+            continue
+        seen.add(tensor.data_ptr())
+        kept[name] = tensor.detach().to("cpu").contiguous()
+    return kept
+
+
+def protocols(filesystem: fsspec.AbstractFileSystem) -> tuple[str, ...]:
+    """Return the URL schemes a file system answers to."""
+    protocol = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
