@@ -10,15 +10,22 @@ from topics.weights import WeightVersion
 
 
 class EngineFault(Exception):
-    """This request could not be answered; the reply says so and the worker goes on."""
+    """One request could not be answered; the reply says so and the worker goes on."""
 
 
 class LoadFault(Exception):
     """A weight version could not be loaded; the old one keeps serving."""
 
 
+class EngineDead(Exception):
+    """The engine is gone and cannot come back: the process ends, and its supervisor starts another."""
+
+
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: ``tokens``, ``logprobs`` and ``entropies`` (nats) have one entry a generated token."""
+    """An answer: ``tokens``, ``logprobs`` and ``entropies`` (nats) have one entry a generated token.
+
+    ``fetch_ms`` is how long the prompt's screenshots took from the store, before generation began.
+    """
 
     text: str
     tokens: list[int]
@@ -27,17 +34,18 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     versions: list[Segment]
     prompt_tokens: int
     prompt_sha: str
+    fetch_ms: float = 0.0
 
 
 class Engine(Protocol):
     """Continuous batching: many :meth:`generate` calls may be under way, also while :meth:`load` switches weights."""
 
     async def start(self, version: WeightVersion) -> None:
-        """Make ready to serve ``version``, a first generation included."""
+        """Make ready to serve ``version``, a first generation included; raise :class:`LoadFault` if it cannot load."""
         ...
 
     async def generate(self, request: ActionRequest) -> Generation:
-        """Answer one request; raise :class:`EngineFault` if that fails."""
+        """Answer one request; raise :class:`EngineFault` if that fails, :class:`EngineDead` if all would."""
         ...
 
     async def load(self, version: WeightVersion) -> float:
@@ -45,6 +53,10 @@ class Engine(Protocol):
 
         Raises :class:`LoadFault`, with the old weights still served, if the version cannot be loaded.
         """
+        ...
+
+    async def check(self) -> None:
+        """Raise :class:`EngineDead` if the engine can answer nothing any more."""
         ...
 
     async def stop(self) -> None:

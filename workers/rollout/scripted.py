@@ -1,0 +1,146 @@
+"""An engine without a model: it answers from the instruction's words, or at random, after a fixed latency.
+
+What it answers depends on the request alone, so that a run can be repeated. Its log-probabilities and entropies are
+those of one consistent, made-up distribution a token.
+"""
+
+import asyncio
+import hashlib
+import math
+import re
+import time
+
+from dart_streams.config import Config, Policy
+from dart_streams.screens import smart_resize
+from topics.action_requests import ActionRequest
+from topics.values import Segment, Turn
+from topics.weights import WeightVersion
+from workers.rollout.engine import Generation
+
+VOCABULARY = 1024
+"""Ids of the made-up tokens are below this."""
+ALTERNATIVES = 15
+"""A made-up distribution shares what the drawn token leaves over so many other tokens."""
+
+POINT = re.compile(r"\((\d+),\s*(\d+)\)")
+PIECES = re.compile(r"\d|[A-Za-z]+|\s+|[^\w\s]|_")
+
+
+class ScriptedEngine:
+    """Answers after ``latency_ms``; a switch of weights takes no time and only changes the version it reports."""
+
+    def __init__(self, config: Config) -> None:
+        self.settings = config.rollout.scripted
+        self.policy = config.policy
+        self.switches: list[tuple[float, int]] = []
+
+    async def start(self, version: WeightVersion) -> None:
+        """Serve ``version`` at once."""
+        self.switches = [(-math.inf, version.version)]
+
+    async def generate(self, request: ActionRequest) -> Generation:
+        """Answer by the configured behaviour; the tokens are spread evenly over the latency."""
+        started = time.monotonic()
+        await asyncio.sleep(self.settings.latency_ms / 1000)
+        text = self.answer(request)
+        pieces = PIECES.findall(text)
+        logprobs, entropies = distributions(request.request_id, len(pieces))
+        prompt = prompt_text(request.turns)
+        return Generation(
+            text=text,
+            tokens=[int(1 + fraction("token", piece) * (VOCABULARY - 1)) for piece in pieces],
+            logprobs=logprobs,
+            entropies=entropies,
+            versions=segments(self.switches, started, time.monotonic(), len(pieces)),
+            prompt_tokens=len(PIECES.findall(prompt)),
+            prompt_sha=hashlib.sha256(prompt.encode()).hexdigest(),
+        )
+
+    async def load(self, version: WeightVersion) -> float:
+        """Report ``version`` from now on."""
+        self.switches.append((time.monotonic(), version.version))
+        return 0.0
+
+    async def check(self) -> None:
+        """Nothing here can die."""
+
+    async def stop(self) -> None:
+        """Nothing to free."""
+
+    def answer(self, request: ActionRequest) -> str:
+        """Return the action text for ``request``."""
+        width, height = seen_size(request.turns, self.policy)
+        if self.settings.behaviour == "random":
+            return click(
+                int(fraction("x", request.request_id) * width), int(fraction("y", request.request_id) * height)
+            )
+        x, y = target(request) or (width // 2, height // 2)
+        if fraction("success", request.request_id) >= self.settings.success_rate:
+            x, y = (x + width // 2) % width, (y + height // 2) % height
+        return click(x, y)
+
+
+def click(x: int, y: int) -> str:
+    """Return the canonical text of a click."""
+    return f"Action: click(start_box='({x},{y})')"
+
+
+def target(request: ActionRequest) -> tuple[int, int] | None:
+    """Return the point, in policy-image pixels, that the instruction names for this step; None if it names none.
+
+    Where it names several, they are for one step each and the last is for all later ones.
+    """
+    instruction = next((turn.text for turn in request.turns if turn.role == "user" and turn.text), "")
+    points = POINT.findall(instruction)
+    if not points:
+        return None
+    x, y = points[min(request.step, len(points) - 1)]
+    return int(x), int(y)
+
+
+def seen_size(turns: list[Turn], policy: Policy) -> tuple[int, int]:
+    """Return (width, height) of the newest image as the policy sees it, in pixels."""
+    image = next((turn.image for turn in reversed(turns) if turn.image is not None), None)
+    width, height = (image.width, image.height) if image is not None else (0, 0)
+    return smart_resize(max(width, 1), max(height, 1), policy.min_pixels, policy.max_pixels)
+
+
+def prompt_text(turns: list[Turn]) -> str:
+    """Return the prompt in words; an image stands as its digest."""
+    return "\n".join(f"{turn.role}: {turn.text or (turn.image.sha256 if turn.image else '')}" for turn in turns)
+
+
+def fraction(*parts: str) -> float:
+    """Return a number in [0, 1) that depends on nothing but ``parts``."""
+    digest = hashlib.sha256("\0".join(parts).encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48
+
+
+def distributions(seed: str, count: int) -> tuple[list[float], list[float]]:
+    """Return ``count`` log-probabilities and entropies (nats).
+
+    The drawn token has probability p in (0.5, 1); the rest is shared evenly by :data:`ALTERNATIVES` others.
+    """
+    logprobs, entropies = [], []
+    for index in range(count):
+        p = 1 - 0.5 * (0.002 + 0.99 * fraction(seed, str(index)))
+        rest = (1 - p) / ALTERNATIVES
+        logprobs.append(math.log(p))
+        entropies.append(-p * math.log(p) - (1 - p) * math.log(rest))
+    return logprobs, entropies
+
+
+def segments(switches: list[tuple[float, int]], started: float, ended: float, tokens: int) -> list[Segment]:
+    """Return which version made which of ``tokens`` tokens, spread evenly between two times (seconds).
+
+    ``switches`` are (time, version), in order of time, the first before ``started``.
+    """
+    result: list[Segment] = []
+    for index in range(tokens):
+        made = started + (ended - started) * index / tokens
+        version = [version for at, version in switches if at <= made][-1]
+        if result and result[-1].version == version:
+            result[-1] = Segment(version=version, start=result[-1].start, end=index + 1)
+        else:
+            result.append(Segment(version=version, start=index, end=index + 1))
+    return result
