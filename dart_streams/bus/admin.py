@@ -1,0 +1,207 @@
+"""Topics as code, the shell: what a broker has, and making it as declared (kafka-python's admin client)."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import structlog
+from kafka import TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
+from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from dart_streams.bus.topology import Change, TopicSpec, declared, plan
+from dart_streams.config import Bus
+from dart_streams.errors import ServiceUnavailable, UserError
+
+REQUEST_S = 30.0
+TRY_S = 1.0
+
+log = structlog.get_logger()
+
+
+class TopicsRefused(UserError):
+    """Topics that can't be made as declared; the text says which, and what to do."""
+
+
+class TopicState(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as the broker has it now; ``end_offsets`` and ``records`` have one entry a partition."""
+
+    topic: str
+    partitions: int
+    configs: dict[str, str]
+    end_offsets: list[int]
+    records: list[int]
+
+
+def apply_all(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[Change]:
+    """Make the broker's topics as declared, and return what had to be changed.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If no broker answers within ``bus.wait_s``.
+    TopicsRefused
+        If a topic has more partitions than declared, or the broker refuses a change.
+    """
+    with connect(bus) as admin:
+        changes = plan_against(admin, declared(bus, extra))
+        apply(admin, changes)
+    return changes
+
+
+def plan_against(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[Change]:
+    """Return what makes the broker's topics as ``wanted``."""
+    return plan(wanted, actual(admin, wanted))
+
+
+@contextlib.contextmanager
+def connect(bus: Bus) -> Iterator[KafkaAdminClient]:
+    """Yield an admin client; raise :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``."""
+    deadline = time.monotonic() + bus.wait_s
+    await_listener(bus, deadline)
+    try:
+        admin = KafkaAdminClient(
+            bootstrap_servers=bus.servers.split(","),
+            bootstrap_timeout_ms=int(max(deadline - time.monotonic(), TRY_S) * 1000),
+            request_timeout_ms=int(REQUEST_S * 1000),
+        )
+    except KafkaError as error:
+        raise no_broker(bus, error) from None
+    with contextlib.closing(admin):
+        yield admin
+
+
+def await_listener(bus: Bus, deadline: float) -> None:
+    """Return when something listens at one of ``bus.servers``.
+
+    The client itself would wait too, but in silence, and leaves a thread behind where it gives up.
+    """
+    addresses = [server.strip().rpartition(":") for server in bus.servers.split(",")]
+    told = False
+    while True:
+        for host, _, port in addresses:
+            try:
+                socket.create_connection((host, int(port)), timeout=TRY_S).close()
+                return
+            except (OSError, ValueError) as error:
+                last = error
+        if time.monotonic() >= deadline:
+            raise no_broker(bus, last)
+        if not told:
+            log.info("waiting for the broker", servers=bus.servers, at_most_s=bus.wait_s)
+            told = True
+        time.sleep(min(TRY_S, bus.wait_s / 10))
+
+
+def no_broker(bus: Bus, error: Exception) -> ServiceUnavailable:
+    """Return the error that no broker answered."""
+    return ServiceUnavailable(
+        f"no Kafka broker at {bus.servers} after {bus.wait_s:g} s ({error}): "
+        "start one with `dart-streams up`, or set bus.servers"
+    )
+
+
+def actual(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[str, TopicSpec]:
+    """Return those of the wanted topics that exist, by name, with the configurations that are declared for them."""
+    found = {topic["name"]: topic for topic in admin.describe_topics([spec.name for spec in wanted])}
+    existing = [spec for spec in wanted if found[spec.name]["error_code"] == 0]
+    configs = configs_of(admin, existing)
+    return {
+        spec.name: TopicSpec(
+            name=spec.name, partitions=len(found[spec.name]["partitions"]), configs=configs.get(spec.name, {})
+        )
+        for spec in existing
+    }
+
+
+def configs_of(admin: KafkaAdminClient, specs: Sequence[TopicSpec]) -> dict[str, dict[str, str]]:
+    """Return the present values of the configurations that each spec declares, by topic."""
+    asked = [ConfigResource(ConfigResourceType.TOPIC, spec.name, dict(spec.configs)) for spec in specs if spec.configs]
+    if not asked:
+        return {}
+    answers = admin.describe_configs(asked, config_filter="all")["topic"]
+    return {name: {key: entry["value"] for key, entry in entries.items()} for name, entries in answers.items()}
+
+
+def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
+    """Carry out a plan. Nothing is changed if the plan would shrink a topic.
+
+    Raises
+    ------
+    TopicsRefused
+        If the plan would shrink a topic, or the broker refuses a change.
+    """
+    refuse_shrinking(changes)
+    try:
+        create(admin, [change for change in changes if change.action == "create"])
+        grown = {c.topic: int(c.after["partitions"]) for c in changes if c.action == "add partitions"}
+        if grown:
+            admin.create_partitions(grown)
+        alter(admin, [change for change in changes if change.action == "alter"])
+    except KafkaError as error:
+        raise TopicsRefused(f"the broker refused a change: {error}") from error
+
+
+def refuse_shrinking(changes: Sequence[Change]) -> None:
+    """Raise :class:`TopicsRefused` that names every topic with more partitions than declared."""
+    shrunk = [c for c in changes if c.action == "shrink"]
+    if shrunk:
+        which = "; ".join(f"{c.topic} has {c.before['partitions']}, declared {c.after['partitions']}" for c in shrunk)
+        raise TopicsRefused(
+            f"Kafka can't take partitions away ({which}). Declare as many as there are, use another bus.prefix, "
+            "or delete the topic and its records"
+        )
+
+
+def create(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
+    """Create topics and return when each partition has a leader. One that somebody else just made is fine."""
+    if not changes:
+        return
+    wanted = {
+        change.topic: {
+            "num_partitions": int(change.after["partitions"]),
+            "configs": {key: value for key, value in change.after.items() if key != "partitions"},
+        }
+        for change in changes
+    }
+    for answer in admin.create_topics(wanted, raise_errors=False)["topics"]:
+        error = for_code(answer["error_code"])
+        if answer["error_code"] and error is not TopicAlreadyExistsError:
+            raise TopicsRefused(f"topic {answer['name']} was not created: {answer['error_message'] or error.__name__}")
+    admin.wait_for_topics(list(wanted), timeout_ms=int(REQUEST_S * 1000))
+
+
+def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
+    """Set configurations of existing topics."""
+    if not changes:
+        return
+    resources = [ConfigResource(ConfigResourceType.TOPIC, change.topic, dict(change.after)) for change in changes]
+    # The client reports what the broker refused as a text instead of raising it.
+    for topic, answer in admin.alter_configs(resources)["topic"].items():
+        if answer != "OK":
+            raise TopicsRefused(f"topic {topic} was not altered: {answer}")
+
+
+def describe(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[TopicState]:
+    """Return the state of those of the wanted topics that exist."""
+    specs = actual(admin, wanted).values()
+    partitions = [TopicPartition(spec.name, number) for spec in specs for number in range(spec.partitions)]
+    if not partitions:
+        return []
+    ends = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    starts = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+    return [
+        TopicState(
+            topic=spec.name,
+            partitions=spec.partitions,
+            configs=spec.configs,
+            end_offsets=[ends[TopicPartition(spec.name, number)].offset for number in range(spec.partitions)],
+            records=[
+                ends[TopicPartition(spec.name, number)].offset - starts[TopicPartition(spec.name, number)].offset
+                for number in range(spec.partitions)
+            ],
+        )
+        for spec in specs
+    ]

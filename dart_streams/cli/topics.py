@@ -1,0 +1,65 @@
+"""``dart-streams topics``: the topics of a deployment, as declared and as they are."""
+
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import structlog
+import typer
+
+import topics
+from dart_streams.bus import admin
+from dart_streams.bus.topology import Change, declared
+from dart_streams.cli.options import AsJson, ConfigFile, read_config
+from dart_streams.cli.output import note, show
+from dart_streams.errors import UserError
+
+app = typer.Typer(no_args_is_help=True)
+
+AS_DECLARED = "all topics are as declared"
+
+
+@app.callback()
+def log_to_stderr() -> None:
+    """Keep stdout for the command's result."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
+@app.command("plan")
+def plan_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show what `apply` would change, and change nothing."""
+    bus = read_config(config).bus
+    with admin.connect(bus) as client:
+        show(admin.plan_against(client, declared(bus)), as_json=as_json, empty=AS_DECLARED)
+
+
+@app.command("apply")
+def apply_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Make the broker's topics as declared, and show what is changed first."""
+    bus = read_config(config).bus
+    with admin.connect(bus) as client:
+        changes: list[Change] = admin.plan_against(client, declared(bus))
+        show(changes, as_json=as_json, empty=AS_DECLARED)
+        admin.apply(client, changes)
+    if changes:
+        note(f"{len(changes)} changes applied")
+
+
+@app.command("describe")
+def describe_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show the topics that exist: partitions, configuration, end offsets and records kept, a partition each."""
+    bus = read_config(config).bus
+    with admin.connect(bus) as client:
+        states = admin.describe(client, declared(bus))
+        show(states, as_json=as_json, empty=f"no topic {bus.prefix}*: make them with `dart-streams topics apply`")
+
+
+@app.command("schema")
+def print_schema(
+    name: Annotated[str, typer.Argument(help="A topic. [default: all of them]", show_default=False)] = "",
+) -> None:
+    """Print the JSON schema of a topic's event, or of every topic's."""
+    if name and name not in topics.BY_NAME:
+        raise UserError(f"no topic {name!r}: there are {', '.join(topics.BY_NAME)}")
+    schemas: Any = {topic.schema: msgspec.json.schema(topic.event) for topic in topics.ALL if name in ("", topic.name)}
+    typer.echo(msgspec.json.format(msgspec.json.encode(schemas if not name else schemas.popitem()[1]), indent=2))
