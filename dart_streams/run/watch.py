@@ -1,0 +1,156 @@
+"""Reads a run's topics from their beginning and keeps its :class:`~dart_streams.run.progress.Progress` up to date."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+
+from dart_streams.bus.clients import consumer, event_of, start_within
+from dart_streams.bus.codec import Undecodable
+from dart_streams.config import Bus
+from dart_streams.errors import ServiceUnavailable
+from dart_streams.run.progress import FOLLOWED, Place, Progress, SeenObservation
+from dart_streams.telemetry.waits import Waiting
+from topics import BY_NAME, Topic, observations
+
+SEEN = msgspec.json.Decoder(SeenObservation)
+POLL_MS = 200
+BATCH = 2_000
+
+
+class Watch:
+    """A run seen from outside. Use :func:`watching` to make one that keeps up by itself."""
+
+    def __init__(self, bus: Bus, stall_s: float) -> None:
+        self.bus = bus
+        self.stall_s = stall_s
+        self.progress = Progress()
+        self.reader: asyncio.Task[None] | None = None
+        self.log: Any = structlog.get_logger()
+        self._changed = asyncio.Event()
+
+    async def read(self, records: AIOKafkaConsumer) -> None:
+        """Fold records for ever."""
+        while True:
+            batches = await records.getmany(timeout_ms=POLL_MS, max_records=BATCH)
+            self.take(batches)
+
+    async def read_to_end(self, records: AIOKafkaConsumer) -> None:
+        """Fold what is in the topics now."""
+        ends = await records.end_offsets(sorted(records.assignment()))
+        while any([await records.position(partition) < end for partition, end in ends.items()]):
+            self.take(await records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+
+    def take(self, batches: dict[TopicPartition, list[ConsumerRecord]]) -> None:
+        """Fold polled records and wake whoever waits for a change."""
+        for partition, records in batches.items():
+            topic = BY_NAME[partition.topic.removeprefix(self.bus.prefix)]
+            for record in records:
+                place = Place(topic.name, record.partition, record.offset, record.timestamp)
+                with contextlib.suppress(Undecodable):
+                    self.progress.apply(place, decoded(topic, record))
+        if batches:
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def until(
+        self, condition: Callable[[Progress], bool], what: str, timeout_s: float, advice: str = ""
+    ) -> Progress:
+        """Return when ``condition`` holds; a silence longer than the stall bound is logged on the way.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If it does not hold in time; the text says what was waited for and who was last heard of.
+        """
+        deadline = time.monotonic() + timeout_s
+        waiting = Waiting(self.log, what, self.stall_s)
+        newest: tuple[int, str, str] = (0, "", "")
+        while not condition(self.progress):
+            if time.monotonic() >= deadline:
+                raise ServiceUnavailable(
+                    f"waited {timeout_s:.0f} s for {what} in vain; last heard of: {waiting.last_from}. {advice}"
+                )
+            if self.reader is not None and self.reader.done():
+                self.reader.result()
+                raise ServiceUnavailable(f"stopped reading the topics while waiting for {what}")
+            changed = self._changed
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), min(1.0, max(0.0, deadline - time.monotonic())))
+            heard = [(h.at_ms, topic, h.sender) for topic, h in self.progress.heard.items() if topic != HEARTBEAT]
+            if heard and max(heard) != newest:
+                newest = max(heard)
+                waiting.heard(f"{newest[2] or 'someone'} on {newest[1]}")
+            waiting.check()
+        return self.progress
+
+
+HEARTBEAT = "weights-serving"
+"""It is repeated whether anything moves or not."""
+
+
+def decoded(topic: Topic, record: ConsumerRecord) -> Any:
+    """Return the event of a record, of an observation only the part that progress needs."""
+    if topic is not observations.TOPIC:
+        return event_of(topic, record)
+    try:
+        return SEEN.decode(record.value or b"")
+    except msgspec.DecodeError as error:
+        raise Undecodable(str(error)) from None
+
+
+@contextlib.asynccontextmanager
+async def reading(bus: Bus) -> AsyncIterator[AIOKafkaConsumer]:
+    """Yield a consumer at the beginning of every followed topic.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If there is no broker, or the topics are not there.
+    """
+    records = consumer(bus, group=None, client_id="watch", max_partition_fetch_bytes=4 * 1024 * 1024)
+    await start_within(records, bus)
+    try:
+        partitions = []
+        for topic in FOLLOWED:
+            numbers = await partitions_of(records, bus.prefix + topic.name)
+            if not numbers:
+                raise ServiceUnavailable(
+                    f"no topic {bus.prefix + topic.name} at {bus.servers}: apply the topics with "
+                    "`dart-streams topics apply`, or check bus.prefix"
+                )
+            partitions += [TopicPartition(bus.prefix + topic.name, number) for number in sorted(numbers)]
+        records.assign(partitions)
+        await records.seek_to_beginning(*partitions)
+        yield records
+    finally:
+        await records.stop()
+
+
+async def partitions_of(records: AIOKafkaConsumer, name: str) -> set[int]:
+    """Return the partitions of a topic, asking the broker again for one that was made just now."""
+    for _ in range(20):
+        await records.topics()
+        if numbers := records.partitions_for_topic(name):
+            return set(numbers)
+        await asyncio.sleep(0.1)
+    return set()
+
+
+@contextlib.asynccontextmanager
+async def watching(bus: Bus, stall_s: float) -> AsyncIterator[Watch]:
+    """Yield a watch that has read all there is and goes on reading."""
+    watch = Watch(bus, stall_s)
+    async with reading(bus) as records:
+        await watch.read_to_end(records)
+        watch.reader = asyncio.create_task(watch.read(records), name="watch topics")
+        try:
+            yield watch
+        finally:
+            watch.reader.cancel()
+            await asyncio.gather(watch.reader, return_exceptions=True)
