@@ -1,0 +1,67 @@
+"""What tests of every kind share: real services, started once a session."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cassandra.cluster import Cluster
+
+from dart_streams.bus import admin
+from dart_streams.config import Bus, Config, parse
+from dart_streams.services.private import ENVIRONMENT, private_services
+
+
+class Services:
+    """A running Kafka and Cassandra, and configurations that share nothing but those."""
+
+    def __init__(self, running: Config, folder: Path) -> None:
+        self.running = running
+        self.folder = folder
+        self.keyspace = f"test_{uuid.uuid4().hex[:8]}"
+        self.buses: list[Bus] = []
+
+    def config(self, **overrides: dict[str, Any]) -> Config:
+        """Return a configuration with its own topics (applied), run and state folder.
+
+        ``overrides`` are tables of the configuration file: ``config(env={"slots": 2})``. The keyspace is the session's,
+        for rows carry the run, and a schema takes seconds; ``store={"keyspace": …}`` asks for one more.
+        """
+        run = uuid.uuid4().hex[:8]
+        tables: dict[str, dict[str, Any]] = {
+            "run": {"id": run, "state_dir": str(self.folder / run)},
+            "bus": {"servers": self.running.bus.servers, "prefix": f"test.{run}."},
+            "store": {
+                "hosts": list(self.running.store.hosts),
+                "port": self.running.store.port,
+                "keyspace": self.keyspace,
+            },
+        }
+        for name, table in overrides.items():
+            tables[name] = {**tables.get(name, {}), **table}
+        config = parse(tables, source="the test's overrides")
+        admin.apply_all(config.bus)
+        self.buses.append(config.bus)
+        return config
+
+    def forget(self) -> None:
+        """Remove the topics and the keyspace that the session made, where the services outlive it."""
+        with admin.connect(self.running.bus) as client:
+            ours = tuple(bus.prefix for bus in self.buses)
+            names = [name for name in client.list_topics() if name.startswith(ours)]
+            if names:
+                client.delete_topics(names)
+        with Cluster(list(self.running.store.hosts), port=self.running.store.port) as cluster:
+            cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {self.keyspace}", timeout=60)
+
+
+@pytest.fixture(scope="session")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """A Kafka and a Cassandra of this test session, or those that DART_TEST_SERVICES names."""
+    with private_services() as running:
+        session = Services(running, tmp_path_factory.mktemp("services"))
+        yield session
+        if ENVIRONMENT in os.environ:
+            session.forget()
