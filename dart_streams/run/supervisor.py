@@ -169,3 +169,7 @@ class Supervisor:
             self.roster.supervisor, tuple(marks), self.roster.services if services is None else services
         )
         leftovers.write(self.folder / "processes.json", self.roster)
+
+    def forget(self) -> None:
+        """Remove the roster: nothing of this run is left to be found."""
+        (self.folder / "processes.json").unlink(missing_ok=True)

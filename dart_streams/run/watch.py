@@ -58,6 +58,12 @@ class Watch:
             self._changed.set()
             self._changed = asyncio.Event()
 
+    def refuse_deafness(self) -> None:
+        """Raise what ended the reading of the topics, if it has ended."""
+        if self.reader is not None and self.reader.done():
+            self.reader.result()
+            raise ServiceUnavailable("the run's topics are not read any more")
+
     async def until(
         self, condition: Callable[[Progress], bool], what: str, timeout_s: float, advice: str = ""
     ) -> Progress:
@@ -76,9 +82,7 @@ class Watch:
                 raise ServiceUnavailable(
                     f"waited {timeout_s:.0f} s for {what} in vain; last heard of: {waiting.last_from}. {advice}"
                 )
-            if self.reader is not None and self.reader.done():
-                self.reader.result()
-                raise ServiceUnavailable(f"stopped reading the topics while waiting for {what}")
+            self.refuse_deafness()
             changed = self._changed
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), min(1.0, max(0.0, deadline - time.monotonic())))

@@ -1,0 +1,240 @@
+"""A run's life, phase by phase: services, topics, policy, start, demonstrations, before, circle, settle, after.
+
+It starts and stops processes and publishes orders; all it knows of what they do it reads from the topics.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import structlog
+
+from dart_streams.bus import admin
+from dart_streams.bus.clients import Publisher
+from dart_streams.bus.topology import TopicSpec
+from dart_streams.config import Config
+from dart_streams.run import evaluation
+from dart_streams.run.evaluation import Result
+from dart_streams.run.folder import Journal, RunFolder
+from dart_streams.run.processes import Cast
+from dart_streams.run.progress import Progress
+from dart_streams.run.supervisor import Supervisor
+from dart_streams.run.watch import Watch, watching
+from dart_streams.services import local
+from dart_streams.tasks import Task, TaskSet
+from topics import rollout_orders
+from topics.rollout_orders import RolloutOrder
+
+START_S = 240.0
+SERVED_S = 60.0
+SETTLE_S = 150.0
+
+
+class Circle:
+    """One run. :meth:`live` is its whole life; :attr:`phase` and :attr:`watch` are what the display reads."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        supervisor: Supervisor,
+        cast: Cast,
+        *,
+        extra_topics: tuple[TopicSpec, ...] = (),
+        tell: Callable[[str], None],
+    ) -> None:
+        self.folder = folder
+        self.config: Config = folder.config()
+        self.tasks: TaskSet = folder.tasks()
+        self.supervisor = supervisor
+        self.cast = cast
+        self.extra_topics = extra_topics
+        self.tell = tell
+        self.journal: Journal = folder.journal()
+        self.watch: Watch | None = None
+        self.watched = asyncio.Event()
+        self.circle_ends_s: float | None = None
+        self.results: list[Result] = []
+        self.log: Any = structlog.get_logger()
+
+    async def live(self) -> None:
+        """Go through all phases that need the services up."""
+        with self.phase("topics"):
+            changes = await asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics)
+            self.tell(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
+        async with (
+            watching(self.config.bus, self.config.telemetry.stall_s) as watch,
+            Publisher(self.config.bus, "supervisor") as publisher,
+        ):
+            self.watch = watch
+            self.watched.set()
+            await self.act(watch, publisher)
+
+    async def act(self, watch: Watch, publisher: Publisher) -> None:
+        """Start the processes, train, and evaluate before and after."""
+        with self.phase("start"):
+            await self.start(watch)
+        with self.phase("demonstrations"):
+            await self.demonstrate(watch, publisher)
+        if self.config.run.evaluate:
+            with self.phase("before"):
+                self.before(await self.evaluate(watch, publisher))
+        with self.phase("circle"):
+            await self.train(watch)
+        with self.phase("settle"):
+            await self.settle(watch)
+        if self.config.run.evaluate:
+            with self.phase("after"):
+                self.after(await self.evaluate(watch, publisher))
+        with self.phase("drain"):
+            await self.supervisor.stop_all()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Note in the journal when a phase begins and ends."""
+        self.journal = self.journal.begin(name, now_ms())
+        self.folder.write_journal(self.journal)
+        self.log.info("phase", name=name)
+        try:
+            yield
+        finally:
+            self.journal = self.journal.end(now_ms())
+            self.folder.write_journal(self.journal)
+
+    async def start(self, watch: Watch) -> None:
+        """Start what serves orders, and wait until a version is served by every rollout worker."""
+        await self.supervisor.start([*self.cast.trainer, *self.cast.rollout, *self.cast.env, *self.cast.recorder])
+        await self.supervisor.start(self.cast.monitor)
+        wanted = {spec.name for spec in self.cast.rollout}
+        await watch.until(
+            lambda progress: wanted <= alive(progress, self.config.rollout.liveness_s),
+            "every rollout worker to serve a weight version",
+            START_S,
+            f"Look at the logs in {self.folder.path / 'logs'}",
+        )
+        self.tell(f"weight version {watch.progress.served_version} is served")
+
+    async def demonstrate(self, watch: Watch, publisher: Publisher) -> None:
+        """Have each training task demonstrated once: the experience pool's successes."""
+        if not self.config.curation.pool.enabled:
+            return
+        wanted = [demonstration(task, self.config) for task in self.tasks.train]
+        for order in wanted:
+            if order.order_id not in watch.progress.orders:
+                await publisher.publish(rollout_orders.TOPIC, order)
+        ids = {order.order_id for order in wanted}
+        await watch.until(
+            lambda progress: ids <= progress.finished.keys(),
+            "one demonstration of each training task",
+            self.config.evaluation.timeout_s,
+            "Look at the logs of env-0 and recorder-0",
+        )
+        won = sum(watch.progress.finished[identity].outcome == "success" for identity in ids)
+        self.tell(f"{won} of {len(ids)} training tasks demonstrated")
+
+    async def evaluate(self, watch: Watch, publisher: Publisher) -> Result:
+        """Evaluate the version that is served now."""
+        version = watch.progress.served_version or 0
+        result = await evaluation.evaluate(self.config, self.tasks, watch, publisher, version)
+        overall = result.overall
+        self.tell(
+            f"version {version}: {overall.rate:.1%} of {overall.trials} held-out episodes succeed "
+            f"(95 % interval {overall.low:.1%} to {overall.high:.1%})"
+        )
+        self.results.append(result)
+        return result
+
+    def before(self, result: Result) -> None:
+        """Note which version was evaluated before training; a resumed run keeps the first."""
+        if self.journal.before_version is None:
+            self.journal = msgspec.structs.replace(self.journal, before_version=result.version)
+
+    def after(self, result: Result) -> None:
+        """Note which version was evaluated after training."""
+        self.journal = msgspec.structs.replace(self.journal, after_version=result.version)
+
+    async def train(self, watch: Watch) -> None:
+        """Let the circle turn for its time, or its number of optimiser steps."""
+        await self.supervisor.start(self.cast.curator)
+        self.circle_ends_s = time.monotonic() + self.config.run.minutes * 60
+        bound = self.config.run.train_steps
+        while (left_s := self.circle_ends_s - time.monotonic()) > 0:
+            if bound is not None and trained_steps(watch.progress) >= bound:
+                break
+            await asyncio.sleep(min(0.2, left_s))
+            watch.refuse_deafness()
+        self.circle_ends_s = None
+
+    async def settle(self, watch: Watch) -> None:
+        """Stop ordering and training; wait until open orders have finished and the last version is served."""
+        await self.supervisor.stop(*(spec.name for spec in self.cast.curator))
+        await self.supervisor.stop(*(spec.name for spec in self.cast.trainer))
+        await watch.until(
+            lambda progress: (progress.served_version or 0) >= (progress.newest_version or 0),
+            "the last weight version to be served",
+            SERVED_S,
+            "Look at the log of rollout-0",
+        )
+        await watch.until(lambda progress: not progress.unfinished("train"), "open training orders to finish", SETTLE_S)
+
+
+def alive(progress: Progress, liveness_s: float) -> set[str]:
+    """Return the rollout workers heard of lately."""
+    since_ms = now_ms() - liveness_s * 1000
+    return {name for name, worker in progress.serving.items() if worker.alive_ms >= since_ms}
+
+
+def trained_steps(progress: Progress) -> int:
+    """Return how many optimiser steps the newest version has behind it."""
+    newest = progress.newest_version
+    return progress.versions[newest].event.train_step if newest is not None else 0
+
+
+def demonstration(task: Task, config: Config) -> RolloutOrder:
+    """Return the order of a task's demonstration, the same one each time."""
+    return RolloutOrder(
+        order_id=f"demonstration-{task.task_id}",
+        group_id="demonstrations",
+        group_size=1,
+        sample=0,
+        attempt=0,
+        task_id=task.task_id,
+        max_steps=task.max_steps,
+        purpose="demonstration",
+        sampling=config.sampling(),
+        after_version=0,
+    )
+
+
+async def bring_up(config: Config, tell: Callable[[str], None]) -> bool:
+    """Start the local services unless they answer already; return whether this call started any.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If one cannot be started, or a configured service elsewhere does not listen.
+    """
+    places = [(host, int(port)) for host, _, port in (s.rpartition(":") for s in config.bus.servers.split(","))]
+    places += [(host, config.store.port) for host in config.store.hosts]
+    if await asyncio.to_thread(lambda: all(listens(*place) for place in places)):
+        tell("Kafka and Cassandra are up already")
+        return False
+    running = await asyncio.to_thread(local.up, config, tell)
+    return any(service.started for service in running)
+
+
+def listens(host: str, port: int) -> bool:
+    """Say whether something listens there."""
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def now_ms() -> int:
+    """Return the time in epoch milliseconds."""
+    return int(time.time() * 1000)

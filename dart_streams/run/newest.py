@@ -1,0 +1,39 @@
+"""The trainer's rows in the store, as a run's display and report read them."""
+
+from typing import Any
+
+from cassandra.cluster import Session
+
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.store import SyncStore, connect
+from dart_streams.store.sessions import DOWN
+
+PATIENCE_S = 1.0
+
+
+class TrainedRows:
+    """The optimiser steps of a run; connects when first asked. Synchronous: call it in a thread."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.session: Session | None = None
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all steps in order."""
+        if self.session is None:
+            self.session = connect(self.config.store)
+        return SyncStore(self.session, self.config.bus.run, 1, PATIENCE_S).trained()
+
+    def newest_metrics(self) -> dict[str, float]:
+        """Return the metrics of the newest step; empty while there is none to be had."""
+        try:
+            rows = self.read()
+        except (*DOWN, UserError):
+            return {}
+        return dict(rows[-1]["metrics"]) if rows else {}
+
+    def close(self) -> None:
+        """Free the connection."""
+        if self.session is not None:
+            self.session.cluster.shutdown()
