@@ -1,4 +1,4 @@
-"""Task sets: a task is an exact instance, ``environment/page#seed``; training and held-out seeds never overlap."""
+"""Task sets: a task is an exact instance, ``environment/page#seed``; the seeds of the splits never overlap."""
 
 import tomllib
 from pathlib import Path
@@ -9,7 +9,7 @@ import msgspec
 from dart_streams.config import refuse_unknown_keys
 from dart_streams.errors import ConfigError
 
-Split = Literal["train", "heldout"]
+Split = Literal["train", "heldout", "demonstration"]
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,20 +28,28 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A family of tasks in the file: half-open seed ranges ``[first, last)``."""
+    """A family of tasks in the file: half-open seed ranges ``[first, last)``.
+
+    ``demonstration_seeds`` are for the warm-up of the tiny policy only; by default there are none.
+    """
 
     environment: str
     page: str
     max_steps: int
     train_seeds: tuple[int, int]
     heldout_seeds: tuple[int, int]
+    demonstration_seeds: tuple[int, int] = (0, 0)
 
     def tasks(self, split: Split) -> list[Task]:
         """Return this page's instances of one split."""
-        seeds = self.train_seeds if split == "train" else self.heldout_seeds
+        ranges = {
+            "train": self.train_seeds,
+            "heldout": self.heldout_seeds,
+            "demonstration": self.demonstration_seeds,
+        }
         return [
             Task(environment=self.environment, page=self.page, seed=seed, max_steps=self.max_steps, split=split)
-            for seed in range(*seeds)
+            for seed in range(*ranges[split])
         ]
 
 
@@ -58,9 +66,11 @@ class TaskSet:
         self.pages = tuple(pages)
         self.train = tuple(task for page in pages for task in page.tasks("train"))
         self.heldout = tuple(task for page in pages for task in page.tasks("heldout"))
-        self._by_id = {task.task_id: task for task in (*self.train, *self.heldout)}
-        if len(self._by_id) != len(self.train) + len(self.heldout):
-            raise ConfigError("task set: a page is listed twice, or its training and held-out seeds overlap")
+        self.demonstration = tuple(task for page in pages for task in page.tasks("demonstration"))
+        everything = (*self.train, *self.heldout, *self.demonstration)
+        self._by_id = {task.task_id: task for task in everything}
+        if len(self._by_id) != len(everything):
+            raise ConfigError("task set: a page is listed twice, or its seeds for two purposes overlap")
 
     def get(self, task_id: str) -> Task:
         """Return the task of this id; raise :class:`ConfigError` if the set has none."""
