@@ -169,11 +169,18 @@ class Pool(Section):
 
 
 class Dispatch(Section):
-    """``backlog`` orders a slot; a fault is ordered again until ``attempts`` tries were made in all."""
+    """``backlog`` orders a slot; a fault is ordered again until ``attempts`` tries were made in all.
+
+    ``choice`` of tasks: ``informative`` prefers success rates near one half, but passes a task over at most
+    ``patience - 1`` times in a row; ``even`` takes them in turn. A task that always succeeds gets a single rollout
+    instead of a group, at one of ``probe_every`` groups.
+    """
 
     backlog: float = 2.0
     attempts: int = 3
     seed: int = 0
+    choice: Literal["informative", "even"] = "informative"
+    patience: int = 4
     probe_every: int = 32
 
 
@@ -278,13 +285,20 @@ def load(path: Path) -> Config:
     ConfigError
         If the file is missing, is not TOML, or has an unknown key or a wrong value; the text names the place.
     """
-    try:
-        data = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"no configuration file {path}: name one, for instance deploy/config/demo.toml") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
+    data = read_tables(path, f"no configuration file {path}: name one, for instance deploy/config/demo.toml")
     return parse(data, source=str(path))
+
+
+def read_tables(path: Path, missing: str) -> dict[str, Any]:
+    """Read a TOML file; raise :class:`ConfigError`, with the text ``missing`` if it is not there."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(missing) from None
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
 
 
 def parse(data: dict[str, Any], source: str = "configuration") -> Config:

@@ -1,12 +1,11 @@
 """Task sets: a task is an exact instance, ``environment/page#seed``; the seeds of the splits never overlap."""
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from dart_streams.config import refuse_unknown_keys
+from dart_streams.config import read_tables, refuse_unknown_keys
 from dart_streams.errors import ConfigError
 
 Split = Literal["train", "heldout", "demonstration"]
@@ -85,12 +84,7 @@ class TaskSet:
 
 def load(path: Path) -> TaskSet:
     """Read a task set; raise :class:`ConfigError` that names the file and the key."""
-    try:
-        data = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"no task set {path}: set tasks.file, relative to the configuration file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
+    data = read_tables(path, f"no task set {path}: set tasks.file, relative to the configuration file")
     refuse_unknown_keys(TaskFile, data, str(path))
     try:
         return TaskSet(msgspec.convert(data, TaskFile).pages)

@@ -58,14 +58,14 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
         decoder = _decoders[topic.event] = msgspec.json.Decoder(topic.event)
     try:
         return decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not a {topic.schema}: {error}") from None
 
 
 def refuse_other_schema(topic: Topic, schema: str) -> None:
     """Raise :class:`Undecodable` unless ``schema`` is this topic's, at its version or an older one."""
     name, _, version = schema.rpartition("/")
-    if name != topic.name or not version.isdecimal():
+    if name != topic.name or not version.isdecimal() or len(version) > 9:
         raise Undecodable(f"schema {schema!r} is not of topic {topic.name!r}")
     if int(version) > topic.version:
         raise Undecodable(f"schema {schema!r} is newer than this program's {topic.schema!r}: upgrade it")

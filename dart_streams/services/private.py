@@ -1,4 +1,4 @@
-"""A Kafka and a Cassandra of one's own, on free ports, for as long as a block or a command runs: for tests and benchmarks.
+"""A Kafka and a Cassandra of one's own, on free ports, while a block or a command runs: for tests and benchmarks.
 
 ``python -m dart_streams.services.private COMMAND …`` runs a command with ``DART_TEST_SERVICES`` naming them.
 """

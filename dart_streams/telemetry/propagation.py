@@ -16,5 +16,5 @@ def current_headers() -> list[Header]:
 
 
 def context_of(headers: Sequence[Header]) -> Context:
-    """Return the trace context a record carries."""
-    return propagate.extract({key: value.decode(errors="replace") for key, value in headers})
+    """Return the trace context a record carries. Kafka allows headers without a value: those are skipped."""
+    return propagate.extract({key: value.decode(errors="replace") for key, value in headers if value is not None})

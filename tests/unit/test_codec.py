@@ -1,0 +1,84 @@
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import topics
+from dart_streams.bus.codec import Undecodable, decode, encode, header
+from topics import Topic
+
+
+class Old(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+
+
+class New(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    colour: str = "grey"
+
+
+OLD = Topic(name="paint", event=Old, key="name", version=1)
+NEW = Topic(name="paint", event=New, key="name", version=2)
+
+
+def test_an_older_version_decodes_with_defaults_for_the_fields_it_lacks():
+    record = encode(OLD, Old(name="wall"))
+    assert decode(NEW, record.value, record.headers) == New(name="wall", colour="grey")
+
+
+def test_a_newer_version_is_refused_and_the_reason_names_both():
+    record = encode(NEW, New(name="wall"))
+    with pytest.raises(Undecodable, match="'paint/2' is newer than this program's 'paint/1'"):
+        decode(OLD, record.value, record.headers)
+
+
+def test_a_field_that_this_program_does_not_know_is_tolerated():
+    assert decode(OLD, b'{"name":"wall","later":{"deep":[1]}}', [("schema", b"paint/1")]) == Old(name="wall")
+
+
+def test_a_record_made_by_hand_needs_no_schema_header():
+    assert decode(OLD, b'{"name":"wall"}', []) == Old(name="wall")
+
+
+@pytest.mark.parametrize("schema", [b"varnish/1", b"paint", b"paint/one", b"\xff/1", b"", b"paint/" + b"9" * 5000])
+def test_another_schema_is_refused(schema: bytes):
+    with pytest.raises(Undecodable, match="is not of topic 'paint'"):
+        decode(OLD, b'{"name":"wall"}', [("schema", schema)])
+
+
+@pytest.mark.parametrize("value", [None, b"", b"not json", b'{"name":1}', b"{}", b"\xff", b'{"name":"\xff"}'])
+def test_a_value_that_is_no_event_is_refused(value: bytes | None):
+    with pytest.raises(Undecodable):
+        decode(OLD, value, [])
+
+
+def test_a_value_nested_beyond_reason_is_refused_like_any_other():
+    with pytest.raises(Undecodable):
+        decode(OLD, b'{"name":"wall","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", [])
+
+
+@given(st.binary(max_size=200), st.lists(st.tuples(st.sampled_from(["schema", "id"]), st.binary(max_size=20))))
+def test_no_bytes_raise_anything_but_undecodable(value: bytes, headers: list[tuple[str, bytes]]):
+    for topic in topics.ALL:
+        try:
+            decode(topic, value, headers)
+        except Undecodable as error:
+            assert str(error)
+
+
+def test_an_event_of_another_topic_is_a_programming_error():
+    with pytest.raises(TypeError, match="paint carries Old, not New"):
+        encode(OLD, New(name="wall"))
+
+
+def test_headers_of_the_caller_follow_the_codec_s_own():
+    record = encode(OLD, Old(name="wall"), [("traceparent", b"00-1")], record_id="r1")
+    assert record.key == b"wall"
+    assert record.headers == [("schema", b"paint/1"), ("id", b"r1"), ("traceparent", b"00-1")]
+
+
+def test_each_record_gets_an_id_of_its_own():
+    ids: set[Any] = {header(encode(OLD, Old(name="wall")).headers, "id") for _ in range(3)}
+    assert len(ids) == 3

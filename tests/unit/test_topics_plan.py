@@ -1,0 +1,89 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import topics
+from dart_streams.bus.admin import TopicsRefused, refuse_shrinking
+from dart_streams.bus.dead_letters import SUFFIX
+from dart_streams.bus.topology import DEAD_LETTERS, Change, TopicSpec, declared, plan
+from dart_streams.config import Bus
+
+BUS = Bus(prefix="dart.r1.")
+names = st.sampled_from(["a", "b", "c", "d"])
+specs = st.builds(
+    TopicSpec,
+    name=names,
+    partitions=st.integers(1, 4),
+    configs=st.dictionaries(st.sampled_from(["retention.ms", "cleanup.policy"]), st.sampled_from(["1", "2"])),
+)
+worlds = st.lists(specs, unique_by=lambda spec: spec.name)
+
+
+def carried_out(changes: list[Change], actual: dict[str, TopicSpec]) -> dict[str, TopicSpec]:
+    """What a broker would have after ``changes``."""
+    world = dict(actual)
+    for change in changes:
+        before = world.get(change.topic, TopicSpec(name=change.topic))
+        partitions = int(change.after.get("partitions", before.partitions))
+        configs = {key: value for key, value in change.after.items() if key != "partitions"}
+        world[change.topic] = TopicSpec(name=change.topic, partitions=partitions, configs={**before.configs, **configs})
+    return world
+
+
+@given(worlds, worlds)
+def test_a_plan_carried_out_leaves_nothing_to_do(wanted: list[TopicSpec], there: list[TopicSpec]):
+    actual = {spec.name: spec for spec in there}
+    assert plan(wanted, carried_out(plan(wanted, actual), actual)) == []
+
+
+@given(worlds)
+def test_nothing_is_planned_where_all_is_as_declared(wanted: list[TopicSpec]):
+    assert plan(wanted, {spec.name: spec for spec in wanted}) == []
+
+
+@given(worlds, worlds)
+def test_a_plan_only_touches_declared_topics(wanted: list[TopicSpec], there: list[TopicSpec]):
+    touched = {change.topic for change in plan(wanted, {spec.name: spec for spec in there})}
+    assert touched <= {spec.name for spec in wanted}
+
+
+def test_the_plan_says_what_is_and_what_will_be():
+    wanted = TopicSpec(name="t", partitions=4, configs={"retention.ms": "2", "cleanup.policy": "delete"})
+    actual = TopicSpec(name="t", partitions=1, configs={"retention.ms": "1", "cleanup.policy": "delete"})
+    assert plan([wanted], {"t": actual}) == [
+        Change(topic="t", action="add partitions", before={"partitions": "1"}, after={"partitions": "4"}),
+        Change(topic="t", action="alter", before={"retention.ms": "1"}, after={"retention.ms": "2"}),
+    ]
+
+
+def test_taking_partitions_away_is_refused_and_the_reason_names_the_topic():
+    wanted, actual = TopicSpec(name="t", partitions=2), TopicSpec(name="t", partitions=5)
+    with pytest.raises(TopicsRefused, match="t has 5, declared 2"):
+        refuse_shrinking(plan([wanted], {"t": actual}))
+
+
+def test_every_topic_of_the_contract_is_declared_under_the_prefix():
+    by_name = {spec.name: spec for spec in declared(BUS)}
+    for topic in topics.ALL:
+        assert by_name[f"dart.r1.{topic.name}"].partitions == topic.partitions
+
+
+def test_every_topic_but_the_weights_has_a_dead_letter_twin_that_takes_its_largest_record():
+    assert DEAD_LETTERS == SUFFIX
+    by_name = {spec.name: spec for spec in declared(BUS)}
+    for topic in topics.ALL:
+        twin = by_name.get(f"dart.r1.{topic.name}.dlq")
+        assert (twin is None) == (topic.name == "weights")
+        assert twin is None or int(twin.configs["max.message.bytes"]) > topic.max_message_bytes
+
+
+def test_weights_are_kept_for_ever_in_one_partition_and_heartbeats_are_compacted():
+    by_name = {spec.name: spec for spec in declared(BUS)}
+    assert by_name["dart.r1.weights"].partitions == 1
+    assert by_name["dart.r1.weights"].configs["retention.ms"] == "-1"
+    assert by_name["dart.r1.weights-serving"].configs["cleanup.policy"] == "compact"
+
+
+def test_extra_topics_follow_under_their_own_names():
+    changelog = TopicSpec(name="difficulty-table-changelog", configs={"cleanup.policy": "compact"})
+    assert declared(BUS, [changelog])[-1] == changelog
