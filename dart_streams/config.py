@@ -199,7 +199,9 @@ class Curation(Section):
 class Trainer(Section):
     """The training process: an optimiser step takes ``groups_per_step`` curated groups.
 
-    ``weights_uri`` is where versions are published (any fsspec URL; empty means the run's folder).
+    ``weights_uri`` is where versions are published (any fsspec URL; empty means the run's folder). A checkpoint every
+    step resumes exactly; with a larger ``checkpoint_every`` a killed trainer repeats the steps since the last one.
+    ``prefetch_mb`` bounds the screenshots read ahead, beyond those of one step. ``mismatch_alarm`` is in nats a token.
     """
 
     processes: int = 1
@@ -211,8 +213,10 @@ class Trainer(Section):
     clip_high: float = 0.28
     tis_cap: float = 1.0
     kl_beta: float = 0.0
+    entropy_beta: float = 0.0
     micro_batch: int = 16
-    checkpoint_every: int = 10
+    prefetch_mb: int = 256
+    checkpoint_every: int = 1
     keep_versions: int = 4
     mismatch_alarm: float = 0.05
     weights_uri: str = ""

@@ -1,0 +1,45 @@
+"""The four agents of a deployment: each reducer with its topics and its settings bound."""
+
+from functools import partial
+
+from dart_streams.config import Config
+from dart_streams.curation import budget, difficulty, dispatch, groups
+from dart_streams.curation.decisions import Agent
+from dart_streams.curation.orders import Limits
+from dart_streams.tasks import TaskSet
+from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
+
+
+def agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
+    """Return difficulty, budget, groups and dispatch, bound to this configuration and task set."""
+    curation, limits = config.curation, Limits.of(config)
+    return (
+        Agent(
+            name=difficulty.NAME,
+            inputs=(trajectories.TOPIC,),
+            outputs=(task_difficulty.TOPIC,),
+            state=difficulty.State,
+            apply=partial(difficulty.apply, window=curation.difficulty.window, limits=limits),
+        ),
+        Agent(
+            name=budget.NAME,
+            inputs=(task_difficulty.TOPIC,),
+            outputs=(rollout_budgets.TOPIC,),
+            state=budget.State,
+            apply=partial(budget.apply, settings=curation, tasks=tasks),
+        ),
+        Agent(
+            name=groups.NAME,
+            inputs=(trajectories.TOPIC,),
+            outputs=(curated.TOPIC,),
+            state=groups.State,
+            apply=partial(groups.apply, settings=curation, limits=limits),
+        ),
+        Agent(
+            name=dispatch.NAME,
+            inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC),
+            outputs=(rollout_orders.TOPIC,),
+            state=dispatch.State,
+            apply=partial(dispatch.apply, settings=dispatch.Settings.of(config, tasks)),
+        ),
+    )

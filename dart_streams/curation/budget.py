@@ -1,0 +1,99 @@
+"""The budget agent: difficulty in, the number of rollouts of the task's next group and the length of each out.
+
+It remembers nothing of a task: everything a budget depends on is in the difficulty event.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dart_streams.config import Curation
+from dart_streams.curation.decisions import Decision, Progress, Record, cause_id
+from dart_streams.tasks import TaskSet
+from topics import rollout_budgets
+from topics.rollout_budgets import RolloutBudget
+from topics.task_difficulty import TaskDifficulty
+
+NAME = "budget"
+LEAST = 2
+"""Rollouts of a task that always succeeds: the fewest that can differ."""
+ROUNDING = 1e-9
+
+
+class State(msgspec.Struct):
+    """How far the agent has come, and nothing else."""
+
+    progress: Progress = msgspec.field(default_factory=Progress)
+
+
+def rollouts_for(success_rate: float | None, base: int = 8, threshold: float = 0.6) -> int:
+    """Return N: ``base`` rollouts for a task unseen or solved at most at ``threshold``, fewer above it.
+
+    With the defaults N = floor(9 / rate - 7) above 0.6, as in the authors' release. That is the line in 1 / rate from
+    ``base`` at ``threshold`` to 2 at a rate of 1, which holds for any ``base`` and ``threshold``.
+    """
+    if success_rate is None or success_rate <= threshold or base <= LEAST:
+        return max(1, base)
+    slope = (base - LEAST) * threshold / (1.0 - threshold)
+    return min(base, max(1, int(slope / success_rate - slope + LEAST + ROUNDING)))
+
+
+def length_cap(success_lengths: Sequence[int], default: int) -> int:
+    """Return how many steps a rollout may take: the longest success, or ``default`` before the first one.
+
+    Failures never raise it, as their lengths are not asked for.
+    """
+    return max(success_lengths, default=default)
+
+
+def apply(state: State, record: Record, settings: Curation, tasks: TaskSet) -> tuple[State, list[Decision]]:
+    """Turn one task's difficulty into the budget of its next group."""
+    difficulty: TaskDifficulty = record.event
+    limit = step_limit(tasks, difficulty.task_id)
+    rollouts, why = rollouts_of(difficulty, settings)
+    max_steps, how_long = steps_of(difficulty, settings, limit)
+    budget = RolloutBudget(
+        task_id=difficulty.task_id,
+        rollouts=rollouts,
+        max_steps=max_steps,
+        reason=f"{counted(rollouts, 'rollout')} {why}; at most {counted(max_steps, 'step')}, {how_long}",
+        cause=difficulty.cause,
+    )
+    return state, [Decision(rollout_budgets.TOPIC, cause_id(NAME, record), budget)]
+
+
+def rollouts_of(difficulty: TaskDifficulty, settings: Curation) -> tuple[int, str]:
+    """Return the number of rollouts, and why in words."""
+    budget = settings.budget
+    if not budget.dynamic:
+        return max(1, budget.base), "as always (curation.budget.dynamic is off)"
+    rollouts = rollouts_for(difficulty.success_rate, budget.base, budget.threshold)
+    if difficulty.success_rate is None:
+        return rollouts, "because nothing is known yet"
+    return rollouts, f"because {difficulty.successes:.3g} of the last {difficulty.attempts} succeeded"
+
+
+def steps_of(difficulty: TaskDifficulty, settings: Curation, limit: int) -> tuple[int, str]:
+    """Return how many steps a rollout may take, and why in words; never more than the task's own ``limit``."""
+    if not settings.length.dynamic:
+        return limit, "the task's limit (curation.length.dynamic is off)"
+    longest = difficulty.longest_success
+    if longest is None:
+        return limit, "the task's limit, as it has no success yet"
+    margin = settings.length.margin
+    cap = max(1, length_cap([longest], limit) + margin)
+    if cap >= limit:
+        return limit, "the task's limit"
+    return cap, f"the longest success and {margin} more" if margin else "the longest success"
+
+
+def step_limit(tasks: TaskSet, task_id: str) -> int:
+    """Return the task's own limit; a task that this set does not have gets the largest of the set."""
+    if task_id in tasks:
+        return tasks.get(task_id).max_steps
+    return max((page.max_steps for page in tasks.pages), default=1)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return, for instance, ``1 rollout`` or ``3 rollouts``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

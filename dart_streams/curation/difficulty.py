@@ -1,0 +1,87 @@
+"""The difficulty agent: trajectories in, the success rate and the longest success of a task out.
+
+A task's rate is the mean reward of its last ``window`` rewarded finishes in training, partial credit included. Faults
+of the infrastructure change nothing but are told, since dispatch learns of every finish from here. Evaluations are
+ignored altogether. A demonstration says nothing about the policy and so does not count as an attempt; its length counts
+as that of a success all the same, because the length cap comes from the task's past successes, whoever had them.
+"""
+
+import msgspec
+
+from dart_streams.curation.decisions import Decision, Progress, Record, cause_id
+from dart_streams.curation.orders import Book, Limits, place_of
+from dart_streams.curation.rewards import is_success, rewarded
+from topics import task_difficulty
+from topics.task_difficulty import Cause, TaskDifficulty
+from topics.trajectories import Trajectory
+
+NAME = "difficulty"
+
+
+class Finishes(msgspec.Struct):
+    """A task's last rewards, oldest first, and the steps of its longest success."""
+
+    rewards: list[float] = []
+    longest_success: int | None = None
+
+
+class State(msgspec.Struct):
+    """What the agent knows of every task; ``book`` tells second finishes of an order from first ones."""
+
+    progress: Progress = msgspec.field(default_factory=Progress)
+    book: Book = msgspec.field(default_factory=Book)
+    tasks: dict[str, Finishes] = {}
+
+
+def apply(state: State, record: Record, window: int, limits: Limits) -> tuple[State, list[Decision]]:
+    """Take one trajectory into account.
+
+    Raises
+    ------
+    Refused
+        If it carries no reward though its outcome does, or is of an order that dispatch never gives.
+    """
+    trajectory: Trajectory = record.event
+    reward = rewarded(trajectory)
+    if trajectory.purpose == "eval":
+        return state, []
+    if trajectory.purpose == "train":
+        order = place_of(trajectory)
+        state.book.open_up_to(order.number, trajectory.group_size, limits.horizon)
+        if state.book.end(order, trajectory.outcome, limits.attempts) == "repeated":
+            return state, []
+    task = state.tasks.get(trajectory.task_id)
+    if task is None:
+        task = state.tasks[trajectory.task_id] = Finishes()
+    if reward is not None:
+        note(task, trajectory, reward, window)
+    return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), told(task, trajectory))]
+
+
+def note(task: Finishes, trajectory: Trajectory, reward: float, window: int) -> None:
+    """Add one rewarded finish to what is known of its task."""
+    if trajectory.purpose == "train":
+        task.rewards.append(reward)
+        del task.rewards[:-window]
+    if is_success(reward):
+        task.longest_success = max(trajectory.steps, task.longest_success or 0)
+
+
+def told(task: Finishes, trajectory: Trajectory) -> TaskDifficulty:
+    """Return what is known of a task after ``trajectory``."""
+    attempts = len(task.rewards)
+    successes = sum(task.rewards)
+    return TaskDifficulty(
+        task_id=trajectory.task_id,
+        attempts=attempts,
+        successes=successes,
+        success_rate=successes / attempts if attempts else None,
+        longest_success=task.longest_success,
+        cause=Cause(
+            trajectory_id=trajectory.trajectory_id,
+            order_id=trajectory.order_id,
+            group_id=trajectory.group_id,
+            outcome=trajectory.outcome,
+            attempt=trajectory.attempt,
+        ),
+    )

@@ -1,0 +1,181 @@
+"""The dispatch agent: budgets, curated groups and weight versions in, single rollout orders out.
+
+It starts with the first weight version. From then on it keeps a backlog of open orders and never waits for a group or a
+batch: each finish makes room for the next. A fault is ordered again. It opens a group only while the staleness bound
+admits one more (:func:`dart_streams.curation.staleness.capacity`), counting the groups that are open and those curated
+that the newest version has not consumed; a group dropped for equal rewards is in neither.
+
+Every input can make room, so every input ends in a refill, and no clock is needed.
+"""
+
+import msgspec
+
+from dart_streams.config import Config
+from dart_streams.curation import staleness
+from dart_streams.curation.decisions import Decision, Progress, Record
+from dart_streams.curation.orders import Book, Limits, backlog, group_name, order_name, place
+from dart_streams.curation.turns import Line, Turns, next_task
+from dart_streams.tasks import TaskSet
+from topics import rollout_orders
+from topics.curated import CuratedGroup
+from topics.rollout_budgets import RolloutBudget
+from topics.rollout_orders import RolloutOrder
+from topics.values import Sampling
+from topics.weights import WeightVersion
+
+NAME = "dispatch"
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """An open group: what its orders say."""
+
+    task_id: str
+    size: int
+    max_steps: int
+
+
+class State(msgspec.Struct):
+    """Open groups, what is known of each task, and how far the trainer is.
+
+    ``version`` is None before the first weights. ``curated`` counts groups seen, ``consumed`` those that the trainer
+    had taken at the newest version.
+    """
+
+    progress: Progress = msgspec.field(default_factory=Progress)
+    book: Book = msgspec.field(default_factory=Book)
+    turns: Turns = msgspec.field(default_factory=Turns)
+    tasks: dict[str, Line] = {}
+    groups: dict[int, Opened] = {}
+    open_orders: int = 0
+    next_group: int = 0
+    version: int | None = None
+    epoch: int = -1
+    curated: int = 0
+    consumed: int = 0
+    abandoned: int = 0
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What dispatch needs of the configuration; ``limits_of_tasks`` has the step limit of each training task."""
+
+    config: Config
+    sampling: Sampling
+    backlog: int
+    limits: Limits
+    limits_of_tasks: dict[str, int]
+    task_ids: tuple[str, ...]
+
+    @classmethod
+    def of(cls, config: Config, tasks: TaskSet) -> "Settings":
+        """Return the settings of a deployment."""
+        return cls(
+            config=config,
+            sampling=config.sampling(),
+            backlog=backlog(config),
+            limits=Limits.of(config),
+            limits_of_tasks={task.task_id: task.max_steps for task in tasks.train},
+            task_ids=tuple(task.task_id for task in tasks.train),
+        )
+
+
+def apply(state: State, record: Record, settings: Settings) -> tuple[State, list[Decision]]:
+    """Take one budget, curated group or weight version into account, and fill the backlog again."""
+    event = record.event
+    decisions: list[Decision] = []
+    if isinstance(event, RolloutBudget):
+        decisions = finish(state, event, settings)
+    elif isinstance(event, CuratedGroup):
+        state.curated += 1
+    elif isinstance(event, WeightVersion):
+        renew(state, event)
+    if state.version is not None and settings.task_ids:
+        decisions += refill(state, settings)
+    return state, decisions
+
+
+def renew(state: State, weights: WeightVersion) -> None:
+    """Note a newer version. One of a smaller epoch comes from a fenced trainer and is ignored."""
+    newest = -1 if state.version is None else state.version
+    if weights.epoch >= state.epoch and weights.version > newest:
+        state.version, state.epoch, state.consumed = weights.version, weights.epoch, weights.groups_consumed
+
+
+def finish(state: State, budget: RolloutBudget, settings: Settings) -> list[Decision]:
+    """Note a task's budget, and the finish behind it; order it again if it was a fault that may be tried again."""
+    known = state.tasks.get(budget.task_id)
+    if known is None and budget.task_id in settings.limits_of_tasks:
+        known = state.tasks[budget.task_id] = Line()
+    if known is not None:
+        known.rollouts, known.max_steps = budget.rollouts, budget.max_steps
+    order = place(budget.cause.order_id)
+    if order is None or order.number not in state.groups:
+        return []
+    opened = state.groups[order.number]
+    ending = state.book.end(order, budget.cause.outcome, settings.limits.attempts)
+    if ending == "again":
+        return [ordered(state, settings, opened, order.number, order.sample, order.attempt + 1)]
+    if ending in ("rewarded", "given up"):
+        state.open_orders -= 1
+        if known is not None and ending == "rewarded":
+            known.note(budget.cause.outcome == "success", settings.config.curation.difficulty.window)
+        if order.number not in state.book.open:
+            close(state, order.number)
+    return []
+
+
+def close(state: State, number: int) -> None:
+    """Forget a group that is no longer open."""
+    opened = state.groups.pop(number)
+    state.tasks[opened.task_id].open -= 1
+
+
+def refill(state: State, settings: Settings) -> list[Decision]:
+    """Open groups until the backlog is full or the staleness bound admits no more."""
+    decisions: list[Decision] = []
+    trainer, curation = settings.config.trainer, settings.config.curation
+    while state.open_orders < settings.backlog and staleness.admits(
+        len(state.groups), max(0, state.curated - state.consumed), trainer.groups_per_step, curation.max_staleness
+    ):
+        decisions += open_group(state, settings)
+    return decisions
+
+
+def open_group(state: State, settings: Settings) -> list[Decision]:
+    """Open the next group: choose its task, and order each of its samples."""
+    number, curation = state.next_group, settings.config.curation
+    task_id, probe = next_task(state.turns, state.tasks, settings.task_ids, number, curation)
+    line, limit = state.tasks[task_id], settings.limits_of_tasks[task_id]
+    size = 1 if probe else line.rollouts or curation.budget.base
+    opened = Opened(task_id, size, min(line.max_steps or limit, limit))
+    for old in state.book.open_up_to(number, size, settings.limits.horizon):
+        give_up(state, old)
+    state.groups[number] = opened
+    state.next_group += 1
+    state.open_orders += size
+    line.open += 1
+    line.last_group = number
+    return [ordered(state, settings, opened, number, sample, 0) for sample in range(size)]
+
+
+def give_up(state: State, number: int) -> None:
+    """Count out a group so far behind that the groups agent has given it up as well."""
+    state.abandoned += 1
+    close(state, number)
+    state.open_orders = sum(sum(at >= 0 for at in samples) for samples in state.book.open.values())
+
+
+def ordered(state: State, settings: Settings, opened: Opened, number: int, sample: int, attempt: int) -> Decision:
+    """Return the order of one rollout; its record has the order's own id."""
+    order = RolloutOrder(
+        order_id=order_name(number, sample, attempt),
+        group_id=group_name(number),
+        group_size=opened.size,
+        sample=sample,
+        attempt=attempt,
+        task_id=opened.task_id,
+        max_steps=opened.max_steps,
+        purpose="train",
+        sampling=settings.sampling,
+        after_version=state.version or 0,
+    )
+    return Decision(rollout_orders.TOPIC, order.order_id, order)

@@ -1,0 +1,25 @@
+"""High-entropy steps: only the steps of a group at which the policy was least sure are trained on."""
+
+import math
+from collections.abc import Sequence
+
+
+def select(step_entropies: Sequence[Sequence[float]], keep: float = 0.8) -> list[list[int]]:
+    """Return, for each trajectory, the indexes of its steps to keep, in order.
+
+    ``step_entropies`` has the mean token entropy (nats) of each step, a sequence a trajectory. Kept are the steps at or
+    above the ``1 - keep`` quantile (linear interpolation) of all steps of the group. Source: DART, top 80 %.
+    """
+    every = sorted(entropy for entropies in step_entropies for entropy in entropies)
+    if not every:
+        return [[] for _ in step_entropies]
+    bound = quantile(every, 1.0 - keep)
+    return [[index for index, entropy in enumerate(entropies) if entropy >= bound] for entropies in step_entropies]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the ``share`` quantile of an ascending, non-empty sequence, by linear interpolation."""
+    position = min(max(share, 0.0), 1.0) * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

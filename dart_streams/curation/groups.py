@@ -1,0 +1,193 @@
+"""The groups agent: trajectories in, groups that are worth training on out.
+
+A group is ready when each of its own ``group_size`` orders has ended: with a reward, or given up after the last fault.
+So a group of four is ready at four, and a lost rollout never holds up the other seven.
+
+A ready group is trained on if its members' rewards differ. Before that, members older than the staleness bound are left
+out, and if nobody succeeded, one stored success of the task takes the place of one failure.
+"""
+
+import msgspec
+
+from dart_streams.config import Curation
+from dart_streams.curation import advantages, chance, entropy, pool
+from dart_streams.curation.decisions import Decision, Progress, Record, cause_id
+from dart_streams.curation.orders import Book, Limits, group_name, place_of
+from dart_streams.curation.pool import Success
+from dart_streams.curation.rewards import is_success, rewarded
+from dart_streams.curation.staleness import is_stale
+from topics import curated
+from topics.curated import CuratedGroup, Member
+from topics.trajectories import Trajectory
+
+NAME = "groups"
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """A rewarded rollout of an open group."""
+
+    sample: int
+    trajectory_id: str
+    reward: float
+    steps: int
+    step_entropies: list[float]
+    version_min: int | None
+    version_max: int | None
+
+
+class Counts(msgspec.Struct):
+    """What became of groups and members so far."""
+
+    curated: int = 0
+    equal: int = 0
+    empty: int = 0
+    abandoned: int = 0
+    injected: int = 0
+    stale: int = 0
+    repeated: int = 0
+
+
+class State(msgspec.Struct):
+    """Open groups, each task's pool, and the newest weight version that any trajectory has shown."""
+
+    progress: Progress = msgspec.field(default_factory=Progress)
+    book: Book = msgspec.field(default_factory=Book)
+    newest_version: int = -1
+    groups: dict[int, list[Finish]] = {}
+    pools: dict[str, list[Success]] = {}
+    counts: Counts = msgspec.field(default_factory=Counts)
+
+
+def apply(state: State, record: Record, settings: Curation, limits: Limits) -> tuple[State, list[Decision]]:
+    """Take one trajectory into account; decide on its group if that was the last one to come.
+
+    Raises
+    ------
+    Refused
+        If it carries no reward though its outcome does, or is of an order that dispatch never gives.
+    """
+    trajectory: Trajectory = record.event
+    reward = rewarded(trajectory)
+    if trajectory.purpose == "train":
+        return state, train(state, trajectory, reward, record, settings, limits)
+    if trajectory.purpose == "demonstration" and reward is not None:
+        remember(state, trajectory, reward, settings)
+    return state, []
+
+
+def train(
+    state: State, trajectory: Trajectory, reward: float | None, record: Record, settings: Curation, limits: Limits
+) -> list[Decision]:
+    """Put a finish into its group; return the group's decision if it is complete and worth one."""
+    order = place_of(trajectory)
+    for number in state.book.open_up_to(order.number, trajectory.group_size, limits.horizon):
+        state.groups.pop(number, None)
+        state.counts.abandoned += 1
+    if state.book.end(order, trajectory.outcome, limits.attempts) == "repeated":
+        state.counts.repeated += 1
+        return []
+    if trajectory.version_max is not None:
+        state.newest_version = max(state.newest_version, trajectory.version_max)
+    if reward is not None:
+        state.groups.setdefault(order.number, []).append(finish_of(trajectory, order.sample, reward))
+        remember(state, trajectory, reward, settings)
+    if order.number in state.book.open:
+        return []
+    members = state.groups.pop(order.number, [])
+    group = decide(state, group_name(order.number), trajectory.task_id, members, settings)
+    return [Decision(curated.TOPIC, cause_id(NAME, record), group)] if group else []
+
+
+def finish_of(trajectory: Trajectory, sample: int, reward: float) -> Finish:
+    """Return what a group needs to know of a trajectory."""
+    return Finish(
+        sample=sample,
+        trajectory_id=trajectory.trajectory_id,
+        reward=reward,
+        steps=trajectory.steps,
+        step_entropies=trajectory.step_entropies,
+        version_min=trajectory.version_min,
+        version_max=trajectory.version_max,
+    )
+
+
+def remember(state: State, trajectory: Trajectory, reward: float, settings: Curation) -> None:
+    """Store a success in its task's pool."""
+    if settings.pool.enabled and is_success(reward):
+        success = Success(trajectory.trajectory_id, trajectory.order_id, reward, trajectory.steps)
+        stored = state.pools.setdefault(trajectory.task_id, [])
+        pool.add(stored, success, settings.pool.size, trajectory.purpose == "demonstration")
+
+
+def decide(state: State, group_id: str, task_id: str, members: list[Finish], settings: Curation) -> CuratedGroup | None:
+    """Return the group to train on, or None and count why not."""
+    counts = state.counts
+    fresh = sorted(
+        (m for m in members if not is_stale(m.version_min, state.newest_version, settings.max_staleness)),
+        key=lambda member: member.sample,
+    )
+    counts.stale += len(members) - len(fresh)
+    if not fresh:
+        counts.empty += 1
+        return None
+    taken = None
+    if settings.pool.enabled and len(fresh) > 1 and not any(is_success(m.reward) for m in fresh):
+        taken = pool.draw(state.pools.get(task_id, []), task_id, group_id, settings.dispatch.seed)
+    if taken is not None:
+        counts.injected += 1
+        del fresh[chance.number("replaced", settings.dispatch.seed, task_id, group_id) % len(fresh)]
+    elif len({member.reward for member in fresh}) == 1:
+        counts.equal += 1
+        return None
+    counts.curated += 1
+    return group_of(group_id, task_id, fresh, taken, settings)
+
+
+def group_of(
+    group_id: str, task_id: str, online: list[Finish], stored: Success | None, settings: Curation
+) -> CuratedGroup:
+    """Return the group with advantages over all its steps and the online members' high-entropy steps selected.
+
+    A stored success keeps all its steps: it stands for what the policy does not do yet, and may have no entropies.
+    """
+    everyone: list[Finish | Success] = [*online, stored] if stored else [*online]
+    rewards = [member.reward for member in everyone]
+    steps = [member.steps for member in everyone]
+    mean, std = advantages.statistics(rewards, steps)
+    gains = advantages.step_level(rewards, steps)
+    members = [
+        Member(
+            trajectory_id=member.trajectory_id,
+            reward=member.reward,
+            advantage=gain,
+            selected=selected,
+            source="online",
+            version_min=member.version_min,
+            version_max=member.version_max,
+        )
+        for member, gain, selected in zip(online, gains, selected_steps(online, settings), strict=False)
+    ]
+    if stored:
+        members.append(
+            Member(
+                trajectory_id=stored.trajectory_id,
+                reward=stored.reward,
+                advantage=gains[-1],
+                selected=list(range(stored.steps)),
+                source="pool",
+                version_min=None,
+                version_max=None,
+            )
+        )
+    return CuratedGroup(group_id=group_id, task_id=task_id, members=members, mean=mean, std=std)
+
+
+def selected_steps(online: list[Finish], settings: Curation) -> list[list[int]]:
+    """Return the indexes of the steps to train on, a list a member; all steps of one without an entropy a step."""
+    known = [settings.entropy.enabled and len(m.step_entropies) == m.steps for m in online]
+    chosen = entropy.select(
+        [m.step_entropies if has else [] for m, has in zip(online, known, strict=True)], settings.entropy.keep
+    )
+    return [
+        steps if has else list(range(member.steps)) for member, has, steps in zip(online, known, chosen, strict=True)
+    ]

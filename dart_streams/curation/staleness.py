@@ -1,0 +1,29 @@
+"""How old the data of a training step may be, in weight versions, and how many groups may be under way for that."""
+
+
+def capacity(groups_per_step: int, max_staleness: int) -> int:
+    """Return how many groups may be open or wait for the trainer, all together.
+
+    The trainer takes ``G = groups_per_step`` groups a step, and each step makes one version. Let the newest version be
+    ``v``, ``O`` groups be open and ``U`` be curated but not counted in the version's ``groups_consumed`` (so those of
+    the step under way are in ``U``). A group opened now is trained after at most ``O + U`` others, that is at the
+    latest in step ``floor((O + U) / G)`` from now, where the step under way is step 0 and starts from version ``v``.
+    Its tokens come from version ``v`` or a later one, so it is then at most ``floor((O + U) / G)`` versions old, and
+    ``O + U < (s + 1) * G`` keeps that at ``s``.
+
+    The count cannot see two things: a worker serves a new version a little after it was published, and groups opened
+    later may overtake a slow one. One version of the bound is left for them where the bound has one to spare:
+    ``s = max_staleness - 1``, but at least 0, since with fewer than ``G`` places the trainer would starve. What is
+    older all the same is left out when its group closes (:func:`is_stale`) and again by the trainer.
+    """
+    return groups_per_step * max(1, max_staleness)
+
+
+def admits(opened: int, unconsumed: int, groups_per_step: int, max_staleness: int) -> bool:
+    """Say whether one more group may be opened when ``opened`` are open and ``unconsumed`` wait for the trainer."""
+    return opened + unconsumed < capacity(groups_per_step, max_staleness)
+
+
+def is_stale(version_min: int | None, newest: int, max_staleness: int) -> bool:
+    """Say whether a trajectory whose oldest token is of ``version_min`` is too old once ``newest`` is out."""
+    return version_min is not None and newest - version_min > max_staleness

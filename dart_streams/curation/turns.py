@@ -1,0 +1,132 @@
+"""Whose turn it is: the order in which tasks get their groups.
+
+Tasks come in passes, each pass in another shuffled order. A task that teaches little is passed over by chance, but
+never ``patience`` times in a row, so none starves. A task that always succeeds teaches nothing: it gets no groups, only
+a probe (a single rollout) now and then; a regression then shows in its rate, and it gets groups again.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from dart_streams.config import Curation
+from dart_streams.curation import chance
+
+FLOOR = 0.1
+"""The smallest weight, of a task that nearly always or never succeeds."""
+
+
+class Line(msgspec.Struct):
+    """What dispatch knows of a task: its budget, its last finishes (true for a success), and its groups.
+
+    ``rollouts`` and ``max_steps`` are None before the first budget; ``open`` counts its open groups.
+    """
+
+    rollouts: int | None = None
+    max_steps: int | None = None
+    finishes: list[bool] = []
+    solved: bool = False
+    skips: int = 0
+    last_group: int = -1
+    open: int = 0
+
+    def note(self, success: bool, window: int) -> None:
+        """Take a rewarded finish into account; ``solved`` says that a whole window of them were successes."""
+        self.finishes.append(success)
+        del self.finishes[:-window]
+        self.solved = len(self.finishes) == window and all(self.finishes)
+
+
+class Turns(msgspec.Struct):
+    """How far the passes over the tasks have come."""
+
+    turn: int = 0
+    position: int = 0
+
+
+@lru_cache(maxsize=4)
+def shuffled(task_ids: tuple[str, ...], seed: int, turn: int) -> tuple[str, ...]:
+    """Return the tasks in the order of pass ``turn``: each once, in another order each pass, the same for a seed."""
+    return tuple(sorted(task_ids, key=lambda task_id: (chance.number("turn", seed, turn, task_id), task_id)))
+
+
+def weight(finishes: Sequence[bool]) -> float:
+    """Return how much a task can teach at present, in (0, 1]: 4 p (1 - p) of its success rate, smoothed by one each.
+
+    A group teaches by the differences within it, and those are most likely at a rate of one half. A task never tried
+    has weight 1.
+    """
+    rate = (sum(finishes) + 1) / (len(finishes) + 2)
+    return max(FLOOR, 4.0 * rate * (1.0 - rate))
+
+
+def next_task(
+    turns: Turns, lines: dict[str, Line], task_ids: tuple[str, ...], number: int, settings: Curation
+) -> tuple[str, bool]:
+    """Return the task of group ``number``, and whether it only gets a probe.
+
+    A task with an open group waits for the next pass, unless all others are solved or have one too.
+    """
+
+    def rest(task_id: str) -> tuple[int, int]:
+        return lines[task_id].open, lines[task_id].last_group
+
+    probed = probe(lines, task_ids, number, settings)
+    if probed is not None:
+        return probed, True
+    chosen = walk(turns, lines, task_ids, settings)
+    if chosen is None:
+        unsolved = [task_id for task_id in task_ids if not is_solved(line_of(lines, task_id), settings)]
+        chosen = min(unsolved, key=rest, default=None)
+    if chosen is not None:
+        return chosen, False
+    return min(task_ids, key=rest), True
+
+
+def probe(lines: dict[str, Line], task_ids: tuple[str, ...], number: int, settings: Curation) -> str | None:
+    """Return the solved task that was longest without an order, if group ``number`` is one of those for probes."""
+    every = max(1, settings.dispatch.probe_every)
+    if number % every != every - 1:
+        return None
+    idle = [name for name in task_ids if is_solved(line_of(lines, name), settings) and not lines[name].open]
+    return min(idle, key=lambda name: lines[name].last_group, default=None)
+
+
+def line_of(lines: dict[str, Line], task_id: str) -> Line:
+    """Return the line of a task, an empty one if it has none yet."""
+    line = lines.get(task_id)
+    if line is None:
+        line = lines[task_id] = Line()
+    return line
+
+
+def is_solved(line: Line, settings: Curation) -> bool:
+    """Say whether a task gets probes only; never without the dynamic rollout number."""
+    return line.solved and settings.budget.dynamic
+
+
+def walk(turns: Turns, lines: dict[str, Line], task_ids: tuple[str, ...], settings: Curation) -> str | None:
+    """Go on in the passes to the next task that has its turn; None if each is solved or has an open group."""
+    seed = settings.dispatch.seed
+    for _ in range(len(task_ids) * max(1, settings.dispatch.patience)):
+        if turns.position >= len(task_ids):
+            turns.turn, turns.position = turns.turn + 1, 0
+        task_id = shuffled(task_ids, seed, turns.turn)[turns.position]
+        turns.position += 1
+        line = line_of(lines, task_id)
+        if line.open or is_solved(line, settings):
+            continue
+        if not is_passed_over(line, settings, turns.turn, task_id):
+            line.skips = 0
+            return task_id
+        line.skips += 1
+    return None
+
+
+def is_passed_over(line: Line, settings: Curation, turn: int, task_id: str) -> bool:
+    """Say whether a task loses its turn: by chance of its weight, and never ``patience`` times in a row."""
+    dispatch = settings.dispatch
+    if dispatch.choice == "even" or line.skips + 1 >= dispatch.patience:
+        return False
+    return chance.share("turn lost", dispatch.seed, turn, task_id) >= weight(line.finishes)
