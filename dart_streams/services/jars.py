@@ -3,15 +3,20 @@
 import hashlib
 import shutil
 import subprocess
+import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dart_streams.errors import ServiceUnavailable
+from dart_streams.errors import ServiceUnavailable, UserError
 
 RECIPES = Path(__file__).parents[2] / "deploy" / "local"
 """The poms and configuration templates. They are part of the repository, not of an installed package."""
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 FETCH_S = 600
+SERVICES = ("kafka", "cassandra")
+SHARED_JARS = RECIPES.parents[1] / ".dart" / "jars"
+"""Where jars lie by default, whatever state folder their services use."""
 
 
 def jar_folder(service: str, cache: Path) -> Path:
@@ -57,3 +62,20 @@ def fetch_jars(service: str, cache: Path) -> Path:
         if not folder.is_dir():
             jars.rename(folder)
     return folder
+
+
+def main() -> int:
+    """Fetch the jars of every service, and say so if any were missing."""
+    try:
+        complete = all(jar_folder(service, SHARED_JARS).is_dir() for service in SERVICES)
+        with ThreadPoolExecutor(len(SERVICES)) as pool:
+            list(pool.map(fetch_jars, SERVICES, [SHARED_JARS] * len(SERVICES)))
+    except UserError as error:
+        sys.stderr.write(f"\nerror: {error}\n")
+        return error.exit_code
+    sys.stdout.write("" if complete else "fetched")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,7 +16,7 @@ from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.services.cassandra import Cassandra
 from dart_streams.services.daemon import HOME_MARK, Home, is_alive, stop
-from dart_streams.services.jars import RECIPES, fetch_jars
+from dart_streams.services.jars import SHARED_JARS, fetch_jars
 from dart_streams.services.java import find_java
 from dart_streams.services.kafka import Kafka
 from dart_streams.services.ports import in_use, owner_of
@@ -25,7 +25,6 @@ from dart_streams.services.service import Service
 LOCK_S = 120.0
 POLL_S = 0.1
 STOP_S = 20.0
-SHARED_JARS = RECIPES.parents[1] / ".dart" / "jars"
 
 Tell = Callable[[str], None]
 

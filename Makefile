@@ -1,0 +1,47 @@
+# Each target may be run again at any time. `make demo` and `make test` set up what they need.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+STREAMS := .venv/streams/bin
+MODEL := .venv/model/bin
+MODEL_SIDE := dart_streams/policy workers/rollout trainer
+COMPILE := .venv/tools/bin/uv pip compile -q --python /usr/bin/python3 --generate-hashes --no-header --no-emit-index-url
+
+.PHONY: help setup demo test lint up down clean requirements
+
+help: ## Show this.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing: system packages, two Python environments, jars.
+	@deploy/local/setup.sh
+
+demo: setup ## Run the whole circle: train the tiny policy, and write a report.
+	@$(STREAMS)/dart-streams run deploy/config/demo.toml
+
+# Both halves run, even if the first fails; real services are started once for both.
+test: setup ## Run all tests.
+	@$(STREAMS)/python -m pytest -q tests/unit
+	@$(STREAMS)/python -m dart_streams.services.private bash -c ' \
+		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model; streams=$$?; \
+		$(MODEL)/python -m pytest -q tests/model; model=$$?; \
+		exit $$((streams || model))'
+
+lint: setup ## Check style and types.
+	@$(STREAMS)/ruff check .
+	@$(STREAMS)/ruff format --check .
+	@$(STREAMS)/mypy topics dart_streams workers --exclude '^($(subst $() ,|,$(MODEL_SIDE)))/'
+	@$(MODEL)/mypy $(MODEL_SIDE)
+
+up: setup ## Start the local Kafka and Cassandra.
+	@$(STREAMS)/dart-streams up
+
+down: ## Stop the local Kafka and Cassandra.
+	@if [ -x $(STREAMS)/dart-streams ]; then $(STREAMS)/dart-streams down; fi
+
+clean: ## Stop the services and remove all state: runs, topics, tables, jars. The environments stay.
+	@if [ -x $(STREAMS)/dart-streams ]; then $(STREAMS)/dart-streams down --wipe; fi
+	@rm -rf .dart build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+requirements: setup ## Compile requirements/*.txt anew from pyproject.toml.
+	@$(COMPILE) requirements/tools.in -o requirements/tools.txt
+	@$(COMPILE) pyproject.toml --extra streams --extra dev -o requirements/streams.txt
+	@$(COMPILE) pyproject.toml --extra model --extra dev --override requirements/model-overrides.txt -o requirements/model.txt
