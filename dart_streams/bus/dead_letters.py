@@ -8,10 +8,12 @@ from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import Header
+from dart_streams.bus.topology import DEAD_LETTERS as SUFFIX
 from dart_streams.telemetry import names
 from topics import Topic
 
-SUFFIX = ".dlq"
+LONGEST_ERROR = 4000
+"""Characters of a reason; the broker gives a dead letter's headers limited room."""
 ERROR = "dlq-error"
 TOPIC = "dlq-topic"
 PARTITION = "dlq-partition"
@@ -22,7 +24,7 @@ AT_MS = "dlq-at-ms"
 
 def place_headers(record: ConsumerRecord, error: str, tries: int, at_ms: int) -> list[Header]:
     """Return the headers that say where a dead letter came from and why."""
-    fields = {ERROR: error, TOPIC: record.topic, PARTITION: record.partition, OFFSET: record.offset}
+    fields = {ERROR: error[:LONGEST_ERROR], TOPIC: record.topic, PARTITION: record.partition, OFFSET: record.offset}
     fields |= {TRIES: tries, AT_MS: at_ms}
     return [(name, str(value).encode()) for name, value in fields.items()]
 

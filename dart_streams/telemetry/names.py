@@ -9,6 +9,7 @@ TRACER = "dart_streams"
 # Environment workers
 ENV_SLOTS = "env.slots"  # gauge: slots this process has
 ENV_SLOTS_BUSY = "env.slots.busy"  # gauge: slots with an episode under way
+ENV_SLOT_MS = "env.slot_ms"  # counter: slot time; attribute state: idle, reset, wait, step, evaluate
 ENV_EPISODES = "env.episodes"  # counter: finished episodes; attributes outcome, purpose, page
 ENV_STEPS = "env.steps"  # counter: executed actions; attribute purpose
 ENV_RESET_MS = "env.reset_ms"  # histogram: environment reset, from the order to the first screen
@@ -19,6 +20,7 @@ ENV_OVERHEAD_MS = "env.overhead_ms"  # histogram: round trip less the reply's qu
 ENV_REQUESTS_SENT = "env.requests.sent"  # counter: action requests published, repeats included
 ENV_REQUESTS_ANSWERED = "env.requests.answered"  # counter: replies that were waited for and used
 ENV_REQUESTS_TIMED_OUT = "env.requests.timed_out"  # counter: requests given up because no reply came in time
+ENV_REQUESTS_ABANDONED = "env.requests.abandoned"  # counter: requests whose episode ended before the reply came
 ENV_REPLIES_IGNORED = "env.replies.ignored"  # counter: replies nobody here waited for any more
 ENV_BROWSER_RESTARTS = "env.browser.restarts"  # counter: browsers started again after a crash
 

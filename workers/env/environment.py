@@ -10,7 +10,7 @@ from dart_streams.tasks import Task
 
 
 class EnvironmentFault(Exception):
-    """The environment itself failed (crash, time-out, lost page): ends the episode as ``env_error``, never as a zero."""
+    """The environment itself failed (crash, time-out, lost page): ends the episode as ``env_error``, never as 0."""
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,15 @@
+"""Which environments there are. A backend's own needs (a browser) are imported only where it is configured."""
+
+from dart_streams.config import Config
+from workers.env.environment import Backend
+
+
+def backend_of(config: Config) -> Backend:
+    """Return the configured backend, not yet started."""
+    if config.env.backend == "simulated":
+        from workers.env.simulated import SimulatedBackend
+
+        return SimulatedBackend(config)
+    from workers.env.miniwob.backend import MiniwobBackend
+
+    return MiniwobBackend(config)

@@ -1,0 +1,243 @@
+"""Plays one episode: does what :mod:`workers.env.episode` decides, and tells every observation.
+
+Per action, in this order: the screenshot becomes durable, then its observation and the next request are published
+together, then the reply is awaited. An observation never names a screenshot that is not there.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import structlog
+from opentelemetry import trace
+
+from dart_streams import actions
+from dart_streams.config import Config
+from dart_streams.screens import smart_resize
+from dart_streams.store import AsyncStore
+from dart_streams.tasks import Task
+from dart_streams.telemetry import names
+from topics.observations import End
+from topics.rollout_orders import RolloutOrder
+from topics.values import BlobRef
+from workers.env import instruments
+from workers.env.environment import Backend, Environment, EnvironmentFault, Oracle, Screen
+from workers.env.episode import Act, Ask, Episode, Judge, Move, Rules, Stop
+from workers.env.instruments import State
+from workers.env.journal import Journal
+from workers.env.replies import Replies, UnreadableReply
+from workers.env.scaling import Size, rescale
+from workers.env.trajectory_ids import new_trajectory_id
+
+log = structlog.get_logger()
+tracer = trace.get_tracer(names.TRACER)
+
+Enter = Callable[[State], None]
+
+
+def now_ms() -> int:
+    """Return the present time in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Player:
+    """What every episode of this process shares."""
+
+    def __init__(self, config: Config, worker_id: str, backend: Backend, store: AsyncStore, replies: Replies) -> None:
+        self.config = config
+        self.host = worker_id
+        self.backend = backend
+        self.store = store
+        self.replies = replies
+
+    def begin(self, order: RolloutOrder, max_steps: int) -> Episode:
+        """Return the episode of an order before its first screen."""
+        rules = Rules(
+            max_steps=max_steps,
+            request_attempts=self.config.env.request_attempts,
+            loop_limit=self.config.env.loop_limit,
+        )
+        identity = new_trajectory_id(now_ms(), os.urandom(10))
+        return Episode(order=order, trajectory_id=identity, env_host=self.host, rules=rules)
+
+    async def play(self, order: RolloutOrder, task: Task, enter: Enter) -> End:
+        """Play an order to its end, and return that end once it is told; ``enter`` hears what the slot does.
+
+        A cancelled episode ends as ``cancelled``; then the cancellation goes on.
+        """
+        run = EpisodeRun(self, self.begin(order, min(order.max_steps, task.max_steps)), task, enter)
+        attributes = {names.ATTR_TRAJECTORY: run.episode.trajectory_id, names.ATTR_TASK: task.task_id}
+        with tracer.start_as_current_span(names.SPAN_EPISODE, attributes=attributes) as span:
+            end = await run.play()
+            span.set_attribute(names.ATTR_OUTCOME, end.kind)
+        return end
+
+    async def refuse(self, order: RolloutOrder, why: str) -> End:
+        """Tell that an order cannot be played here at all."""
+        end = End(kind="env_error", reward=None, reason=why)
+        await Journal(self.replies.publisher).tell(self.begin(order, 0).close(end, now_ms()))
+        count_end(order, end)
+        return end
+
+
+class EpisodeRun:
+    """One episode under way."""
+
+    def __init__(self, player: Player, episode: Episode, task: Task, enter: Enter) -> None:
+        self.player = player
+        self.config = player.config
+        self.episode = episode
+        self.task = task
+        self.enter = enter
+        self.journal = Journal(player.replies.publisher)
+        self.environment: Environment | None = None
+        self.oracle: AsyncIterator[actions.Action] | None = None
+        self.screen_size: Size = (1, 1)
+        self.shown = 0.0
+
+    async def play(self) -> End:
+        """Play within the wall-clock bound, whatever happens tell an end, and free the environment."""
+        try:
+            async with asyncio.timeout(self.config.env.episode_timeout_s):
+                end = await self._reach_end()
+        except EnvironmentFault as fault:
+            end = End(kind="env_error", reward=None, reason=str(fault))
+        except TimeoutError:
+            end = self.episode.straggled()
+        except asyncio.CancelledError:
+            await self._close(End(kind="cancelled", reward=None, reason="the host was told to stop"))
+            raise
+        await self._close(end)
+        return end
+
+    async def _close(self, end: End) -> None:
+        """Tell the end and free the environment, side by side."""
+        await asyncio.gather(self.journal.tell(self.episode.close(end, now_ms())), self._free())
+        count_end(self.episode.order, end)
+
+    async def _free(self) -> None:
+        if self.oracle is not None:
+            await cast(Any, self.oracle).aclose()
+        if self.environment is not None:
+            await self.environment.close()
+
+    async def _reach_end(self) -> End:
+        move: Move = await self._reset()
+        while not isinstance(move, Stop):
+            match move:
+                case Ask():
+                    move = await self._next_answer(move)
+                case Act():
+                    move = await self._execute(move)
+                case Judge():
+                    move = Stop(await self._evaluate(move))
+        return move.end
+
+    async def _reset(self) -> Ask | Judge | Stop:
+        self.enter("reset")
+        began = time.perf_counter()
+        self.environment = await self.player.backend.open()
+        screen = await self.environment.reset(self.task)
+        instruments.reset_ms.record(since_ms(began))
+        self.screen_size = (screen.width, screen.height)
+        if self.episode.order.purpose == "demonstration":
+            self.oracle = cast(Oracle, self.environment).demonstrate(self.task)
+        return await self._show(screen, 0.0)
+
+    async def _show(self, screen: Screen, execute_ms: float) -> Ask | Judge | Stop:
+        self.enter("wait")
+        self.shown = time.perf_counter()
+        ref = await self._keep(screen)
+        self.episode = self.episode.show(ref, screen.instruction, now_ms(), execute_ms)
+        return self.episode.after_screen(screen.done)
+
+    async def _keep(self, screen: Screen) -> BlobRef:
+        ref = await self.player.store.put_blob(screen.image, screen.media_type, screen.width, screen.height)
+        instruments.blob_write_ms.record(since_ms(self.shown))
+        return ref
+
+    async def _next_answer(self, ask: Ask) -> Move:
+        """Tell the fresh observation and get the answer to it, from the oracle or from the policy."""
+        self.enter("wait")
+        fresh = self.episode.fresh
+        self.episode = self.episode.settle()
+        if self.oracle is not None:
+            if fresh is not None:
+                await self.journal.tell(fresh)
+            return await self._demonstrated()
+        if fresh is None:
+            return await self._ask(ask.attempt)
+        telling = asyncio.create_task(self.journal.tell(fresh))
+        move = await self._ask(ask.attempt)
+        await telling
+        return move
+
+    async def _demonstrated(self) -> Move:
+        assert self.oracle is not None
+        self.enter("evaluate")
+        try:
+            action = await anext(self.oracle)
+        except StopAsyncIteration:
+            return Judge(cut=False)
+        self.episode, move = self.episode.demonstrate(rescale(action, self.screen_size, self._policy_size()))
+        return move
+
+    async def _ask(self, attempt: int) -> Move:
+        policy, timeout_s = self.config.policy, self.config.env.request_timeout_s
+        request = self.episode.request(
+            attempt,
+            self.episode.turns(policy.max_images, policy.max_texts),
+            self.player.replies.partition,
+            now_ms() + int(timeout_s * 1000),
+        )
+        began = self.shown if attempt == 0 else time.perf_counter()
+        with tracer.start_as_current_span(names.SPAN_STEP, attributes={names.ATTR_REQUEST: request.request_id}):
+            try:
+                reply = await self.player.replies.ask(request, timeout_s)
+            except TimeoutError:
+                return self._unanswered(attempt, f"no reply to {request.request_id} within {timeout_s:g} s")
+            except UnreadableReply as why:
+                return self._unanswered(attempt, f"unreadable reply to {request.request_id}: {why}")
+        if reply.error is None:
+            trip_ms = since_ms(began)
+            instruments.request_ms.record(trip_ms)
+            instruments.overhead_ms.record(max(0.0, trip_ms - reply.queue_ms - reply.generate_ms))
+        self.episode, move = self.episode.hear(reply, attempt)
+        return move
+
+    def _unanswered(self, attempt: int, why: str) -> Move:
+        log.debug("no answer", because=why, attempt=attempt + 1, of=self.config.env.request_attempts)
+        return self.episode.after_silence(attempt, why)
+
+    async def _execute(self, act: Act) -> Ask | Judge | Stop:
+        assert self.environment is not None
+        self.enter("step")
+        began = time.perf_counter()
+        action = rescale(act.action, self._policy_size(), self.screen_size)
+        screen = await self.environment.step(action, act.action_id)
+        execute_ms = since_ms(began)
+        instruments.execute_ms.record(execute_ms)
+        instruments.steps.add(1, {"purpose": self.episode.order.purpose})
+        return await self._show(screen, execute_ms)
+
+    async def _evaluate(self, judge: Judge) -> End:
+        assert self.environment is not None
+        self.enter("evaluate")
+        return self.episode.judged(judge.cut, await self.environment.evaluate())
+
+    def _policy_size(self) -> Size:
+        policy = self.config.policy
+        return smart_resize(*self.screen_size, policy.min_pixels, policy.max_pixels)
+
+
+def count_end(order: RolloutOrder, end: End) -> None:
+    """Count a finished episode."""
+    page = order.task_id.rpartition("#")[0]
+    instruments.episodes.add(1, {"outcome": end.kind, "purpose": order.purpose, "page": page})
+
+
+def since_ms(began: float) -> float:
+    """Return the milliseconds since ``began`` (``time.perf_counter``)."""
+    return (time.perf_counter() - began) * 1000

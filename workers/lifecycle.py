@@ -1,0 +1,62 @@
+"""How a process lives: it starts unless told to stop, works beside what supports it, and ends with its first error."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+CANCEL_S = 5.0
+"""A part that was told to end is not waited for any longer than this."""
+
+
+class PartEnded(Exception):
+    """A part of a process that should go on for ever has ended."""
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def unless(stop: asyncio.Event, start: Coroutine[Any, Any, T]) -> T | None:
+    """Return what ``start`` returns; if ``stop`` is set first, cancel it and return None."""
+    starting, stopped = asyncio.create_task(start), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        return None
+    finally:
+        stopped.cancel()
+
+
+async def together(work: Coroutine[Any, Any, None], **support: Awaitable[None]) -> None:
+    """Run ``work`` to its end beside what supports it; the end of a supporting part, even a clean one, is an error.
+
+    Raises
+    ------
+    PartEnded
+        If a supporting part, named by its keyword, ended without an error of its own.
+    """
+    main = asyncio.create_task(work)
+    parts = {asyncio.ensure_future(part): name for name, part in support.items()}
+    try:
+        done, _ = await asyncio.wait({main, *parts}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        if main not in done:
+            ended = ", ".join(parts[task] for task in done if task in parts)
+            raise PartEnded(f"{ended} should go on for ever, but has ended")
+    finally:
+        for task in (main, *parts):
+            task.cancel()
+        await asyncio.wait({main, *parts}, timeout=CANCEL_S)

@@ -1,0 +1,102 @@
+"""The recorder: makes every observation durable, and announces each trajectory once all of its steps are.
+
+=============  ==================================================================================================
+consumes       ``observations`` (group ``recorder``)
+produces       steps and trajectories (store); then ``trajectories``; ``observations.dlq``
+waits for      observations; the database, ``store.wait_s`` at most
+unblocked by   environment workers
+=============  ==================================================================================================
+
+It keeps no state between batches: a trajectory's observations come in order, as they share a key, so when its end
+comes all of its steps are in the store, whichever recorder wrote them.
+"""
+
+import asyncio
+import contextlib
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError
+
+from dart_streams.bus.clients import Publisher, consumer, start_within
+from dart_streams.config import Config
+from dart_streams.store import AsyncStore, connect_async
+from dart_streams.telemetry import setup
+from dart_streams.telemetry.waits import Waiting
+from topics import observations
+from workers.lifecycle import stop_on_signals, unless
+from workers.recorder.scribe import Scribe
+
+log = structlog.get_logger()
+
+GROUP = "recorder"
+BATCH = 256
+POLL_MS = 500
+"""How long one poll waits for a first observation, and so how late a stop is noticed."""
+
+
+def run(config: Config, worker_id: str) -> int:
+    """Be recorder ``worker_id`` until SIGTERM or SIGINT; return the exit code.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If the broker or the database does not answer within its bound.
+    """
+    setup.start(config, worker_id)
+    try:
+        return asyncio.run(live(config, worker_id))
+    finally:
+        setup.stop()
+
+
+async def live(config: Config, worker_id: str) -> int:
+    """Connect, record until told to stop."""
+    stop = stop_on_signals()
+    async with contextlib.AsyncExitStack() as open_parts:
+        recorder = await unless(stop, connect(config, worker_id, open_parts))
+        if recorder is not None:
+            log.info("recording")
+            await recorder.record(stop)
+    return 0
+
+
+class Recorder:
+    """The loop: poll, take down, commit."""
+
+    def __init__(self, records: AIOKafkaConsumer, scribe: Scribe, waiting: Waiting) -> None:
+        self.records = records
+        self.scribe = scribe
+        self.waiting = waiting
+
+    async def record(self, stop: asyncio.Event) -> None:
+        """Record batch after batch until ``stop`` is set; a batch begun is finished."""
+        while not stop.is_set():
+            polled = await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH)
+            self.waiting.check()
+            if not polled:
+                continue
+            hosts = await self.scribe.take_down([record for batch in polled.values() for record in batch])
+            await self._commit({partition: batch[-1].offset + 1 for partition, batch in polled.items()})
+            self.waiting.heard(", ".join(sorted(hosts)))
+
+    async def _commit(self, offsets: dict[TopicPartition, int]) -> None:
+        try:
+            await self.records.commit(offsets)
+        except (CommitFailedError, IllegalStateError) as error:
+            log.info("commit refused", why=str(error), then="another recorder repeats the batch, without harm")
+
+
+async def connect(config: Config, worker_id: str, open_parts: contextlib.AsyncExitStack) -> Recorder:
+    """Return the recorder with everything it needs; ``open_parts`` closes it, the last opened first."""
+    publisher = await open_parts.enter_async_context(Publisher(config.bus, worker_id))
+    await publisher.partitions_of(observations.TOPIC)
+    session = await connect_async(config.store)
+    open_parts.callback(session.cluster.shutdown)
+    store = AsyncStore(session, config.bus.run, cache_mb=0, wait_s=config.store.wait_s)
+    records = consumer(config.bus, observations.TOPIC, group=GROUP, client_id=worker_id)
+    open_parts.push_async_callback(records.stop)
+    await start_within(records, config.bus)
+    name = config.bus.prefix + observations.TOPIC.name
+    waiting = Waiting(log, f"observations on {name}", config.telemetry.stall_s)
+    return Recorder(records, Scribe(store, publisher), waiting)

@@ -1,0 +1,86 @@
+"""Writes batches of observations, and announces the trajectories that end in them.
+
+A batch is done in four steps, each durable before the next: (1) every step's row; (2) of each trajectory that ends,
+the steps read back and its summary written; (3) its announcement; (4) the batch's offsets. Whoever dies in between
+has the batch delivered again and repeats effects that are idempotent by id.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import msgspec
+import structlog
+from aiokafka import ConsumerRecord
+from opentelemetry import metrics
+
+from dart_streams.bus import dead_letters
+from dart_streams.bus.clients import Publisher, event_of
+from dart_streams.bus.codec import Undecodable
+from dart_streams.store import AsyncStore
+from dart_streams.telemetry import names
+from topics import observations, trajectories
+from topics.observations import Observation
+from topics.trajectories import Trajectory
+from workers.recorder.summary import Incomplete, broken, summarise
+
+log = structlog.get_logger()
+meter = metrics.get_meter(names.METER)
+steps_written = meter.create_counter(names.RECORDER_STEPS)
+announced = meter.create_counter(names.RECORDER_TRAJECTORIES)
+write_ms = meter.create_histogram(names.RECORDER_WRITE_MS, "ms")
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """An observation, and the record that it came in."""
+
+    record: ConsumerRecord
+    observation: Observation
+
+
+class Scribe:
+    """Does steps 1 to 3 of a batch; the offsets are its caller's."""
+
+    def __init__(self, store: AsyncStore, publisher: Publisher) -> None:
+        self.store = store
+        self.publisher = publisher
+
+    async def take_down(self, records: Sequence[ConsumerRecord]) -> set[str]:
+        """Write a batch and announce what ended in it; return the hosts it came from once all of it is durable."""
+        batch = await self._decoded(records)
+        await asyncio.gather(*(self._write(item.observation) for item in batch))
+        ends = {item.observation.trajectory_id: item for item in batch if item.observation.end is not None}
+        await asyncio.gather(*(self._finish(item) for item in ends.values()))
+        return {item.observation.env_host for item in batch}
+
+    async def _decoded(self, records: Sequence[ConsumerRecord]) -> list[Recorded]:
+        batch = []
+        for record in records:
+            try:
+                batch.append(Recorded(record, event_of(observations.TOPIC, record)))
+            except Undecodable as why:
+                await dead_letters.send(self.publisher, observations.TOPIC, record, str(why))
+        return batch
+
+    async def _write(self, observation: Observation) -> None:
+        began = time.perf_counter()
+        await self.store.write_step(observation)
+        write_ms.record((time.perf_counter() - began) * 1000)
+        steps_written.add(1)
+
+    async def _finish(self, item: Recorded) -> None:
+        trajectory = await self._summed_up(item)
+        await self.store.write_trajectory(trajectory)
+        # A cancelled episode's order is delivered again: announcing it would pass for the order's finish.
+        if trajectory.outcome != "cancelled":
+            await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
+        announced.add(1, {"outcome": trajectory.outcome})
+
+    async def _summed_up(self, item: Recorded) -> Trajectory:
+        identity = item.observation.trajectory_id
+        try:
+            return summarise(await self.store.steps(identity))
+        except Incomplete as gap:
+            why = f"trajectory {identity}: {gap}"
+            await dead_letters.send(self.publisher, observations.TOPIC, item.record, why)
+            return broken(item.observation, why)
