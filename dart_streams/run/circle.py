@@ -66,8 +66,8 @@ class Circle:
             changes = await asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics)
             self.tell(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
         async with (
-            watching(self.config.bus, self.config.telemetry.stall_s) as watch,
             Publisher(self.config.bus, "supervisor") as publisher,
+            watching(self.config.bus, publisher, self.config.telemetry.stall_s) as watch,
         ):
             self.watch = watch
             self.watched.set()

@@ -169,3 +169,19 @@ async def evaluate(config: Config, tasks: TaskSet, watch: Watch, publisher: Publ
                 "look at the logs of env, rollout and recorder, or raise evaluation.timeout_s"
             ) from None
     return result(version, finished(watch.progress, wanted, attempts), tasks)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A page's result, for a table."""
+
+    page: str
+    success: float
+    low: float
+    high: float
+    episodes: int
+
+    @classmethod
+    def of(cls, page: str, measured: Rate) -> "Row":
+        """Return a page's rate as a row."""
+        success, low, high = (round(value, 3) for value in (measured.rate, measured.low, measured.high))
+        return cls(page, success, low, high, measured.trials)

@@ -21,9 +21,13 @@ class TrainedRows:
 
     def read(self) -> list[dict[str, Any]]:
         """Return all steps in order."""
+        return SyncStore(self.connected(), self.config.bus.run, 1, PATIENCE_S).trained()
+
+    def connected(self) -> Session:
+        """Return the connection."""
         if self.session is None:
             self.session = connect(self.config.store)
-        return SyncStore(self.session, self.config.bus.run, 1, PATIENCE_S).trained()
+        return self.session
 
     def newest_metrics(self) -> dict[str, float]:
         """Return the metrics of the newest step; empty while there is none to be had."""

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from dart_streams.config import Config
 from dart_streams.errors import UserError
+from dart_streams.run import usage
 from dart_streams.run.circle import Circle, bring_up
 from dart_streams.run.display import Display
 from dart_streams.run.folder import RunFolder
@@ -64,7 +65,7 @@ class Session:
         UserError
             If a process is beyond help, or something that was waited for did not come; the text says what to do.
         """
-        supervisor = Supervisor(self.folder.path, self.config.run.drain_s)
+        supervisor = Supervisor(self.folder.path, self.config.run.drain_s, self.tell)
         circle = self.make_circle(supervisor)
         outcome = "failed"
         async with interruptible(supervisor, self.tell) as interrupted:
@@ -142,6 +143,7 @@ async def shown(circle: Circle, console: Console) -> AsyncIterator[None]:
     trained = TrainedRows(circle.config)
     display = Display(circle, console, trained.newest_metrics)
     tasks = [asyncio.create_task(display.show(), name="display"), asyncio.create_task(look(display), name="look")]
+    tasks.append(asyncio.create_task(usage.sample(circle.supervisor, usage.services_folder(circle.supervisor))))
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,9 @@ class Child:
 class Supervisor:
     """The children of a run. :attr:`gave_up` becomes an exception when one of them is beyond help."""
 
-    def __init__(self, folder: Path, drain_s: float) -> None:
+    def __init__(self, folder: Path, drain_s: float, tell: Callable[[str], None] = lambda text: None) -> None:
         self.folder = folder
+        self.tell = tell
         self.drain_s = drain_s
         self.children: dict[str, Child] = {}
         self.gave_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -112,6 +113,8 @@ class Supervisor:
             self.log.warning(
                 "died", child=child.spec.name, why=why, lived_s=round(lived_s, 1), again_in_s=delay_s, log=child.tail()
             )
+            again = "not started again" if delay_s is None else f"starting it again in {delay_s:g} s"
+            self.tell(f"{child.spec.name} died: {why}, {again}; its log is {child.log}")
             if delay_s is None:
                 self.give_up(child, why, deaths)
                 return

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from dart_streams.bus.clients import consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
@@ -109,26 +109,22 @@ def decoded(topic: Topic, record: ConsumerRecord) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def reading(bus: Bus) -> AsyncIterator[AIOKafkaConsumer]:
-    """Yield a consumer at the beginning of every followed topic.
+async def reading(bus: Bus, publisher: Publisher) -> AsyncIterator[AIOKafkaConsumer]:
+    """Yield a consumer at the beginning of every followed topic; ``publisher`` knows their partitions.
 
     Raises
     ------
     ServiceUnavailable
         If there is no broker, or the topics are not there.
     """
-    records = consumer(bus, group=None, client_id="watch", max_partition_fetch_bytes=4 * 1024 * 1024)
+    records = consumer(bus, group=None, client_id="watch")
     await start_within(records, bus)
     try:
-        partitions = []
-        for topic in FOLLOWED:
-            numbers = await partitions_of(records, bus.prefix + topic.name)
-            if not numbers:
-                raise ServiceUnavailable(
-                    f"no topic {bus.prefix + topic.name} at {bus.servers}: apply the topics with "
-                    "`dart-streams topics apply`, or check bus.prefix"
-                )
-            partitions += [TopicPartition(bus.prefix + topic.name, number) for number in sorted(numbers)]
+        partitions = [
+            TopicPartition(bus.prefix + topic.name, number)
+            for topic in FOLLOWED
+            for number in range(await publisher.partitions_of(topic))
+        ]
         records.assign(partitions)
         await records.seek_to_beginning(*partitions)
         yield records
@@ -136,21 +132,11 @@ async def reading(bus: Bus) -> AsyncIterator[AIOKafkaConsumer]:
         await records.stop()
 
 
-async def partitions_of(records: AIOKafkaConsumer, name: str) -> set[int]:
-    """Return the partitions of a topic, asking the broker again for one that was made just now."""
-    for _ in range(20):
-        await records.topics()
-        if numbers := records.partitions_for_topic(name):
-            return set(numbers)
-        await asyncio.sleep(0.1)
-    return set()
-
-
 @contextlib.asynccontextmanager
-async def watching(bus: Bus, stall_s: float) -> AsyncIterator[Watch]:
+async def watching(bus: Bus, publisher: Publisher, stall_s: float) -> AsyncIterator[Watch]:
     """Yield a watch that has read all there is and goes on reading."""
     watch = Watch(bus, stall_s)
-    async with reading(bus) as records:
+    async with reading(bus, publisher) as records:
         await watch.read_to_end(records)
         watch.reader = asyncio.create_task(watch.read(records), name="watch topics")
         try:

@@ -55,6 +55,8 @@ TRAINER_PUBLISH_MS = "trainer.publish_ms"  # histogram: a version to its URI and
 TRAINER_CHECKPOINT_MS = "trainer.checkpoint_ms"  # histogram: one checkpoint
 TRAINER_GROUPS = "trainer.groups"  # counter: curated groups taken
 TRAINER_STALENESS = "trainer.staleness"  # histogram: version trained less version that acted, a trajectory each
+TRAINER_FIGURE = "trainer.figure"  # gauge: a figure of the newest optimiser step; attribute name (loss, entropy, …)
+TRAINER_DROPPED = "trainer.dropped"  # counter: what was not trained; attribute why: stale (groups), others (steps)
 TRAINER_MISMATCH = "trainer.mismatch"  # histogram: |log-probability of engine less trainer's| of a token, batch mean
 
 # Everyone

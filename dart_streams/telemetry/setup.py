@@ -6,7 +6,7 @@ A full disk, a missing exporter or an unreachable collector costs telemetry, nev
 import importlib.util
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 from opentelemetry import metrics, trace
@@ -71,8 +71,12 @@ def span_exporters(config: Config, process: str) -> list[SpanExporter]:
     return exporters
 
 
-def start_logs(process: str) -> None:
-    """Send logs to stderr: for people on a terminal, JSON lines elsewhere. Libraries are heard from warnings on."""
+def start_logs(process: str, to: TextIO | None = None) -> None:
+    """Send logs to stderr (or ``to``): for people on a terminal, JSON lines elsewhere.
+
+    Libraries are heard from warnings on.
+    """
+    stream = to or sys.stderr
 
     def add_process(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
         return fields | {"process": process}
@@ -85,16 +89,16 @@ def start_logs(process: str) -> None:
     ]
     last: list[Any] = (
         [structlog.dev.ConsoleRenderer()]
-        if sys.stderr.isatty()
+        if stream.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last], foreign_pre_chain=shared

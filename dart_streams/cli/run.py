@@ -1,0 +1,111 @@
+"""``dart-streams run``, ``eval`` and ``report``: the whole circle under a supervisor, and what came of it."""
+
+import asyncio
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dart_streams import tasks as task_sets
+from dart_streams.bus.clients import Publisher
+from dart_streams.bus.topology import TopicSpec
+from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, read_config
+from dart_streams.cli.output import note, show
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.run import evaluation, folder, leftovers, processes
+from dart_streams.run.circle import Circle
+from dart_streams.run.folder import RunFolder
+from dart_streams.run.session import Session
+from dart_streams.run.supervisor import Supervisor
+from dart_streams.run.watch import watching
+from dart_streams.telemetry import setup
+
+State = Annotated[Path, typer.Option("--state", help="The state folder.")]
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="Configuration file.")] = DEFAULT_CONFIG,
+    resume: Annotated[str, typer.Option("--resume", help="Go on with this run.", metavar="RUN")] = "",
+    name: Annotated[str, typer.Option("--id", help="The new run's id. [default: the time]", show_default=False)] = "",
+) -> None:
+    """Run the whole circle under a supervisor, and write a report."""
+    if resume and name:
+        raise UserError("--resume names the run already: leave out --id")
+    wanted = read_config(config)
+    runs = Path(wanted.run.state_dir).absolute() / "runs"
+    ended, services = leftovers.end_leftovers(runs)
+    if ended:
+        note(f"ended what a killed run had left: {', '.join(ended)}")
+    made = folder.create(wanted, Path(wanted.tasks.file), resume or name or folder.new_id(), resume=bool(resume))
+    note(f"run {made.id} in {made.path}")
+    (made.path / "logs").mkdir(exist_ok=True)
+    with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
+        setup.start_logs("supervisor", log)
+        session = session_of(made, owns_services=services)
+        asyncio.run(session.run())
+
+
+def session_of(made: RunFolder, *, owns_services: bool) -> Session:
+    """Wire a run up: its processes, its life and its report."""
+    from dart_streams.run import report as reports
+
+    config = made.config()
+    cast = processes.cast(config, made.config_file, processes.programs())
+    console = Console()
+
+    def make_circle(supervisor: Supervisor) -> Circle:
+        return Circle(made, supervisor, cast, extra_topics=changelogs(config), tell=session.tell)
+
+    async def finish(circle: Circle) -> None:
+        session.tell(await reports.finish(circle))
+
+    session = Session(made, make_circle, finish, console, owns_services=owns_services)
+    return session
+
+
+def changelogs(config: Config) -> tuple[TopicSpec, ...]:
+    """Return the topics that back the curator's tables.
+
+    The curator is named, not imported: dart_streams must not depend on the processes.
+    """
+    return tuple(importlib.import_module("workers.curator.changelogs").changelog_topics(config))
+
+
+def evaluate(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Evaluate the policy that is served now on the held-out tasks; the deployment's processes must be up."""
+    wanted = read_config(config)
+    setup.start_logs("eval")
+    result = asyncio.run(evaluated(wanted))
+    rows = [evaluation.Row.of(page, rate) for page, rate in {**result.per_page, "all": result.overall}.items()]
+    show(rows, as_json=as_json, title=f"version {result.version}")
+
+
+async def evaluated(config: Config) -> evaluation.Result:
+    """Evaluate the served version of a running deployment."""
+    tasks = task_sets.load(Path(config.tasks.file))
+    async with (
+        Publisher(config.bus, "eval") as publisher,
+        watching(config.bus, publisher, config.telemetry.stall_s) as watch,
+    ):
+        progress = await watch.until(
+            lambda progress: progress.served_version is not None,
+            "a rollout worker to serve a weight version",
+            config.bus.wait_s,
+            "Start the deployment's workers first: this command only orders episodes",
+        )
+        return await evaluation.evaluate(config, tasks, watch, publisher, progress.served_version or 0)
+
+
+def report(
+    name: Annotated[str, typer.Argument(help="The run's id.", metavar="RUN")] = "latest",
+    state: State = Path(".dart"),
+) -> None:
+    """Write the report of a run again, from its topics, its rows and its metrics; the services must be up."""
+    from dart_streams.run import report as reports
+
+    found = folder.find(str(state), name)
+    setup.start_logs("report")
+    note(asyncio.run(reports.rewrite(found)))

@@ -1,0 +1,53 @@
+"""Everything a report is made of, gathered from the log, the store and the metrics of a run."""
+
+from typing import Any
+
+import msgspec
+
+from dart_streams.config import Config
+from dart_streams.run.folder import Journal, Phase
+from dart_streams.run.lag import Lag
+from dart_streams.run.progress import Progress
+from dart_streams.tasks import TaskSet
+from dart_streams.telemetry.readings import Readings
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a process tree had cost at one moment: CPU seconds since its start, and memory."""
+
+    at_ms: int
+    process: str
+    cpu_s: float
+    rss_mb: float
+
+
+class Materials(msgspec.Struct, frozen=True):
+    """The log's fold, the journal's phases, the trainer's rows, the metrics, and how far each group has come."""
+
+    config: Config
+    tasks: TaskSet
+    journal: Journal
+    progress: Progress
+    trained: list[dict[str, Any]]
+    readings: Readings
+    lags: list[Lag]
+    usage: list[Usage]
+
+    @property
+    def circle(self) -> Phase:
+        """The training phase; an empty one if the run did not come so far. One that still lasts ends now."""
+        phase = self.journal.phase("circle")
+        if phase is None:
+            return Phase("circle", 0, 0)
+        newest_ms = max((heard.at_ms for heard in self.progress.heard.values()), default=phase.started_ms)
+        return phase if phase.ended_ms is not None else Phase("circle", phase.started_ms, newest_ms)
+
+    @property
+    def circle_s(self) -> float:
+        """How long the training phase lasted, in seconds."""
+        return ((self.circle.ended_ms or 0) - self.circle.started_ms) / 1000
+
+    @property
+    def slots(self) -> int:
+        """Environment slots of the whole run."""
+        return self.config.env.workers * self.config.env.slots

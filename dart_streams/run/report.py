@@ -1,0 +1,102 @@
+"""Writes a run's report: report.json for programs, report.html for people. Gathers; what figures mean is in figures."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dart_streams.bus.clients import Publisher
+from dart_streams.run import figures, page, usage
+from dart_streams.run.circle import Circle
+from dart_streams.run.folder import RunFolder
+from dart_streams.run.lag import Lag, lag_reader
+from dart_streams.run.materials import Materials, Usage
+from dart_streams.run.newest import TrainedRows
+from dart_streams.run.progress import Progress
+from dart_streams.run.samples import Sample, choose, load
+from dart_streams.run.watch import watching
+from dart_streams.store import SyncStore
+from dart_streams.telemetry.readings import Readings, lines
+
+SAMPLES = 4
+
+
+async def finish(circle: Circle) -> str:
+    """Write the report of a run that has just ended, and say in a line what came of it."""
+    assert circle.watch is not None
+    return await write(circle.folder, circle.watch.progress)
+
+
+async def rewrite(folder: RunFolder) -> str:
+    """Write the report of an earlier run again, reading its topics anew."""
+    config = folder.config()
+    async with (
+        Publisher(config.bus, "report") as publisher,
+        watching(config.bus, publisher, config.telemetry.stall_s) as watch,
+    ):
+        return await write(folder, watch.progress)
+
+
+async def write(folder: RunFolder, progress: Progress) -> str:
+    """Gather what there is, and write both files."""
+    config = folder.config()
+    async with lag_reader(config.bus) as reader:
+        lags = await reader.read()
+    return await asyncio.to_thread(write_files, folder, progress, lags)
+
+
+def write_files(folder: RunFolder, progress: Progress, lags: list[Lag]) -> str:
+    """Read the store and the metrics, compute the figures, and write both files."""
+    config = folder.config()
+    rows = TrainedRows(config)
+    try:
+        trained = rows.read()
+        materials = Materials(
+            config=config,
+            tasks=folder.tasks(),
+            journal=folder.journal(),
+            progress=progress,
+            trained=trained,
+            readings=Readings(folder.path / "metrics"),
+            lags=lags,
+            usage=usages(folder.path / "metrics" / usage.FILE),
+        )
+        report = figures.report(materials)
+        samples = samples_of(materials, SyncStore(rows.connected(), config.bus.run, config.store.blob_cache_mb))
+    finally:
+        rows.close()
+    (folder.path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    (folder.path / "report.html").write_text(page.render(folder, materials, report, samples))
+    return headline(report, folder.path / "report.html")
+
+
+def samples_of(materials: Materials, store: SyncStore) -> list[tuple[Sample, Sample]]:
+    """Read the episodes to show: the same task before and after."""
+    before, after = figures.evaluations(materials)
+    if before is None or after is None:
+        return []
+    return [
+        (load(store, first, materials.config.policy), load(store, second, materials.config.policy))
+        for first, second in choose(before, after, SAMPLES)
+    ]
+
+
+def usages(path: Path) -> list[Usage]:
+    """Read the samples of what the processes cost."""
+    return [msgspec.convert(line, Usage) for line in lines(path)] if path.exists() else []
+
+
+def headline(report: dict[str, Any], place: Path) -> str:
+    """Say in a line what came of a run."""
+    before, after = report["success_before"], report["success_after"]
+    success = f"success {before:.1%} before, {after:.1%} after" if before is not None and after is not None else ""
+    parts = [
+        success,
+        f"{report['train_steps']} optimiser steps",
+        f"{report['episodes']} episodes",
+        f"{report['lost']} lost",
+        f"report: {place}",
+    ]
+    return "; ".join(part for part in parts if part)

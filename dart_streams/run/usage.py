@@ -1,0 +1,60 @@
+"""What each process of a run costs: CPU and memory of its whole tree, sampled into the metrics folder."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from dart_streams.run.supervisor import Supervisor
+from dart_streams.services.daemon import Home
+from dart_streams.telemetry.lines import append
+
+EVERY_S = 2.0
+FILE = "processes.jsonl"
+
+
+async def sample(supervisor: Supervisor, services: Path) -> None:
+    """Append a line every few seconds, for ever: a process each, its CPU seconds so far and its memory."""
+    jvms = {service: found for service in ("kafka", "cassandra") if (found := Home(services / service).find())}
+    spent: dict[str, dict[int, float]] = {}
+    while True:
+        trees = {name: child.process.pid for name, child in supervisor.children.items() if child.process}
+        trees |= {service: process.pid for service, (process, _) in jvms.items()}
+        trees["supervisor"] = psutil.Process().pid
+        lines = [measure(name, pid, spent.setdefault(name, {})) for name, pid in trees.items()]
+        await asyncio.to_thread(append, supervisor.folder / "metrics" / FILE, lines)
+        await asyncio.sleep(EVERY_S)
+
+
+def measure(name: str, root: int, spent: dict[int, float]) -> dict[str, object]:
+    """Add up a process tree; ``spent`` remembers the CPU seconds of its processes that have ended."""
+    memory = 0
+    for process in tree(root, below=name != "supervisor"):
+        try:
+            times = process.cpu_times()
+            spent[process.pid] = times.user + times.system
+            memory += process.memory_info().rss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return {
+        "at_ms": int(time.time() * 1000),
+        "process": name,
+        "cpu_s": round(sum(spent.values()), 2),
+        "rss_mb": round(memory / 1e6, 1),
+    }
+
+
+def tree(root: int, *, below: bool) -> Iterable[psutil.Process]:
+    """Return a process and all below it; of the supervisor only itself, for the others are its children."""
+    try:
+        process = psutil.Process(root)
+        return [process, *(process.children(recursive=True) if below else [])]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def services_folder(supervisor: Supervisor) -> Path:
+    """Return where the local services of this run's state folder live."""
+    return supervisor.folder.parent.parent / "services"

@@ -1,0 +1,72 @@
+"""A stand-in for the trainer, for tests only: counts groups instead of learning from them, and publishes versions.
+
+It takes the trainer's place in the circle: version 0 at once, then one for every ``trainer.groups_per_step`` curated
+groups, with the row of what it was made of. Usage: ``stand_in_trainer.py CONFIG``.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.config import Config, load
+from dart_streams.store import SyncStore, connect
+from topics import curated, weights
+from topics.curated import CuratedGroup
+from topics.weights import WeightVersion
+
+
+def version_of(config: Config, version: int, groups: int) -> WeightVersion:
+    return WeightVersion(
+        model_id=config.policy.model_id,
+        version=version,
+        uri=f"file:///nowhere/{version}",
+        sha256="0" * 64,
+        train_step=version,
+        epoch=1,
+        groups_consumed=groups,
+    )
+
+
+def row_of(groups: list[CuratedGroup], version: int) -> dict[str, Any]:
+    return {
+        "version": version,
+        "epoch": 1,
+        "group_ids": [group.group_id for group in groups],
+        "trajectory_ids": [member.trajectory_id for group in groups for member in group.members],
+        "metrics": {"loss": 1.0 / version, "reward": sum(group.mean for group in groups) / len(groups)},
+        "at_ms": int(time.time() * 1000),
+    }
+
+
+async def live(config: Config) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    session = connect(config.store)
+    store = SyncStore(session, config.bus.run, 1)
+    records = consumer(config.bus, curated.TOPIC, group="trainer", client_id="trainer")
+    async with Publisher(config.bus, "trainer") as publisher:
+        await start_within(records, config.bus)
+        await publisher.publish(weights.TOPIC, version_of(config, 0, 0))
+        version, consumed, pending = 0, 0, []
+        while not stop.is_set():
+            for batch in (await records.getmany(timeout_ms=100)).values():
+                pending += [event_of(curated.TOPIC, record) for record in batch]
+            while len(pending) >= config.trainer.groups_per_step:
+                groups = pending[: config.trainer.groups_per_step]
+                del pending[: len(groups)]
+                version, consumed = version + 1, consumed + len(groups)
+                await asyncio.to_thread(store.write_trained, version, row_of(groups, version))
+                await publisher.publish(weights.TOPIC, version_of(config, version, consumed))
+            await records.commit()
+    await records.stop()
+    session.cluster.shutdown()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(live(load(Path(sys.argv[1]))))
