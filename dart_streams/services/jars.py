@@ -5,10 +5,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.services.lock import one_at_a_time
 
 RECIPES = Path(__file__).parents[2] / "deploy" / "local"
 """The poms and configuration templates. They are part of the repository, not of an installed package."""
@@ -47,8 +47,10 @@ def fetch_jars(service: str, cache: Path) -> Path:
         raise ServiceUnavailable(
             f"no Maven, which fetches the jars of the local {service}: apt-get install maven (as root)"
         )
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f"{service}-") as partial:
+    # Two Mavens at once may damage the repository that they share.
+    with one_at_a_time(cache, FETCH_S), tempfile.TemporaryDirectory(dir=cache, prefix=f"{service}-") as partial:
+        if folder.is_dir():
+            return folder
         # Renamed into place when complete, so that an interrupted fetch is never taken for jars.
         jars = Path(partial) / "jars"
         command = [maven, "-q", "-B", "-f", str(RECIPES / service / "pom.xml"), PLUGIN, f"-DoutputDirectory={jars}"]
@@ -59,8 +61,7 @@ def fetch_jars(service: str, cache: Path) -> Path:
         if done.returncode != 0:
             last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
             raise ServiceUnavailable(f"Maven could not fetch the jars of {service}:\n{last}")
-        if not folder.is_dir():
-            jars.rename(folder)
+        jars.rename(folder)
     return folder
 
 
@@ -68,8 +69,8 @@ def main() -> int:
     """Fetch the jars of every service, and say so if any were missing."""
     try:
         complete = all(jar_folder(service, SHARED_JARS).is_dir() for service in SERVICES)
-        with ThreadPoolExecutor(len(SERVICES)) as pool:
-            list(pool.map(fetch_jars, SERVICES, [SHARED_JARS] * len(SERVICES)))
+        for service in SERVICES:
+            fetch_jars(service, SHARED_JARS)
     except UserError as error:
         sys.stderr.write(f"\nerror: {error}\n")
         return error.exit_code

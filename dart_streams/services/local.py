@@ -1,11 +1,9 @@
 """Bring the local services up and down. Both are idempotent, and one at a time a state folder."""
 
 import contextlib
-import fcntl
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from dart_streams.services.daemon import HOME_MARK, Home, is_alive, stop
 from dart_streams.services.jars import SHARED_JARS, fetch_jars
 from dart_streams.services.java import find_java
 from dart_streams.services.kafka import Kafka
+from dart_streams.services.lock import one_at_a_time
 from dart_streams.services.ports import in_use, owner_of
 from dart_streams.services.service import Service
 
@@ -60,7 +59,7 @@ def up(config: Config, tell: Tell = lambda text: None, jars: Path = SHARED_JARS)
     """
     folder = folder_of(config)
     services = services_of(config)
-    with one_at_a_time(folder):
+    with one_at_a_time(folder, LOCK_S):
         with ThreadPoolExecutor(len(services)) as pool:
             ready_s = config.services.ready_s
             waits = [pool.submit(bring_up, each, Home(folder / each.name), ready_s, tell, jars) for each in services]
@@ -165,7 +164,7 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
 def down(config: Config, *, wipe: bool = False, tell: Tell = lambda text: None) -> list[str]:
     """Stop what runs of this state folder's services and return their names; with ``wipe`` remove their data."""
     folder = folder_of(config)
-    with one_at_a_time(folder):
+    with one_at_a_time(folder, LOCK_S):
         homes = [Home(folder / name) for name in ("kafka", "cassandra")]
         found = {home.name: process for home in homes if (running := home.find()) for process in running[:1]}
         for name, process in found.items():
@@ -176,28 +175,3 @@ def down(config: Config, *, wipe: bool = False, tell: Tell = lambda text: None) 
             if wipe and home.folder.exists():
                 shutil.rmtree(home.folder)
     return list(found)
-
-
-@contextlib.contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that two commands never start or stop the same service at once.
-
-    The lock is the operating system's: it goes with the process that holds it, however that ends.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        deadline = time.monotonic() + LOCK_S
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise ServiceUnavailable(
-                        f"another `dart-streams up` or `down` has held {folder}/lock for {LOCK_S:.0f} s: is it stuck?"
-                    ) from None
-                time.sleep(POLL_S)
-        yield
-    finally:
-        os.close(handle)

@@ -51,7 +51,7 @@ patiently() {
 have_java() {
     local java
     for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java || true)" /usr/lib/jvm/*17*/bin/java; do
-        if [ -x "$java" ] && "$java" -version 2>&1 | grep -q 'version "17'; then return 0; fi
+        if [ -x "$java" ] && [[ $("$java" -version 2>&1) == *'version "17'* ]]; then return 0; fi
     done
     return 1
 }
@@ -80,7 +80,7 @@ missing_packages() {
     compgen -G '/usr/share/fonts/truetype/dejavu/*' >/dev/null || echo fonts-dejavu-core
     compgen -G '/usr/share/fonts/truetype/liberation*/*' >/dev/null || echo fonts-liberation
     # vLLM loads libnuma, and torch compiles kernels on first use.
-    /sbin/ldconfig -p | grep -q 'libnuma\.so\.1' || echo libnuma1
+    [[ $(/sbin/ldconfig -p) == *libnuma.so.1* ]] || echo libnuma1
     command -v g++ >/dev/null || echo g++
     local python
     if ! python=$(find_python); then

@@ -1,0 +1,34 @@
+"""A lock between processes: the operating system's, so it goes with the process that holds it, however that ends."""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dart_streams.errors import ServiceUnavailable
+
+POLL_S = 0.1
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: Path, wait_s: float) -> Iterator[None]:
+    """Hold the lock of ``folder``, made if need be; raise :class:`ServiceUnavailable` after ``wait_s`` seconds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise ServiceUnavailable(
+                        f"another dart-streams command has held {folder}/lock for {wait_s:.0f} s: is it stuck?"
+                    ) from None
+                time.sleep(POLL_S)
+        yield
+    finally:
+        os.close(handle)
