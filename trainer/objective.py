@@ -2,8 +2,8 @@
 
 Three policies meet in it: *new* (being differentiated), *old* (the trainer's at the start of the optimiser step) and
 *rollout* (the engine's at generation time). PPO's ratio corrects new against old; the truncated weight corrects old
-against rollout. Sources: PPO (arXiv 1707.06347), clip-higher (DAPO, arXiv 2503.14476), truncated importance sampling and
-its use in DART (arXiv 2509.23866), the k3 estimator (Schulman, "Approximating KL divergence").
+against rollout. Sources: PPO (arXiv 1707.06347), clip-higher (DAPO, arXiv 2503.14476), truncated importance sampling
+and its use in DART (arXiv 2509.23866), the k3 estimator (Schulman, "Approximating KL divergence").
 
 Shapes: B sequences, A answer tokens. Masked positions contribute nothing, whatever they hold (also inf and nan).
 """

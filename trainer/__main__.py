@@ -1,0 +1,37 @@
+"""``torchrun … -m trainer CONFIG``: one rank of a training job."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from dart_streams.config import Config, load
+from dart_streams.errors import ConfigError, UserError
+from trainer.main import live, model_folder, stopped_by_signals
+
+
+def read(file: Path) -> Config:
+    """Return the configuration in a TOML file, or in the JSON that ``trainer.launch`` writes for its ranks."""
+    if file.suffix != ".json":
+        return load(file)
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Config)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def main(arguments: list[str]) -> int:
+    """Be a rank and return the exit code."""
+    try:
+        if len(arguments) != 1:
+            raise UserError("usage: torchrun … -m trainer CONFIG")
+        config = read(Path(arguments[0]))
+        with stopped_by_signals() as stop:
+            return live(config, model_folder(config), stop)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

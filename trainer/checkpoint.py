@@ -1,0 +1,95 @@
+"""Checkpoints: model, optimiser and state, complete under their final name or not there at all."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from trainer import crash_points
+from trainer.ranks import Ranks
+from trainer.state import State
+
+KEPT = 2
+STATE = "state.json"
+NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
+
+log = structlog.get_logger()
+
+
+class Checkpoints:
+    """The checkpoints of a run in one folder that all ranks share. All methods are collective.
+
+    The tensors are written shard by shard by their own rank, and can be read by another number of ranks.
+    """
+
+    def __init__(self, folder: Path, ranks: Ranks) -> None:
+        self.folder = folder
+        self.ranks = ranks
+
+    def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: State, epoch: int) -> None:
+        """Write a checkpoint: first aside, durable, then under its name. Older ones but one are removed."""
+        name = f"epoch-{epoch:04d}-step-{state.train_step:08d}"
+        partial = self.folder / f".partial-{name}"
+        if self.ranks.first:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        self.ranks.barrier()
+        writer = dcp.FileSystemWriter(partial, thread_count=1, sync_files=True)
+        dcp.save(tensors(model, optimizer), storage_writer=writer)
+        if self.ranks.first:
+            crash_points.reach(crash_points.IN_CHECKPOINT)
+            write_durably(partial / STATE, msgspec.json.encode(state))
+            sync_folder(partial)
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            partial.rename(self.folder / name)
+            sync_folder(self.folder)
+            for old in self.complete()[:-KEPT]:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> State | None:
+        """Load the newest checkpoint into model and optimiser and return its state; None if there is none."""
+        found = self.complete() if self.ranks.first else []
+        newest: Path | None = self.ranks.from_first(found[-1] if found else None)
+        if newest is None:
+            return None
+        saved = tensors(model, optimizer)
+        dcp.load(saved, storage_reader=dcp.FileSystemReader(newest))
+        set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
+        state = msgspec.json.decode((newest / STATE).read_bytes(), type=State)
+        log.info("checkpoint restored", folder=str(newest), train_step=state.train_step, version=state.version)
+        return state
+
+    def complete(self) -> list[Path]:
+        """Return the complete checkpoints, the newest last: of the newest epoch, the one with the most steps."""
+        named = [(match, path) for path in self.folder.glob("epoch-*") if (match := NAME.fullmatch(path.name))]
+        return [path for _, path in sorted((tuple(map(int, match.groups())), path) for match, path in named)]
+
+
+def tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the sharded tensors of both, by names that do not depend on the number of ranks."""
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    return {"model": of_model, "optimizer": of_optimizer}
+
+
+def write_durably(file: Path, data: bytes) -> None:
+    """Write a file and return when it is on the disk."""
+    with file.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Return when the folder's entries are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

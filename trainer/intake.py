@@ -1,0 +1,147 @@
+"""What to train on next: rank 0 composes a batch of fresh, unseen groups; the others are told, and read their share."""
+
+import threading
+import time
+from collections import deque
+
+import msgspec
+import structlog
+
+from dart_streams.telemetry.waits import Waiting
+from topics.curated import CuratedGroup
+from trainer.consumer import Arrival, CuratedConsumer
+from trainer.position import Position
+from trainer.prefetch import Prefetcher, ReadyGroup
+from trainer.ranks import Ranks
+from trainer.staleness import staleness
+
+BREATH_S = 2.0
+"""How long one look for data lasts at most: so often rank 0 speaks to the others, and looks for signals."""
+
+log = structlog.get_logger()
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What rank 0 tells the others: train on ``groups``, or go on waiting if there are none, or stop.
+
+    ``position`` is where the log stands once all that was taken is trained or dropped. ``ahead`` are groups to read
+    ahead, ``dropped`` those that nobody will train. ``stale`` counts those dropped for their age since the last batch.
+    """
+
+    groups: list[CuratedGroup]
+    position: Position
+    ahead: list[CuratedGroup]
+    dropped: list[CuratedGroup]
+    stale: int
+    stop: bool
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of one optimiser step, as this rank reads them; empty while there are not enough."""
+
+    groups: list[ReadyGroup]
+    position: Position
+    stale: int
+    waited_ms: float
+
+
+class Composer:
+    """Rank 0's side: takes arrivals in the log's order, leaves out repeats and what is too old.
+
+    ``ahead`` is filled by others with what has arrived, for the other ranks to read ahead.
+    """
+
+    def __init__(
+        self,
+        consumer: CuratedConsumer,
+        position: Position,
+        size: int,
+        max_staleness: int,
+        waiting: Waiting,
+        ahead: deque[CuratedGroup],
+    ) -> None:
+        self.consumer = consumer
+        self.position = position
+        self.size = size
+        self.max_staleness = max_staleness
+        self.waiting = waiting
+        self.ahead = ahead
+        self.chosen: list[CuratedGroup] = []
+        self.dropped: list[CuratedGroup] = []
+        self.stale = 0
+
+    def compose(self, version: int, timeout_s: float, stop: threading.Event) -> Plan:
+        """Return a full plan, or after ``timeout_s`` one without groups. What was taken so far is kept for the next."""
+        deadline = time.monotonic() + timeout_s
+        while len(self.chosen) < self.size and not stop.is_set():
+            arrival = self.consumer.take(min(0.2, max(0.0, deadline - time.monotonic())))
+            if arrival is not None:
+                self.waiting.heard(f"group {arrival.group.group_id}")
+                self.admit(arrival, version)
+            elif time.monotonic() >= deadline:
+                self.waiting.check()
+                break
+        return self._plan(stop.is_set())
+
+    def admit(self, arrival: Arrival, version: int) -> None:
+        """Choose a group, or drop it."""
+        group = arrival.group
+        repeated = self.position.knows(group.group_id)
+        self.position = self.position.after(arrival.partition, arrival.offset, group.group_id)
+        if repeated:
+            log.info("repeated group ignored", group=group.group_id, offset=arrival.offset)
+            return
+        age = staleness(group, version)
+        if age > self.max_staleness:
+            log.warning("stale group dropped", group=group.group_id, staleness=age, bound=self.max_staleness)
+            self.dropped.append(group)
+            self.stale += 1
+            return
+        self.chosen.append(group)
+
+    def _plan(self, stop: bool) -> Plan:
+        full = len(self.chosen) >= self.size and not stop
+        plan = Plan(
+            groups=self.chosen if full else [],
+            position=self.position,
+            ahead=[self.ahead.popleft() for _ in range(len(self.ahead))],
+            dropped=self.dropped,
+            stale=self.stale if full else 0,
+            stop=stop,
+        )
+        self.dropped = []
+        if full:
+            self.chosen, self.stale = [], 0
+        return plan
+
+
+class Intake:
+    """Where the training loop gets its batches from, on every rank."""
+
+    def __init__(self, ranks: Ranks, prefetcher: Prefetcher, composer: Composer | None, stop: threading.Event) -> None:
+        self.ranks = ranks
+        self.prefetcher = prefetcher
+        self.composer = composer
+        self.stop = stop
+        self._waited_ms = 0.0
+
+    def next(self, version: int) -> Batch | None:
+        """Return the next batch for ``version``, an empty one if it is not complete soon, None when it is time to stop.
+
+        Collective. What the store cannot give for ``store.wait_s`` ends the process from here.
+        """
+        started = time.monotonic()
+        mine = self.composer.compose(version, BREATH_S, self.stop) if self.composer else None
+        plan: Plan = self.ranks.from_first(mine)
+        if plan.stop:
+            return None
+        for group in plan.ahead:
+            self.prefetcher.want(group)
+        for group in plan.dropped:
+            self.prefetcher.forget(group)
+        groups = [self.prefetcher.take(group) for group in plan.groups]
+        self._waited_ms += (time.monotonic() - started) * 1000
+        if not groups:
+            return Batch(groups=[], position=plan.position, stale=0, waited_ms=0.0)
+        waited_ms, self._waited_ms = self._waited_ms, 0.0
+        return Batch(groups=groups, position=plan.position, stale=plan.stale, waited_ms=waited_ms)

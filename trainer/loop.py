@@ -1,0 +1,157 @@
+"""The training loop: a batch, an optimiser step, a checkpoint, a version. Every rank runs it; rank 0 speaks."""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import structlog
+from torch import Tensor
+
+from dart_streams.config import Config
+from dart_streams.store import SyncStore
+from trainer import crash_points
+from trainer.checkpoint import Checkpoints
+from trainer.consumer import CuratedConsumer
+from trainer.intake import Batch, Intake
+from trainer.learner import Learned, Learner
+from trainer.publish import Publisher
+from trainer.ranks import Ranks
+from trainer.reporting import Reporter, figures_of, refused_of
+from trainer.samples import REASONS
+from trainer.state import State, Trained
+from trainer.step import Stopped
+
+log = structlog.get_logger()
+
+
+class Speaker(NamedTuple):
+    """What only rank 0 has: the ways out of the process."""
+
+    consumer: CuratedConsumer
+    publisher: Publisher
+    store: SyncStore
+    reporter: Reporter
+
+
+class Loop:
+    """Trains until it is told to stop, or has made all steps it was asked for."""
+
+    def __init__(
+        self,
+        config: Config,
+        ranks: Ranks,
+        learner: Learner,
+        intake: Intake,
+        checkpoints: Checkpoints,
+        speaker: Speaker | None,
+        epoch: int,
+        stop: threading.Event,
+    ) -> None:
+        self.settings = config.trainer
+        self.ranks = ranks
+        self.learner = learner
+        self.intake = intake
+        self.checkpoints = checkpoints
+        self.speaker = speaker
+        self.epoch = epoch
+        self.stop = stop
+
+    def run(self, state: State) -> None:
+        """Train from ``state`` on, and end with a checkpoint of the last step."""
+        saved_step = state.train_step
+        while self.settings.max_train_steps is None or state.train_step < self.settings.max_train_steps:
+            batch = self.intake.next(state.version)
+            if batch is None:
+                break
+            if not batch.groups:
+                self._tell_consumed(batch)
+                continue
+            crash_points.reach(crash_points.BEFORE_STEP)
+            try:
+                learned = self.learner.learn(batch.groups, state.version, self.stop.is_set)
+            except Stopped:
+                log.info("step given up to stop in time", train_step=state.train_step)
+                break
+            crash_points.reach(crash_points.AFTER_STEP)
+            if not learned.updated:
+                state = self._leave_out(state, batch)
+                continue
+            state = state.after(batch.position, self._row(state, batch, learned))
+            saved_step = self._hand_over(state, batch, saved_step)
+        if saved_step < state.train_step:
+            self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
+
+    def _hand_over(self, state: State, batch: Batch, saved_step: int) -> int:
+        """Make a step count, and return the step of the newest checkpoint.
+
+        1. The checkpoint: from here on the groups are trained, whatever happens. A process that dies before it trains
+           them again, from the same weights.
+        2. The version: files, then the event. A process that dies before it announces these weights when it resumes.
+        3. The row in ``trained``. A process that dies before it writes the row when it resumes.
+        4. The offsets in Kafka, for people only.
+        """
+        weights = self.learner.weights()
+        started = time.monotonic()
+        if state.train_step % self.settings.checkpoint_every == 0:
+            self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
+            saved_step = state.train_step
+        crash_points.reach(crash_points.AFTER_CHECKPOINT)
+        if self.speaker:
+            self._speak(self.speaker, state, batch, weights, (time.monotonic() - started) * 1000)
+        return saved_step
+
+    def _speak(
+        self, speaker: Speaker, state: State, batch: Batch, weights: Mapping[str, Tensor], checkpoint_ms: float
+    ) -> None:
+        if state.last is None:
+            raise ValueError("a step without its row")
+        speaker.consumer.check()
+        started = time.monotonic()
+        speaker.publisher.publish(state, weights)
+        publish_ms = (time.monotonic() - started) * 1000
+        crash_points.reach(crash_points.AFTER_EVENT)
+        figures = state.last.metrics | {"publish_ms": publish_ms, "checkpoint_ms": checkpoint_ms}
+        write_row(speaker.store, state.train_step, state.last, figures)
+        speaker.consumer.commit(state.position)
+        speaker.reporter.trained(state.train_step, state.version, batch, figures)
+
+    def _row(self, state: State, batch: Batch, learned: Learned) -> Trained:
+        counts = refused_of(batch.groups)
+        refused = dict(zip(REASONS, self.ranks.total([float(counts[why]) for why in REASONS]), strict=True))
+        return Trained(
+            version=state.version + 1,
+            epoch=self.epoch,
+            group_ids=[ready.group.group_id for ready in batch.groups],
+            trajectory_ids=[member.trajectory_id for ready in batch.groups for member in ready.group.members],
+            metrics=figures_of(batch, learned, state.version, refused),
+            at_ms=int(time.time() * 1000),
+        )
+
+    def _leave_out(self, state: State, batch: Batch) -> State:
+        """Go past a batch that gave no update: nothing in it could be trained, or its gradient was not finite."""
+        log.warning("batch left out", groups=[ready.group.group_id for ready in batch.groups])
+        if self.speaker:
+            self.speaker.reporter.left_out(batch)
+            self.speaker.publisher.tell_consumed(batch.position.groups_consumed)
+        return State(version=state.version, train_step=state.train_step, position=batch.position, last=state.last)
+
+    def _tell_consumed(self, batch: Batch) -> None:
+        """While waiting: let dispatch know of groups that were dropped, so that they do not count as backlog."""
+        if self.speaker and (composer := self.intake.composer):
+            self.speaker.publisher.tell_consumed(batch.position.groups_consumed - len(composer.chosen))
+
+
+def write_row(store: SyncStore, train_step: int, row: Trained, metrics: Mapping[str, float]) -> None:
+    """Write a step's row into ``trained``; the same step again overwrites it."""
+    store.write_trained(
+        train_step,
+        {
+            "version": row.version,
+            "epoch": row.epoch,
+            "group_ids": row.group_ids,
+            "trajectory_ids": row.trajectory_ids,
+            "metrics": dict(metrics),
+            "at_ms": row.at_ms,
+        },
+    )

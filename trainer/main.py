@@ -1,0 +1,149 @@
+"""The training process, wired.
+
+| what | consumes | produces | waits for | unblocked by |
+|---|---|---|---|---|
+| consumer thread | curated, weights | arrivals, curated.dlq | records; room in the queue | the curator; the loop |
+| prefetch thread | steps, screenshots | ready groups | a group to read | the consumer thread |
+| loop | ready groups | checkpoints, weights, ``trained`` | enough fresh groups | the two threads |
+
+Each rank has the last two; rank 0 alone has the first, and alone publishes and writes rows.
+
+Started as ``dart-streams train``, it is one rank or starts several by torchrun; ``torchrun … -m trainer CONFIG`` is a
+rank of a job that is started otherwise.
+"""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.policy.rendering import Renderer
+from dart_streams.store import SyncStore, connect
+from dart_streams.telemetry import setup
+from dart_streams.telemetry.waits import Waiting
+from topics import curated
+from topics.curated import CuratedGroup
+from trainer import launch
+from trainer.checkpoint import Checkpoints
+from trainer.consumer import CuratedConsumer
+from trainer.intake import Composer, Intake
+from trainer.learner import Learner
+from trainer.loop import Loop, Speaker, write_row
+from trainer.prefetch import GroupReader, Prefetcher
+from trainer.publish import Publisher
+from trainer.ranks import joined
+from trainer.reporting import Reporter
+from trainer.state import State
+
+AHEAD = 2
+"""Groups are read ahead for so many steps."""
+
+log = structlog.get_logger()
+
+
+def run(config: Config) -> int:
+    """Train until told to stop (SIGTERM, SIGINT), fenced, or done; return the exit code."""
+    folder = model_folder(config)
+    if config.trainer.processes > 1:
+        return launch.torchrun(config)
+    with stopped_by_signals() as stop:
+        return live(config, folder, stop)
+
+
+def live(config: Config, folder: Path, stop: threading.Event) -> int:
+    """Be one rank: connect, restore, announce, train, and leave everything in order."""
+    with joined() as ranks, contextlib.ExitStack() as life:
+        setup.start(config, f"trainer-{ranks.rank}")
+        life.callback(setup.stop)
+        renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
+        session = connect(config.store)
+        life.callback(session.cluster.shutdown)
+        store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
+        learner = Learner(folder, renderer, config.trainer, ranks)
+        checkpoints = Checkpoints(config.run.folder / "checkpoints", ranks)
+        restored = checkpoints.restore(learner.scorer, learner.optimizer)
+        weights = learner.weights()
+        publisher, epoch = None, 0
+        if ranks.first:
+            epoch = store.claim_epoch(config.policy.model_id)
+            publisher = life.enter_context(Publisher(config, epoch))
+        state: State = ranks.from_first(publisher.begin(restored, weights) if publisher else None)
+        reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count)
+        prefetcher = Prefetcher(reader.read)
+        life.callback(prefetcher.close)
+        composer, speaker = None, None
+        if publisher:
+            if state.last is not None:
+                write_row(store, state.train_step, state.last, state.last.metrics)
+            composer = compose(config, prefetcher, state, epoch, life)
+            speaker = Speaker(composer.consumer, publisher, store, Reporter(config.trainer.mismatch_alarm))
+        log.info("training", version=state.version, train_step=state.train_step, epoch=epoch, ranks=ranks.count)
+        intake = Intake(ranks, prefetcher, composer, stop)
+        Loop(config, ranks, learner, intake, checkpoints, speaker, epoch, stop).run(state)
+        log.info("training ended", told_to_stop=stop.is_set())
+    return 0
+
+
+def compose(config: Config, prefetcher: Prefetcher, state: State, epoch: int, life: contextlib.ExitStack) -> Composer:
+    """Start the consumer thread and return what makes batches of its arrivals."""
+    size = config.trainer.groups_per_step
+    limit_bytes = config.trainer.prefetch_mb * 1024 * 1024
+    ahead: deque[CuratedGroup] = deque(maxlen=AHEAD * size)
+
+    def arrived(group: CuratedGroup) -> None:
+        prefetcher.want(group)
+        ahead.append(group)
+
+    consumer = CuratedConsumer(
+        config.bus,
+        state.position,
+        config.policy.model_id,
+        epoch,
+        capacity=AHEAD * size,
+        arrived=arrived,
+        full=lambda: consumer.ahead() >= size and prefetcher.held_bytes > limit_bytes,
+    )
+    life.enter_context(consumer)
+    waiting = Waiting(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
+    return Composer(consumer, state.position, size, config.curation.max_staleness, waiting, ahead)
+
+
+def model_folder(config: Config) -> Path:
+    """Return the directory of the model to start from; raise :class:`UserError` that says how to get one."""
+    if not config.policy.path:
+        raise UserError(
+            "policy.path is empty: `dart-streams run` fills it in. To train by hand, build the tiny policy with "
+            "`dart-streams policy build` and set policy.path to its directory, or to any Qwen2.5-VL class model"
+        )
+    folder = Path(config.policy.path)
+    if not folder.is_dir():
+        raise UserError(
+            f"policy.path: no model directory {folder}. Build the tiny policy with `dart-streams policy build`, or set "
+            "policy.path to a Hugging Face directory of a Qwen2.5-VL class model"
+        )
+    return folder
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and SIGINT set; a second signal ends the process at once."""
+    stop = threading.Event()
+
+    def on_signal(number: int, _frame: object) -> None:
+        if stop.is_set():
+            sys.exit(128 + number)
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

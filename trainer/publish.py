@@ -1,0 +1,156 @@
+"""Weight versions going out: the files first, durable at their URI, then the event on ``weights``."""
+
+import contextlib
+import itertools
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+import fsspec
+import msgspec
+import structlog
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+from torch import Tensor
+
+from dart_streams.bus.codec import Undecodable, decode, encode
+from dart_streams.config import Bus, Config
+from dart_streams.errors import ServiceUnavailable
+from dart_streams.policy import weights as weight_files
+from topics import weights
+from topics.weights import WeightVersion
+from trainer import broker
+from trainer.lineage import Lineage, first_version
+from trainer.state import State
+
+SEND_S = 30.0
+FOLDER = re.compile(r"v(\d+)-e(\d+)")
+
+log = structlog.get_logger()
+
+
+class Publisher:
+    """Announces the versions of one trainer incarnation, each under a path of its own. For rank 0; use as a context."""
+
+    def __init__(self, config: Config, epoch: int) -> None:
+        self.bus = config.bus
+        self.base = (config.trainer.weights_uri or str((config.run.folder / "weights").resolve())).rstrip("/")
+        self.keep = max(1, config.trainer.keep_versions)
+        self.epoch = epoch
+        self.lineage = Lineage(model_id=config.policy.model_id)
+
+    def __enter__(self) -> Self:
+        self._producer: KafkaProducer = broker.producer(self.bus, "trainer-weights")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._producer.close(timeout=SEND_S)
+
+    def begin(self, restored: State | None, state: Mapping[str, Tensor]) -> State:
+        """Announce the weights this incarnation starts from, under its epoch, and return the state with their version.
+
+        Weights that were announced already are announced again as they are, without a new number: that fences an older
+        trainer, and changes nothing for those who serve them. What such a trainer announced in between is not reused.
+        """
+        before = read_log(self.bus)
+        found = self.lineage = self.lineage.after_all(before)
+        version = first_version(restored.version if restored else None, found.newest)
+        start = msgspec.structs.replace(restored or State(), version=version)
+        if found.newest is not None and found.newest.version == version:
+            self._announce(again(found.newest, self.epoch, start.position.groups_consumed))
+        else:
+            self.publish(start, state)
+        meanwhile = before_epoch(read_log(self.bus)[len(before) :], found.model_id, self.epoch)
+        overtaking = max((announced.version for announced in meanwhile), default=-1)
+        if overtaking >= version:
+            start = msgspec.structs.replace(start, version=overtaking + 1)
+            self.publish(start, state)
+        return start
+
+    def publish(self, state: State, tensors: Mapping[str, Tensor]) -> None:
+        """Make the files of ``state.version`` durable, announce them, remove versions that nobody needs any more."""
+        uri = f"{self.base}/v{state.version:06d}-e{self.epoch}"
+        sha256 = weight_files.save(tensors, uri)
+        self._announce(
+            WeightVersion(
+                model_id=self.lineage.model_id,
+                version=state.version,
+                uri=uri,
+                sha256=sha256,
+                train_step=state.train_step,
+                epoch=self.epoch,
+                groups_consumed=state.position.groups_consumed,
+            )
+        )
+        self._retire()
+
+    def tell_consumed(self, groups_consumed: int) -> None:
+        """Announce the newest version again with a larger ``groups_consumed``.
+
+        Without it, groups dropped while the trainer waits would count as backlog for ever: dispatch would open none.
+        """
+        newest = self.lineage.newest
+        if newest is not None and groups_consumed > newest.groups_consumed:
+            self._announce(again(newest, self.epoch, groups_consumed))
+
+    def _announce(self, event: WeightVersion) -> None:
+        record = encode(weights.TOPIC, event)
+        try:
+            self._producer.send(
+                self.bus.prefix + weights.TOPIC.name, key=record.key, value=record.value, headers=record.headers
+            ).get(timeout=SEND_S)
+        except KafkaError as error:
+            raise ServiceUnavailable(
+                f"the broker at {self.bus.servers} did not take weight version {event.version} within {SEND_S:g} s "
+                f"({error}): the trainer goes on from its checkpoint when it is started again"
+            ) from error
+        self.lineage = self.lineage.after(event)
+
+    def _retire(self) -> None:
+        """Remove the folders of earlier versions but the newest ``keep``, those never announced included."""
+        newest = self.lineage.newest
+        kept = {uri.rpartition("/")[2] for uri in self.lineage.uris[-self.keep :]}
+        filesystem, folder = fsspec.core.url_to_fs(self.base)
+        for path in filesystem.ls(folder, detail=False):
+            name = path.rstrip("/").rpartition("/")[2]
+            match = FOLDER.fullmatch(name)
+            if match and newest and name not in kept and int(match[1]) < newest.version and int(match[2]) <= self.epoch:
+                with contextlib.suppress(FileNotFoundError):
+                    filesystem.rm(path, recursive=True)
+
+
+def again(announced: WeightVersion, epoch: int, groups_consumed: int) -> WeightVersion:
+    """Return the same weights as announced by ``epoch``."""
+    return msgspec.structs.replace(announced, epoch=epoch, groups_consumed=groups_consumed)
+
+
+def before_epoch(records: Iterable[WeightVersion], model_id: str, epoch: int) -> list[WeightVersion]:
+    """Return the records of a model before the first of ``epoch``."""
+    of_model = (record for record in records if record.model_id == model_id)
+    return list(itertools.takewhile(lambda record: record.epoch < epoch, of_model))
+
+
+def read_log(bus: Bus) -> list[WeightVersion]:
+    """Return every record of ``weights`` up to its present end; those that do not decode are left out.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If the broker does not give them within ``bus.wait_s``.
+    """
+    deadline = time.monotonic() + bus.wait_s
+    announced: list[WeightVersion] = []
+    with contextlib.closing(broker.consumer(bus, "trainer-weights-log")) as records:
+        places = broker.partitions(records, bus, weights.TOPIC)
+        records.assign(places)
+        records.seek_to_beginning(*places)
+        ends = records.end_offsets(places)
+        while any(records.position(place) < end for place, end in ends.items()):
+            if time.monotonic() >= deadline:
+                raise ServiceUnavailable(f"{places[0].topic} could not be read within {bus.wait_s:g} s: is Kafka well?")
+            for batch in records.poll(timeout_ms=200).values():
+                for record in batch:
+                    with contextlib.suppress(Undecodable):
+                        announced.append(decode(weights.TOPIC, record.value, record.headers))
+    return announced

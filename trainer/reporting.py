@@ -1,0 +1,106 @@
+"""What an optimiser step is worth telling: figures for the store, the log, the instruments, and the mismatch alarm."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import structlog
+from opentelemetry import metrics
+
+from dart_streams.telemetry import names
+from trainer.intake import Batch
+from trainer.learner import Learned
+from trainer.prefetch import ReadyGroup
+from trainer.staleness import staleness
+
+SHOWN = ("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms")
+
+log = structlog.get_logger()
+
+
+def figures_of(batch: Batch, learned: Learned, version: int, refused: Mapping[str, float]) -> dict[str, float]:
+    """Return all figures of a step that are finite; ``refused`` counts over all ranks."""
+    groups = [ready.group for ready in batch.groups]
+    ages = [staleness(group, version) for group in groups]
+    rewards = [member.reward for group in groups for member in group.members if member.source == "online"]
+    busy_ms = batch.waited_ms + learned.train_ms
+    figures = learned.figures | {
+        "tokens": learned.tokens,
+        "sequences": learned.sequences,
+        "groups": len(groups),
+        "reward": sum(rewards) / max(len(rewards), 1),
+        "staleness_mean": sum(ages) / max(len(ages), 1),
+        "staleness_max": max(ages, default=0),
+        "data_wait_ms": batch.waited_ms,
+        "train_ms": learned.train_ms,
+        "idle_share": batch.waited_ms / busy_ms if busy_ms else 0.0,
+        "stale_groups": batch.stale,
+        **refused,
+    }
+    return {name: float(value) for name, value in figures.items() if math.isfinite(value)}
+
+
+def refused_of(groups: list[ReadyGroup]) -> Counter[str]:
+    """Return how many steps were refused, by reason."""
+    return sum((ready.refused for ready in groups), Counter())
+
+
+class Reporter:
+    """Tells of steps: to the instruments and the log."""
+
+    def __init__(self, mismatch_alarm: float) -> None:
+        self.mismatch_alarm = mismatch_alarm
+        meter = metrics.get_meter(names.METER)
+        self._step = meter.create_gauge(names.TRAINER_STEP)
+        self._figure = meter.create_gauge(names.TRAINER_FIGURE)
+        self._step_ms = meter.create_histogram(names.TRAINER_STEP_MS)
+        self._wait_ms = meter.create_histogram(names.TRAINER_WAIT_MS)
+        self._read_ms = meter.create_histogram(names.TRAINER_READ_MS)
+        self._publish_ms = meter.create_histogram(names.TRAINER_PUBLISH_MS)
+        self._checkpoint_ms = meter.create_histogram(names.TRAINER_CHECKPOINT_MS)
+        self._groups = meter.create_counter(names.TRAINER_GROUPS)
+        self._dropped = meter.create_counter(names.TRAINER_DROPPED)
+        self._staleness = meter.create_histogram(names.TRAINER_STALENESS)
+        self._mismatch = meter.create_histogram(names.TRAINER_MISMATCH)
+
+    def trained(self, train_step: int, version: int, batch: Batch, figures: Mapping[str, float]) -> None:
+        """Tell of a step that made ``version``."""
+        self._step.set(train_step)
+        for name, value in figures.items():
+            self._figure.set(value, {"name": name})
+        self._step_ms.record(figures["train_ms"])
+        self._wait_ms.record(figures["data_wait_ms"])
+        self._mismatch.record(figures["mismatch"])
+        self._groups.add(len(batch.groups))
+        for ready in batch.groups:
+            self._read_ms.record(ready.read_ms)
+            for member in ready.group.members:
+                if member.source == "online" and member.version_min is not None:
+                    self._staleness.record(version - 1 - member.version_min)
+        self.left_out(batch)
+        log.info(
+            "trained",
+            train_step=train_step,
+            version=version,
+            **{name: round(figures[name], 4) for name in SHOWN if name in figures},
+        )
+        if figures["same_version_mismatch"] > self.mismatch_alarm:
+            log.warning(
+                "engine and trainer disagree on log-probabilities of the same weights",
+                mismatch_nats=round(figures["same_version_mismatch"], 4),
+                alarm_nats=self.mismatch_alarm,
+                tokens=int(figures["same_version_tokens"]),
+                check="the rollout worker's model directory, dtype and prompt settings",
+            )
+
+    def left_out(self, batch: Batch) -> None:
+        """Count what of a batch was not trained."""
+        self._dropped.add(batch.stale, {"why": "stale"})
+        for why, count in refused_of(batch.groups).items():
+            self._dropped.add(count, {"why": why})
+
+    def published(self, publish_ms: float, checkpoint_ms: float | None) -> None:
+        """Tell how long a version took to go out."""
+        self._publish_ms.record(publish_ms)
+        if checkpoint_ms is not None:
+            self._checkpoint_ms.record(checkpoint_ms)

@@ -1,0 +1,130 @@
+"""One optimiser step: gradients accumulated over micro-batches and ranks, one update, and its sums."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from dart_streams.config import Trainer
+from trainer.batch import MicroBatch
+from trainer.objective import masked_sum, policy_loss, truncated_weights
+from trainer.ranks import Ranks
+
+
+class Stopped(Exception):
+    """The step was given up between two micro-batches; the weights are as they were."""
+
+
+class Sums(NamedTuple):
+    """Sums over tokens, additive over micro-batches and ranks; those up to ``entropy`` are divided by all tokens."""
+
+    loss: float
+    clip_share: float
+    ratio: float
+    entropy: float
+    corrected: float
+    truncated: float
+    difference: float
+    kl: float
+    same_version: float
+    same_difference: float
+
+
+def accumulate(
+    scorer: nn.Module,
+    batches: Iterable[MicroBatch],
+    settings: Trainer,
+    version: int,
+    tokens: float,
+    ranks: Ranks,
+    stopping: Callable[[], bool],
+) -> Sums:
+    """Add the gradient of the mean loss over ``tokens`` (of all ranks) to the parameters; return this rank's sums.
+
+    Raises
+    ------
+    Stopped
+        If ``stopping`` says so, on any rank, before a micro-batch.
+    """
+    sums = Sums(*[0.0] * len(Sums._fields))
+    for batch in batches:
+        if ranks.any(stopping()):
+            raise Stopped
+        loss, part = losses(scorer, batch.to(ranks.device), settings, version, tokens)
+        # FSDP averages gradients over the ranks; the loss is a sum over them.
+        (loss * ranks.count).backward()
+        sums = Sums(*(a + b for a, b in zip(sums, part, strict=True)))
+    return sums
+
+
+def losses(scorer: nn.Module, batch: MicroBatch, settings: Trainer, version: int, tokens: float) -> tuple[Tensor, Sums]:
+    """Return a micro-batch's share of the step's loss, and its sums.
+
+    The trainer's log-probabilities at the start of the step are those of this very pass: one update a batch. They stay
+    a tensor of their own, so that several updates a batch only need them computed before.
+    """
+    new_logp_BA, entropy_BA = scorer(batch)
+    old_logp_BA = new_logp_BA.detach()
+    rollout_logp_BA = torch.where(batch.corrected_BA, batch.rollout_logp_BA, old_logp_BA)
+    policy, metrics = policy_loss(
+        new_logp_BA,
+        old_logp_BA,
+        batch.advantage_B1,
+        batch.mask_BA,
+        truncated_weights(old_logp_BA, rollout_logp_BA, settings.tis_cap),
+        settings.clip_low,
+        settings.clip_high,
+        denominator=tokens,
+    )
+    entropy = masked_sum(entropy_BA, batch.mask_BA) / tokens
+    loss = policy - settings.entropy_beta * entropy
+    log_ratio_BA = old_logp_BA - rollout_logp_BA
+    same_BA = batch.corrected_BA & (batch.versions_BA == version)
+    sums = torch.stack(
+        [
+            loss.detach(),
+            metrics["clip_share"],
+            metrics["ratio"],
+            entropy.detach(),
+            batch.corrected_BA.sum(),
+            masked_sum((log_ratio_BA.exp() > settings.tis_cap).float(), batch.corrected_BA),
+            masked_sum(log_ratio_BA.abs(), batch.corrected_BA),
+            masked_sum(log_ratio_BA.exp() - 1 - log_ratio_BA, batch.corrected_BA),
+            same_BA.sum(),
+            masked_sum(log_ratio_BA.abs(), same_BA),
+        ]
+    )
+    return loss, Sums(*sums.double().tolist())
+
+
+def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float) -> float:
+    """Clip the gradient to norm ``grad_clip``, update the weights, drop the gradient; return its norm before.
+
+    A gradient that is not finite changes nothing: the caller sees it by the norm.
+    """
+    norm = nn.utils.clip_grad_norm_(scorer.parameters(), grad_clip)
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    value = float(norm)
+    if math.isfinite(value):
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return value
+
+
+def figures(sums: Sums) -> dict[str, float]:
+    """Return the metrics of a step from the sums over all ranks."""
+    corrected, same = max(sums.corrected, 1.0), max(sums.same_version, 1.0)
+    return {
+        "loss": sums.loss,
+        "clip_share": sums.clip_share,
+        "ratio": sums.ratio,
+        "entropy": sums.entropy,
+        "truncated_share": sums.truncated / corrected,
+        "mismatch": sums.difference / corrected,
+        "kl_rollout": sums.kl / corrected,
+        "same_version_tokens": sums.same_version,
+        "same_version_mismatch": sums.same_difference / same,
+    }
