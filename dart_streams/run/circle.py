@@ -26,6 +26,7 @@ from dart_streams.run.supervisor import Supervisor
 from dart_streams.run.watch import Watch, watching
 from dart_streams.services import local
 from dart_streams.tasks import Task, TaskSet
+from dart_streams.telemetry.waits import Waiting
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
 
@@ -70,6 +71,7 @@ class Circle:
             watching(self.config.bus, publisher, self.config.telemetry.stall_s) as watch,
         ):
             self.watch = watch
+            watch.log = Aloud(self.log, self.tell)
             self.watched.set()
             await self.act(watch, publisher)
 
@@ -161,11 +163,13 @@ class Circle:
         await self.supervisor.start(self.cast.curator)
         self.circle_ends_s = time.monotonic() + self.config.run.minutes * 60
         bound = self.config.run.train_steps
+        waiting = Waiting(watch.log, "anything to happen", watch.stall_s)
         while (left_s := self.circle_ends_s - time.monotonic()) > 0:
             if bound is not None and trained_steps(watch.progress) >= bound:
                 break
             await asyncio.sleep(min(0.2, left_s))
             watch.refuse_deafness()
+            watch.check(waiting)
         self.circle_ends_s = None
 
     async def settle(self, watch: Watch) -> None:
@@ -179,6 +183,20 @@ class Circle:
             "Look at the log of rollout-0",
         )
         await watch.until(lambda progress: not progress.unfinished("train"), "open training orders to finish", SETTLE_S)
+
+
+class Aloud:
+    """A log whose warnings the person at the terminal hears too."""
+
+    def __init__(self, log: Any, tell: Callable[[str], None]) -> None:
+        self.log = log
+        self.tell = tell
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Log a warning, and say it."""
+        self.log.warning(event, **fields)
+        details = [f"{name.replace('_', ' ')} {value}" for name, value in fields.items()]
+        self.tell(f"{event}: {', '.join(details)}")
 
 
 def alive(progress: Progress, liveness_s: float) -> set[str]:

@@ -54,6 +54,12 @@ class SeenObservation(msgspec.Struct, frozen=True):
     at_ms: int
 
 
+class SeenReply(msgspec.Struct, frozen=True):
+    """The part of a reply that tells who sent it."""
+
+    worker_id: str
+
+
 class Heard(msgspec.Struct, frozen=True):
     """How many records a topic had, and the newest: when, and from whom."""
 
@@ -68,7 +74,6 @@ class OpenEpisode(msgspec.Struct):
     order_id: str
     purpose: Purpose
     started_ms: int
-    step: int
 
 
 class Slice(msgspec.Struct):
@@ -106,6 +111,7 @@ class Progress:
         self.finished: dict[str, Trajectory] = {}
         self.open: dict[str, OpenEpisode] = {}
         self.ended: set[str] = set()
+        self.seen_steps: dict[str, int] = {}
         self.slices: defaultdict[int, Slice] = defaultdict(Slice)
         self.groups: dict[str, tuple[CuratedGroup, int]] = {}
         self.versions: dict[int, Version] = {}
@@ -136,6 +142,8 @@ class Progress:
             case WeightsServing():
                 sender = event.worker_id
                 self.serve(event)
+            case SeenReply():
+                sender = event.worker_id
             case _:
                 sender = ""
         self.hear(place, sender)
@@ -150,27 +158,23 @@ class Progress:
 
     def observe(self, event: SeenObservation) -> None:
         """Follow an episode."""
-        if event.trajectory_id in self.ended:
-            return
-        episode = self.open.get(event.trajectory_id)
-        if episode is None:
-            episode = self.open[event.trajectory_id] = OpenEpisode(
-                event.order.order_id, event.order.purpose, event.at_ms, 0
-            )
-        if event.step > episode.step:
-            episode.step = event.step
-            self.steps += 1
-            self.slices[event.at_ms // SLICE_MS].steps += 1
+        identity = event.trajectory_id
+        if event.step > self.seen_steps.get(identity, -1):
+            self.seen_steps[identity] = event.step
+            if event.step:
+                self.steps += 1
+                self.slices[event.at_ms // SLICE_MS].steps += 1
         if event.end is not None:
-            del self.open[event.trajectory_id]
-            self.ended.add(event.trajectory_id)
+            self.ended.add(identity)
+            self.open.pop(identity, None)
+        elif identity not in self.ended and identity not in self.open and event.order.order_id not in self.finished:
+            self.open[identity] = OpenEpisode(event.order.order_id, event.order.purpose, event.at_ms)
 
     def finish(self, event: Trajectory) -> None:
         """Count a finished trajectory; a second finish of its order counts for nothing."""
         if event.order_id in self.finished:
             return
         self.finished[event.order_id] = event
-        self.ended.add(event.trajectory_id)
         for abandoned in [key for key, episode in self.open.items() if episode.order_id == event.order_id]:
             del self.open[abandoned]
         for number, busy_ms in overlaps(event.started_ms, event.finished_ms):

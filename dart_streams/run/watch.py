@@ -14,11 +14,17 @@ from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.run.progress import FOLLOWED, Place, Progress, SeenObservation
+from dart_streams.run.progress import FOLLOWED, Place, Progress, SeenObservation, SeenReply
 from dart_streams.telemetry.waits import Waiting
-from topics import BY_NAME, Topic, observations
+from topics import ALL, BY_NAME, Topic, actions, curation_log, observations
 
-SEEN = msgspec.json.Decoder(SeenObservation)
+EVERYTHING: tuple[Topic, ...] = tuple(topic for topic in ALL if topic is not curation_log.TOPIC)
+"""The topics of the circle, with those that progress is not folded from."""
+SEEN: dict[str, msgspec.json.Decoder[Any]] = {
+    observations.TOPIC.name: msgspec.json.Decoder(SeenObservation),
+    actions.TOPIC.name: msgspec.json.Decoder(SeenReply),
+}
+"""Of the many and large records only what progress needs is decoded."""
 POLL_MS = 200
 BATCH = 2_000
 
@@ -33,6 +39,7 @@ class Watch:
         self.reader: asyncio.Task[None] | None = None
         self.log: Any = structlog.get_logger()
         self._changed = asyncio.Event()
+        self._moved = 0
 
     async def read(self, records: AIOKafkaConsumer) -> None:
         """Fold records for ever."""
@@ -76,7 +83,6 @@ class Watch:
         """
         deadline = time.monotonic() + timeout_s
         waiting = Waiting(self.log, what, self.stall_s)
-        newest: tuple[int, str, str] = (0, "", "")
         while not condition(self.progress):
             if time.monotonic() >= deadline:
                 raise ServiceUnavailable(
@@ -86,12 +92,18 @@ class Watch:
             changed = self._changed
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), min(1.0, max(0.0, deadline - time.monotonic())))
-            heard = [(h.at_ms, topic, h.sender) for topic, h in self.progress.heard.items() if topic != HEARTBEAT]
-            if heard and max(heard) != newest:
-                newest = max(heard)
-                waiting.heard(f"{newest[2] or 'someone'} on {newest[1]}")
-            waiting.check()
+            self.check(waiting)
         return self.progress
+
+    def check(self, waiting: Waiting) -> None:
+        """Tell a wait whether anything has moved since it was last asked about, and let it report if not."""
+        heard = self.progress.heard.items()
+        newest = max(((h.at_ms, topic, h.sender) for topic, h in heard if topic != HEARTBEAT), default=None)
+        moved = sum(h.records for topic, h in heard if topic != HEARTBEAT)
+        if newest is not None and moved != self._moved:
+            self._moved = moved
+            waiting.heard(f"{newest[2] or 'someone'} on {newest[1]}")
+        waiting.check()
 
 
 HEARTBEAT = "weights-serving"
@@ -100,17 +112,19 @@ HEARTBEAT = "weights-serving"
 
 def decoded(topic: Topic, record: ConsumerRecord) -> Any:
     """Return the event of a record, of an observation only the part that progress needs."""
-    if topic is not observations.TOPIC:
+    if topic not in FOLLOWED and topic.name not in SEEN:
+        return None
+    if topic.name not in SEEN:
         return event_of(topic, record)
     try:
-        return SEEN.decode(record.value or b"")
+        return SEEN[topic.name].decode(record.value or b"")
     except msgspec.DecodeError as error:
         raise Undecodable(str(error)) from None
 
 
 @contextlib.asynccontextmanager
-async def reading(bus: Bus, publisher: Publisher) -> AsyncIterator[AIOKafkaConsumer]:
-    """Yield a consumer at the beginning of every followed topic; ``publisher`` knows their partitions.
+async def reading(bus: Bus, publisher: Publisher, topics: tuple[Topic, ...]) -> AsyncIterator[AIOKafkaConsumer]:
+    """Yield a consumer at the beginning of ``topics``; ``publisher`` knows their partitions.
 
     Raises
     ------
@@ -122,7 +136,7 @@ async def reading(bus: Bus, publisher: Publisher) -> AsyncIterator[AIOKafkaConsu
     try:
         partitions = [
             TopicPartition(bus.prefix + topic.name, number)
-            for topic in FOLLOWED
+            for topic in topics
             for number in range(await publisher.partitions_of(topic))
         ]
         records.assign(partitions)
@@ -133,10 +147,12 @@ async def reading(bus: Bus, publisher: Publisher) -> AsyncIterator[AIOKafkaConsu
 
 
 @contextlib.asynccontextmanager
-async def watching(bus: Bus, publisher: Publisher, stall_s: float) -> AsyncIterator[Watch]:
+async def watching(
+    bus: Bus, publisher: Publisher, stall_s: float, topics: tuple[Topic, ...] = FOLLOWED
+) -> AsyncIterator[Watch]:
     """Yield a watch that has read all there is and goes on reading."""
     watch = Watch(bus, stall_s)
-    async with reading(bus, publisher) as records:
+    async with reading(bus, publisher, topics) as records:
         await watch.read_to_end(records)
         watch.reader = asyncio.create_task(watch.read(records), name="watch topics")
         try:
