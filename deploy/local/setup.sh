@@ -84,7 +84,7 @@ missing_packages() {
     command -v g++ >/dev/null || echo g++
     local python
     if ! python=$(find_python); then
-        echo python3 python3-venv python3-dev
+        printf '%s\n' python3 python3-venv python3-dev
         return 0
     fi
     "$python" -c 'import ensurepip' 2>/dev/null || echo python3-venv
@@ -94,20 +94,19 @@ missing_packages() {
 
 system_packages() {
     local missing
-    missing=$(missing_packages | xargs)
-    if [ -z "$missing" ]; then return; fi
+    mapfile -t missing < <(missing_packages)
+    if [ ${#missing[@]} = 0 ]; then return; fi
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
         fail "system packages are missing. Install them, then run this again:
 
-    sudo apt-get update && sudo apt-get install -y --no-install-recommends $missing
+    sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}
 "
     fi
-    printf '\n      installing %s ...' "$missing"
+    printf '\n      installing %s ...' "${missing[*]}"
     quietly apt-get -qq update
-    # shellcheck disable=SC2086
-    patiently env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
-    missing=$(missing_packages | xargs)
-    if [ -n "$missing" ]; then fail "these packages were installed, and yet what they bring was not found: $missing"; fi
+    patiently env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+    mapfile -t missing < <(missing_packages)
+    if [ ${#missing[@]} != 0 ]; then fail "installed, and yet not found: ${missing[*]}"; fi
     outcome="installed"
 }
 

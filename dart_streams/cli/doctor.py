@@ -1,0 +1,211 @@
+"""``dart-streams doctor``: what of this machine is ready, and what to do about the rest."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import psutil
+import typer
+
+from dart_streams import tasks
+from dart_streams.cli.options import AsJson, ConfigFile, read_config
+from dart_streams.cli.output import show
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.services.address import local_address
+from dart_streams.services.jars import SERVICES, SHARED_JARS, jar_folder
+from dart_streams.services.java import find_java
+from dart_streams.services.local import describe
+from dart_streams.services.ports import Probe, in_use, owner_of, speaks_cql, speaks_kafka
+
+GIB = 2**30
+BROWSERS = ("chromium-headless-shell", "/usr/lib/chromium/chromium-headless-shell")
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one check: what was found, and what to do if that is not enough."""
+
+    check: str
+    status: Literal["ok", "warn", "fail"]
+    found: str
+    advice: str = ""
+
+
+def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Check this machine, and say what to do about what is missing. Exits with 1 if something needed is."""
+    resolved = read_config(config)
+    findings = [check(resolved) for check in CHECKS]
+    show(findings, as_json=as_json)
+    if any(finding.status == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+def check_python(_: Config) -> Finding:
+    """An interpreter built without optimisation starts vLLM in twice the time."""
+    found = f"{platform.python_version()} ({sys.base_prefix})"
+    # Debian optimises its own without saying so in the arguments.
+    if sys.base_prefix == "/usr" or "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""):
+        return Finding(check="Python", status="ok", found=found)
+    advice = "this interpreter was built without optimisation; `make setup` takes the distribution's"
+    return Finding(check="Python", status="warn", found=found, advice=advice)
+
+
+def check_environments(_: Config) -> Finding:
+    """Faust is in one environment, torch and vLLM in the other."""
+    missing = [
+        f".venv/{name}"
+        for name, library in (("streams", "faust"), ("model", "vllm"))
+        if not list(Path(".venv", name).glob(f"lib/python*/site-packages/{library}"))
+    ]
+    if missing:
+        found = f"not complete: {', '.join(missing)}"
+        return Finding(check="environments", status="fail", found=found, advice="make setup, in the repository")
+    return Finding(check="environments", status="ok", found=".venv/streams, .venv/model")
+
+
+def check_java(config: Config) -> Finding:
+    """Java runs the local services."""
+    try:
+        return Finding(check="Java", status="ok", found=str(find_java()))
+    except UserError as error:
+        return Finding(check="Java", status=severity(config), found="no Java 17", advice=str(error))
+
+
+def check_jars(config: Config) -> Finding:
+    """The jars of the local services, or the Maven that fetches them."""
+    try:
+        missing = [service for service in SERVICES if not jar_folder(service, SHARED_JARS).is_dir()]
+    except UserError as error:
+        return Finding(check="jars", status=severity(config), found="no recipe", advice=str(error))
+    if not missing:
+        return Finding(check="jars", status="ok", found=str(SHARED_JARS))
+    if shutil.which("mvn"):
+        advice = "`dart-streams up` fetches them"
+        return Finding(check="jars", status="warn", found=f"not fetched: {', '.join(missing)}", advice=advice)
+    advice = "apt-get install maven (as root), then `dart-streams up`"
+    return Finding(check="jars", status=severity(config), found="no jars, and no Maven to fetch them", advice=advice)
+
+
+def severity(config: Config) -> Literal["warn", "fail"]:
+    """Return how bad it is that local services can't run: only bad if they are to."""
+    return "fail" if is_local(config.bus.servers) else "warn"
+
+
+def is_local(address: str) -> bool:
+    """Return whether ``dart-streams up`` would start a service at this address."""
+    try:
+        local_address(address, "")
+    except UserError:
+        return False
+    return True
+
+
+def check_broker(config: Config) -> Finding:
+    """The broker that the configuration names."""
+    return reach("broker", config.bus.servers.split(","), speaks_kafka, "Kafka", "bus.servers")
+
+
+def check_database(config: Config) -> Finding:
+    """The database that the configuration names."""
+    servers = [f"{host}:{config.store.port}" for host in config.store.hosts]
+    return reach("database", servers, speaks_cql, "Cassandra", "store.hosts and store.port")
+
+
+def reach(check: str, servers: list[str], probe: Probe, title: str, setting: str) -> Finding:
+    """Find out whether the first server that answers does so in the right protocol."""
+    where = ", ".join(servers)
+    for server in servers:
+        host, _, port = server.strip().rpartition(":")
+        if port.isdecimal() and probe(host, int(port), 2.0):
+            return Finding(check=check, status="ok", found=f"{title} answers at {server}")
+    if not is_local(servers[0]):
+        return Finding(check=check, status="fail", found=f"no {title} at {where}", advice=f"start it, or set {setting}")
+    host, port_number = local_address(servers[0], setting)
+    if in_use(host, port_number):
+        found = f"{where} is taken by {describe(owner_of(port_number))}, which is no {title} that answers"
+        advice = f"stop that program, or set another port in {setting}"
+        return Finding(check=check, status="fail", found=found, advice=advice)
+    return Finding(check=check, status="warn", found=f"no {title} at {where}", advice="dart-streams up")
+
+
+def check_browser(config: Config) -> Finding:
+    """The miniwob environment needs Chromium's headless shell."""
+    if config.env.backend != "miniwob":
+        return Finding(check="browser", status="ok", found=f"not needed by environment {config.env.backend!r}")
+    advice = "apt-get install chromium-headless-shell fonts-dejavu-core (as root), or `make setup`"
+    command = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if command is None:
+        return Finding(check="browser", status="fail", found="no chromium-headless-shell", advice=advice)
+    try:
+        done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding(check="browser", status="fail", found=f"{command} does not run: {error}", advice=advice)
+    return Finding(check="browser", status="ok", found=done.stdout.strip() or command)
+
+
+def check_model(config: Config) -> Finding:
+    """The policy's directory, if the configuration names one."""
+    if not config.policy.path:
+        return Finding(check="model", status="ok", found="the tiny policy, built when it is needed")
+    folder = Path(config.policy.path)
+    missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).exists()]
+    if missing:
+        found = f"{folder} has no {', '.join(missing)}"
+        advice = "set policy.path to a Hugging Face directory of an image-text-to-text model, or leave it out"
+        return Finding(check="model", status="fail", found=found, advice=advice)
+    return Finding(check="model", status="ok", found=str(folder))
+
+
+def check_tasks(config: Config) -> Finding:
+    """The task set must be there and sound."""
+    try:
+        found = tasks.load(Path(config.tasks.file))
+    except UserError as error:
+        return Finding(check="tasks", status="fail", found="no usable task set", advice=str(error))
+    sizes = f"{len(found.pages)} pages, {len(found.train)} training and {len(found.heldout)} held-out tasks"
+    return Finding(check="tasks", status="ok", found=sizes)
+
+
+def check_disk(config: Config) -> Finding:
+    """Topics, screenshots, weights and checkpoints of a run take a few GiB."""
+    folder = Path(config.run.state_dir).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        advice = "set run.state_dir to a folder you may write to"
+        return Finding(check="disk", status="fail", found=f"{folder} is not writable", advice=advice)
+    return amount("disk", shutil.disk_usage(folder).free / GIB, 3, 10, f"free at {folder}", "make room there")
+
+
+def check_memory(_: Config) -> Finding:
+    """Services take 1.5 GiB, vLLM 3, the trainer 2, browsers 1.5."""
+    return amount("memory", psutil.virtual_memory().available / GIB, 4, 8, "available", "end other programs")
+
+
+def amount(check: str, gib: float, least: float, enough: float, what: str, advice: str) -> Finding:
+    """Judge an amount: fail below ``least``, warn below ``enough`` GiB."""
+    status: Literal["ok", "warn", "fail"] = "ok" if gib >= enough else "warn" if gib >= least else "fail"
+    advice = "" if status == "ok" else f"{advice}: {enough:g} GiB are enough"
+    return Finding(check=check, status=status, found=f"{gib:.1f} GiB {what}", advice=advice)
+
+
+CHECKS: tuple[Callable[[Config], Finding], ...] = (
+    check_python,
+    check_environments,
+    check_java,
+    check_jars,
+    check_broker,
+    check_database,
+    check_browser,
+    check_model,
+    check_tasks,
+    check_disk,
+    check_memory,
+)
