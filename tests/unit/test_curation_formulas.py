@@ -48,7 +48,7 @@ def test_advantages_are_over_all_steps_of_the_group():
 def test_advantages_sum_to_zero_over_the_steps(members):
     rewards, steps = [r for r, _ in members], [n for _, n in members]
     advantages = step_level(rewards, steps)
-    mean, std = statistics(rewards, steps)
+    _, std = statistics(rewards, steps)
     total = sum(a * n for a, n in zip(advantages, steps, strict=True))
     assert total == pytest.approx(0.0, abs=1e-9 * (1 + sum(steps)) / (std + 1e-6))
 

@@ -1,0 +1,1 @@
+"""The curator: DART's data manager as four Faust agents, thin shells over the reducers of dart_streams.curation."""

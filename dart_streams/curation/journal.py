@@ -1,0 +1,144 @@
+"""An agent's state as records: a snapshot now and then, and since then the inputs in the order they were applied.
+
+As reducers are pure, the inputs say it all: restoring applies them again to the snapshot and gives the state and also
+the decisions of the last batch, which may not have been published before the crash. One entry is one record, hence
+atomic: either a whole batch of inputs was applied, in this order, or none of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+import topics
+from dart_streams.bus.codec import ID, decode, header
+from dart_streams.curation.decisions import Agent, Record, Step, advance
+
+
+class Input(msgspec.Struct, frozen=True, array_like=True):
+    """A record as it was read, whole; ``topic`` carries no prefix, ``at_ms`` is the record's timestamp (epoch ms)."""
+
+    topic: str
+    partition: int
+    offset: int
+    at_ms: int
+    key: bytes | None
+    value: bytes
+    headers: list[tuple[str, bytes]] = []
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """Batch ``sequence`` of an agent's inputs, in the order they were applied to the state of digest ``before``."""
+
+    sequence: int
+    before: str
+    inputs: list[Input]
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """The whole state (encoded) after batch ``sequence``."""
+
+    sequence: int
+    state: bytes
+
+
+class Restored(msgspec.Struct):
+    """A state brought back: as of batch ``sequence``, with the inputs and steps of that batch.
+
+    ``entries`` counts the batches since the snapshot. ``diverged`` names the first of them that found another state
+    than when it was journaled: the settings have changed since, or two curators wrote at the same time.
+    """
+
+    state: Any
+    sequence: int
+    entries: int
+    last: list[tuple[Input, Step]]
+    diverged: int | None = None
+
+
+class Gap(Exception):
+    """A journal that lacks a batch: applying the rest would decide differently from what was decided."""
+
+
+SNAPSHOT = "snapshot"
+ENTRY = "entry"
+_pack = msgspec.msgpack.Encoder()
+_entries = msgspec.msgpack.Decoder(Entry)
+_snapshots = msgspec.msgpack.Decoder(Snapshot)
+
+
+def snapshot_key(partition: int) -> bytes:
+    """Return the key of the snapshot of one partition's state."""
+    return f"{partition}/{SNAPSHOT}".encode()
+
+
+def entry_key(partition: int, slot: int) -> bytes:
+    """Return the key of a journal slot. Slots count from 0 after each snapshot, so that old entries are overwritten."""
+    return f"{partition}/{ENTRY}/{slot}".encode()
+
+
+def encode(record: Entry | Snapshot) -> bytes:
+    """Return the bytes of a journal record."""
+    return _pack.encode(record)
+
+
+def snapshot_of(sequence: int, state: Any) -> Snapshot:
+    """Return the snapshot of a state after batch ``sequence``."""
+    return Snapshot(sequence, _pack.encode(state))
+
+
+def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Restored:
+    """Return the state of ``agent`` for one partition from its stored records; the empty state from none.
+
+    Raises
+    ------
+    Gap
+        If an entry between the snapshot and the newest entry is missing.
+    """
+    kept = stored.get(snapshot_key(partition))
+    snapshot = _snapshots.decode(kept) if kept else snapshot_of(0, agent.state())
+    prefix = f"{partition}/{ENTRY}/".encode()
+    entries = [_entries.decode(value) for key, value in stored.items() if key.startswith(prefix)]
+    later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)
+    state = msgspec.msgpack.decode(snapshot.state, type=agent.state)
+    restored = Restored(state, snapshot.sequence, len(later), [])
+    for entry in later:
+        if entry.sequence != restored.sequence + 1:
+            raise Gap(f"{agent.name}: the journal of partition {partition} has no batch {restored.sequence + 1}")
+        if entry.before != restored.state.progress.digest and restored.diverged is None:
+            restored.diverged = entry.sequence
+        restored.sequence = entry.sequence
+        inputs = [(read, record_of(read)) for read in entry.inputs]
+        restored.state, restored.last = apply_all(agent, restored.state, inputs)
+    return restored
+
+
+def newest(stored: Mapping[bytes, bytes], partition: int) -> int:
+    """Return the sequence of the newest batch that is stored of a partition, 0 if none is."""
+    kept = stored.get(snapshot_key(partition))
+    prefix = f"{partition}/{ENTRY}/".encode()
+    entries = (_entries.decode(value).sequence for key, value in stored.items() if key.startswith(prefix))
+    return max([_snapshots.decode(kept).sequence if kept else 0, *entries])
+
+
+def apply_all(agent: Agent, state: Any, inputs: Sequence[tuple[Input, Record]]) -> tuple[Any, list[tuple[Input, Step]]]:
+    """Apply inputs in order; return the state after them, and what each gave."""
+    steps = []
+    for read, record in inputs:
+        step = advance(agent, state, record)
+        state = step.state
+        steps.append((read, step))
+    return state, steps
+
+
+def record_of(read: Input) -> Record:
+    """Return the record that an input stands for.
+
+    Raises
+    ------
+    Undecodable
+        If it is not an event of its topic.
+    """
+    event = decode(topics.BY_NAME[read.topic], read.value, read.headers)
+    identity = header(read.headers, ID) or b""
+    return Record(read.topic, read.partition, read.offset, event, identity.decode(errors="replace"), read.at_ms)

@@ -1,0 +1,53 @@
+"""The Faust application: its settings, and one table an agent."""
+
+from typing import Any
+
+import faust
+
+from dart_streams.config import Config
+from dart_streams.curation.decisions import Agent
+from topics import Topic
+from workers.curator.changelogs import MOST_BYTES, SOURCES, application
+
+RAW: dict[str, Any] = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
+"""Faust acknowledges what it can't decode; so it decodes nothing, and the clerk does."""
+
+
+def create(config: Config) -> faust.App:
+    """Return the application, not started. At least once: effects are idempotent, and exactly-once is known to hang."""
+    folder = config.run.folder / "faust"
+    folder.mkdir(parents=True, exist_ok=True)
+    return faust.App(
+        application(config),
+        broker=";".join(f"kafka://{server.strip()}" for server in config.bus.servers.split(",")),
+        datadir=str(folder),
+        store="memory://",
+        autodiscover=False,
+        web_enabled=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        reply_create_topic=False,
+        key_serializer="raw",
+        value_serializer="raw",
+        broker_commit_interval=0.5,
+        broker_session_timeout=15.0,
+        broker_heartbeat_interval=3.0,
+        broker_max_poll_records=200,
+        stream_buffer_maxsize=500,
+        stream_recovery_delay=0.0,
+        stream_wait_empty=False,
+        producer_max_request_size=MOST_BYTES,
+        producer_linger=0.0,
+        consumer_max_fetch_size=MOST_BYTES,
+    )
+
+
+def source(app: faust.App, config: Config, topics: tuple[Topic, ...]) -> Any:
+    """Return the channel of an agent's input topics, as raw bytes."""
+    return app.topic(*(config.bus.prefix + topic.name for topic in topics), **RAW)
+
+
+def table(app: faust.App, agent: Agent) -> Any:
+    """Return the table that keeps an agent's state."""
+    follows = SOURCES[agent.name]
+    return app.Table(agent.name, key_type=bytes, value_type=bytes, partitions=follows.partitions if follows else 1)

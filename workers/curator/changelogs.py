@@ -1,0 +1,42 @@
+"""The topics behind the curator's tables. Faust declares none: they are applied with all others."""
+
+from dart_streams.bus.topology import TopicSpec
+from dart_streams.config import Config
+from dart_streams.curation import budget, difficulty, dispatch, groups
+from topics import Topic, task_difficulty, trajectories
+
+APPLICATION = "curator"
+MOST_BYTES = 32 * 1024 * 1024
+"""The largest record: a whole snapshot is one."""
+SOURCES: dict[str, Topic | None] = {
+    difficulty.NAME: trajectories.TOPIC,
+    budget.NAME: task_difficulty.TOPIC,
+    groups.NAME: trajectories.TOPIC,
+    dispatch.NAME: None,
+}
+"""The topic whose partitions an agent's state follows; dispatch sees everything and has one state."""
+
+
+def application(config: Config) -> str:
+    """Return the Faust application's id, which is also its consumer group."""
+    return config.bus.prefix + APPLICATION
+
+
+def changelog_topics(config: Config) -> list[TopicSpec]:
+    """Return the changelogs of a deployment, under the names that Faust gives them.
+
+    Small segments let the broker compact what a newer snapshot has made useless, so that a restart has little to read.
+    """
+    return [
+        TopicSpec(
+            name=f"{application(config)}-{name}-changelog",
+            partitions=source.partitions if source else 1,
+            configs={
+                "cleanup.policy": "compact",
+                "max.message.bytes": str(MOST_BYTES),
+                "segment.bytes": str(MOST_BYTES),
+                "min.cleanable.dirty.ratio": "0.2",
+            },
+        )
+        for name, source in SOURCES.items()
+    ]

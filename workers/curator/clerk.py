@@ -1,0 +1,179 @@
+"""What an agent does with what it reads: apply it, make that durable, publish the effects, acknowledge.
+
+Batches form by themselves: while one is being settled, the next gathers, so a lone record is settled at once and a
+flood costs two round trips a few hundred records. A batch is settled in these steps (:meth:`Clerk.settle`):
+
+1. Decode each record; put aside what does not decode.
+2. Apply the records to the state in memory, in the order they arrived; leave out those applied before.
+3. Journal them in the table, as one record, and wait until the broker has it. From here on the batch counts.
+4. Publish the decisions and what is logged of them, and wait until the broker has them.
+5. Acknowledge the records, so that Faust commits their offsets; replace a long journal by a snapshot.
+
+Faust commits offsets apart from its tables and both apart from what is published, so a process killed anywhere leaves
+them at odds. Killed before 3 ends: nobody has seen anything of the batch; its records come again, perhaps in another
+order across topics, and may be decided on differently. Killed in 4: the journal has the batch, so the state comes back
+as of after it, and its decisions, computed again from the same inputs in the same order, are published (again) before
+anything else. Killed in 5: the records come again and are recognised by their offsets. A decision published twice has
+the same id and content both times, and the agent that reads it ignores the second one.
+
+The other order, effects first and state second, would not do: dispatch reads three topics, and after a crash they may
+come in another order, in which the group already ordered would be another task's.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import structlog
+from opentelemetry import metrics
+
+import topics
+from dart_streams.bus import dead_letters
+from dart_streams.bus.clients import Publisher
+from dart_streams.bus.codec import Header, Undecodable, encode
+from dart_streams.curation.decisions import Agent, Record, Step
+from dart_streams.curation.journal import Input, record_of
+from dart_streams.telemetry import names
+from dart_streams.telemetry.waits import Waiting
+from topics import Topic, curation_log
+from workers.curator.ledger import Ledger
+
+MOST = 256
+"""Records of one batch; as many may wait for the next."""
+LOOK_S = 1.0
+TRACE = frozenset({"traceparent", "tracestate"})
+"""The headers of the W3C trace context: a decision carries on the trace of the record that caused it."""
+
+log = structlog.get_logger()
+
+
+class Clerk:
+    """Carries out one agent over Kafka. With ``one_state`` all partitions make one state, else each has its own."""
+
+    def __init__(self, agent: Agent, table: Any, publisher: Publisher, stall_s: float, *, one_state: bool) -> None:
+        self.agent = agent
+        self.table = table
+        self.publisher = publisher
+        self.one_state = one_state
+        self.waiting = Waiting(log, " or ".join(topic.name for topic in agent.inputs), stall_s)
+        self.prefix = publisher.bus.prefix
+        self.ledgers: dict[int, Ledger] = {}
+        self.gathered: asyncio.Queue[Any] = asyncio.Queue(MOST)
+        meter = metrics.get_meter(names.METER)
+        self.events = meter.create_counter(names.CURATOR_EVENTS)
+        self.decisions = meter.create_counter(names.CURATOR_DECISIONS)
+        self.apply_ms = meter.create_histogram(names.CURATOR_APPLY_MS, unit="ms")
+
+    async def gather(self, stream: Any) -> None:
+        """Take what Faust reads, and leave it unacknowledged. This is the Faust agent."""
+        async for event in stream.noack().events():
+            await self.gathered.put(event)
+
+    async def settle_for_ever(self, stop: asyncio.Event) -> None:
+        """Settle what was gathered, batch by batch, until ``stop`` is set; then leave snapshots."""
+        while not stop.is_set():
+            batch = await self._next_batch()
+            for partition in dict.fromkeys(self._partition(event) for event in batch):
+                events = [event for event in batch if self._partition(event) == partition]
+                await self.settle(await self._ledger(partition), events)
+        for ledger in self.ledgers.values():
+            await ledger.snapshot()
+
+    async def settle(self, ledger: Ledger, events: Sequence[Any]) -> None:
+        """Carry out the five steps of this module's docstring for records of one partition."""
+        inputs = [pair for event in events if (pair := await self._decoded(event)) is not None]
+        before = ledger.state.progress.digest
+        started = time.perf_counter()
+        steps = ledger.apply(inputs)
+        self.apply_ms.record((time.perf_counter() - started) * 1000 / max(1, len(steps)), {"agent": self.agent.name})
+        if steps:
+            await ledger.record(before, [read for read, _ in steps])
+            await self._publish(steps)
+            self._count(steps)
+        for event in events:
+            event.ack()
+        await ledger.maybe_snapshot()
+
+    async def recovered(self) -> None:
+        """Drop the ledgers that a table just recovered knows more than: another curator had their partition."""
+        for partition, ledger in list(self.ledgers.items()):
+            if ledger.is_behind():
+                del self.ledgers[partition]
+
+    async def _next_batch(self) -> list[Any]:
+        """Return what was gathered, at least one record unless none comes for a second."""
+        try:
+            async with asyncio.timeout(LOOK_S):
+                batch = [await self.gathered.get()]
+        except TimeoutError:
+            self.waiting.check()
+            return []
+        while len(batch) < MOST and not self.gathered.empty():
+            batch.append(self.gathered.get_nowait())
+        return batch
+
+    def _partition(self, event: Any) -> int:
+        return 0 if self.one_state else event.message.partition
+
+    async def _ledger(self, partition: int) -> Ledger:
+        """Return a partition's ledger. One just brought back first publishes what may not have been."""
+        ledger = self.ledgers.get(partition)
+        if ledger is None:
+            ledger = Ledger(self.agent, self.table, partition)
+            await self._publish(ledger.unsent)
+            self.ledgers[partition] = ledger
+        return ledger
+
+    async def _decoded(self, event: Any) -> tuple[Input, Record] | None:
+        """Return the input that a record is; put it aside and return None if it is not an event of its topic."""
+        message = event.message
+        read = Input(
+            topic=message.topic.removeprefix(self.prefix),
+            partition=message.partition,
+            offset=message.offset,
+            at_ms=round(message.timestamp * 1000),
+            key=message.key,
+            value=message.value,
+            headers=list(message.headers or ()),
+        )
+        try:
+            return read, record_of(read)
+        except Undecodable as error:
+            await self._put_aside(read, str(error))
+            return None
+
+    async def _put_aside(self, read: Input, why: str) -> None:
+        """Send a record to its dead letters."""
+        original: Any = msgspec.structs.replace(read, topic=self.prefix + read.topic)
+        await dead_letters.send(self.publisher, topics.BY_NAME[read.topic], original, why)
+
+    async def _publish(self, steps: Sequence[tuple[Input, Step]]) -> None:
+        """Publish decisions and what is logged of their inputs; return when the broker has them all."""
+        sent = []
+        for read, step in steps:
+            trace = [(name, value) for name, value in read.headers if name in TRACE]
+            for decision in step.decisions:
+                sent.append(await self._send(decision.topic, decision.event, decision.id, trace))
+            if step.applied is not None:
+                name = f"{self.agent.name}/{read.topic}/{read.partition}/{read.offset}"
+                sent.append(await self._send(curation_log.TOPIC, step.applied, name, trace))
+            if step.refused:
+                await self._put_aside(read, step.refused)
+        await asyncio.gather(*sent)
+
+    def _count(self, steps: Sequence[tuple[Input, Step]]) -> None:
+        """Count inputs and decisions."""
+        self.waiting.heard(steps[-1][0].topic)
+        self.events.add(len(steps), {"agent": self.agent.name})
+        made = sum(len(step.decisions) for _, step in steps)
+        if made:
+            self.decisions.add(made, {"agent": self.agent.name, "kind": self.agent.outputs[0].name})
+
+    async def _send(self, topic: Topic, event: Any, record_id: str, trace: Sequence[Header]) -> Any:
+        """Hand a record to the producer and return the future of its delivery."""
+        record = encode(topic, event, trace, record_id)
+        return await self.publisher.producer.send(
+            self.prefix + topic.name, record.value, key=record.key, headers=record.headers
+        )
