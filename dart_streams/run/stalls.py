@@ -6,7 +6,6 @@ import msgspec
 
 from dart_streams.run.progress import Heard
 
-
 NOBODY = "nobody yet"
 
 
