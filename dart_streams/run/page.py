@@ -41,7 +41,7 @@ def render(
 
 
 def drawn(materials: Materials, report: dict[str, Any]) -> dict[str, Markup]:
-    """Return every plot that there is data for, by name."""
+    """Return every plot by name; empty where there is no data for it."""
     before, after = figures.evaluations(materials)
     steps = {part: report["step_ms"][part]["mean"] for part in ("queue", "generate", "overhead", "execute")}
     slots = {state: value * 100 for state, value in report["slot_time"].items()}
@@ -60,7 +60,7 @@ def drawn(materials: Materials, report: dict[str, Any]) -> dict[str, Markup]:
         "cpu": plots.shares("CPU seconds in training, by process", cpu, " s"),
     }
     # The text is SVG that this program drew.
-    return {name: Markup(svg) for name, svg in made.items() if svg}
+    return {name: Markup(svg or "") for name, svg in made.items()}
 
 
 def cards(report: dict[str, Any]) -> list[tuple[str, str, str]]:
