@@ -126,7 +126,7 @@ def configs_of(admin: KafkaAdminClient, specs: Sequence[TopicSpec]) -> dict[str,
 
 
 def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
-    """Carry out a plan. Nothing is changed if the plan would shrink a topic.
+    """Carry out a plan and return when the broker shows the outcome. Nothing is changed if it would shrink a topic.
 
     Raises
     ------
@@ -140,6 +140,7 @@ def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
         if grown:
             admin.create_partitions(grown)
         alter(admin, [change for change in changes if change.action == "alter"])
+        await_outcome(admin, changes)
     except KafkaError as error:
         raise TopicsRefused(f"the broker refused a change: {error}") from error
 
@@ -182,6 +183,25 @@ def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     for topic, answer in admin.alter_configs(resources)["topic"].items():
         if answer != "OK":
             raise TopicsRefused(f"topic {topic} was not altered: {answer}")
+
+
+def await_outcome(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
+    """Return when the broker shows every change: it answers a request before all of it has learned of it."""
+    wanted = [TopicSpec(name=change.topic, configs=change.after) for change in changes]
+    deadline = time.monotonic() + REQUEST_S
+    while True:
+        there = actual(admin, wanted)
+        late = [c.topic for c in changes if not is_visible(c, there.get(c.topic))]
+        if not late:
+            return
+        if time.monotonic() >= deadline:
+            raise ServiceUnavailable(f"the broker took changes and does not show them after {REQUEST_S:g} s: {late}")
+        time.sleep(0.05)
+
+
+def is_visible(change: Change, topic: TopicSpec | None) -> bool:
+    """Return whether a topic is as a change was to leave it."""
+    return topic is not None and change.after.items() <= {**topic.configs, "partitions": str(topic.partitions)}.items()
 
 
 def describe(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[TopicState]:

@@ -1,0 +1,181 @@
+"""What happens to the local services on bad days. Kafka alone stands for both where one JVM is enough."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from dart_streams.bus import admin
+from dart_streams.config import Bus, Config, Run, Services, Store
+from dart_streams.services import local
+from dart_streams.services.daemon import Home
+from dart_streams.services.jars import SHARED_JARS
+from dart_streams.services.kafka import Kafka
+from dart_streams.services.local import Running, bring_up
+from dart_streams.services.ports import free_port, speaks_cql, speaks_kafka
+from dart_streams.services.private import OWNER, private_services
+
+COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
+    """Services of this module's own that a test may mistreat."""
+    config = Config(
+        bus=Bus(servers=f"127.0.0.1:{free_port()}", prefix="bad-days."),
+        store=Store(port=free_port()),
+        run=Run(state_dir=str(tmp_path_factory.mktemp("state"))),
+        services=Services(ready_s=90),
+    )
+    yield config
+    local.down(config, wipe=True)
+
+
+@pytest.fixture
+def file(config: Config, tmp_path: Path) -> Path:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        f'run.state_dir = "{config.run.state_dir}"\nbus.servers = "{config.bus.servers}"\n'
+        f"store.port = {config.store.port}\nservices.ready_s = 90\n"
+    )
+    return file
+
+
+def kafka_home(config: Config) -> Home:
+    return Home(local.folder_of(config) / "kafka")
+
+
+def bring_kafka_up(config: Config) -> Running:
+    kafka = Kafka(config.bus, config.services)
+    return bring_up(kafka, kafka_home(config), config.services.ready_s, lambda text: None, SHARED_JARS)
+
+
+def command(verb: str, file: Path, *options: str) -> subprocess.Popen[str]:
+    arguments = [*COMMAND, verb, "--config", str(file), *options]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def pids(output: str) -> dict[str, int]:
+    return {row["name"]: row["pid"] for row in json.loads(output)}
+
+
+def await_death(process: psutil.Process) -> None:
+    psutil.wait_procs([process], timeout=10)
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_two_commands_at_once_start_one_of_each_and_a_third_changes_nothing(config: Config, file: Path):
+    both = [command("up", file, "--json") for _ in range(2)]
+    outputs = [process.communicate(timeout=200) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert pids(outputs[0][0]) == pids(outputs[1][0])
+    assert speaks_kafka("127.0.0.1", int(config.bus.servers.rpartition(":")[2]))
+    assert speaks_cql("127.0.0.1", config.store.port)
+    again = local.up(config)
+    assert [running.started for running in again] == [False, False]
+    assert {running.name: running.pid for running in again} == pids(outputs[0][0])
+
+
+def test_a_killed_broker_is_started_again_with_its_topics(config: Config):
+    first = bring_kafka_up(config)
+    admin.apply_all(config.bus)
+    process = psutil.Process(first.pid)
+    process.kill()
+    await_death(process)
+    second = bring_kafka_up(config)
+    assert second.started
+    assert second.pid != first.pid
+    assert admin.apply_all(config.bus) == []
+
+
+def test_a_killed_database_is_started_again_even_if_its_old_storage_port_is_taken(config: Config):
+    first = {running.name: running.pid for running in local.up(config)}
+    process = psutil.Process(first["cassandra"])
+    process.kill()
+    await_death(process)
+    noted = local.folder_of(config) / "cassandra" / "storage_port"
+    noted.write_text(config.bus.servers.rpartition(":")[2])
+    second = {running.name: running for running in local.up(config)}
+    assert second["cassandra"].started
+    assert not second["kafka"].started
+
+
+def test_a_lost_pid_file_does_not_lose_the_broker(config: Config):
+    first = bring_kafka_up(config)
+    kafka_home(config).pid_file.write_bytes(b"\x00garbage")
+    again = bring_kafka_up(config)
+    assert not again.started
+    assert again.pid == first.pid
+
+
+def test_a_broker_that_hangs_is_ended_and_replaced(config: Config):
+    first = bring_kafka_up(config)
+    os.kill(first.pid, signal.SIGSTOP)
+    impatient = Kafka(config.bus, config.services)
+    said: list[str] = []
+    assert local.leftover(impatient, kafka_home(config), 0.0, said.append) is None
+    assert f"Kafka: pid {first.pid} does not answer, ending it" in said
+    assert bring_kafka_up(config).pid != first.pid
+
+
+def test_a_service_that_a_killed_command_left_starting_is_adopted(config: Config, file: Path):
+    local.down(config)
+    killed = command("up", file)
+    deadline = time.monotonic() + 60
+    while (found := kafka_home(config).find()) is None:
+        assert time.monotonic() < deadline
+        assert killed.poll() is None
+        time.sleep(0.05)
+    killed.kill()
+    killed.communicate()
+    running = bring_kafka_up(config)
+    assert running.pid == found[0].pid
+    assert not running.started
+
+
+def test_down_stops_both_and_a_second_down_finds_nothing(config: Config, file: Path):
+    local.up(config)
+    first = command("down", file)
+    assert first.wait(timeout=60) == 0
+    assert kafka_home(config).find() is None
+    assert not speaks_cql("127.0.0.1", config.store.port)
+    second = command("down", file)
+    _, said = second.communicate(timeout=60)
+    assert (second.returncode, said.strip()) == (0, "nothing was running")
+
+
+def test_a_service_that_can_not_start_is_reported_with_the_end_of_its_log(config: Config, file: Path):
+    meta = kafka_home(config).data / "meta.properties"
+    local.down(config, wipe=True)
+    meta.parent.mkdir(parents=True)
+    meta.write_text("version=1\nnode.id=77\ncluster.id=x\n")
+    failed = command("up", file)
+    _, said = failed.communicate(timeout=120)
+    assert failed.returncode == 3
+    assert "error: Kafka ended while it started" in said
+    assert "node" in said.rpartition("ends with")[2].lower()
+    assert kafka_home(config).find() is None
+    local.down(config, wipe=True)
+
+
+def test_services_whose_owner_was_killed_are_swept_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("DART_TEST_SERVICES", raising=False)
+    homes = tmp_path / "private"
+    orphaned = msgspec.structs.replace(
+        Config(), bus=Bus(servers=f"127.0.0.1:{free_port()}"), run=Run(state_dir=str(homes / "1"))
+    )
+    orphan = psutil.Process(bring_kafka_up(orphaned).pid)
+    (homes / "1" / OWNER).touch()
+    with private_services(homes) as mine:
+        await_death(orphan)
+        assert [path.name for path in homes.iterdir()] == [str(os.getpid())]
+        assert speaks_kafka("127.0.0.1", int(mine.bus.servers.rpartition(":")[2]))
+    assert list(homes.iterdir()) == []

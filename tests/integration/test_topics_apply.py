@@ -1,0 +1,116 @@
+"""Topics as code against a real broker."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import topics
+from dart_streams.bus import admin
+from dart_streams.bus.admin import TopicsRefused
+from dart_streams.bus.topology import TopicSpec, declared
+
+COMMAND = [sys.executable, "-m", "dart_streams.cli.main", "topics"]
+
+
+def names_of(bus: Any) -> set[str]:
+    return {spec.name for spec in declared(bus)}
+
+
+def run(config: Any, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    file = folder / "c.toml"
+    file.write_text(f'bus.servers = "{config.bus.servers}"\nbus.prefix = "{config.bus.prefix}"\n')
+    command = [*COMMAND, *arguments, "--config", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_every_declared_topic_is_made_and_a_second_apply_changes_nothing(services):
+    bus = services.config().bus
+    with admin.connect(bus) as client:
+        assert {state.topic for state in admin.describe(client, declared(bus))} == names_of(bus)
+        assert admin.plan_against(client, declared(bus)) == []
+    assert admin.apply_all(bus) == []
+
+
+def test_a_topic_is_brought_back_to_what_is_declared(services):
+    bus = services.config().bus
+    name = bus.prefix + topics.observations.TOPIC.name
+    with admin.connect(bus) as client:
+        drifted = TopicSpec(name=name, partitions=4, configs={"retention.ms": "1000", "cleanup.policy": "compact"})
+        admin.apply(client, admin.plan_against(client, [drifted]))
+    (change,) = admin.apply_all(bus)
+    assert change.before == {"cleanup.policy": "compact", "retention.ms": "1000"}
+    with admin.connect(bus) as client:
+        assert admin.plan_against(client, declared(bus)) == []
+
+
+def test_partitions_are_added_and_never_taken_away(services):
+    bus = services.config().bus
+    name = bus.prefix + "extra"
+    admin.apply_all(bus, [TopicSpec(name=name, partitions=1)])
+    (change,) = admin.apply_all(bus, [TopicSpec(name=name, partitions=3)])
+    assert (change.action, change.after) == ("add partitions", {"partitions": "3"})
+    with pytest.raises(TopicsRefused, match=f"{name} has 3, declared 2"):
+        admin.apply_all(bus, [TopicSpec(name=name, partitions=2)])
+
+
+def test_a_plan_that_would_shrink_changes_nothing_at_all(services):
+    bus = services.config().bus
+    shrunk, fresh = TopicSpec(name=bus.prefix + "rollout-orders", partitions=1), TopicSpec(name=bus.prefix + "fresh")
+    with pytest.raises(TopicsRefused):
+        admin.apply_all(bus, [shrunk, fresh])
+    with admin.connect(bus) as client:
+        assert admin.actual(client, [fresh]) == {}
+
+
+def test_what_the_broker_refuses_is_an_error_that_names_the_topic(services):
+    bus = services.config().bus
+    name = bus.prefix + "extra"
+    with pytest.raises(TopicsRefused, match=f"{name} was not created"):
+        admin.apply_all(bus, [TopicSpec(name=name, configs={"retention.ms": "soon"})])
+    admin.apply_all(bus, [TopicSpec(name=name, configs={"retention.ms": "1000"})])
+    with pytest.raises(TopicsRefused, match=f"{name} was not altered"):
+        admin.apply_all(bus, [TopicSpec(name=name, configs={"retention.ms": "soon"})])
+
+
+def test_two_at_once_both_succeed(services, tmp_path: Path):
+    config = services.config()
+    with admin.connect(config.bus) as client:
+        client.delete_topics(sorted(names_of(config.bus)))
+    file = tmp_path / "c.toml"
+    file.write_text(f'bus.servers = "{config.bus.servers}"\nbus.prefix = "{config.bus.prefix}"\n')
+    both = [
+        subprocess.Popen([*COMMAND, "apply", "--config", str(file)], stderr=subprocess.PIPE, text=True) for _ in "12"
+    ]
+    said = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert admin.apply_all(config.bus) == []
+
+
+def test_the_command_shows_the_plan_and_then_nothing_left_to_do(services, tmp_path: Path):
+    config = services.config()
+    with admin.connect(config.bus) as client:
+        client.delete_topics([config.bus.prefix + "curated"])
+    planned = json.loads(run(config, tmp_path, "plan", "--json").stdout)
+    assert [(change["topic"], change["action"]) for change in planned] == [(config.bus.prefix + "curated", "create")]
+    applied = run(config, tmp_path, "apply", "--json")
+    assert json.loads(applied.stdout) == planned
+    assert applied.stderr.strip() == "1 changes applied"
+    assert run(config, tmp_path, "apply").stdout.strip() == "all topics are as declared"
+    described = json.loads(run(config, tmp_path, "describe", "--json").stdout)
+    assert {row["topic"] for row in described} == names_of(config.bus)
+    assert all(row["records"] == [0] * row["partitions"] for row in described)
+
+
+def test_without_a_broker_the_command_waits_says_so_and_ends_with_3(tmp_path: Path):
+    file = tmp_path / "c.toml"
+    file.write_text('bus.servers = "127.0.0.1:1"\nbus.wait_s = 1\n')
+    command = [*COMMAND, "apply", "--config", str(file), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "waiting for the broker" in done.stderr
+    assert "error: no Kafka broker at 127.0.0.1:1 after 1 s" in done.stderr
