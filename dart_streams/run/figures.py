@@ -128,26 +128,34 @@ def utilisation(materials: Materials) -> float | None:
 
 
 def staleness(materials: Materials) -> dict[str, Any]:
-    """Return how many versions old trajectories were when trained on: the trainer's rows against ``trajectories``."""
+    """Return how many versions old trajectories were when trained on: the trainer's rows against ``curated``."""
     ages = [age for row in materials.trained for age in ages_of(materials, row)]
     return {"mean": rounded(mean(ages)), "max": max(ages, default=None)}
 
 
 def ages_of(materials: Materials, row: dict[str, Any]) -> list[int]:
-    """Return the age of each policy-made trajectory of an optimiser step: the version it trained less its oldest."""
-    versions = {t.trajectory_id: t.version_min for t in by_id(materials).values()}
-    known = [versions.get(identity) for identity in row["trajectory_ids"]]
-    return [max(0, trained_version(row) - version) for version in known if version is not None]
+    """Return the age of each trajectory of an optimiser step: the version it trained less the oldest that acted.
+
+    What the experience pool lent is old on purpose and does not count.
+    """
+    known = online_versions(materials)
+    versions = [known[identity] for identity in row["trajectory_ids"] if identity in known]
+    return [max(0, trained_version(row) - version) for version in versions]
+
+
+def online_versions(materials: Materials) -> dict[str, int]:
+    """Return the oldest version that acted in each curated trajectory but those from the pool, from ``curated``."""
+    return {
+        member.trajectory_id: member.version_min
+        for group, _ in materials.progress.groups.values()
+        for member in group.members
+        if member.source == "online" and member.version_min is not None
+    }
 
 
 def trained_version(row: dict[str, Any]) -> int:
     """Return the version whose weights an optimiser step started from: the row has the one that it made."""
     return int(row["version"]) - 1
-
-
-def by_id(materials: Materials) -> dict[str, Any]:
-    """Return finished trajectories by their own id."""
-    return {trajectory.trajectory_id: trajectory for trajectory in materials.progress.finished.values()}
 
 
 def switch_pauses(materials: Materials) -> dict[str, Any]:

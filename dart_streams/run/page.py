@@ -1,5 +1,6 @@
 """The report as one self-contained page: the template filled in with figures, plots and sample episodes."""
 
+import re
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
@@ -23,7 +24,7 @@ def render(
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"share": share, "figure": figure, "signed": signed}
+    environment.filters |= {"share": share, "figure": figure, "signed": signed, "brief": brief}
     template = environment.from_string(resources.files("dart_streams.run").joinpath(TEMPLATE).read_text())
     phases = materials.journal.phases
     started = datetime.fromtimestamp(phases[0].started_ms / 1000, UTC) if phases else datetime.now(UTC)
@@ -34,6 +35,7 @@ def render(
         report=report,
         minutes=materials.circle_s / 60,
         cards=cards(report),
+        ranked=ranked(report["per_task"]),
         plots=drawn(materials, report),
         samples=samples,
         settings=tomli_w.dumps(folder.settings()),
@@ -57,7 +59,7 @@ def drawn(materials: Materials, report: dict[str, Any]) -> dict[str, Markup]:
         "phases": plots.phases(materials),
         "steps": plots.shares("One environment step, mean", {k: v for k, v in steps.items() if v}, " ms"),
         "slots": plots.shares("Slot time in training", slots, " %"),
-        "cpu": plots.shares("CPU seconds in training, by process", cpu, " s"),
+        "cpu": plots.shares("CPU seconds in training, by process", cpu, " s", 9.6),
     }
     # The text is SVG that this program drew.
     return {name: Markup(svg or "") for name, svg in made.items()}
@@ -88,6 +90,17 @@ def cards(report: dict[str, Any]) -> list[tuple[str, str, str]]:
         (share(report["trainer"]["idle_share"]), "trainer idle", "of training time, waiting for groups"),
         (str(report["lost"]), "lost orders", f"{report['requests']['timed_out']} requests timed out"),
     ]
+
+
+def ranked(per_task: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the pages, those with the highest success first, as the plot has them."""
+    return sorted(per_task.items(), key=lambda item: -((item[1]["after"] or {}).get("rate") or 0.0))
+
+
+def brief(action: str) -> str:
+    """Shorten an action's text for a caption."""
+    text = re.sub(r"(start_box|end_box|content|key|direction)=", "", action.removeprefix("Action:").strip())
+    return re.sub(r"'\((\d+), ?(\d+)\)'", r"\1,\2", text)
 
 
 def share(value: float | None) -> str:

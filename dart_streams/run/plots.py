@@ -120,7 +120,7 @@ def success(materials: Materials, before: Result | None, after: Result | None) -
         dots = [(t, reward / count) for t, (reward, count) in zip(times, pairs, strict=True) if count]
         axes.scatter([t for t, _ in dots], [rate for _, rate in dots], s=9, color=BLUE, alpha=0.25, linewidths=0)
         axes.plot(times, [float("nan") if v is None else v for v in rolling(pairs)], color=BLUE, lw=2.2)
-        axes.text(times[len(times) // 2], 0.02, "training episodes, sampled", color=BLUE, ha="center", va="bottom")
+        axes.text(times[0], 0.93, "training episodes, sampled", color=BLUE)
         last = minutes(materials, materials.circle.ended_ms or 0)
         margin = max(0.25, last * 0.035)
         for result, at, colour, name in ((before, -margin, MUTED, "before"), (after, last + margin, GREEN, "after")):
@@ -211,7 +211,7 @@ def pauses(materials: Materials) -> str | None:
         versions, values = [s.version for s in switches], [s.pause_ms for s in switches]
         axes.vlines(versions, 0, values, color=VIOLET, lw=1.2, alpha=0.5)
         axes.scatter(versions, values, s=16, color=VIOLET)
-        axes.set(ylim=(0, max(values) * 1.15), xlabel="weight version", ylabel="pause, ms")
+        axes.set(ylim=(0, max(1.0, *values) * 1.15), xlabel="weight version", ylabel="pause, ms")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return made.svg
 
@@ -284,13 +284,13 @@ def phases(materials: Materials) -> str | None:
     return made.svg
 
 
-def shares(title: str, parts: dict[str, float], unit: str) -> str | None:
+def shares(title: str, parts: dict[str, float], unit: str, width: float = 4.7) -> str | None:
     """Draw one stacked bar of what a whole is made of."""
     whole = sum(parts.values())
     if not whole:
         return None
     colours = [BLUE, AMBER, VIOLET, GREEN, TEAL, RED, GREY, "#5b6270", "#c98bdb"]
-    with drawing(4.7, 1.25) as made:
+    with drawing(width, 1.25) as made:
         axes, left = made.axes[0], 0.0
         for (name, value), colour in zip(parts.items(), colours, strict=False):
             axes.barh(0, value, left=left, color=colour, height=0.5, label=f"{name} {value:,.3g}{unit}")
@@ -298,5 +298,12 @@ def shares(title: str, parts: dict[str, float], unit: str) -> str | None:
         axes.set_axis_off()
         axes.set_xlim(0, whole)
         axes.set_title(title, loc="left", fontsize=10)
-        axes.legend(loc="upper left", bbox_to_anchor=(0, 0.12), ncols=4, fontsize=8, handlelength=0.8, columnspacing=1)
+        axes.legend(
+            loc="upper left",
+            bbox_to_anchor=(0, 0.12),
+            ncols=4 if width < 6 else 8,
+            fontsize=8,
+            handlelength=0.8,
+            columnspacing=1,
+        )
     return made.svg

@@ -12,7 +12,7 @@ from dart_streams.store import MissingBlob, SyncStore
 from topics.observations import Observation
 from topics.values import BlobRef
 
-SCREENS = 7
+SCREENS = 8
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from dart_streams.run.progress import Place, Progress, SeenEnd, SeenObservation,
 from dart_streams.run.samples import Point, Sample, Shot, choose
 from dart_streams.tasks import Page, TaskSet
 from dart_streams.telemetry.readings import Readings
+from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 from topics.values import Sampling
@@ -41,6 +42,22 @@ CONTRACT = {
     "trajectories",
     "wall_s",
 }
+
+
+def group_of(group_id, trajectories):
+    members = [
+        Member(
+            trajectory_id=t.trajectory_id,
+            reward=t.reward,
+            advantage=0.0,
+            selected=[0],
+            source="online",
+            version_min=t.version_min,
+            version_max=t.version_max,
+        )
+        for t in trajectories
+    ]
+    return CuratedGroup(group_id=group_id, task_id="t", members=members, mean=0.5, std=0.5)
 
 
 class MadeUpRun:
@@ -122,6 +139,7 @@ class MadeUpRun:
         for version in range(1, 41):
             at = START + version * LENGTH // 41
             near = [t for t in ids if t.finished_ms < at][-40:]
+            self.record("curated", at - 100, group_of(f"g{version}", near))
             self.trained.append(
                 {
                     "train_step": version,
@@ -237,6 +255,7 @@ def test_the_report_has_every_figure_of_the_contract(run):
     assert report["wall_s"]["circle"] == 540
     assert report["cpu_s"]["rollout-0"] == pytest.approx(539)
     assert report["lost"] == 0
+    assert report["staleness"]["max"] >= 1
 
 
 def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
