@@ -131,7 +131,7 @@ def apply_schema(session: Session, keyspace: str) -> None:
     """Create what is missing. A complete schema costs no round trip."""
     statements = schema(keyspace)
     existing = session.cluster.metadata.keyspaces.get(keyspace)
-    if existing is not None and len(existing.tables) >= len(statements) - 1:
+    if existing is not None and all(table in existing.tables for table in map(table_of, statements) if table):
         return
     for statement in statements:
         session.execute(statement, timeout=30.0)
@@ -143,6 +143,12 @@ def schema(keyspace: str) -> list[str]:
     lines = [line for line in text.splitlines() if not line.startswith("--")]
     filled = string.Template("\n".join(lines)).substitute(keyspace=keyspace, replication=REPLICATION)
     return [statement.strip() for statement in filled.split(";") if statement.strip()]
+
+
+def table_of(statement: str) -> str:
+    """Return the name of the table that a statement creates; empty if it creates none."""
+    found = re.match(r"CREATE TABLE IF NOT EXISTS \w+\.(\w+)", statement)
+    return found[1] if found else ""
 
 
 def reason(error: BaseException) -> str:

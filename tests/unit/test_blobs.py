@@ -66,3 +66,8 @@ def test_every_statement_of_the_schema_is_in_the_keyspace_and_may_be_applied_aga
 def test_a_keyspace_that_is_no_name_is_refused_before_anything_is_sent(keyspace):
     with pytest.raises(ConfigError, match=r"store\.keyspace"):
         sessions.connect(Store(keyspace=keyspace))
+
+
+def test_the_tables_that_a_start_looks_for_are_those_of_the_schema():
+    tables = [sessions.table_of(statement) for statement in sessions.schema("somewhere")]
+    assert tables == ["", "blobs", "steps", "trajectories", "trajectories_by_task", "trained", "epochs"]

@@ -27,6 +27,8 @@ log = structlog.get_logger()
 GROUP = "env"
 COMMIT_S = 0.5
 POLL_SLACK_S = 60.0
+SESSION_MS = 10_000
+"""A host silent for so long is taken for dead, and its orders are delivered to another."""
 
 
 class Taken:
@@ -50,7 +52,11 @@ class Intake(ConsumerRebalanceListener):
         # All slots may be busy for as long as the longest episode, without a poll.
         poll_s = 2 * config.env.episode_timeout_s + POLL_SLACK_S
         self.records: AIOKafkaConsumer = consumer(
-            config.bus, group=GROUP, client_id=worker_id, max_poll_interval_ms=int(max(poll_s, 600) * 1000)
+            config.bus,
+            group=GROUP,
+            client_id=worker_id,
+            max_poll_interval_ms=int(max(poll_s, 600) * 1000),
+            session_timeout_ms=SESSION_MS,
         )
 
     async def __aenter__(self) -> Self:

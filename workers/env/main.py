@@ -49,9 +49,9 @@ def run(config: Config, worker_id: str) -> int:
         setup.stop()
 
 
-async def live(config: Config, worker_id: str) -> int:
-    """Connect, play until told to stop, drain."""
-    stop = stop_on_signals()
+async def live(config: Config, worker_id: str, stop: asyncio.Event | None = None) -> int:
+    """Connect, play until told to stop (by signals, if no event is given), drain."""
+    stop = stop or stop_on_signals()
     async with contextlib.AsyncExitStack() as open_parts:
         slots = await unless(stop, connect(config, worker_id, open_parts))
         if slots is None:

@@ -50,9 +50,9 @@ def run(config: Config, worker_id: str) -> int:
         setup.stop()
 
 
-async def live(config: Config, worker_id: str) -> int:
-    """Connect, record until told to stop."""
-    stop = stop_on_signals()
+async def live(config: Config, worker_id: str, stop: asyncio.Event | None = None) -> int:
+    """Connect, record until told to stop (by signals, if no event is given)."""
+    stop = stop or stop_on_signals()
     async with contextlib.AsyncExitStack() as open_parts:
         recorder = await unless(stop, connect(config, worker_id, open_parts))
         if recorder is not None:

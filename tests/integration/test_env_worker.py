@@ -1,0 +1,458 @@
+"""The environment worker on a real broker and database, with the simulated environment and scripted answers."""
+
+import asyncio
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+import zlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import tomli_w
+from aiokafka import TopicPartition
+from kafka import KafkaAdminClient
+
+from dart_streams.bus import dead_letters
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.codec import header
+from dart_streams.config import Config
+from dart_streams.services.ports import free_port
+from dart_streams.store import SyncStore, connect
+from topics import Topic, action_requests, actions, observations, rollout_orders
+from topics.action_requests import ActionRequest
+from topics.actions import Action
+from topics.observations import Observation
+from topics.rollout_orders import RolloutOrder
+from topics.values import Sampling, Segment
+from workers.env.main import live
+
+BOUND_S = 60.0
+TASKS = """
+[[pages]]
+environment = "simulated"
+page = "box"
+max_steps = 6
+train_seeds = [0, 50]
+heldout_seeds = [50, 60]
+
+[[pages]]
+environment = "simulated"
+page = "steps-3"
+max_steps = 6
+train_seeds = [0, 50]
+heldout_seeds = [50, 60]
+"""
+QUICK = {"reset_ms": 1, "step_ms": 1, "evaluate_ms": 1}
+POINT = re.compile(r"\((\d+),(\d+)\)")
+
+Answer = Callable[[ActionRequest], str | None]
+
+
+def solve(request: ActionRequest) -> str:
+    """Click where the instruction says."""
+    x, y = POINT.findall(" ".join(turn.text or "" for turn in request.turns))[0]
+    return f"Action: click(start_box='({x},{y})')"
+
+
+def number_of(request: ActionRequest) -> int:
+    """The order's number: its sampling travels with each of its requests."""
+    return request.sampling.max_tokens - 1
+
+
+def order(number: int, task: str = "simulated/box#0", **fields) -> RolloutOrder:
+    values = {
+        "order_id": f"o{number}",
+        "group_id": "g",
+        "group_size": 1,
+        "sample": 0,
+        "attempt": 0,
+        "task_id": task,
+        "max_steps": 6,
+        "purpose": "train",
+        "sampling": Sampling(max_tokens=number + 1),
+        "after_version": 0,
+    }
+    return RolloutOrder(**(values | fields))
+
+
+class World:
+    """The rest of the circle: it orders, answers requests, and watches what is told."""
+
+    def __init__(self, config: Config, answer: Answer) -> None:
+        self.config = config
+        self.answer = answer
+        self.publisher = Publisher(config.bus, "world")
+        self.requests: list[ActionRequest] = []
+        self.told: defaultdict[str, list[Observation]] = defaultdict(list)
+        self.news = asyncio.Condition()
+
+    @property
+    def ended(self) -> dict[str, list[Observation]]:
+        """The last observations of ended trajectories, by order."""
+        ends: defaultdict[str, list[Observation]] = defaultdict(list)
+        for trajectory in self.told.values():
+            if trajectory[-1].end is not None:
+                ends[trajectory[-1].order.order_id].append(trajectory[-1])
+        return ends
+
+    def outcome(self, number: int) -> str:
+        return "/".join(last.end.kind for last in self.ended[f"o{number}"])
+
+    async def order(self, *orders: RolloutOrder) -> None:
+        for one in orders:
+            await self.publisher.publish(rollout_orders.TOPIC, one)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(BOUND_S), self.news:
+            await self.news.wait_for(condition)
+
+    async def serve(self) -> None:
+        async for topic, event in self.read(action_requests.TOPIC, observations.TOPIC):
+            if topic is observations.TOPIC:
+                self.told[event.trajectory_id].append(event)
+            else:
+                self.requests.append(event)
+                await self.reply(event)
+            async with self.news:
+                self.news.notify_all()
+
+    async def read(self, *topics: Topic) -> AsyncIterator[tuple[Topic, msgspec.Struct]]:
+        records = consumer(self.config.bus, *topics, group=f"world-{uuid.uuid4().hex}", client_id="world")
+        await start_within(records, self.config.bus)
+        try:
+            async for record in records:
+                topic = next(t for t in topics if record.topic == self.config.bus.prefix + t.name)
+                yield topic, event_of(topic, record)
+        finally:
+            await records.stop()
+
+    async def reply(self, request: ActionRequest) -> None:
+        text = self.answer(request)
+        if text is None:
+            return
+        action = Action(
+            request_id=request.request_id,
+            trajectory_id=request.trajectory_id,
+            step=request.step,
+            text=text,
+            tokens=[1, 2],
+            logprobs=[-0.1, -0.2],
+            entropies=[0.3, 0.4],
+            versions=[Segment(version=0, start=0, end=2)],
+            prompt_tokens=3,
+            prompt_sha="p",
+            worker_id="world",
+            queue_ms=0.0,
+            generate_ms=0.0,
+        )
+        await self.publisher.publish(actions.TOPIC, action, partition=request.reply_partition)
+
+
+@contextlib.asynccontextmanager
+async def serving(world: World) -> AsyncIterator[World]:
+    async with world.publisher:
+        task = asyncio.create_task(world.serve())
+        try:
+            yield world
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def world_of(config: Config, answer: Answer = solve) -> contextlib.AbstractAsyncContextManager[World]:
+    return serving(World(config, answer))
+
+
+@contextlib.asynccontextmanager
+async def worker(config: Config, name: str = "env-0") -> AsyncIterator[asyncio.Task[int]]:
+    """An environment worker in this process; its failure fails the test, and it must drain at the end."""
+    stop = asyncio.Event()
+    living = asyncio.create_task(live(config, name, stop))
+    try:
+        yield living
+    finally:
+        stop.set()
+        async with asyncio.timeout(config.run.drain_s + 20):
+            assert await living == 0
+
+
+@pytest.fixture
+def configure(services, tmp_path: Path) -> Callable[..., Config]:
+    (tmp_path / "tasks.toml").write_text(TASKS)
+
+    def config(**env) -> Config:
+        simulated = QUICK | env.pop("simulated", {})
+        table = {"backend": "simulated", "slots": 4, "simulated": simulated} | env
+        return services.config(
+            env=table, tasks={"file": str(tmp_path / "tasks.toml")}, run={"drain_s": 6, "state_dir": str(tmp_path)}
+        )
+
+    return config
+
+
+@contextlib.contextmanager
+def process(config: Config, folder: Path, name: str = "env-0"):
+    """An environment worker as a process of its own; killed at the end if it is still there."""
+    file = folder / f"{name}.toml"
+    file.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+    program = Path(sys.executable).parent / "dart-streams"
+    command = [str(program), "worker", "env", "--config", str(file), "--id", name]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def without_nulls(value):
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+async def end_of(running: subprocess.Popen) -> int:
+    return await asyncio.to_thread(running.wait, BOUND_S)
+
+
+def committed(config: Config) -> dict[int, int]:
+    admin = KafkaAdminClient(bootstrap_servers=config.bus.servers)
+    offsets = admin.list_group_offsets({f"{config.bus.prefix}env": None})[f"{config.bus.prefix}env"]
+    admin.close()
+    return {place.partition: offset.offset for place, offset in offsets.items()}
+
+
+async def test_an_ordered_episode_is_told_step_by_step_with_screenshots_that_are_there(configure):
+    config = configure()
+    async with world_of(config) as world, worker(config):
+        await world.order(order(0), order(1, "simulated/steps-3#4"))
+        await world.until(lambda: len(world.ended) == 2)
+    assert [world.outcome(n) for n in (0, 1)] == ["success", "success"]
+    [first], [second] = world.ended["o0"], world.ended["o1"]
+    assert (first.step, second.step, second.end.reward) == (1, 3, 1.0)
+    session = connect(config.store)
+    store = SyncStore(session, config.bus.run, 1)
+    for trajectory in world.told.values():
+        assert [observation.step for observation in trajectory] == list(range(len(trajectory)))
+        assert len({observation.order for observation in trajectory}) == 1
+        for observation in trajectory:
+            assert store.get_blob(observation.screenshot).startswith(b"\x89PNG")
+        for number, observation in enumerate(trajectory[1:]):
+            assert observation.taken.request_id == f"{observation.trajectory_id}/{number}/0"
+            assert observation.taken.action == observation.taken.text
+            assert observation.taken.tokens == [1, 2]
+    session.cluster.shutdown()
+
+
+async def test_every_way_in_which_a_policy_can_end_an_episode(configure):
+    config = configure(loop_limit=3)
+    answers = {
+        0: "I am a teapot",
+        1: "Action: call_user()",
+        2: "Action: finished(content='')",
+        3: "Action: wait()",
+        4: "Action: click(start_box='(0,0)')",
+    }
+    cut = order(5, "simulated/steps-3#5", max_steps=2)
+    world = World(config, lambda request: answers.get(number_of(request)) or solve(request))
+    async with serving(world), worker(config):
+        await world.order(*(order(n) for n in answers), cut)
+        await world.until(lambda: len(world.ended) == 6)
+    ends = {n: world.ended[f"o{n}"][0] for n in range(6)}
+    assert {n: (last.end.kind, last.end.reward) for n, last in ends.items()} == {
+        0: ("invalid_action", 0.0),
+        1: ("failure", 0.0),
+        2: ("failure", 0.0),
+        3: ("failure", 0.0),
+        4: ("failure", 0.0),
+        5: ("truncated", 0.0),
+    }
+    assert (ends[1].end.reason, ends[3].end.reason, ends[5].end.reason) == ("call_user", "loop", "step limit")
+    assert (ends[0].taken.text, ends[0].taken.action, ends[3].step) == ("I am a teapot", None, 3)
+
+
+async def test_a_demonstration_is_played_by_the_oracle_without_a_request(configure):
+    config = configure()
+    async with world_of(config) as world, worker(config):
+        await world.order(order(0, "simulated/steps-3#1", purpose="demonstration"))
+        await world.until(lambda: len(world.ended) == 1)
+    assert (world.outcome(0), world.requests) == ("success", [])
+    [trajectory] = world.told.values()
+    x, y = POINT.findall(trajectory[0].instruction)[0]
+    for number, observation in enumerate(trajectory[1:]):
+        assert observation.taken.request_id == f"{observation.trajectory_id}/{number}/0"
+        assert observation.taken.text == f"Action: click(start_box='({x},{y})')"
+        assert observation.taken.tokens == []
+
+
+async def test_no_reply_is_asked_for_again_and_is_at_last_a_policy_error(configure):
+    config = configure(request_timeout_s=0.3, request_attempts=2)
+
+    def answer(request: ActionRequest) -> str | None:
+        silent = number_of(request) == 0 or request.request_id.endswith("/0/0")
+        return None if silent else solve(request)
+
+    async with world_of(config, answer) as world, worker(config):
+        await world.order(order(0), order(1))
+        await world.until(lambda: len(world.ended) == 2)
+    assert (world.outcome(0), world.outcome(1)) == ("policy_error", "success")
+    last, answered = world.ended["o0"][0], world.ended["o1"][0]
+    assert (last.end.reward, last.taken) == (None, None)
+    assert answered.taken.request_id == f"{answered.trajectory_id}/0/1"
+    asked = [r.request_id for r in world.requests if r.trajectory_id == last.trajectory_id]
+    assert asked == [f"{last.trajectory_id}/0/{attempt}" for attempt in (0, 1)]
+
+
+async def test_a_hanging_environment_ends_its_episode_only_and_the_slot_heals(configure):
+    config = configure(slots=1, call_timeout_s=0.1, simulated={"hang_rate": 0.5})
+    async with world_of(config) as world, worker(config):
+        await world.order(*(order(n) for n in range(20)))
+        await world.until(lambda: len(world.ended) == 20)
+    outcomes = {world.outcome(n) for n in range(20)}
+    assert outcomes == {"success", "env_error"}
+    assert all(ends[0].end.reward is None for ends in world.ended.values() if ends[0].end.kind == "env_error")
+
+
+async def test_an_episode_past_its_bound_is_cut(configure):
+    config = configure(episode_timeout_s=0.5)
+    async with world_of(config, lambda request: None) as world, worker(config):
+        await world.order(order(0))
+        await world.until(lambda: len(world.ended) == 1)
+    [last] = world.ended["o0"]
+    assert (last.end.kind, last.end.reward, last.end.reason) == ("truncated", 0.0, "straggler")
+
+
+async def test_orders_that_cannot_be_played_are_dead_letters_and_the_worker_goes_on(configure):
+    config = configure()
+    async with world_of(config) as world, worker(config):
+        await world.publisher.send(rollout_orders.TOPIC.name, b"k", b"{not json", [("schema", b"rollout-orders/1")])
+        await world.order(order(0, "simulated/no-such-page#1"), order(1))
+        await world.until(lambda: len(world.ended) == 2)
+        letters = await read_dead_letters(config, rollout_orders.TOPIC, 2)
+    assert world.outcome(1) == "success"
+    [refused] = world.ended["o0"]
+    assert (refused.end.kind, refused.step, refused.screenshot) == ("env_error", 0, None)
+    assert "no-such-page" in refused.end.reason
+    broken = next(letter for letter in letters if letter.key == b"k")
+    assert broken.value == b"{not json"
+    assert header(broken.headers, "schema") == b"rollout-orders/1"
+    assert b"not a rollout-orders/1" in header(broken.headers, dead_letters.ERROR)
+    assert sum(committed(config).values()) == 3
+
+
+async def read_dead_letters(config: Config, topic: Topic, count: int) -> list:
+    records = consumer(config.bus, group=None, client_id="letters")
+    await start_within(records, config.bus)
+    try:
+        records.assign([TopicPartition(config.bus.prefix + topic.name + dead_letters.SUFFIX, 0)])
+        await records.seek_to_beginning()
+        async with asyncio.timeout(BOUND_S):
+            return [await records.getone() for _ in range(count)]
+    finally:
+        await records.stop()
+
+
+async def test_two_hosts_share_the_orders_and_one_partition_of_replies(configure):
+    config = configure(slots=2)
+    first, second = "env-0", next(n for n in map("env-{}".format, range(1, 99)) if crc(n) == crc("env-0"))
+    async with world_of(config) as world, worker(config, first), worker(config, second):
+        await world.order(*(order(n, f"simulated/box#{n}") for n in range(24)))
+        await world.until(lambda: len(world.ended) == 24)
+    assert {r.reply_partition for r in world.requests} == {crc(first)}
+    assert {t[0].env_host for t in world.told.values()} == {first, second}
+    assert {world.outcome(n) for n in range(24)} == {"success"}
+
+
+def crc(name: str) -> int:
+    return zlib.crc32(name.encode()) % actions.TOPIC.partitions
+
+
+async def test_orders_of_a_host_that_is_killed_are_played_by_another(configure, tmp_path):
+    config = configure()
+    held = {"silent": True}
+    async with world_of(config, lambda request: None if held["silent"] else solve(request)) as world:
+        with process(config, tmp_path, "env-0") as first:
+            await world.order(*(order(n) for n in range(4)))
+            await world.until(lambda: len(world.requests) == 4)
+            first.kill()
+        held["silent"] = False
+        async with worker(config, "env-1"):
+            await world.until(lambda: len(world.ended) == 4)
+    assert {world.outcome(n) for n in range(4)} == {"success"}
+    assert {ends[0].env_host for ends in world.ended.values()} == {"env-1"}
+    assert sum(committed(config).values()) == 4
+
+
+async def test_sigterm_drains_what_does_not_end_in_time_is_cancelled_and_ordered_to_the_next(configure, tmp_path):
+    config = configure()
+    held = {"silent": True}
+
+    def answer(request: ActionRequest) -> str | None:
+        return None if held["silent"] and number_of(request) == 1 else solve(request)
+
+    async with world_of(config, answer) as world:
+        with process(config, tmp_path) as first:
+            await world.order(order(0), order(1))
+            await world.until(lambda: len(world.ended) == 1 and len(world.requests) == 2)
+            first.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            assert await end_of(first) == 0
+            assert time.monotonic() - began < config.run.drain_s
+        await world.until(lambda: len(world.ended) == 2)
+        assert (world.outcome(0), world.outcome(1)) == ("success", "cancelled")
+        held["silent"] = False
+        async with worker(config, "env-1"):
+            await world.until(lambda: len(world.ended["o1"]) == 2)
+    assert world.outcome(1) == "cancelled/success"
+    assert len(world.ended["o0"]) == 1
+
+
+async def test_an_order_under_way_is_not_started_again_when_another_host_joins_and_leaves(configure):
+    config = configure()
+    async with world_of(config, lambda request: None) as world, worker(config, "env-0"):
+        await world.order(*(order(n) for n in range(4)))
+        await world.until(lambda: len(world.requests) == 4)
+        async with worker(config, "env-1"):
+            await world.until(lambda: len(world.told) >= 5 or len(world.requests) >= 5)
+        world.answer = solve
+        for request in list(world.requests):
+            await world.reply(request)
+        await world.until(lambda: len(world.ended) == 4)
+    started = defaultdict(list)
+    for trajectory in world.told.values():
+        started[trajectory[0].env_host].append(trajectory[0].order.order_id)
+    assert sorted(started["env-0"]) == ["o0", "o1", "o2", "o3"]
+
+
+@pytest.mark.parametrize("service", ["broker", "database"])
+def test_a_service_that_is_not_up_is_waited_for_and_then_named(configure, tmp_path, service):
+    config = configure()
+    replace, nowhere = msgspec.structs.replace, free_port()
+    if service == "broker":
+        config = replace(config, bus=replace(config.bus, servers=f"127.0.0.1:{nowhere}", wait_s=1.0))
+    else:
+        config = replace(config, store=replace(config.store, port=nowhere, wait_s=1.0))
+    with process(config, tmp_path) as running:
+        _, errors = running.communicate(timeout=BOUND_S)
+    assert running.returncode == 3
+    assert f"waiting for the {service}" in errors
+    assert f"{nowhere}" in errors
+    assert "dart-streams up" in errors
+    assert "Traceback" not in errors
+
+
+def test_topics_that_were_not_applied_are_named(configure, tmp_path):
+    config = configure()
+    replace = msgspec.structs.replace
+    config = replace(config, bus=replace(config.bus, prefix="nothing.here.", wait_s=1.0))
+    with process(config, tmp_path) as running:
+        _, errors = running.communicate(timeout=BOUND_S)
+    assert running.returncode == 3
+    assert "nothing.here." in errors
+    assert "topics apply" in errors

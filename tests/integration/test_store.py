@@ -1,0 +1,221 @@
+"""The store on a real Cassandra."""
+
+import asyncio
+import os
+import socket
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from dart_streams.config import Store
+from dart_streams.errors import ServiceUnavailable
+from dart_streams.services.ports import free_port
+from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async
+from dart_streams.store.blobs import CHUNK_BYTES
+from topics.observations import End, Observation
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+from topics.values import BlobRef, Sampling
+
+
+@pytest.fixture(scope="module")
+def session(services):
+    session = connect(services.config().store)
+    yield session
+    session.cluster.shutdown()
+
+
+@pytest.fixture
+def run() -> str:
+    return uuid.uuid4().hex
+
+
+def observation(trajectory_id: str, step: int, end: End | None = None) -> Observation:
+    order = RolloutOrder(
+        order_id="o",
+        group_id="g",
+        group_size=1,
+        sample=0,
+        attempt=0,
+        task_id="simulated/box#1",
+        max_steps=5,
+        purpose="train",
+        sampling=Sampling(),
+        after_version=0,
+    )
+    return Observation(
+        trajectory_id=trajectory_id,
+        order=order,
+        step=step,
+        instruction="Click “it”.",
+        screenshot=None,
+        taken=None,
+        end=end,
+        env_host="env-0",
+        at_ms=1_700_000_000_000 + step,
+    )
+
+
+def trajectory(trajectory_id: str, finished_ms: int, task_id: str = "simulated/box#1") -> Trajectory:
+    return Trajectory(
+        trajectory_id=trajectory_id,
+        order_id="o",
+        group_id="g",
+        group_size=1,
+        attempt=0,
+        task_id=task_id,
+        purpose="train",
+        outcome="success",
+        reward=1.0,
+        steps=1,
+        step_entropies=[0.5],
+        version_min=0,
+        version_max=0,
+        started_ms=0,
+        finished_ms=finished_ms,
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, 6_000, CHUNK_BYTES, CHUNK_BYTES + 1, 3_000_000])
+async def test_a_screenshot_of_any_size_comes_back_as_it_was_to_every_reader(session, run, size):
+    data = os.urandom(size)
+    ref = await AsyncStore(session, run, 8).put_blob(data, "image/png", 3, 4)
+    assert (ref.size, ref.width, ref.height, ref.media_type) == (size, 3, 4, "image/png")
+    assert await AsyncStore(session, run, 8).get_blob(ref) == data
+    assert await asyncio.to_thread(SyncStore(session, run, 0).get_blob, ref) == data
+
+
+async def test_a_blob_that_nobody_wrote_is_missing_to_both_kinds_of_reader(session, run):
+    ref = BlobRef(sha256="0" * 64, size=5)
+    with pytest.raises(MissingBlob, match="not in the store"):
+        await AsyncStore(session, run, 1).get_blob(ref)
+    with pytest.raises(MissingBlob, match="not in the store"):
+        SyncStore(session, run, 1).get_blobs([ref])
+
+
+async def test_a_blob_of_which_a_chunk_is_missing_is_missing(session, run):
+    data = os.urandom(2 * CHUNK_BYTES)
+    ref = await AsyncStore(session, run, 1).put_blob(data, "image/png", 1, 1)
+    session.execute("DELETE FROM blobs WHERE sha256 = %s AND chunk = 1", (ref.sha256,))
+    with pytest.raises(MissingBlob, match=f"only {CHUNK_BYTES} bytes"):
+        await AsyncStore(session, run, 1).get_blob(ref)
+
+
+async def test_what_is_in_the_cache_is_neither_written_nor_read_again(session, run):
+    store = AsyncStore(session, run, 1)
+    ref = await store.put_blob(b"screen", "image/png", 1, 1)
+    session.execute("DELETE FROM blobs WHERE sha256 = %s", (ref.sha256,))
+    assert await store.put_blob(b"screen", "image/png", 1, 1) == ref
+    assert await store.get_blob(ref) == b"screen"
+    with pytest.raises(MissingBlob):
+        await AsyncStore(session, run, 1).get_blob(ref)
+
+
+async def test_many_blobs_are_read_at_once(session, run):
+    store = AsyncStore(session, run, 0)
+    datas = [os.urandom(100) for _ in range(300)]
+    refs = await asyncio.gather(*(store.put_blob(data, "image/png", 1, 1) for data in datas))
+    found = SyncStore(session, run, 1).get_blobs([*refs, *refs])
+    assert [found[ref.sha256] for ref in refs] == datas
+
+
+async def test_steps_come_back_in_order_and_a_repeated_write_changes_nothing(session, run):
+    store = AsyncStore(session, run, 1)
+    written = [observation("t", step) for step in range(30)]
+    await asyncio.gather(*(store.write_step(o) for o in [*reversed(written), *written]))
+    assert await store.steps("t") == written
+    assert SyncStore(session, run, 1).steps_many(["t", "unknown"]) == {"t": written, "unknown": []}
+
+
+async def test_runs_do_not_see_each_others_rows(session, run):
+    await AsyncStore(session, run, 1).write_step(observation("t", 0))
+    assert await AsyncStore(session, f"{run}-other", 1).steps("t") == []
+
+
+async def test_a_trajectory_is_found_by_its_id_and_by_its_task_the_oldest_first(session, run):
+    store = AsyncStore(session, run, 1)
+    late, early, other = trajectory("a", 20), trajectory("b", 10), trajectory("c", 5, "simulated/box#2")
+    for one in (late, early, other, late):
+        await store.write_trajectory(one)
+    assert await store.trajectory("a") == late
+    assert await store.trajectories_of("simulated/box#1") == [early, late]
+    sync = SyncStore(session, run, 1)
+    assert (sync.trajectory("c"), sync.trajectory("nobody")) == (other, None)
+    assert sync.trajectories_of("simulated/box#1") == [early, late]
+
+
+def test_optimiser_steps_are_kept_in_order(session, run):
+    store = SyncStore(session, run, 1)
+    row = {"version": 1, "epoch": 1, "group_ids": ["g"], "trajectory_ids": [], "metrics": {"loss": 0.5}, "at_ms": 7}
+    store.write_trained(2, row | {"version": 2})
+    store.write_trained(1, row)
+    store.write_trained(1, row)
+    assert store.trained() == [row | {"train_step": 1}, row | {"train_step": 2, "version": 2}]
+
+
+def test_epochs_strictly_increase_also_when_trainers_start_together(session, run):
+    store = SyncStore(session, run, 1)
+    with ThreadPoolExecutor(4) as pool:
+        claimed = list(pool.map(lambda _: store.claim_epoch("tiny"), range(8)))
+    assert len(set(claimed)) == 8
+    assert store.claim_epoch("tiny") > max(claimed)
+    assert store.claim_epoch("another") == 1
+
+
+def test_a_schema_that_is_there_is_applied_again_without_harm(services, session, run):
+    store = SyncStore(session, run, 1)
+    store.write_trained(1, {"version": 1, "epoch": 1, "group_ids": [], "trajectory_ids": [], "metrics": {}, "at_ms": 1})
+    again = connect(services.config().store)
+    assert len(SyncStore(again, run, 1).trained()) == 1
+    again.cluster.shutdown()
+
+
+def test_a_table_that_is_missing_is_created_on_the_next_start(services):
+    settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
+    first = connect(settings)
+    first.execute("DROP TABLE trained", timeout=60)
+    first.cluster.shutdown()
+    second = connect(settings)
+    try:
+        assert SyncStore(second, "run", 1).trained() == []
+    finally:
+        second.execute(f"DROP KEYSPACE {settings.keyspace}", timeout=60)
+        second.cluster.shutdown()
+
+
+def test_processes_that_start_together_on_an_empty_database_all_get_a_schema(services):
+    settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
+    with ThreadPoolExecutor(5) as pool:
+        sessions = list(pool.map(lambda _: connect(settings), range(5)))
+    assert [SyncStore(session, "run", 1).trained() for session in sessions] == [[]] * 5
+    sessions[0].execute(f"DROP KEYSPACE {settings.keyspace}", timeout=60)
+    for session in sessions:
+        session.cluster.shutdown()
+
+
+def test_a_database_that_is_not_there_is_named_after_the_wait():
+    port = free_port()
+    began = time.monotonic()
+    with pytest.raises(ServiceUnavailable, match=f"port {port} after 1 s.*dart-streams up"):
+        connect(Store(port=port, wait_s=1.0))
+    assert 1.0 <= time.monotonic() - began < 10
+
+
+async def test_a_database_that_accepts_and_says_nothing_is_named_after_the_wait():
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        async with asyncio.timeout(30):
+            with pytest.raises(ServiceUnavailable, match=f"port {port}"):
+                await connect_async(Store(port=port, wait_s=1.0))
+
+
+async def test_a_database_that_goes_away_is_waited_for_and_then_named(services, run):
+    session = connect(services.config().store)
+    store = AsyncStore(session, run, 1, wait_s=0.5)
+    await store.write_step(observation("t", 0))
+    session.cluster.shutdown()
+    with pytest.raises(ServiceUnavailable, match=r"0\.5 s.*doctor"):
+        await store.write_step(observation("t", 1))
