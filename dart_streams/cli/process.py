@@ -1,4 +1,8 @@
-"""``dart-streams worker`` and ``train``: become one process of the circle."""
+"""``dart-streams worker`` and ``train``: become one process of the circle.
+
+Here, and only here, the command reaches the processes: they are named, not imported, for dart_streams must not depend
+on them.
+"""
 
 import importlib
 import sys
@@ -6,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from dart_streams.bus.topology import TopicSpec
 from dart_streams.cli.main import other_environment
 from dart_streams.cli.options import ConfigFile, read_config
 from dart_streams.config import Config
@@ -28,12 +33,15 @@ def train(config: ConfigFile = None) -> None:
 
 
 def become(module: str, command: str, config: Config, *arguments: str) -> None:
-    """Call ``run(config, *arguments)`` of a process's wiring module and exit with what it returns.
-
-    The module is named, not imported: dart_streams must not depend on the processes, and this is where they start.
-    """
+    """Call ``run(config, *arguments)`` of a process's wiring module and exit with what it returns."""
     try:
         wiring = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise other_environment(command, error) from error
     sys.exit(wiring.run(config, *arguments))
+
+
+def changelogs(config: Config) -> list[TopicSpec]:
+    """Return the topics behind the curator's tables, which no topic of the contract stands for."""
+    specs: list[TopicSpec] = importlib.import_module("workers.curator.changelogs").changelog_topics(config)
+    return specs

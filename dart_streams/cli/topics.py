@@ -9,9 +9,11 @@ import typer
 
 import topics
 from dart_streams.bus import admin
-from dart_streams.bus.topology import Change, declared
+from dart_streams.bus.topology import Change, TopicSpec, declared
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import note, show
+from dart_streams.cli.process import changelogs
+from dart_streams.config import Config
 from dart_streams.errors import UserError
 
 app = typer.Typer(no_args_is_help=True)
@@ -25,20 +27,25 @@ def log_to_stderr() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
+def wanted_by(config: Config) -> list[TopicSpec]:
+    """Return every topic of a deployment."""
+    return declared(config.bus, changelogs(config))
+
+
 @app.command("plan")
 def plan_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show what `apply` would change, and change nothing."""
-    bus = read_config(config).bus
-    with admin.connect(bus) as client:
-        show(admin.plan_against(client, declared(bus)), as_json=as_json, empty=AS_DECLARED)
+    deployment = read_config(config)
+    with admin.connect(deployment.bus) as client:
+        show(admin.plan_against(client, wanted_by(deployment)), as_json=as_json, empty=AS_DECLARED)
 
 
 @app.command("apply")
 def apply_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Make the broker's topics as declared, and show what is changed first."""
-    bus = read_config(config).bus
-    with admin.connect(bus) as client:
-        changes: list[Change] = admin.plan_against(client, declared(bus))
+    deployment = read_config(config)
+    with admin.connect(deployment.bus) as client:
+        changes: list[Change] = admin.plan_against(client, wanted_by(deployment))
         show(changes, as_json=as_json, empty=AS_DECLARED)
         admin.apply(client, changes)
     if changes:
@@ -48,10 +55,14 @@ def apply_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
 @app.command("describe")
 def describe_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show the topics that exist: partitions, configuration, end offsets and records kept, a partition each."""
-    bus = read_config(config).bus
-    with admin.connect(bus) as client:
-        states = admin.describe(client, declared(bus))
-        show(states, as_json=as_json, empty=f"no topic {bus.prefix}*: make them with `dart-streams topics apply`")
+    deployment = read_config(config)
+    with admin.connect(deployment.bus) as client:
+        states = admin.describe(client, wanted_by(deployment))
+        show(
+            states,
+            as_json=as_json,
+            empty=f"no topic {deployment.bus.prefix}*: make them with `dart-streams topics apply`",
+        )
 
 
 @app.command("schema")

@@ -92,6 +92,7 @@ def test_two_at_once_both_succeed(services, tmp_path: Path):
 
 def test_the_command_shows_the_plan_and_then_nothing_left_to_do(services, tmp_path: Path):
     config = services.config()
+    run(config, tmp_path, "apply")  # the curator's changelogs, which the fixture does not make
     with admin.connect(config.bus) as client:
         client.delete_topics([config.bus.prefix + "curated"])
     planned = json.loads(run(config, tmp_path, "plan", "--json").stdout)
@@ -101,7 +102,7 @@ def test_the_command_shows_the_plan_and_then_nothing_left_to_do(services, tmp_pa
     assert applied.stderr.strip() == "1 changes applied"
     assert run(config, tmp_path, "apply").stdout.strip() == "all topics are as declared"
     described = json.loads(run(config, tmp_path, "describe", "--json").stdout)
-    assert {row["topic"] for row in described} == names_of(config.bus)
+    assert {row["topic"] for row in described} > names_of(config.bus)
     assert all(row["records"] == [0] * row["partitions"] for row in described)
 
 
