@@ -18,6 +18,10 @@ from dart_streams.telemetry.propagation import current_headers
 from topics import Topic
 
 
+SESSION_MS = 10_000
+"""A member of a group that is silent for so long is taken for dead, and its partitions go to the others."""
+
+
 class Publisher:
     """An idempotent producer of events: acknowledged by all replicas, in order per key."""
 
@@ -85,7 +89,7 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
     defaults: dict[str, Any] = {
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "session_timeout_ms": 15_000,
+        "session_timeout_ms": SESSION_MS,
         "heartbeat_interval_ms": 3_000,
         "max_poll_interval_ms": 600_000,
         "fetch_max_wait_ms": 200,

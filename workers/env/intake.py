@@ -27,8 +27,6 @@ log = structlog.get_logger()
 GROUP = "env"
 COMMIT_S = 0.5
 POLL_SLACK_S = 60.0
-SESSION_MS = 10_000
-"""A host silent for so long is taken for dead, and its orders are delivered to another."""
 
 
 class Taken:
@@ -56,7 +54,6 @@ class Intake(ConsumerRebalanceListener):
             group=GROUP,
             client_id=worker_id,
             max_poll_interval_ms=int(max(poll_s, 600) * 1000),
-            session_timeout_ms=SESSION_MS,
         )
 
     async def __aenter__(self) -> Self:
