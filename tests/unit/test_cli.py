@@ -1,0 +1,143 @@
+import importlib
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dart_streams.cli import doctor, main, process
+from dart_streams.cli.options import read_config
+from dart_streams.config import Bus, Config, Env, Policy, Run, Tasks
+from dart_streams.errors import ConfigError, UserError
+
+COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
+
+
+def dart_streams(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=folder)
+
+
+def test_help_names_every_command_without_importing_it():
+    done = dart_streams("--help")
+    assert done.returncode == 0
+    for command in main.COMMANDS:
+        assert command.name in done.stdout
+
+
+def test_a_mistake_of_the_user_is_one_line_and_an_exit_code(tmp_path: Path):
+    file = tmp_path / "c.toml"
+    file.write_text("[bus]\nserver = 'x'\n")
+    done = dart_streams("up", "--config", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {file}: unknown key 'bus.server': did you mean 'servers'?\n"
+
+
+def test_an_error_s_text_is_printed_as_it_is_even_with_brackets(tmp_path: Path):
+    file = tmp_path / "[red]c[/nothing].toml"
+    done = dart_streams("up", "--config", str(file))
+    assert str(file) in done.stderr.replace("\n", "")
+
+
+def test_an_unknown_command_and_an_unknown_worker_are_refused():
+    assert dart_streams("upp").returncode == 2
+    unknown = dart_streams("worker", "environment")
+    assert unknown.returncode == 2
+    assert "rollout" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "environment"), [("torch", "model"), ("vllm.engine", "model"), ("faust", "streams")]
+)
+def test_a_library_of_the_other_environment_is_an_error_that_names_it(missing: str, environment: str):
+    error = main.other_environment("worker x", ModuleNotFoundError(f"No module named {missing!r}", name=missing))
+    assert isinstance(error, UserError)
+    assert f".venv/{environment}/bin/dart-streams worker x" in str(error)
+
+
+def test_a_library_that_no_environment_has_is_a_defect_and_keeps_its_traceback():
+    lost = ModuleNotFoundError("No module named 'lost'", name="lost")
+    assert main.other_environment("up", lost) is lost
+
+
+def test_the_task_file_is_relative_to_the_configuration_that_names_it(tmp_path: Path):
+    (tmp_path / "deep").mkdir()
+    file = tmp_path / "deep" / "c.toml"
+    file.write_text('[tasks]\nfile = "../tasks.toml"\n')
+    assert Path(read_config(file).tasks.file).resolve() == (tmp_path / "tasks.toml").resolve()
+
+
+def test_without_a_configuration_there_are_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert read_config(None) == Config()
+
+
+def test_a_process_exits_with_what_its_run_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "pretend_worker.py").write_text(
+        "def run(config, worker_id):\n    return 7 if worker_id == 'w' else 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    with pytest.raises(SystemExit) as ended:
+        process.become("pretend_worker", "worker pretend", Config(), "w")
+    assert ended.value.code == 7
+
+
+@pytest.mark.parametrize("name", ["rollout-orders", ""])
+def test_schemas_are_json(name: str):
+    done = dart_streams("topics", "schema", *([name] if name else []))
+    schema = json.loads(done.stdout)
+    assert "$ref" in (schema if name else schema["rollout-orders/1"])
+
+
+def test_an_unknown_topic_is_refused_and_the_known_ones_named():
+    done = dart_streams("topics", "schema", "order")
+    assert done.returncode == 2
+    assert "rollout-orders" in done.stderr
+
+
+def test_the_doctor_says_what_to_do_and_exits_with_1_if_something_is_missing(tmp_path: Path):
+    done = dart_streams("doctor", "--json", folder=tmp_path)
+    findings = {finding["check"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert findings["environments"]["status"] == "fail"
+    assert "make setup" in findings["environments"]["advice"]
+    assert all(f["advice"] for f in findings.values() if f["status"] != "ok")
+
+
+def test_the_doctor_names_who_sits_on_the_broker_s_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config = Config(bus=Bus(servers=f"127.0.0.1:{server.getsockname()[1]}"))
+        finding = doctor.check_broker(config)
+    assert finding.status == "fail"
+    assert "taken by pid" in finding.found
+
+
+def test_the_doctor_only_advises_up_where_up_would_help():
+    assert doctor.check_broker(Config(bus=Bus(servers="127.0.0.1:1"))).advice == "dart-streams up"
+    far = doctor.check_broker(Config(bus=Bus(servers="kafka.invalid:9092")))
+    assert (far.status, far.advice) == ("fail", "start it, or set bus.servers")
+
+
+def test_the_doctor_looks_at_the_configured_model_tasks_browser_and_disk(tmp_path: Path):
+    config = Config(
+        policy=Policy(path=str(tmp_path)),
+        tasks=Tasks(file=str(tmp_path / "t.toml")),
+        env=Env(backend="simulated"),
+        run=Run(state_dir=str(tmp_path / "not" / "yet")),
+    )
+    assert doctor.check_model(config).found == f"{tmp_path} has no config.json, tokenizer_config.json"
+    assert "no task set" in doctor.check_tasks(config).advice
+    assert doctor.check_browser(config).status == "ok"
+    assert str(tmp_path) in doctor.check_disk(config).found
+
+
+@pytest.mark.parametrize(("gib", "status"), [(1.0, "fail"), (3.0, "warn"), (10.0, "ok")])
+def test_amounts_are_judged_by_what_is_needed_and_what_is_enough(gib: float, status: str):
+    assert doctor.amount("disk", gib, 3, 10, "free", "make room").status == status
+
+
+def test_a_missing_configuration_is_a_user_error(tmp_path: Path):
+    with pytest.raises(ConfigError, match="no configuration file"):
+        read_config(tmp_path / "none.toml")
