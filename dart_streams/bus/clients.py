@@ -17,7 +17,6 @@ from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic
 
-
 SESSION_MS = 10_000
 """A member of a group that is silent for so long is taken for dead, and its partitions go to the others."""
 
