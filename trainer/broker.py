@@ -48,6 +48,14 @@ def partitions(records: KafkaConsumer, bus: Bus, topic: Topic) -> list[TopicPart
     return [TopicPartition(name, number) for number in sorted(numbers)]
 
 
+def assign_from_beginning(records: KafkaConsumer, bus: Bus, topic: Topic) -> list[TopicPartition]:
+    """Assign all partitions of a topic, to be read whole, and return them."""
+    places = partitions(records, bus, topic)
+    records.assign(places)
+    records.seek_to_beginning(*places)
+    return places
+
+
 def _connected(client: Any, bus: Bus, client_id: str, settings: dict[str, Any]) -> Any:
     deadline = time.monotonic() + bus.wait_s
     await_listener(bus, deadline)

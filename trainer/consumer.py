@@ -71,14 +71,12 @@ class CuratedConsumer:
         self.model_id = model_id
         self.epoch = epoch
         self.capacity = capacity
-        self.last_arrival_ms: int | None = None
         self._arrived = arrived
         self._full = full
         self._queue: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._newer: WeightVersion | None = None
         self._commit: Position | None = None
-        self._curated: list[TopicPartition] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="curated")
 
     def __enter__(self) -> Self:
@@ -128,58 +126,53 @@ class CuratedConsumer:
         self._commit = position
 
     def _run(self) -> None:
+        # Two clients, because kafka-python 3.0 may never resume a paused partition while it reads another one.
         with (
             contextlib.closing(broker.producer(self.bus, f"{CLIENT}-letters")) as letters,
+            contextlib.closing(broker.consumer(self.bus, f"{CLIENT}-weights")) as announcements,
             contextlib.closing(
-                broker.consumer(
-                    self.bus,
-                    CLIENT,
-                    group_id=self.bus.prefix + GROUP,
-                    max_poll_records=min(self.capacity, MOST_AT_ONCE),
-                )
-            ) as records,
+                broker.consumer(self.bus, CLIENT, group_id=self.bus.prefix + GROUP, max_poll_records=MOST_AT_ONCE)
+            ) as groups,
         ):
-            self._assign(records)
+            self._assign(groups)
+            broker.assign_from_beginning(announcements, self.bus, weights.TOPIC)
             while not self._stopping.is_set():
-                self._throttle(records)
-                for batch in records.poll(timeout_ms=POLL_MS).values():
-                    for record in batch:
-                        self._apply(record, letters)
-                self._commit_offsets(records)
+                self._look_for_newer(announcements)
+                if self._queue.qsize() < self.capacity and not self._full():
+                    for batch in groups.poll(timeout_ms=POLL_MS).values():
+                        for record in batch:
+                            self._apply(record, letters)
+                else:
+                    self._stopping.wait(POLL_MS / 1000)
+                self._commit_offsets(groups)
 
-    def _assign(self, records: KafkaConsumer) -> None:
-        """Start ``curated`` where the checkpoint stands and ``weights`` at its beginning."""
-        self._curated = broker.partitions(records, self.bus, curated.TOPIC)
-        announced = broker.partitions(records, self.bus, weights.TOPIC)
-        records.assign([*self._curated, *announced])
-        records.seek_to_beginning(*announced)
-        kept = records.beginning_offsets(self._curated)
-        for place in self._curated:
+    def _assign(self, groups: KafkaConsumer) -> None:
+        """Start ``curated`` where the checkpoint stands."""
+        places = broker.partitions(groups, self.bus, curated.TOPIC)
+        groups.assign(places)
+        kept = groups.beginning_offsets(places)
+        for place in places:
             wanted = self.position.offsets.get(place.partition, 0)
             if 0 < wanted < kept[place]:
                 log.warning("groups lost to retention", topic=place.topic, from_offset=wanted, to_offset=kept[place])
-            records.seek(place, max(wanted, kept[place]))
+            groups.seek(place, max(wanted, kept[place]))
 
-    def _throttle(self, records: KafkaConsumer) -> None:
-        paused = bool(records.paused())
-        if (self._queue.qsize() >= self.capacity or self._full()) != paused:
-            (records.resume if paused else records.pause)(*self._curated)
+    def _look_for_newer(self, announcements: KafkaConsumer) -> None:
+        for batch in announcements.poll(timeout_ms=0).values():
+            for record in batch:
+                with contextlib.suppress(Undecodable):
+                    event: WeightVersion = decode(weights.TOPIC, record.value, record.headers)
+                    if event.model_id == self.model_id and event.epoch > self.epoch:
+                        self._newer = event
 
     def _apply(self, record: Any, letters: KafkaProducer) -> None:
-        topic = curated.TOPIC if record.topic == self.bus.prefix + curated.TOPIC.name else weights.TOPIC
         try:
-            event = decode(topic, record.value, record.headers)
+            group: CuratedGroup = decode(curated.TOPIC, record.value, record.headers)
         except Undecodable as error:
-            if topic is curated.TOPIC:
-                dead_letter(letters, topic, record, str(error))
+            dead_letter(letters, curated.TOPIC, record, str(error))
             return
-        if isinstance(event, WeightVersion):
-            if event.model_id == self.model_id and event.epoch > self.epoch:
-                self._newer = event
-            return
-        self.last_arrival_ms = record.timestamp
-        self._arrived(event)
-        self._queue.put(Arrival(record.partition, record.offset, event))
+        self._arrived(group)
+        self._queue.put(Arrival(record.partition, record.offset, group))
 
     def _commit_offsets(self, records: KafkaConsumer) -> None:
         position, self._commit = self._commit, None

@@ -142,9 +142,7 @@ def read_log(bus: Bus) -> list[WeightVersion]:
     deadline = time.monotonic() + bus.wait_s
     announced: list[WeightVersion] = []
     with contextlib.closing(broker.consumer(bus, "trainer-weights-log")) as records:
-        places = broker.partitions(records, bus, weights.TOPIC)
-        records.assign(places)
-        records.seek_to_beginning(*places)
+        places = broker.assign_from_beginning(records, bus, weights.TOPIC)
         ends = records.end_offsets(places)
         while any(records.position(place) < end for place, end in ends.items()):
             if time.monotonic() >= deadline:
