@@ -58,7 +58,6 @@ class Circle:
         self.watch: Watch | None = None
         self.watched = asyncio.Event()
         self.circle_ends_s: float | None = None
-        self.results: list[Result] = []
         self.log: Any = structlog.get_logger()
 
     async def live(self) -> None:
@@ -81,16 +80,18 @@ class Circle:
             await self.start(watch)
         with self.phase("demonstrations"):
             await self.demonstrate(watch, publisher)
-        if self.config.run.evaluate:
+        if self.config.run.evaluate and self.journal.before_version is None:
             with self.phase("before"):
-                self.before(await self.evaluate(watch, publisher))
+                result = await self.evaluate(watch, publisher)
+                self.journal = msgspec.structs.replace(self.journal, before_version=result.version)
         with self.phase("circle"):
             await self.train(watch)
         with self.phase("settle"):
             await self.settle(watch)
         if self.config.run.evaluate:
             with self.phase("after"):
-                self.after(await self.evaluate(watch, publisher))
+                result = await self.evaluate(watch, publisher)
+                self.journal = msgspec.structs.replace(self.journal, after_version=result.version)
         with self.phase("drain"):
             await self.supervisor.stop_all()
 
@@ -146,17 +147,7 @@ class Circle:
             f"version {version}: {overall.rate:.1%} of {overall.trials} held-out episodes succeed "
             f"(95 % interval {overall.low:.1%} to {overall.high:.1%})"
         )
-        self.results.append(result)
         return result
-
-    def before(self, result: Result) -> None:
-        """Note which version was evaluated before training; a resumed run keeps the first."""
-        if self.journal.before_version is None:
-            self.journal = msgspec.structs.replace(self.journal, before_version=result.version)
-
-    def after(self, result: Result) -> None:
-        """Note which version was evaluated after training."""
-        self.journal = msgspec.structs.replace(self.journal, after_version=result.version)
 
     async def train(self, watch: Watch) -> None:
         """Let the circle turn for its time, or its number of optimiser steps."""

@@ -94,13 +94,21 @@ class Session:
     async def live(self, circle: Circle) -> None:
         """Bring the services up, and let the circle live under the eyes of the display."""
         with circle.phase("services"):
-            if await bring_up(self.config, self.tell):
-                self.owns_services = True
-            circle.supervisor.save_roster(services=self.owns_services)
+            await self.bring_up(circle.supervisor)
         async with shown(circle, self.console):
             await circle.live()
         with circle.phase("report"):
             await self.finish(circle)
+
+    async def bring_up(self, supervisor: Supervisor) -> None:
+        """Bring the services up. What has begun to start is waited for even if interrupted: then it can be stopped."""
+        starting = asyncio.create_task(bring_up(self.config, self.tell))
+        try:
+            await asyncio.shield(starting)
+        finally:
+            with contextlib.suppress(UserError):
+                self.owns_services = await starting or self.owns_services
+            supervisor.save_roster(services=self.owns_services)
 
     async def end(self, circle: Circle, supervisor: Supervisor, outcome: str) -> None:
         """Stop whatever runs, and note how it went."""

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from aiokafka import TopicPartition
+
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.config import Config, load
 from dart_streams.store import SyncStore, connect
@@ -43,16 +45,25 @@ def row_of(groups: list[CuratedGroup], version: int) -> dict[str, Any]:
     }
 
 
+def resumed(store: SyncStore) -> tuple[int, int, list[CuratedGroup]]:
+    """The newest version, the groups behind it (which are as many records of the one partition), and none pending."""
+    rows = store.trained()
+    return len(rows), sum(len(row["group_ids"]) for row in rows), []
+
+
 async def live(config: Config) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     session = connect(config.store)
     store = SyncStore(session, config.bus.run, 1)
-    records = consumer(config.bus, curated.TOPIC, group="trainer", client_id="trainer")
+    records = consumer(config.bus, group=None, client_id="trainer")
+    place = TopicPartition(config.bus.prefix + curated.TOPIC.name, 0)
+    version, consumed, pending = resumed(store)
     async with Publisher(config.bus, "trainer") as publisher:
         await start_within(records, config.bus)
-        await publisher.publish(weights.TOPIC, version_of(config, 0, 0))
-        version, consumed, pending = 0, 0, []
+        records.assign([place])
+        records.seek(place, consumed)
+        await publisher.publish(weights.TOPIC, version_of(config, version, consumed))
         while not stop.is_set():
             for batch in (await records.getmany(timeout_ms=100)).values():
                 pending += [event_of(curated.TOPIC, record) for record in batch]
@@ -62,7 +73,6 @@ async def live(config: Config) -> None:
                 version, consumed = version + 1, consumed + len(groups)
                 await asyncio.to_thread(store.write_trained, version, row_of(groups, version))
                 await publisher.publish(weights.TOPIC, version_of(config, version, consumed))
-            await records.commit()
     await records.stop()
     session.cluster.shutdown()
 

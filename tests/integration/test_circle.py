@@ -130,3 +130,10 @@ def test_kill_9_leaves_no_orphan_and_the_run_can_be_resumed(running):
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
     assert leftovers.end_leftovers(made.path.parent) == ([], False)
+    until_trained = msgspec.structs.replace(made.config().run, minutes=1.0, train_steps=4)
+    short = msgspec.structs.replace(made.config(), run=until_trained)
+    again = folder.create(short, HERE / "circle-tasks.toml", made.id, resume=True)
+    asyncio.run(session_of(again, Console(file=io.StringIO(), width=160)).run())
+    found = json.loads((again.path / "report.json").read_text())
+    assert (found["lost"], found["open"]) == (0, 0)
+    assert found["trajectories"]["trained"] > 0
