@@ -1,0 +1,126 @@
+"""The browser process: found, started, restarted when dead, and ended with all its children."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import structlog
+
+from dart_streams.errors import ServiceUnavailable
+from workers.env.environment import EnvironmentFault
+from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools
+
+PLACES = (
+    "/usr/lib/chromium/chromium-headless-shell",
+    "chromium-headless-shell",
+    "chrome-headless-shell",
+    "/usr/lib/chromium/chromium",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+)
+"""Where a browser may be. Debian's binary comes before its shell wrapper, whose child would outlive a SIGKILL."""
+FLAGS = (
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-sandbox",
+    "--no-first-run",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-crash-reporter",
+    "--disable-breakpad",
+    "--disable-site-isolation-trials",
+    "--disable-features=IsolateOrigins,site-per-process,Translate,OptimizationHints,MediaRouter,AudioServiceOutOfProcess",
+    "--disable-renderer-backgrounding",
+    "--disable-background-timer-throttling",
+    "--disable-dev-shm-usage",
+    "--mute-audio",
+    "--hide-scrollbars",
+    "--force-color-profile=srgb",
+    "--font-render-hinting=none",
+    "--window-size=500,320",
+)
+"""Frames stay bound to 60 Hz: without that limit an idle browser burns a whole core."""
+START_S = 30.0
+END_S = 5.0
+
+log = structlog.get_logger()
+
+
+def find_browser() -> str:
+    """Return the path of a Chromium; raise :class:`ServiceUnavailable` that names the package if there is none."""
+    for place in PLACES:
+        if found := shutil.which(place):
+            return found
+    raise ServiceUnavailable(
+        "no Chromium found: install the package chromium-headless-shell (apt-get install chromium-headless-shell)"
+    )
+
+
+class Browser:
+    """A running browser and its connection."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", devtools: DevTools, profile: Path) -> None:
+        self.process = process
+        self.devtools = devtools
+        self.profile = profile
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still answers, as far as is known."""
+        return not self.devtools.closed and self.process.poll() is None
+
+    @classmethod
+    async def launch(cls, timeout_s: float) -> "Browser":
+        """Start a browser with a profile of its own; raise :class:`ServiceUnavailable` if it does not come up."""
+        path = find_browser()
+        profile = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
+        hear, its_out = os.pipe()
+        its_in, tell = os.pipe()
+        command = [path, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        process = subprocess.Popen(
+            # The protocol wants file descriptors 3 and 4.
+            ["/bin/sh", "-c", f'exec "$0" "$@" 3<&{its_in} 4>&{its_out}', *command],
+            pass_fds=(its_in, its_out),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(its_in)
+        os.close(its_out)
+        browser = cls(process, await connect(hear, tell, timeout_s), profile)
+        try:
+            async with asyncio.timeout(START_S):
+                version = await browser.devtools.call("Browser.getVersion")
+        except (EnvironmentFault, TimeoutError) as error:
+            await browser.end()
+            raise ServiceUnavailable(f"{path} does not start ({error}): try it by hand with --headless") from None
+        log.info("browser up", product=version["product"], pid=process.pid)
+        return browser
+
+    async def end(self) -> None:
+        """End the browser and all its children, and remove its profile."""
+        await self.devtools.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await asyncio.to_thread(self.process.wait, END_S)
+        await asyncio.to_thread(shutil.rmtree, self.profile, True)
+
+
+async def connect(hear: int, tell: int, timeout_s: float) -> DevTools:
+    """Wrap the parent's ends of the two pipes."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MESSAGE_BYTES)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(hear, "rb", 0))
+    writer, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(tell, "wb", 0))
+    return DevTools(reader, writer, timeout_s)

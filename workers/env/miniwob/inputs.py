@@ -1,0 +1,123 @@
+"""Typed actions as the browser's input events."""
+
+from typing import Any
+
+from dart_streams.actions import (
+    Action,
+    CallUser,
+    Click,
+    DoubleClick,
+    Drag,
+    Finished,
+    Hotkey,
+    RightClick,
+    Scroll,
+    Type,
+    Wait,
+)
+
+Call = tuple[str, dict[str, Any]]
+"""A DevTools method and its parameters."""
+
+MOUSE, KEY, TEXT = "Input.dispatchMouseEvent", "Input.dispatchKeyEvent", "Input.insertText"
+SCROLL_PIXELS = 100
+SCROLLS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
+MODIFIERS = {"alt": 1, "ctrl": 2, "control": 2, "meta": 4, "shift": 8}
+NAMED_KEYS = {
+    "enter": ("Enter", 13),
+    "return": ("Enter", 13),
+    "tab": ("Tab", 9),
+    "esc": ("Escape", 27),
+    "escape": ("Escape", 27),
+    "backspace": ("Backspace", 8),
+    "delete": ("Delete", 46),
+    "space": (" ", 32),
+    "home": ("Home", 36),
+    "end": ("End", 35),
+    "pageup": ("PageUp", 33),
+    "pagedown": ("PageDown", 34),
+    **{name: (f"Arrow{name.capitalize()}", 37 + place) for place, name in enumerate(("left", "up", "right", "down"))},
+}
+NAMED_KEYS |= {f"arrow{name}": NAMED_KEYS[name] for name in ("left", "up", "right", "down")}
+EDITING = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut", "z": "undo"}
+
+
+def input_calls(action: Action) -> list[Call]:
+    """Return the events that carry out ``action``, given in page pixels; none for those that only talk or wait."""
+    match action:
+        case Click(x, y):
+            return click(x, y, "left", 1)
+        case DoubleClick(x, y):
+            return click(x, y, "left", 1) + click(x, y, "left", 2)[1:]
+        case RightClick(x, y):
+            return click(x, y, "right", 1)
+        case Drag():
+            return drag(action)
+        case Type(content):
+            return typing(content)
+        case Hotkey(keys):
+            return hotkey(keys)
+        case Scroll(x, y, direction):
+            right, down = SCROLLS[direction]
+            return [mouse("mouseWheel", x, y, deltaX=right * SCROLL_PIXELS, deltaY=down * SCROLL_PIXELS)]
+        case Wait() | Finished() | CallUser():
+            return []
+
+
+def mouse(kind: str, x: int, y: int, **more: Any) -> Call:
+    """Return one mouse event."""
+    return MOUSE, {"type": kind, "x": x, "y": y, **more}
+
+
+def click(x: int, y: int, button: str, count: int) -> list[Call]:
+    """Return a move to (x, y), a press and a release; ``count`` is 2 for the second half of a double click."""
+    return [
+        mouse("mouseMoved", x, y),
+        mouse("mousePressed", x, y, button=button, clickCount=count),
+        mouse("mouseReleased", x, y, button=button, clickCount=count),
+    ]
+
+
+def drag(action: Drag) -> list[Call]:
+    """Return a press at the start, moves over the middle to the end, and a release there."""
+    middle = (action.x + action.to_x) // 2, (action.y + action.to_y) // 2
+    return [
+        mouse("mouseMoved", action.x, action.y),
+        mouse("mousePressed", action.x, action.y, button="left", clickCount=1),
+        mouse("mouseMoved", *middle, button="left"),
+        mouse("mouseMoved", action.to_x, action.to_y, button="left"),
+        mouse("mouseReleased", action.to_x, action.to_y, button="left", clickCount=1),
+    ]
+
+
+def typing(content: str) -> list[Call]:
+    """Return the text as one insertion a line, with Enter between lines and after a trailing newline."""
+    calls: list[Call] = []
+    for number, line in enumerate(content.split("\n")):
+        if number:
+            calls += press("enter", 0)
+        if line:
+            calls.append((TEXT, {"text": line}))
+    return calls
+
+
+def hotkey(keys: tuple[str, ...]) -> list[Call]:
+    """Return the last key pressed while all before it are held as modifiers."""
+    modifiers = 0
+    for key in keys[:-1]:
+        modifiers |= MODIFIERS.get(key.lower(), 0)
+    return press(keys[-1].lower(), modifiers)
+
+
+def press(key: str, modifiers: int) -> list[Call]:
+    """Return a key going down and up. Ctrl with a letter is also the editing command a desktop makes of it."""
+    name, code = NAMED_KEYS.get(key, (key, ord(key.upper()) if len(key) == 1 else 0))
+    common: dict[str, Any] = {"key": name, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+    down = dict(common)
+    if key in ("enter", "return"):
+        down["text"] = "\r"
+    elif len(name) == 1 and not modifiers & ~MODIFIERS["shift"]:
+        down["text"] = name
+    if modifiers & MODIFIERS["ctrl"] and key in EDITING:
+        down["commands"] = [EDITING[key]]
+    return [(KEY, {"type": "keyDown", **down}), (KEY, {"type": "keyUp", **common})]

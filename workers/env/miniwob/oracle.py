@@ -1,0 +1,40 @@
+"""The oracle: for each page, the next right action, computed from the page as it is."""
+
+from importlib.resources import files
+
+from dart_streams.errors import ConfigError
+
+HELPERS = files("workers.env.miniwob").joinpath("oracle.js").read_text()
+
+NEXT = {
+    "click-test": "at(all('#subbtn')[0])",
+    "click-test-2": "at(labelled('button', 'ONE'))",
+    "click-button": "at(labelled('#area button', quoted()))",
+    "click-button-sequence": "at(all(buttonsPushed.length ? '#subbtn2' : '#subbtn')[0])",
+    "click-checkboxes": "tick(goal(/Select (.*) and click/).split(', ')) || at(all('#subbtn')[0])",
+    "click-collapsible": "shown('.ui-accordion-content') ? at(all('#subbtn')[0]) : at(all('#area h3')[0])",
+    "click-collapsible-nodelay": "shown('.ui-accordion-content') ? at(all('#subbtn')[0]) : at(all('#area h3')[0])",
+    "click-color": "at(all('#area .color').find((e) => e.dataset.color === goal(/on the (.*) colored/)))",
+    "click-dialog": "at(all('.ui-dialog-titlebar-close')[0])",
+    "click-dialog-2": "quoted() === 'x' ? at(all('.ui-dialog-titlebar-close')[0])"
+    " : at(labelled('.ui-dialog-buttonset button', quoted()))",
+    "click-link": "at(labelled('#area .alink', quoted()))",
+    "click-option": "tick([goal(/Select (.*) and click/)]) || at(all('#subbtn')[0])",
+    "click-shades": "at(all('#area span').find((e) => e.dataset.color === goal(/shades of (\\w+)/)"
+    " && !e.classList.contains('selected'))) || at(all('#submit')[0])",
+    "click-tab": "at(all('#area ul a')[Number(goal(/#(\\d)/)) - 1])",
+    "click-widget": "at(all('.widget input, .widget button, .widget textarea')"
+    ".find((e) => e.dataset.type === quoted()))",
+    "enter-text": "fill(all('#tt')[0], quoted()) || at(all('#subbtn')[0])",
+    "enter-text-dynamic": "fill(all('#tt')[0], quoted()) || at(all('#subbtn')[0])",
+    "focus-text": "at(all('#area input')[0])",
+    "focus-text-2": "at(all('#area input')[Number(goal(/(\\d)(?:st|nd|rd)/)) - 1])",
+}
+"""Each page's next action as an expression over the helpers of oracle.js: a point, a text to type, or null."""
+
+
+def next_action(page: str) -> str:
+    """Return the script that yields ``{x, y}``, ``{text}`` or null; raise :class:`ConfigError` for an unknown page."""
+    if page not in NEXT:
+        raise ConfigError(f"no oracle for MiniWoB++ page {page!r}: add one to workers/env/miniwob/oracle.py")
+    return f"(() => {{ {HELPERS}; return {NEXT[page]} || null; }})()"
