@@ -13,7 +13,7 @@ import msgspec
 from dart_streams.config import Config
 from dart_streams.curation import staleness
 from dart_streams.curation.decisions import Decision, Progress, Record
-from dart_streams.curation.orders import Book, Limits, backlog, group_name, order_name, place
+from dart_streams.curation.orders import ENDED, Book, Limits, backlog, group_name, order_name, place
 from dart_streams.curation.turns import Line, Turns, next_task
 from dart_streams.tasks import TaskSet
 from topics import rollout_orders
@@ -151,17 +151,21 @@ def open_group(state: State, settings: Settings) -> list[Decision]:
         give_up(state, old)
     state.groups[number] = opened
     state.next_group += 1
-    state.open_orders += size
+    state.open_orders = orders_in(state.book)
     line.open += 1
     line.last_group = number
     return [ordered(state, settings, opened, number, sample, 0) for sample in range(size)]
+
+
+def orders_in(book: Book) -> int:
+    """Return how many orders are still to come."""
+    return sum(attempt != ENDED for samples in book.open.values() for attempt in samples)
 
 
 def give_up(state: State, number: int) -> None:
     """Count out a group so far behind that the groups agent has given it up as well."""
     state.abandoned += 1
     close(state, number)
-    state.open_orders = sum(sum(at >= 0 for at in samples) for samples in state.book.open.values())
 
 
 def ordered(state: State, settings: Settings, opened: Opened, number: int, sample: int, attempt: int) -> Decision:

@@ -16,8 +16,6 @@ from topics.values import FAULTS, OutcomeKind
 
 ENDED = -1
 """The attempt of a sample that has ended."""
-FORGET_AT = 2048
-"""So many closed groups are remembered before those behind the horizon are swept out."""
 
 Ending = Literal["repeated", "cancelled", "again", "given up", "rewarded"]
 """What a finish means: seen before; comes once more by itself; ordered again; no more tries; it has its reward."""
@@ -108,14 +106,15 @@ class Book(msgspec.Struct):
         if number < self.newest:
             return []
         self.newest = number
-        return self._forget(number - horizon)
+        return self._forget(horizon)
 
-    def _forget(self, edge: int) -> list[int]:
-        """Forget the groups up to number ``edge``; return those that were still open, in order."""
+    def _forget(self, horizon: int) -> list[int]:
+        """Forget the groups behind the horizon, the closed ones now and then; return those still open, in order."""
+        edge = self.newest - horizon
         given_up = sorted(number for number in self.open if number <= edge)
         for number in given_up:
             del self.open[number]
-        if len(self.closed) > FORGET_AT:
+        if len(self.closed) > 2 * horizon:
             self.closed = {number for number in self.closed if number > edge}
         return given_up
 

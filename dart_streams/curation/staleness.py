@@ -11,10 +11,11 @@ def capacity(groups_per_step: int, max_staleness: int) -> int:
     Its tokens come from version ``v`` or a later one, so it is then at most ``floor((O + U) / G)`` versions old, and
     ``O + U < (s + 1) * G`` keeps that at ``s``.
 
-    The count cannot see two things: a worker serves a new version a little after it was published, and groups opened
-    later may overtake a slow one. One version of the bound is left for them where the bound has one to spare:
-    ``s = max_staleness - 1``, but at least 0, since with fewer than ``G`` places the trainer would starve. What is
-    older all the same is left out when its group closes (:func:`is_stale`) and again by the trainer.
+    The count cannot see three things: a worker serves a new version a little after it was published; groups opened
+    later may overtake a slow one; and dispatch may hear of a group's last rollout before it hears that the group was
+    curated. One version of the bound is left for them where the bound has one to spare: ``s = max_staleness - 1``, but
+    at least 0, since with fewer than ``G`` places the trainer would starve. What is older all the same is left out when
+    its group closes (:func:`is_stale`), and by the trainer when it takes the group.
     """
     return groups_per_step * max(1, max_staleness)
 

@@ -108,20 +108,25 @@ def is_solved(line: Line, settings: Curation) -> bool:
 
 def walk(turns: Turns, lines: dict[str, Line], task_ids: tuple[str, ...], settings: Curation) -> str | None:
     """Go on in the passes to the next task that has its turn; None if each is solved or has an open group."""
-    seed = settings.dispatch.seed
-    for _ in range(len(task_ids) * max(1, settings.dispatch.patience)):
+    if not any(is_free(line_of(lines, task_id), settings) for task_id in task_ids):
+        return None
+    while True:
         if turns.position >= len(task_ids):
             turns.turn, turns.position = turns.turn + 1, 0
-        task_id = shuffled(task_ids, seed, turns.turn)[turns.position]
+        task_id = shuffled(task_ids, settings.dispatch.seed, turns.turn)[turns.position]
         turns.position += 1
         line = line_of(lines, task_id)
-        if line.open or is_solved(line, settings):
+        if not is_free(line, settings):
             continue
         if not is_passed_over(line, settings, turns.turn, task_id):
             line.skips = 0
             return task_id
         line.skips += 1
-    return None
+
+
+def is_free(line: Line, settings: Curation) -> bool:
+    """Say whether a task may get a group: it has none open, and is not solved."""
+    return not line.open and not is_solved(line, settings)
 
 
 def is_passed_over(line: Line, settings: Curation, turn: int, task_id: str) -> bool:
