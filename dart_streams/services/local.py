@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,15 +16,14 @@ from dart_streams.services.daemon import HOME_MARK, Home, is_alive, stop
 from dart_streams.services.jars import SHARED_JARS, fetch_jars
 from dart_streams.services.java import find_java
 from dart_streams.services.kafka import Kafka
-from dart_streams.services.lock import one_at_a_time
+from dart_streams.services.lock import Tell, one_at_a_time, silently
 from dart_streams.services.ports import in_use, owner_of
 from dart_streams.services.service import Service
 
-LOCK_S = 120.0
+LOCK_S = 900.0
+"""More than any command needs, the first fetch of the jars included."""
 POLL_S = 0.1
 STOP_S = 20.0
-
-Tell = Callable[[str], None]
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +47,7 @@ def folder_of(config: Config) -> Path:
     return Path(config.run.state_dir).absolute() / "services"
 
 
-def up(config: Config, tell: Tell = lambda text: None, jars: Path = SHARED_JARS) -> list[Running]:
+def up(config: Config, tell: Tell = silently, jars: Path = SHARED_JARS) -> list[Running]:
     """Start what does not run yet and return when all answer.
 
     Raises
@@ -59,7 +57,7 @@ def up(config: Config, tell: Tell = lambda text: None, jars: Path = SHARED_JARS)
     """
     folder = folder_of(config)
     services = services_of(config)
-    with one_at_a_time(folder, LOCK_S):
+    with one_at_a_time(folder, LOCK_S, tell):
         with ThreadPoolExecutor(len(services)) as pool:
             ready_s = config.services.ready_s
             waits = [pool.submit(bring_up, each, Home(folder / each.name), ready_s, tell, jars) for each in services]
@@ -161,10 +159,10 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
     raise ServiceUnavailable(f"{service.title} {what}; {home.log} ends with\n{home.last_lines()}")
 
 
-def down(config: Config, *, wipe: bool = False, tell: Tell = lambda text: None) -> list[str]:
+def down(config: Config, *, wipe: bool = False, tell: Tell = silently) -> list[str]:
     """Stop what runs of this state folder's services and return their names; with ``wipe`` remove their data."""
     folder = folder_of(config)
-    with one_at_a_time(folder, LOCK_S):
+    with one_at_a_time(folder, LOCK_S, tell):
         homes = [Home(folder / name) for name in ("kafka", "cassandra")]
         found = {home.name: process for home in homes if (running := home.find()) for process in running[:1]}
         for name, process in found.items():

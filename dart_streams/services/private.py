@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from dart_streams.config import Bus, Config, Run, Store
+from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.errors import UserError
 from dart_streams.services import local
 from dart_streams.services.jars import RECIPES
@@ -23,6 +23,8 @@ from dart_streams.services.ports import free_port
 ENVIRONMENT = "DART_TEST_SERVICES"
 HOMES = RECIPES.parents[1] / ".dart" / "private"
 OWNER = "owner.lock"
+READY_S = 180.0
+"""Generous: tests run on machines that do other things at the same time."""
 
 
 @contextlib.contextmanager
@@ -39,7 +41,10 @@ def private_services(homes: Path = HOMES) -> Iterator[Config]:
     folder = homes / str(os.getpid())
     folder.mkdir(exist_ok=True)
     config = Config(
-        bus=Bus(servers=f"127.0.0.1:{free_port()}"), store=Store(port=free_port()), run=Run(state_dir=str(folder))
+        bus=Bus(servers=f"127.0.0.1:{free_port()}"),
+        store=Store(port=free_port()),
+        run=Run(state_dir=str(folder)),
+        services=Services(ready_s=READY_S),
     )
     with (folder / OWNER).open("w") as owner:
         fcntl.flock(owner, fcntl.LOCK_EX)

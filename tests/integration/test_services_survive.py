@@ -20,6 +20,7 @@ from dart_streams.services.daemon import Home
 from dart_streams.services.jars import SHARED_JARS
 from dart_streams.services.kafka import Kafka
 from dart_streams.services.local import Running, bring_up
+from dart_streams.services.lock import silently
 from dart_streams.services.ports import free_port, speaks_cql, speaks_kafka
 from dart_streams.services.private import OWNER, private_services
 
@@ -55,7 +56,7 @@ def kafka_home(config: Config) -> Home:
 
 def bring_kafka_up(config: Config) -> Running:
     kafka = Kafka(config.bus, config.services)
-    return bring_up(kafka, kafka_home(config), config.services.ready_s, lambda text: None, SHARED_JARS)
+    return bring_up(kafka, kafka_home(config), config.services.ready_s, silently, SHARED_JARS)
 
 
 def command(verb: str, file: Path, *options: str) -> subprocess.Popen[str]:

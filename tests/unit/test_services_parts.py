@@ -20,7 +20,7 @@ from dart_streams.services import jars, java, local, ports
 from dart_streams.services.address import local_address
 from dart_streams.services.daemon import HOME_MARK, PORT_MARK, Home, is_alive, stop
 from dart_streams.services.kafka import Kafka
-from dart_streams.services.lock import one_at_a_time
+from dart_streams.services.lock import one_at_a_time, silently
 
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
 DEAF = [
@@ -237,7 +237,7 @@ def test_a_lock_is_waited_for_and_given_up_with_a_reason(tmp_path: Path):
 def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path):
     code = f"""
 import os, pathlib
-from dart_streams.services.lock import one_at_a_time
+from dart_streams.services.lock import one_at_a_time, silently
 with one_at_a_time(pathlib.Path({str(tmp_path)!r}), 1):
     os.kill(os.getpid(), 9)
 """
@@ -252,7 +252,7 @@ def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: 
     try:
         config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:2"), store=Store(port=3))
         with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
-            local.leftover(local.services_of(config)[0], home, 1.0, lambda text: None)
+            local.leftover(local.services_of(config)[0], home, 1.0, silently)
     finally:
         stop([child], grace_s=5)
 
