@@ -69,14 +69,14 @@ def test_the_circle_turns_and_loses_nothing(services, tmp_path):
     found = json.loads((made.path / "report.json").read_text())
     assert found["lost"] == 0
     assert found["open"] == 0
-    assert found["versions_served"] >= 3, shown.getvalue()
+    assert found["versions_served"] >= 6, shown.getvalue()
     assert found["staleness"]["max"] <= config.curation.max_staleness
     assert found["failed_loads"] == 0
     assert found["evaluation"]["before"]["episodes"] == found["evaluation"]["after"]["episodes"] == 24
     assert found["trajectories"]["by_outcome"]["success"] > 0
     assert found["trajectories"]["trained"] > 0
     assert found["requests"]["timed_out"] == 0
-    assert 0.5 < found["env_utilisation"] <= 1
+    assert 0.2 < found["env_utilisation"] <= 1
     assert "<svg" in (made.path / "report.html").read_text()
     assert {p.pid for p in living_below(os.getpid())} <= before
     assert leftovers.read(made.path / "processes.json") is None
@@ -96,7 +96,7 @@ asyncio.run(session_of(made, Console(width=160)).run())
 @pytest.fixture
 def running(services, tmp_path):
     """A circle in a process of its own, with training under way."""
-    config = circle_config(services, tmp_path, evaluate=False, minutes=5.0)
+    config = circle_config(services, tmp_path, evaluate=False, train_steps=1000)
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
     process = subprocess.Popen([sys.executable, "-c", RUN, str(HERE), str(made.path)])
     try:
@@ -130,7 +130,7 @@ def test_kill_9_leaves_no_orphan_and_the_run_can_be_resumed(running):
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
     assert leftovers.end_leftovers(made.path.parent) == ([], False)
-    until_trained = msgspec.structs.replace(made.config().run, minutes=1.0, train_steps=4)
+    until_trained = msgspec.structs.replace(made.config().run, train_steps=4)
     short = msgspec.structs.replace(made.config(), run=until_trained)
     again = folder.create(short, HERE / "circle-tasks.toml", made.id, resume=True)
     asyncio.run(session_of(again, Console(file=io.StringIO(), width=160)).run())
