@@ -84,20 +84,7 @@ class Browser:
         """Start a browser with a profile of its own; raise :class:`ServiceUnavailable` if it does not come up."""
         path = find_browser()
         profile = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
-        hear, its_out = os.pipe()
-        its_in, tell = os.pipe()
-        command = [path, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        process = subprocess.Popen(
-            # The protocol wants file descriptors 3 and 4.
-            ["/bin/sh", "-c", f'exec "$0" "$@" 3<&{its_in} 4>&{its_out}', *command],
-            pass_fds=(its_in, its_out),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        os.close(its_in)
-        os.close(its_out)
+        process, hear, tell = spawn([path, *FLAGS, f"--user-data-dir={profile}", "about:blank"])
         browser = cls(process, await connect(hear, tell, timeout_s), profile)
         try:
             async with asyncio.timeout(START_S):
@@ -115,6 +102,24 @@ class Browser:
             os.killpg(self.process.pid, signal.SIGKILL)
         await asyncio.to_thread(self.process.wait, END_S)
         await asyncio.to_thread(shutil.rmtree, self.profile, True)
+
+
+def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
+    """Start a browser in a session of its own; return it and our ends of its two pipes, to read and to write."""
+    hear, its_out = os.pipe()
+    its_in, tell = os.pipe()
+    process = subprocess.Popen(
+        # The protocol wants file descriptors 3 and 4.
+        ["/bin/sh", "-c", f'exec "$0" "$@" 3<&{its_in} 4>&{its_out}', *command],
+        pass_fds=(its_in, its_out),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(its_in)
+    os.close(its_out)
+    return process, hear, tell
 
 
 async def connect(hear: int, tell: int, timeout_s: float) -> DevTools:

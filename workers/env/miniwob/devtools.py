@@ -26,7 +26,7 @@ class Message(msgspec.Struct):
     params: dict[str, Any] = {}
     result: dict[str, Any] = {}
     error: dict[str, Any] | None = None
-    sessionId: str | None = None  # noqa: N815 (the protocol's name)
+    sessionId: str | None = None
 
 
 Pending = tuple[str | None, "asyncio.Future[dict[str, Any]]"]
@@ -110,7 +110,7 @@ class DevTools:
 
     def _hear(self, message: Message) -> None:
         if message.id is not None:
-            session, future = self._pending.get(message.id, (None, None))
+            _, future = self._pending.get(message.id, (None, None))
             if future is None or future.done():
                 return
             if message.error is None:

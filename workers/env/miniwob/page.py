@@ -1,6 +1,7 @@
 """A MiniWoB++ page as an environment: typed actions become input events, the page's own evaluator the reward."""
 
 import base64
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from functools import cache
@@ -107,10 +108,8 @@ class MiniwobPage:
 
     async def close(self) -> None:
         """Dispose of the context and all that the episode left in it."""
-        try:
+        with contextlib.suppress(EnvironmentFault):  # The browser is gone, and the context with it.
             await self.devtools.call("Target.disposeBrowserContext", browserContextId=self.context)
-        except EnvironmentFault:
-            pass  # The browser is gone, and the context with it.
         self.devtools.forget(self.session)
 
     async def evaluate_script(self, expression: str) -> Any:
