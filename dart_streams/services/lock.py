@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dart_streams.errors import ServiceUnavailable
+from dart_streams.errors import ConfigError, ServiceUnavailable
 
 POLL_S = 0.1
 
@@ -21,9 +21,20 @@ def silently(text: str) -> None:
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path, wait_s: float, tell: Tell = silently) -> Iterator[None]:
-    """Hold the lock of ``folder``, made if need be; raise :class:`ServiceUnavailable` after ``wait_s`` seconds."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    """Hold the lock of ``folder``, made if need be.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If another process holds it for more than ``wait_s`` seconds.
+    ConfigError
+        If the folder can't be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ConfigError(f"can't write to {folder} ({error.strerror}): set run.state_dir to another folder") from None
     try:
         deadline = time.monotonic() + wait_s
         told = False

@@ -234,6 +234,12 @@ def test_a_lock_is_waited_for_and_given_up_with_a_reason(tmp_path: Path):
         pass
 
 
+def test_a_folder_that_can_not_be_written_to_is_named_with_its_setting(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"can't write to .*file/x/services \(Not a directory\): set run\.state_dir"):
+        local.up(Config(run=Run(state_dir=str(tmp_path / "file" / "x"))))
+
+
 def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path):
     code = f"""
 import os, pathlib
