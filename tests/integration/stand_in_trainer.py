@@ -34,21 +34,21 @@ def version_of(config: Config, version: int, groups: int) -> WeightVersion:
     )
 
 
-def row_of(groups: list[CuratedGroup], version: int) -> dict[str, Any]:
+def row_of(groups: list[CuratedGroup], version: int, consumed: int) -> dict[str, Any]:
     return {
         "version": version,
         "epoch": 1,
         "group_ids": [group.group_id for group in groups],
         "trajectory_ids": [member.trajectory_id for group in groups for member in group.members],
-        "metrics": {"loss": 1.0 / version, "reward": sum(group.mean for group in groups) / len(groups)},
+        "metrics": {"loss": 1.0 / version, "reward": sum(g.mean for g in groups) / len(groups), "consumed": consumed},
         "at_ms": int(time.time() * 1000),
     }
 
 
-def resumed(store: SyncStore) -> tuple[int, int, list[CuratedGroup]]:
-    """The newest version, the groups behind it (which are as many records of the one partition), and none pending."""
-    rows = store.trained()
-    return len(rows), sum(len(row["group_ids"]) for row in rows), []
+def fresh(group: CuratedGroup, version: int, bound: int) -> bool:
+    """Whether a group may still be trained on: as the trainer, look at its age once more when it is taken."""
+    online = [m.version_min for m in group.members if m.source == "online" and m.version_min is not None]
+    return version - min(online, default=version) <= bound
 
 
 async def live(config: Config) -> None:
@@ -58,21 +58,24 @@ async def live(config: Config) -> None:
     store = SyncStore(session, config.bus.run, 1)
     records = consumer(config.bus, group=None, client_id="trainer")
     place = TopicPartition(config.bus.prefix + curated.TOPIC.name, 0)
-    version, consumed, pending = resumed(store)
+    rows = store.trained()
+    version, consumed = len(rows), int(rows[-1]["metrics"]["consumed"]) if rows else 0
+    groups: list[CuratedGroup] = []
     async with Publisher(config.bus, "trainer") as publisher:
         await start_within(records, config.bus)
         records.assign([place])
         records.seek(place, consumed)
         await publisher.publish(weights.TOPIC, version_of(config, version, consumed))
         while not stop.is_set():
-            for batch in (await records.getmany(timeout_ms=100)).values():
-                pending += [event_of(curated.TOPIC, record) for record in batch]
-            while len(pending) >= config.trainer.groups_per_step:
-                groups = pending[: config.trainer.groups_per_step]
-                del pending[: len(groups)]
-                version, consumed = version + 1, consumed + len(groups)
-                await asyncio.to_thread(store.write_trained, version, row_of(groups, version))
+            for batch in (await records.getmany(timeout_ms=100, max_records=1)).values():
+                consumed += 1
+                group = event_of(curated.TOPIC, batch[0])
+                groups = [g for g in (*groups, group) if fresh(g, version, config.curation.max_staleness)]
+            if len(groups) == config.trainer.groups_per_step:
+                version += 1
+                await asyncio.to_thread(store.write_trained, version, row_of(groups, version, consumed))
                 await publisher.publish(weights.TOPIC, version_of(config, version, consumed))
+                groups = []
     await records.stop()
     session.cluster.shutdown()
 
