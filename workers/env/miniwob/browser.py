@@ -109,8 +109,8 @@ def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
     hear, its_out = os.pipe()
     its_in, tell = os.pipe()
     process = subprocess.Popen(
-        # The protocol wants file descriptors 3 and 4.
-        ["/bin/sh", "-c", f'exec "$0" "$@" 3<&{its_in} 4>&{its_out}', *command],
+        # The protocol wants file descriptors 3 and 4; the plain shell duplicates only those below 10 by number.
+        ["/bin/sh", "-c", f'exec "$0" "$@" 3</dev/fd/{its_in} 4>/dev/fd/{its_out}', *command],
         pass_fds=(its_in, its_out),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-from dart_streams.errors import ConfigError
+from workers.env.environment import EnvironmentFault
 
 HELPERS = files("workers.env.miniwob").joinpath("oracle.js").read_text()
 
@@ -34,7 +34,7 @@ NEXT = {
 
 
 def next_action(page: str) -> str:
-    """Return the script that yields ``{x, y}``, ``{text}`` or null; raise :class:`ConfigError` for an unknown page."""
+    """Return the script that yields ``{x, y}``, ``{text}`` or null; raise :class:`EnvironmentFault` for an unknown page."""
     if page not in NEXT:
-        raise ConfigError(f"no oracle for MiniWoB++ page {page!r}: add one to workers/env/miniwob/oracle.py")
+        raise EnvironmentFault(f"no oracle for MiniWoB++ page {page!r}: add one to workers/env/miniwob/oracle.py")
     return f"(() => {{ {HELPERS}; return {NEXT[page]} || null; }})()"

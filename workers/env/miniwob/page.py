@@ -11,7 +11,6 @@ from typing import Any
 
 from dart_streams import actions
 from dart_streams.actions import Action, Click
-from dart_streams.errors import ConfigError
 from dart_streams.tasks import Task
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.miniwob.devtools import DevTools
@@ -39,11 +38,11 @@ def pages() -> Path:
 
 
 def page_url(name: str) -> str:
-    """Return the address of a page; raise :class:`ConfigError` if MiniWoB++ has none of this name."""
+    """Return the address of a page; raise :class:`EnvironmentFault` if MiniWoB++ has none of this name."""
     path = pages() / f"{name}.html"
     if name in NON_DETERMINISTIC or not path.is_file():
         why = "is not determined by its seed" if name in NON_DETERMINISTIC else "does not exist"
-        raise ConfigError(f"MiniWoB++ page {name!r} {why}: see {pages()} for the pages there are")
+        raise EnvironmentFault(f"MiniWoB++ page {name!r} {why}: see {pages()} for the pages there are")
     return path.as_uri()
 
 
