@@ -34,7 +34,7 @@ NEXT = {
 
 
 def next_action(page: str) -> str:
-    """Return the script that yields ``{x, y}``, ``{text}`` or null; raise :class:`EnvironmentFault` for an unknown page."""
+    """Return a script that yields ``{x, y}``, ``{text}`` or null; raise :class:`EnvironmentFault` without an oracle."""
     if page not in NEXT:
         raise EnvironmentFault(f"no oracle for MiniWoB++ page {page!r}: add one to workers/env/miniwob/oracle.py")
     return f"(() => {{ {HELPERS}; return {NEXT[page]} || null; }})()"
