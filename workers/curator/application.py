@@ -13,8 +13,12 @@ RAW: dict[str, Any] = {"key_type": bytes, "value_type": bytes, "key_serializer":
 """Faust acknowledges what it can't decode; so it decodes nothing, and the clerk does."""
 
 
-def create(config: Config) -> faust.App:
-    """Return the application, not started. At least once: effects are idempotent, and exactly-once is known to hang."""
+def create(config: Config, worker_id: str) -> faust.App:
+    """Return the application, not started. At least once: effects are idempotent, and exactly-once is known to hang.
+
+    Its membership of the consumer group is static, so that a killed curator's successor of the same name takes over at
+    once instead of waiting until the group misses the dead one.
+    """
     folder = config.run.folder / "faust"
     folder.mkdir(parents=True, exist_ok=True)
     return faust.App(
@@ -33,6 +37,7 @@ def create(config: Config) -> faust.App:
         broker_session_timeout=15.0,
         broker_heartbeat_interval=3.0,
         broker_max_poll_records=200,
+        consumer_group_instance_id=worker_id,
         stream_buffer_maxsize=500,
         stream_recovery_delay=0.0,
         stream_wait_empty=False,

@@ -53,21 +53,26 @@ def run(config: Config, worker_id: str) -> int:
     """
     setup.start(config, worker_id)
     try:
-        return asyncio.run(live(config, worker_id))
+        return asyncio.run(until_signal(config, worker_id))
     finally:
         setup.stop()
 
 
-async def live(config: Config, worker_id: str) -> int:
-    """Connect, apply what comes until told to stop, and leave snapshots."""
+async def until_signal(config: Config, worker_id: str) -> int:
+    """Live until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return await live(config, worker_id, stop)
+
+
+async def live(config: Config, worker_id: str, stop: asyncio.Event) -> int:
+    """Connect, apply what comes until ``stop`` is set, and leave snapshots."""
     tasks = task_sets.load(Path(config.tasks.file))
     if not tasks.train:
         raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
     async with Publisher(config.bus, worker_id) as publisher:
-        app = application.create(config)
+        app = application.create(config, worker_id)
         clerks = []
         for agent in agents(config, tasks):
             await check_topics(config, publisher, agent.inputs, one_state=SOURCES[agent.name] is None)

@@ -1,0 +1,239 @@
+"""The curator on a real broker, in a world of simulated rollouts and a trainer that only counts."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import tomli_w
+from aiokafka import ConsumerRecord, TopicPartition
+
+import topics
+from dart_streams.bench.curation_world import CountingTrainer, Odds, play
+from dart_streams.bus import admin
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.codec import ID, header
+from dart_streams.config import Config
+from dart_streams.curation.agents import agents
+from dart_streams.curation.decisions import Record, advance
+from dart_streams.run.folder import without_nulls
+from dart_streams.tasks import load
+from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
+from topics.rollout_orders import RolloutOrder
+from workers.curator.changelogs import changelog_topics
+
+BOUND_S = 90.0
+KILLS = int(os.environ.get("DART_CURATOR_KILLS", "3"))
+BETWEEN = 80
+"""Rollouts between two kills."""
+PROGRAM = Path(sys.executable).parent / "dart-streams"
+TASKS = """
+[[pages]]
+environment = "simulated"
+page = "grid"
+max_steps = 10
+train_seeds = [0, 20]
+heldout_seeds = [1000, 1001]
+"""
+
+
+@pytest.fixture
+def configure(services, tmp_path: Path) -> Callable[..., Config]:
+    (tmp_path / "tasks.toml").write_text(TASKS)
+
+    def config(**tables) -> Config:
+        made = services.config(
+            tasks={"file": str(tmp_path / "tasks.toml")},
+            run={"drain_s": 6, "state_dir": str(tmp_path)},
+            **{"env": {"slots": 4}, "trainer": {"groups_per_step": 2}, **tables},
+        )
+        admin.apply_all(made.bus, changelog_topics(made))
+        (tmp_path / "config.toml").write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(made))))
+        return made
+
+    return config
+
+
+class Curator:
+    """A curator process of its own, that can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "curator.log"
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [PROGRAM, "worker", "curator", "--config", self.folder / "config.toml"], stdout=log, stderr=log
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ask it to end and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@contextlib.contextmanager
+def curating(folder: Path) -> Iterator[Curator]:
+    curator = Curator(folder)
+    try:
+        yield curator
+    finally:
+        curator.kill()
+
+
+class World:
+    """Everything but the curator: plays orders a few at a time, in random order, and trains."""
+
+    def __init__(self, config: Config, publisher: Publisher, seed: int = 0) -> None:
+        self.config = config
+        self.publisher = publisher
+        self.trainer = CountingTrainer(config.trainer.groups_per_step)
+        self.odds = Odds(faults=0.05, partial=0.1, lift=0.01)
+        self.random = random.Random(seed)
+        self.orders: dict[str, RolloutOrder] = {}
+        self.waiting: list[RolloutOrder] = []
+        self.groups: set[str] = set()
+        self.played = 0
+
+    async def play(self, enough: Callable[[], bool], bound_s: float = BOUND_S) -> None:
+        """Go on until there is enough."""
+        records = consumer(
+            self.config.bus, rollout_orders.TOPIC, curated.TOPIC, group=f"w{uuid.uuid4().hex}", client_id="world"
+        )
+        await start_within(records, self.config.bus)
+        try:
+            async with asyncio.timeout(bound_s):
+                await self.publisher.publish(weights.TOPIC, self.trainer.weights())
+                while not enough():
+                    for batch in (await records.getmany(timeout_ms=20)).values():
+                        for record in batch:
+                            await self.take(record)
+                    await self.end_some()
+        finally:
+            await records.stop()
+
+    async def until_played(self, number: int, playing: asyncio.Task) -> None:
+        """Return when so many rollouts have ended, or no more will."""
+        async with asyncio.timeout(BOUND_S):
+            while self.played < number and not playing.done():
+                await asyncio.wait({playing}, timeout=0.005)
+
+    async def take(self, record: ConsumerRecord) -> None:
+        if record.topic.endswith(rollout_orders.TOPIC.name):
+            order = event_of(rollout_orders.TOPIC, record)
+            if order.order_id not in self.orders:
+                self.orders[order.order_id] = order
+                self.waiting.append(order)
+            return
+        group = event_of(curated.TOPIC, record)
+        if group.group_id not in self.groups:
+            self.groups.add(group.group_id)
+            version = self.trainer.take(group)
+            if version is not None:
+                await self.publisher.publish(weights.TOPIC, version)
+
+    async def end_some(self) -> None:
+        self.random.shuffle(self.waiting)
+        ending, self.waiting = self.waiting[:6], self.waiting[6:]
+        for order in ending:
+            trajectory = play(order, self.trainer.version, self.odds)
+            await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
+            self.played += 1
+
+
+async def everything(config: Config, *wanted: topics.Topic, suffix: str = "") -> dict[str, list[ConsumerRecord]]:
+    """Return all records of topics as they are now, by the topic's name, in order within a partition."""
+    records = consumer(config.bus, group=None, client_id="reader")
+    await start_within(records, config.bus)
+    found: dict[str, list[ConsumerRecord]] = {topic.name: [] for topic in wanted}
+    try:
+        places = [
+            TopicPartition(config.bus.prefix + topic.name + suffix, number)
+            for topic in wanted
+            for number in range(1 if suffix else topic.partitions)
+        ]
+        records.assign(places)
+        await records.seek_to_beginning()
+        ends = await records.end_offsets(places)
+        async with asyncio.timeout(BOUND_S):
+            while any([await records.position(place) < end for place, end in ends.items()]):
+                for place, batch in (await records.getmany(timeout_ms=200)).items():
+                    name = place.topic.removeprefix(config.bus.prefix).removesuffix(suffix)
+                    found[name] += batch
+    finally:
+        await records.stop()
+    return found
+
+
+def identity(record: ConsumerRecord) -> str:
+    return (header(record.headers, ID) or b"").decode()
+
+
+def unique(records: list[ConsumerRecord]) -> dict[str, bytes]:
+    """Return the values of records by id; the repeats of a record must be byte for byte the same."""
+    values: dict[str, bytes] = {}
+    for record in records:
+        assert values.setdefault(identity(record), record.value) == record.value, identity(record)
+    return values
+
+
+async def replayed(config: Config, task_file: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return what the agents decided and what they decide again over the same inputs in the logged order, by id."""
+    inputs = (trajectories.TOPIC, task_difficulty.TOPIC, rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC)
+    found = await everything(config, *inputs, rollout_orders.TOPIC, curation_log.TOPIC)
+    outputs = (task_difficulty.TOPIC, rollout_budgets.TOPIC, curated.TOPIC, rollout_orders.TOPIC)
+    decided = {key: value for topic in outputs for key, value in unique(found[topic.name]).items()}
+    logged = {key: msgspec.json.decode(value) for key, value in unique(found[curation_log.TOPIC.name]).items()}
+    by_place = {
+        (r.topic.removeprefix(config.bus.prefix), r.partition, r.offset): r for rs in found.values() for r in rs
+    }
+    again: dict[str, bytes] = {}
+    for agent in agents(config, load(task_file)):
+        state = agent.state()
+        for entry in logged.values():
+            if entry["agent"] != agent.name:
+                continue
+            source = entry["source"]
+            record = by_place[source["topic"], source["partition"], source["offset"]]
+            event = event_of(topics.BY_NAME[source["topic"]], record)
+            step = advance(agent, state, Record(source["topic"], 0, source["offset"], event, identity(record)))
+            state = step.state
+            assert [decision.id for decision in step.decisions] == entry["decisions"]
+            assert step.applied.state_digest == entry["state_digest"]
+            again |= {decision.id: msgspec.json.encode(decision.event) for decision in step.decisions}
+    return decided, again
+
+
+async def test_a_curator_killed_again_and_again_decides_as_a_replay_of_its_inputs_does(configure, tmp_path):
+    config = configure()
+    chance = random.Random(1)
+    async with Publisher(config.bus, "world") as publisher:
+        world = World(config, publisher)
+        with curating(tmp_path) as curator:
+            playing = asyncio.create_task(
+                world.play(lambda: world.played >= BETWEEN * (KILLS + 1), BOUND_S * (KILLS + 1))
+            )
+            for kill in range(KILLS):
+                await world.until_played(BETWEEN * kill + chance.randrange(BETWEEN), playing)
+                curator.kill()
+                curator.start()
+            await playing
+            assert curator.stop() == 0
+    decided, again = await replayed(config, tmp_path / "tasks.toml")
+    assert decided == again
+    assert len(world.trainer.trained) > 2 * KILLS
+    assert set(decided) >= set(world.orders)
