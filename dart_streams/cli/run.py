@@ -15,7 +15,7 @@ from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, read_co
 from dart_streams.cli.output import note, show
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.run import evaluation, folder, leftovers, processes
+from dart_streams.run import bootstrap, evaluation, folder, leftovers, processes
 from dart_streams.run.circle import Circle
 from dart_streams.run.folder import RunFolder
 from dart_streams.run.session import Session
@@ -53,11 +53,22 @@ def session_of(made: RunFolder, *, owns_services: bool) -> Session:
     from dart_streams.run import report as reports
 
     config = made.config()
-    cast = processes.cast(config, made.config_file, processes.programs())
+    programs = processes.programs()
+    cast = processes.cast(config, made.config_file, programs)
     console = Console()
 
     def make_circle(supervisor: Supervisor) -> Circle:
-        return Circle(made, supervisor, cast, extra_topics=changelogs(config), tell=session.tell)
+        async def find_policy() -> str:
+            return await bootstrap.policy(made, supervisor, programs)
+
+        return Circle(
+            made,
+            supervisor,
+            cast,
+            extra_topics=changelogs(config),
+            tell=session.tell,
+            find_policy=find_policy if config.rollout.engine == "vllm" else None,
+        )
 
     async def finish(circle: Circle) -> None:
         session.tell(await reports.finish(circle))

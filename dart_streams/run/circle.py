@@ -1,4 +1,4 @@
-"""A run's life, phase by phase: services, topics, policy, start, demonstrations, before, circle, settle, after.
+"""A run's life, phase by phase: policy, topics, start, demonstrations, before, circle, settle, after, drain.
 
 It starts and stops processes and publishes orders; all it knows of what they do it reads from the topics.
 """
@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -46,6 +46,7 @@ class Circle:
         *,
         extra_topics: tuple[TopicSpec, ...] = (),
         tell: Callable[[str], None],
+        find_policy: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self.folder = folder
         self.config: Config = folder.config()
@@ -54,6 +55,7 @@ class Circle:
         self.cast = cast
         self.extra_topics = extra_topics
         self.tell = tell
+        self.find_policy = find_policy
         self.journal: Journal = folder.journal()
         self.watch: Watch | None = None
         self.watched = asyncio.Event()
@@ -62,6 +64,9 @@ class Circle:
 
     async def live(self) -> None:
         """Go through all phases that need the services up."""
+        if self.find_policy is not None:
+            with self.phase("policy"):
+                self.tell(await self.find_policy())
         with self.phase("topics"):
             changes = await asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics)
             self.tell(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")

@@ -138,7 +138,7 @@ def line(moment: Moment) -> str:
     return " | ".join(parts)
 
 
-SHOWN_METRICS = ("loss", "reward", "grad_norm", "clip_fraction", "mismatch")
+SHOWN_METRICS = ("reward", "loss", "entropy", "grad_norm")
 
 
 def metrics_line(trained: dict[str, float]) -> str:

@@ -236,16 +236,34 @@ def trajectories(materials: Materials) -> dict[str, Any]:
 
 
 def trainer(materials: Materials) -> dict[str, Any]:
-    """Return how the trainer fared: waits from its metrics, the mismatch with the engine from its rows."""
+    """Return how the trainer fared, from its rows: the share of training time it did nothing, and its figures.
+
+    ``mismatch`` is the gap between the engine's and the trainer's log-probabilities for the same weights (nats a
+    token); ``drift`` the gap to the weights that were trained.
+    """
     circle = materials.circle
-    waits = materials.readings.distribution(names.TRAINER_WAIT_MS, circle.started_ms, circle.ended_ms or 0)
-    gaps = [row["metrics"]["mismatch"] for row in materials.trained if "mismatch" in row["metrics"]]
+    inside = [
+        row["metrics"] for row in materials.trained if circle.started_ms <= row["at_ms"] <= (circle.ended_ms or 0)
+    ]
+    busy_ms = sum(row.get(part, 0.0) for row in inside for part in ("train_ms", "publish_ms", "checkpoint_ms"))
     return {
-        "idle_share": rounded(waits.total / 1000 / materials.circle_s) if waits and materials.circle_s else None,
-        "step_ms": quantiles(materials, names.TRAINER_STEP_MS),
-        "publish_ms": quantiles(materials, names.TRAINER_PUBLISH_MS),
-        "mismatch": {"mean": rounded(mean(gaps), 5), "max": rounded(max(gaps, default=None), 5)},
+        "idle_share": rounded(1 - busy_ms / (materials.circle_s * 1000)) if busy_ms and materials.circle_s else None,
+        "train_ms": rounded(quantile(column(inside, "train_ms"), 0.5), 1),
+        "publish_ms": rounded(quantile(column(inside, "publish_ms"), 0.5), 1),
+        "mismatch": spread(column(inside, "same_version_mismatch")),
+        "drift": spread(column(inside, "mismatch")),
+        "stale_groups": int(sum(column(inside, "stale_groups"))),
     }
+
+
+def column(rows: list[dict[str, float]], name: str) -> list[float]:
+    """Return the values of one figure in the rows that have it."""
+    return [row[name] for row in rows if name in row]
+
+
+def spread(values: list[float]) -> dict[str, float | None]:
+    """Return mean and largest of some values."""
+    return {"mean": rounded(mean(values), 5), "max": rounded(max(values, default=None), 5)}
 
 
 def cpu(materials: Materials) -> dict[str, float]:

@@ -132,10 +132,15 @@ def resolved(config: Config, state: Path, run_id: str) -> Config:
 
 
 def write_config(folder: RunFolder, config: Config) -> None:
-    """Write the resolved configuration; keys without a value are left out, as TOML has none."""
-    fresh = folder.config_file.with_suffix(".new")
+    """Replace the resolved configuration in one step."""
+    write_toml(folder.config_file, config)
+
+
+def write_toml(path: Path, config: Config) -> None:
+    """Write a configuration; keys without a value are left out, as TOML has none."""
+    fresh = path.with_suffix(".new")
     fresh.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
-    fresh.replace(folder.config_file)
+    fresh.replace(path)
 
 
 def without_nulls(value: Any) -> Any:

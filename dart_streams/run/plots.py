@@ -216,7 +216,15 @@ def pauses(materials: Materials) -> str | None:
     return made.svg
 
 
-LEARNING = ("reward", "loss", "entropy", "grad_norm", "clip_fraction", "mismatch", "ratio", "weight", "kl")
+LEARNING = ("reward", "entropy", "loss", "grad_norm", "clip_share", "same_version_mismatch")
+
+TITLES = {
+    "reward": "mean reward of a batch",
+    "entropy": "entropy, nats a token",
+    "grad_norm": "gradient norm",
+    "clip_share": "share of clipped tokens",
+    "same_version_mismatch": "gap engine to trainer, nats a token",
+}
 
 
 def learning(materials: Materials) -> str | None:
@@ -230,7 +238,7 @@ def learning(materials: Materials) -> str | None:
         for axes, name in zip(made.axes, known, strict=False):
             points = [(r["train_step"], r["metrics"][name]) for r in materials.trained if name in r["metrics"]]
             axes.plot([step for step, _ in points], [value for _, value in points], color=BLUE, lw=1.5)
-            axes.set_title(name.replace("_", " "), loc="left", fontsize=10, color=INK)
+            axes.set_title(TITLES.get(name, name), loc="left", fontsize=10, color=INK)
             axes.locator_params(nbins=4)
         for axes in made.axes[len(known) :]:
             axes.set_visible(False)

@@ -87,7 +87,10 @@ class Slice(msgspec.Struct):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """A published weight version."""
+    """A published weight version: the newest announcement of it, and the time of the first.
+
+    The trainer repeats an announcement to tell of groups it has dropped.
+    """
 
     event: WeightVersion
     at_ms: int
@@ -138,7 +141,8 @@ class Progress:
                 self.curate(event, place.at_ms)
             case WeightVersion():
                 sender = f"trainer epoch {event.epoch}"
-                self.versions.setdefault(event.version, Version(event, place.at_ms))
+                known = self.versions.get(event.version)
+                self.versions[event.version] = Version(event, known.at_ms if known else place.at_ms)
             case WeightsServing():
                 sender = event.worker_id
                 self.serve(event)

@@ -48,6 +48,7 @@ class Child:
         self.started_s = 0.0
         self.starts = 0
         self.wanted = True
+        self.once = False
         self.keeper: asyncio.Task[None] | None = None
 
     async def start(self, grace_s: float) -> None:
@@ -98,17 +99,29 @@ class Supervisor:
             self.log.info("started", child=spec.name, pid=child.process and child.process.pid)
         self.save_roster()
 
+    async def run_once(self, spec: Spec) -> None:
+        """Run a process to its end; raise :class:`ProcessFailedError` with the end of its log if it fails."""
+        child = self.children[spec.name] = Child(spec, self.folder / "logs" / f"{spec.name}.log")
+        child.once = True
+        await child.start(self.drain_s)
+        child.keeper = asyncio.create_task(self.keep(child), name=f"keep {spec.name}")
+        self.save_roster()
+        await asyncio.shield(child.keeper)
+        self.children.pop(spec.name, None)
+        if self.gave_up.done():
+            self.gave_up.result()
+
     async def keep(self, child: Child) -> None:
         """Start a process again whenever it dies unasked, with back-off; give up if that does not help."""
         deaths = Deaths()
         while True:
             assert child.process is not None
             code = await child.process.wait()
-            if not child.wanted:
+            if not child.wanted or (child.once and code == 0):
                 self.log.info("stopped", child=child.spec.name, how=explain(code))
                 return
             lived_s = time.monotonic() - child.started_s
-            deaths, delay_s = after_death(deaths, lived_s, code)
+            deaths, delay_s = (deaths, None) if child.once else after_death(deaths, lived_s, code)
             why = explain(code)
             self.log.warning(
                 "died", child=child.spec.name, why=why, lived_s=round(lived_s, 1), again_in_s=delay_s, log=child.tail()
@@ -127,7 +140,7 @@ class Supervisor:
     def give_up(self, child: Child, why: str, deaths: Deaths) -> None:
         """Make the run fail with what is known of the death."""
         if not self.gave_up.done():
-            times = "" if deaths.quick == 1 else f" {deaths.quick} times in a row"
+            times = "" if deaths.quick <= 1 else f" {deaths.quick} times in a row"
             self.gave_up.set_exception(
                 ProcessFailedError(f"{child.spec.name} died{times}: {why}. The end of {child.log}:\n{child.tail()}")
             )

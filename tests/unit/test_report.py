@@ -152,8 +152,10 @@ class MadeUpRun:
                         "reward": 0.3 + version * 0.01 + self.chance.gauss(0, 0.03),
                         "entropy": 0.8 - version * 0.008,
                         "grad_norm": 0.6 + self.chance.random() * 0.3,
-                        "clip_fraction": 0.02 + self.chance.random() * 0.02,
-                        "mismatch": 0.002 + self.chance.random() * 0.001,
+                        "train_ms": 5000.0,
+                        "publish_ms": 100.0,
+                        "clip_share": 0.02 + self.chance.random() * 0.02,
+                        "same_version_mismatch": 0.002 + self.chance.random() * 0.001,
                     },
                     "at_ms": at,
                 }
@@ -256,6 +258,7 @@ def test_the_report_has_every_figure_of_the_contract(run):
     assert report["cpu_s"]["rollout-0"] == pytest.approx(539)
     assert report["lost"] == 0
     assert report["staleness"]["max"] >= 1
+    assert report["trainer"]["idle_share"] == pytest.approx(1 - 40 * 5.1 / 540, abs=0.01)
 
 
 def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
