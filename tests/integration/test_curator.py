@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,17 +18,21 @@ from aiokafka import ConsumerRecord, TopicPartition
 
 import topics
 from dart_streams.bench.curation_world import CountingTrainer, Odds, play
-from dart_streams.bus import admin
+from dart_streams.bus import admin, dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import ID, header
 from dart_streams.config import Config
 from dart_streams.curation.agents import agents
 from dart_streams.curation.decisions import Record, advance
+from dart_streams.errors import ConfigError
 from dart_streams.run.folder import without_nulls
+from dart_streams.services.ports import free_port
 from dart_streams.tasks import load
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
 from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
 from workers.curator.changelogs import changelog_topics
+from workers.curator.main import live
 
 BOUND_S = 90.0
 KILLS = int(os.environ.get("DART_CURATOR_KILLS", "3"))
@@ -237,3 +241,168 @@ async def test_a_curator_killed_again_and_again_decides_as_a_replay_of_its_input
     assert decided == again
     assert len(world.trainer.trained) > 2 * KILLS
     assert set(decided) >= set(world.orders)
+
+
+@contextlib.asynccontextmanager
+async def living(config: Config) -> AsyncIterator[None]:
+    """A curator in this process; its failure fails the test, and it must drain at the end."""
+    stop = asyncio.Event()
+    curator = asyncio.create_task(live(config, "curator-0", stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        async with asyncio.timeout(config.run.drain_s + 20):
+            assert await curator == 0
+
+
+async def first(config: Config, topic: topics.Topic, matching: Callable[[ConsumerRecord], bool]) -> ConsumerRecord:
+    """Return the first record of a topic that matches, waiting for it."""
+    records = consumer(config.bus, topic, group=f"r{uuid.uuid4().hex}", client_id="reader")
+    await start_within(records, config.bus)
+    try:
+        async with asyncio.timeout(BOUND_S):
+            async for record in records:
+                if matching(record):
+                    return record
+    finally:
+        await records.stop()
+    raise AssertionError("the broker has gone")
+
+
+def finished(sample: int, **fields) -> Trajectory:
+    values = {
+        "trajectory_id": f"t{sample}",
+        "order_id": f"g000000/{sample}/0",
+        "group_id": "g000000",
+        "group_size": 2,
+        "attempt": 0,
+        "task_id": "simulated/grid#0",
+        "purpose": "train",
+        "outcome": "success" if sample == 0 else "failure",
+        "reward": 1.0 if sample == 0 else 0.0,
+        "steps": 2,
+        "step_entropies": [0.1, 0.2],
+        "version_min": 0,
+        "version_max": 0,
+        "started_ms": 0,
+        "finished_ms": 1,
+    }
+    return Trajectory(**(values | fields))
+
+
+async def test_what_cannot_be_applied_is_put_aside_whole_and_the_curator_goes_on(configure):
+    config = configure()
+    name = config.bus.prefix + trajectories.TOPIC.name
+    async with Publisher(config.bus, "test") as publisher, living(config):
+        await publisher.producer.send_and_wait(name, b"not json", key=b"k", headers=[("x", b"y")])
+        await publisher.publish(trajectories.TOPIC, finished(0, reward=None))
+        await publisher.publish(trajectories.TOPIC, finished(1, order_id="not-ours"))
+        await publisher.publish(trajectories.TOPIC, finished(0))
+        await publisher.publish(trajectories.TOPIC, finished(1))
+        made = event_of(curated.TOPIC, await first(config, curated.TOPIC, lambda record: True))
+    assert [member.trajectory_id for member in made.members] == ["t0", "t1"]
+    letters = (await everything(config, trajectories.TOPIC, suffix=dead_letters.SUFFIX))[trajectories.TOPIC.name]
+    assert {letter.key for letter in letters} == {b"k", b"simulated/grid#0"}
+    garbled = next(letter for letter in letters if letter.key == b"k")
+    assert (garbled.value, header(garbled.headers, "x")) == (b"not json", b"y")
+    places = {
+        (header(letter.headers, dead_letters.TOPIC), header(letter.headers, dead_letters.OFFSET)) for letter in letters
+    }
+    assert places == {(name.encode(), b"0"), (name.encode(), b"1"), (name.encode(), b"2")}
+    reasons = b" ".join(header(letter.headers, dead_letters.ERROR) or b"" for letter in letters)
+    assert b"outcome success with reward None" in reasons
+    assert b"order 'not-ours'" in reasons
+
+
+async def test_the_trace_of_a_rollout_goes_on_through_all_four_agents(configure):
+    config = configure()
+    trace = [("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
+    async with Publisher(config.bus, "test") as publisher, living(config):
+        await publisher.publish(weights.TOPIC, CountingTrainer(2).weights())
+        await first(config, rollout_orders.TOPIC, lambda record: True)
+        for sample in range(8):
+            ended = finished(sample, group_size=8)
+            await publisher.publish(trajectories.TOPIC, ended, headers=trace if sample in (0, 7) else [])
+        for topic in (task_difficulty, rollout_budgets, curated, curation_log, rollout_orders):
+            found = await first(config, topic.TOPIC, lambda record: header(record.headers, "traceparent") is not None)
+            assert header(found.headers, "traceparent") == trace[0][1]
+
+
+async def test_a_stopped_curator_goes_on_where_it_was(configure):
+    config = configure()
+    async with Publisher(config.bus, "test") as publisher:
+        async with living(config):
+            await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
+            await first(config, rollout_budgets.TOPIC, lambda record: True)
+        await publisher.publish(trajectories.TOPIC, finished(1), record_id="t1")
+        async with living(config):
+            made = event_of(curated.TOPIC, await first(config, curated.TOPIC, lambda record: True))
+            told = await first(config, task_difficulty.TOPIC, lambda record: record.offset == 1)
+    assert [member.trajectory_id for member in made.members] == ["t0", "t1"]
+    assert event_of(task_difficulty.TOPIC, told).success_rate == 0.5
+    decided, again = await replayed(config, Path(config.tasks.file))
+    assert decided == again
+
+
+async def test_an_agents_partitions_have_a_state_each(configure):
+    config = configure()
+    with admin.connect(config.bus) as client:
+        for name in (trajectories.TOPIC.name, "curator-difficulty-changelog", "curator-groups-changelog"):
+            client.create_partitions({config.bus.prefix + name: 3})
+    tasks = [f"simulated/grid#{number}" for number in range(12)]
+    async with Publisher(config.bus, "test") as publisher, living(config):
+        for number, task_id in enumerate(tasks):
+            for sample in range(2):
+                ended = finished(
+                    sample, task_id=task_id, order_id=f"g{number:06d}/{sample}/0", trajectory_id=f"{number}.{sample}"
+                )
+                await publisher.publish(trajectories.TOPIC, ended)
+        await first(config, curation_log.TOPIC, seen_all({"difficulty": 24, "groups": 24, "budget": 24}))
+    found = await everything(config, curated.TOPIC, rollout_budgets.TOPIC)
+    made = [event_of(curated.TOPIC, record) for record in found[curated.TOPIC.name]]
+    assert sorted(group.task_id for group in made) == sorted(tasks)
+    assert len(found[rollout_budgets.TOPIC.name]) == 24
+
+
+def seen_all(wanted: dict[str, int]) -> Callable[[ConsumerRecord], bool]:
+    """Return a condition on curation-log: true once each agent has applied so many records."""
+    seen = dict.fromkeys(wanted, 0)
+
+    def is_enough(record: ConsumerRecord) -> bool:
+        agent = event_of(curation_log.TOPIC, record).agent
+        seen[agent] = seen.get(agent, 0) + 1
+        return all(seen[name] >= number for name, number in wanted.items())
+
+    return is_enough
+
+
+async def test_dispatch_refuses_inputs_of_several_partitions(configure):
+    config = configure()
+    with admin.connect(config.bus) as client:
+        client.create_partitions({config.bus.prefix + rollout_budgets.TOPIC.name: 2})
+    with pytest.raises(ConfigError, match="rollout-budgets has 2 partitions: dispatch needs it to have one"):
+        await live(config, "curator-0", asyncio.Event())
+
+
+def test_a_curator_without_topics_or_a_broker_says_what_to_do(configure, tmp_path):
+    made = configure()
+    for bus, reason in (
+        ({"servers": made.bus.servers, "prefix": "nobody."}, "has no topic 'nobody.trajectories'"),
+        ({"servers": f"127.0.0.1:{free_port()}"}, "no Kafka broker"),
+    ):
+        settings = {
+            "bus": {**bus, "wait_s": 1.0},
+            "tasks": {"file": made.tasks.file},
+            "run": {"state_dir": str(tmp_path)},
+        }
+        (tmp_path / "other.toml").write_text(tomli_w.dumps(settings))
+        ended = subprocess.run(
+            [PROGRAM, "worker", "curator", "--config", tmp_path / "other.toml"],
+            capture_output=True,
+            timeout=60,
+            text=True,
+        )
+        assert ended.returncode == 3
+        assert reason in " ".join(ended.stderr.split())
+        assert "Traceback" not in ended.stderr
