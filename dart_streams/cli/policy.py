@@ -1,0 +1,70 @@
+"""``dart-streams policy``: build the tiny policy of a deployment, once, from demonstrations that travel the topics."""
+
+from pathlib import Path
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dart_streams import tasks
+from dart_streams.cli.options import ConfigFile, read_config
+from dart_streams.cli.output import note, notes
+from dart_streams.config import Config
+from dart_streams.errors import ConfigError
+from dart_streams.policy import recipe
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command()
+def path(config: ConfigFile = None) -> None:
+    """Print where the tiny policy of a deployment lies, whether it is built or not."""
+    settings = read_config(config)
+    typer.echo(recipe.folder(settings, task_set(settings)))
+
+
+@app.command()
+def build(config: ConfigFile = None) -> None:
+    """Build the tiny policy unless it is there already, and print its directory.
+
+    Needs an env worker and a recorder with the same configuration: they play the demonstrations that this orders.
+    """
+    settings = read_config(config)
+    known = task_set(settings)
+    folder = recipe.folder(settings, known)
+    if folder.is_dir():
+        note(f"the policy is built already: {folder}")
+    else:
+        make(settings, known, folder)
+    typer.echo(folder)
+
+
+def task_set(config: Config) -> tasks.TaskSet:
+    """Return the deployment's tasks; raise :class:`ConfigError` if there is nothing to imitate."""
+    known = tasks.load(Path(config.tasks.file))
+    if not known.demonstration:
+        raise ConfigError(f"{config.tasks.file}: no page has demonstration_seeds, so there is nothing to imitate")
+    return known
+
+
+def make(config: Config, known: tasks.TaskSet, folder: Path) -> None:
+    """Build the policy with a progress bar for its two halves."""
+    # Here and not above, so that `policy path` works without torch.
+    from dart_streams.policy.building import build
+
+    columns = (
+        TextColumn("{task.description:>16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[loss]}"),
+    )
+    with Progress(*columns, console=notes) as progress:
+        count = min(config.warmup.demonstrations, len(known.demonstration))
+        shown = progress.add_task("demonstrations", total=count, loss="")
+        trained = progress.add_task("training steps", total=config.warmup.steps, loss="")
+
+        def report(finished: int, step: int, loss: float) -> None:
+            progress.update(shown, completed=finished)
+            progress.update(trained, completed=step, loss=f"loss {loss:.2f}" if step else "")
+
+        build(config, known, folder, report)

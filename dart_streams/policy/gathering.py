@@ -1,0 +1,158 @@
+"""Demonstrations from the topics to samples: the Kafka and Cassandra side of the warm-up.
+
+| consumes | produces | waits for | unblocked by |
+|---|---|---|---|
+| trajectories | rollout-orders | demonstrations, bounded | an env worker and a recorder on the same prefix |
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self
+
+import structlog
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+
+from dart_streams.bus.admin import await_listener, no_broker
+from dart_streams.bus.codec import Undecodable, decode, encode
+from dart_streams.config import Bus, Config
+from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.policy.demonstrations import Sample, samples_of
+from dart_streams.store import SyncStore
+from topics import rollout_orders, trajectories
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+
+POLL_MS = 200
+SEND_S = 30.0
+CLIENT = "policy-build"
+
+log = structlog.get_logger()
+
+
+class Gathering:
+    """Orders demonstrations and collects their samples in a thread of its own; use it as a context.
+
+    ``samples`` grows while this runs; ``finished`` counts the orders that have ended, successful or not.
+    """
+
+    def __init__(self, config: Config, store: SyncStore, orders: Sequence[RolloutOrder]) -> None:
+        self.config = config
+        self.store = store
+        self.wanted = {order.order_id: order for order in orders}
+        self.samples: list[Sample] = []
+        self.finished = 0
+        self.heard_s = time.monotonic()
+        self._progress = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gathering")
+        self._ended: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        publish(self.config.bus, self.wanted.values())
+        self._ended = self._thread.submit(self._run)
+        self._ended.add_done_callback(lambda _: self._notify())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.shutdown()
+
+    def wait_for(self, count: int, tell: Callable[[], None]) -> None:
+        """Return when ``count`` orders have ended, at least one of them with samples; ``tell`` is called meanwhile.
+
+        Raises
+        ------
+        UserError
+            If nothing was heard for ``evaluation.timeout_s``, or no demonstration succeeds.
+        """
+        bound_s = self.config.evaluation.timeout_s
+        with self._progress:
+            while self.finished < min(count, len(self.wanted)):
+                self.check()
+                if time.monotonic() - self.heard_s > bound_s:
+                    raise UserError(
+                        f"no demonstration finished for {bound_s:g} s ({self.finished} of {len(self.wanted)} did): "
+                        f"are an env worker and a recorder running with bus.prefix {self.config.bus.prefix!r}?"
+                    )
+                self._progress.wait(0.5)
+                tell()
+        self.check()
+        if not self.samples:
+            raise UserError(f"{self.finished} demonstrations finished and none succeeded: see the env worker's log")
+
+    def check(self) -> None:
+        """Raise what ended the thread before its time, if anything did."""
+        if self._ended is not None and self._ended.done():
+            self._ended.result()
+
+    def _run(self) -> None:
+        consumer = connected(KafkaConsumer, self.config.bus, auto_offset_reset="earliest", enable_auto_commit=False)
+        with contextlib.closing(consumer):
+            consumer.subscribe([self.config.bus.prefix + trajectories.TOPIC.name])
+            open_orders = set(self.wanted)
+            while open_orders and not self._stopping.is_set():
+                records = consumer.poll(timeout_ms=POLL_MS)
+                heard = [t for batch in records.values() for t in decoded(batch) if t.order_id in open_orders]
+                if heard:
+                    open_orders -= {trajectory.order_id for trajectory in heard}
+                    self._take(heard)
+
+    def _take(self, heard: Sequence[Trajectory]) -> None:
+        policy = self.config.policy
+        found = self.store.steps_many([t.trajectory_id for t in heard if t.outcome == "success"])
+        refs = [step.screenshot for steps in found.values() for step in steps if step.screenshot is not None]
+        images = self.store.get_blobs(refs)
+        for steps in found.values():
+            self.samples += samples_of(steps, images, policy.max_images, policy.max_texts)
+        self.finished += len(heard)
+        self.heard_s = time.monotonic()
+        self._notify()
+
+    def _notify(self) -> None:
+        with self._progress:
+            self._progress.notify_all()
+
+
+def decoded(batch: Iterable[Any]) -> list[Trajectory]:
+    """Return the trajectories of Kafka records; what does not decode is the recorder's business, and logged."""
+    found = []
+    for record in batch:
+        try:
+            found.append(decode(trajectories.TOPIC, record.value, record.headers))
+        except Undecodable as error:
+            log.warning("not a trajectory", offset=record.offset, error=str(error))
+    return found
+
+
+def publish(bus: Bus, orders: Iterable[RolloutOrder]) -> None:
+    """Send ``orders`` and return when the broker has them."""
+    with contextlib.closing(connected(KafkaProducer, bus, acks="all", linger_ms=20)) as producer:
+        sent = []
+        for order in orders:
+            record = encode(rollout_orders.TOPIC, order, record_id=order.order_id)
+            name = bus.prefix + rollout_orders.TOPIC.name
+            sent.append(producer.send(name, key=record.key, value=record.value, headers=record.headers))
+        try:
+            for future in sent:
+                future.get(timeout=SEND_S)
+        except KafkaError as error:
+            raise ServiceUnavailable(f"the broker at {bus.servers} did not take an order: {error}") from None
+
+
+def connected(client: Any, bus: Bus, **settings: Any) -> Any:
+    """Return a kafka-python client; raise :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``."""
+    deadline = time.monotonic() + bus.wait_s
+    await_listener(bus, deadline)
+    try:
+        return client(
+            bootstrap_servers=bus.servers.split(","),
+            client_id=CLIENT,
+            bootstrap_timeout_ms=int(max(deadline - time.monotonic(), 1.0) * 1000),
+            **settings,
+        )
+    except KafkaError as error:
+        raise no_broker(bus, error) from None

@@ -1,0 +1,28 @@
+"""Where the tiny policy of a deployment lies: a folder named after everything that determines it. Without torch."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from dart_streams import prompts, tasks
+from dart_streams.config import Config
+
+SOURCES = (Path(__file__).parent, Path(prompts.__file__))
+"""Code that determines the policy: what it is, what it sees, and how it is warmed up."""
+DIGITS = 16
+
+
+def folder(config: Config, task_set: tasks.TaskSet) -> Path:
+    """Return the directory of the tiny policy of this deployment, built or not."""
+    return Path(config.run.state_dir) / "policies" / digest(config, task_set)
+
+
+def digest(config: Config, task_set: tasks.TaskSet) -> str:
+    """Return the name of what a build would make: hex over settings, demonstrated tasks and code."""
+    shown = (config.policy.max_images, config.policy.max_texts, config.policy.min_pixels, config.policy.max_pixels)
+    state = hashlib.sha256(msgspec.json.encode([shown, config.warmup, task_set.demonstration, config.env.backend]))
+    for source in SOURCES:
+        for file in sorted(source.glob("*.py")) if source.is_dir() else [source]:
+            state.update(file.read_bytes())
+    return state.hexdigest()[:DIGITS]

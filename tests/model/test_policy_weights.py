@@ -1,0 +1,73 @@
+"""Weights go out and come back as they were, or not at all."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dart_streams.errors import UserError
+from dart_streams.policy import weights
+from topics.weights import WeightVersion
+
+STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.weight": torch.ones(4)}
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.Linear(3, 2, bias=False)
+        self.b = torch.nn.LayerNorm(4, bias=False)
+
+
+def version(uri: str, sha256: str) -> WeightVersion:
+    return WeightVersion(model_id="tiny", version=3, uri=uri, sha256=sha256, train_step=3, epoch=1, groups_consumed=24)
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    sha256 = weights.save(STATE, str(tmp_path / "v3"))
+    model = Model()
+    weights.load(model, weights.fetch(version(str(tmp_path / "v3"), sha256), tmp_path / "cache"))
+    assert torch.equal(model.a.weight, STATE["a.weight"])
+
+
+def test_weights_elsewhere_are_copied_once(tmp_path: Path) -> None:
+    sha256 = weights.save(STATE, "memory://runs/v3")
+    announced = version("memory://runs/v3", sha256)
+    folder = weights.fetch(announced, tmp_path)
+    assert weights.digest(folder / weights.FILE) == sha256
+    assert weights.fetch(announced, tmp_path) == folder
+    assert [place.name for place in tmp_path.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("place", ["memory://runs/wrong", "local"])
+def test_other_weights_than_announced_are_refused_and_not_kept(tmp_path: Path, place: str) -> None:
+    uri = str(tmp_path / "local") if place == "local" else place
+    weights.save(STATE, uri)
+    with pytest.raises(weights.WrongDigest, match="version 3"):
+        weights.fetch(version(uri, "0" * 64), tmp_path / "cache")
+    assert not (tmp_path / "cache").exists() or not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize("uri", ["memory://nowhere/v3", "/nowhere/v3"])
+def test_missing_weights_name_the_place(tmp_path: Path, uri: str) -> None:
+    with pytest.raises(UserError, match="nowhere/v3"):
+        weights.fetch(version(uri, "0" * 64), tmp_path)
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    weights.save({"a.weight": STATE["a.weight"], "c.weight": torch.ones(1)}, str(tmp_path))
+    with pytest.raises(ValueError, match="another model"):
+        weights.load(Model(), tmp_path)
+
+
+def test_tensors_that_share_memory_are_saved_once(tmp_path: Path) -> None:
+    shared = torch.ones(3)
+    weights.save({"embed": shared, "head": shared}, str(tmp_path))
+    from safetensors.torch import load_file
+
+    assert list(load_file(tmp_path / weights.FILE)) == ["embed"]
+
+
+def test_a_half_written_file_has_another_name(tmp_path: Path) -> None:
+    weights.save(STATE, str(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == [weights.FILE]
