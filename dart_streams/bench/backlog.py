@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from PIL import Image, ImageDraw
 
 from dart_streams import prompts
@@ -29,125 +30,139 @@ class Shape(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A group, its trajectories' observations, and the screenshots that they show."""
+    """A group, its trajectories' observations in order, and the bytes of the screenshots that they show."""
 
     group: CuratedGroup
-    observations: list[Observation]
+    observations: dict[str, list[Observation]]
     blobs: dict[str, bytes]
 
 
-def make(index: int, renderer: Any, config: Config, version: int = 0, shape: Shape = Shape()) -> Made:
-    """Return made-up group ``index``, acted by weight ``version``. The first screen is the same in all its members."""
-    chance = random.Random(index)
-    blobs: dict[str, bytes] = {}
-    first = screenshot(chance, shape, blobs)
-    observations, members = [], []
-    for number in range(shape.members):
-        steps = chance.randint(1, shape.steps)
-        screens = [first, *(screenshot(chance, shape, blobs) for _ in range(steps))]
-        trajectory = f"trajectory-{index}-{number}"
-        reward = float(number % 2)
-        observations += play(trajectory, index, number, screens, reward, renderer, config, version, chance, shape)
-        members.append(
-            Member(
-                trajectory_id=trajectory,
-                reward=reward,
-                advantage=1.0 if reward else -1.0,
-                selected=list(range(steps)),
-                source="online",
-                version_min=version,
-                version_max=version,
+SMALL = Shape()
+
+
+class Maker:
+    """Makes groups for one deployment; ``renderer`` is a :class:`dart_streams.policy.rendering.Renderer`."""
+
+    def __init__(self, config: Config, renderer: Any, shape: Shape = SMALL) -> None:
+        self.config = config
+        self.renderer = renderer
+        self.shape = shape
+
+    def group(self, index: int, version: int = 0) -> Made:
+        """Return group ``index``, acted by weight ``version``. All its members begin on the same screen."""
+        chance = random.Random(index)
+        blobs: dict[str, bytes] = {}
+        first = self._screenshot(chance, blobs)
+        observations, members = {}, []
+        for number in range(self.shape.members):
+            steps = chance.randint(1, self.shape.steps)
+            screens = [first, *(self._screenshot(chance, blobs) for _ in range(steps))]
+            order = self._order(index, number, version)
+            trajectory = f"trajectory-{index}-{number}"
+            observations[trajectory] = self._play(trajectory, order, screens, chance)
+            members.append(
+                Member(
+                    trajectory_id=trajectory,
+                    reward=float(number % 2),
+                    advantage=1.0 if number % 2 else -1.0,
+                    selected=list(range(steps)),
+                    source="online",
+                    version_min=version,
+                    version_max=version,
+                )
             )
+        group = CuratedGroup(group_id=f"group-{index}", task_id=order.task_id, members=members, mean=0.5, std=0.5)
+        return Made(group, observations, blobs)
+
+    def _order(self, index: int, number: int, version: int) -> RolloutOrder:
+        return RolloutOrder(
+            order_id=f"order-{index}-{number}",
+            group_id=f"group-{index}",
+            group_size=self.shape.members,
+            sample=number,
+            attempt=0,
+            task_id=f"miniwob/made-up#{index}",
+            max_steps=self.shape.steps,
+            purpose="train",
+            sampling=self.config.sampling(),
+            after_version=version,
         )
-    group = CuratedGroup(
-        group_id=f"group-{index}", task_id=f"miniwob/made-up#{index}", members=members, mean=0.5, std=0.5
-    )
-    return Made(group, observations, blobs)
 
+    def _screenshot(self, chance: random.Random, blobs: dict[str, bytes]) -> BlobRef:
+        """Draw a page with a few boxes into ``blobs`` and return its reference."""
+        width, height = self.shape.width, self.shape.height
+        image = Image.new("RGB", (width, height), "white")
+        draw = ImageDraw.Draw(image)
+        for _ in range(6):
+            x, y = chance.randrange(width), chance.randrange(height)
+            draw.rectangle((x, y, x + width // 5, y + height // 10), fill=chance.choice(["grey", "blue", "red"]))
+        stream = io.BytesIO()
+        image.save(stream, "PNG")
+        data = stream.getvalue()
+        sha256 = hashlib.sha256(data).hexdigest()
+        blobs[sha256] = data
+        return BlobRef(sha256=sha256, size=len(data), width=width, height=height)
 
-def screenshot(chance: random.Random, shape: Shape, blobs: dict[str, bytes]) -> BlobRef:
-    """Draw a page with a few boxes into ``blobs`` and return its reference."""
-    image = Image.new("RGB", (shape.width, shape.height), "white")
-    draw = ImageDraw.Draw(image)
-    for _ in range(6):
-        x, y = chance.randrange(shape.width), chance.randrange(shape.height)
-        draw.rectangle(
-            (x, y, x + shape.width // 5, y + shape.height // 10), fill=chance.choice(["grey", "blue", "red"])
-        )
-    stream = io.BytesIO()
-    image.save(stream, "PNG")
-    data = stream.getvalue()
-    sha256 = hashlib.sha256(data).hexdigest()
-    blobs[sha256] = data
-    return BlobRef(sha256=sha256, size=len(data), width=shape.width, height=shape.height)
-
-
-def play(
-    trajectory: str,
-    index: int,
-    number: int,
-    screens: Sequence[BlobRef],
-    reward: float,
-    renderer: Any,
-    config: Config,
-    version: int,
-    chance: random.Random,
-    shape: Shape,
-) -> list[Observation]:
-    """Return the observations of one made-up trajectory over ``screens``."""
-    order = RolloutOrder(
-        order_id=f"order-{index}-{number}",
-        group_id=f"group-{index}",
-        group_size=shape.members,
-        sample=number,
-        attempt=0,
-        task_id=f"miniwob/made-up#{index}",
-        max_steps=shape.steps,
-        purpose="train",
-        sampling=config.sampling(),
-        after_version=version,
-    )
-    observations: list[Observation] = []
-    for step, screen in enumerate(screens):
-        taken = None
-        if step:
-            prompt = renderer.prompt(prompts.turns(observations, config.policy.max_images, config.policy.max_texts))
-            text = f"click(start_box='({chance.randrange(shape.width)},{chance.randrange(shape.height)})')"
-            tokens = renderer.answer_tokens(text)
-            taken = Taken(
-                request_id=f"{trajectory}-{step}",
-                text=text,
-                action=text,
-                tokens=tokens,
-                logprobs=[-2.0 * chance.random() for _ in tokens],
-                entropies=[1.0 for _ in tokens],
-                versions=[Segment(version=version, start=0, end=len(tokens))],
-                prompt_sha=prompt.sha,
-                queue_ms=1.0,
-                generate_ms=10.0,
-                execute_ms=5.0,
+    def _play(
+        self, trajectory: str, order: RolloutOrder, screens: Sequence[BlobRef], chance: random.Random
+    ) -> list[Observation]:
+        """Return the observations of a trajectory over ``screens``; every second sample succeeds."""
+        success = order.sample % 2
+        observations: list[Observation] = []
+        for step, screen in enumerate(screens):
+            end = End(kind="success" if success else "failure", reward=float(success))
+            observations.append(
+                Observation(
+                    trajectory_id=trajectory,
+                    order=order,
+                    step=step,
+                    instruction=f'Click on the "{order.task_id}" button.',
+                    screenshot=screen,
+                    taken=self._take(observations, order, chance) if step else None,
+                    end=end if step == len(screens) - 1 else None,
+                    env_host="made-up",
+                    at_ms=step,
+                )
             )
-        observations.append(
-            Observation(
-                trajectory_id=trajectory,
-                order=order,
-                step=step,
-                instruction=f'Click on the "number {index}" button.',
-                screenshot=screen,
-                taken=taken,
-                end=End(kind="success" if reward else "failure", reward=reward) if step == len(screens) - 1 else None,
-                env_host="made-up",
-                at_ms=step,
-            )
+        return observations
+
+    def _take(self, observations: Sequence[Observation], order: RolloutOrder, chance: random.Random) -> Taken:
+        """Return a click somewhere, as generated from the prompt that ``observations`` make."""
+        limits = self.config.policy
+        prompt = self.renderer.prompt(prompts.turns(observations, limits.max_images, limits.max_texts))
+        text = f"click(start_box='({chance.randrange(self.shape.width)},{chance.randrange(self.shape.height)})')"
+        tokens = self.renderer.answer_tokens(text)
+        return Taken(
+            request_id=f"{order.order_id}-{len(observations)}",
+            text=text,
+            action=text,
+            tokens=tokens,
+            logprobs=[-2.0 * chance.random() for _ in tokens],
+            entropies=[1.0 for _ in tokens],
+            versions=[Segment(version=order.after_version, start=0, end=len(tokens))],
+            prompt_sha=prompt.sha,
+            queue_ms=1.0,
+            generate_ms=10.0,
+            execute_ms=5.0,
         )
-    return observations
 
 
 async def write(made: Sequence[Made], store: Any) -> None:
     """Write the steps and screenshots of groups through an :class:`~dart_streams.store.AsyncStore`."""
     for group in made:
-        sizes = {o.screenshot.sha256: o.screenshot for o in group.observations if o.screenshot}
-        for sha256, data in group.blobs.items():
-            await store.put_blob(data, "image/png", sizes[sha256].width, sizes[sha256].height)
-        for observation in group.observations:
-            await store.write_step(observation)
+        for observations in group.observations.values():
+            for observation in observations:
+                shot = observation.screenshot
+                if shot is not None:
+                    await store.put_blob(group.blobs[shot.sha256], shot.media_type, shot.width, shot.height)
+                await store.write_step(observation)
+
+
+def altered(made: Made, trajectory: str, step: int, **changes: Any) -> Made:
+    """Return the same group with ``changes`` to the action that led to ``step`` of a trajectory."""
+    observations = list(made.observations[trajectory])
+    taken = observations[step].taken
+    if taken is None:
+        raise ValueError(f"nothing was taken before step {step}")
+    observations[step] = msgspec.structs.replace(observations[step], taken=msgspec.structs.replace(taken, **changes))
+    return made._replace(observations={**made.observations, trajectory: observations})
