@@ -82,11 +82,12 @@ class Home:
         partial.replace(self.pid_file)
 
     def last_lines(self, count: int = 8) -> str:
-        """Return the end of the log, for an error message."""
+        """Return the end of the log without stack frames, for an error message."""
         try:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except FileNotFoundError:
             return "(no log)"
+        lines = [line for line in lines if not line.startswith(("\tat ", "    at ", "\t... "))]
         return "\n".join(lines[-count:]) or "(an empty log)"
 
 
