@@ -12,7 +12,7 @@ from cassandra.query import PreparedStatement
 
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import statements
-from dart_streams.store.blobs import BlobCache, chunks, ref_of, whole
+from dart_streams.store.blobs import BlobCache, MissingBlob, chunks, ref_of, whole
 from dart_streams.store.sessions import DOWN, reason
 from topics.observations import Observation
 from topics.trajectories import Trajectory
@@ -20,6 +20,9 @@ from topics.values import BlobRef
 
 IN_FLIGHT = 128
 RETRY_S = 0.5
+PATIENCE_S = 0.5
+"""A request for an action may overtake the screenshot that it names."""
+FIRST_LOOK_AGAIN_S = 0.002
 
 
 class Bridge:
@@ -91,14 +94,31 @@ class AsyncStore:
         self.cache.put(ref.sha256, data)
         return ref
 
-    async def get_blob(self, ref: BlobRef) -> bytes:
-        """Return a screenshot's bytes; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is not all there."""
+    async def get_blob(self, ref: BlobRef, patience_s: float = PATIENCE_S) -> bytes:
+        """Return a screenshot's bytes; one that is not there yet is looked for again for ``patience_s``.
+
+        Raises
+        ------
+        MissingBlob
+            If it is not all there by then.
+        """
         data = self.cache.get(ref.sha256)
         if data is None:
-            rows = await self._execute(statements.GET_CHUNKS, (ref.sha256,))
-            data = whole(ref, (row[0] for row in rows))
+            data = await self._find_blob(ref, patience_s)
             self.cache.put(ref.sha256, data)
         return data
+
+    async def _find_blob(self, ref: BlobRef, patience_s: float) -> bytes:
+        deadline, pause_s = time.monotonic() + patience_s, FIRST_LOOK_AGAIN_S
+        while True:
+            rows = await self._execute(statements.GET_CHUNKS, (ref.sha256,))
+            try:
+                return whole(ref, (row[0] for row in rows))
+            except MissingBlob:
+                if time.monotonic() + pause_s > deadline:
+                    raise
+                await asyncio.sleep(pause_s)
+                pause_s *= 2
 
     async def write_step(self, observation: Observation) -> None:
         """Write one observation; it is durable on return."""

@@ -1,6 +1,7 @@
 """A trajectory's own record: its observations are told in order, and one that was begun is told to its end."""
 
 import asyncio
+from typing import Any
 
 from dart_streams.bus.clients import Publisher
 from topics import observations
@@ -14,15 +15,17 @@ class Journal:
         self.publisher = publisher
         self._last: asyncio.Task[None] | None = None
 
-    async def tell(self, observation: Observation) -> None:
-        """Publish ``observation`` after those before it.
+    def tell(self, observation: Observation, screenshot: asyncio.Task[Any] | None) -> asyncio.Future[None]:
+        """Publish ``observation`` after those before it, and once its ``screenshot`` is durable.
 
-        A cancelled caller leaves no hole: the observation is published all the same, before any later one.
+        It is begun at once, and cancelling the future returned does not stop it: a caller that is cancelled leaves
+        no hole in its trajectory.
         """
-        self._last = asyncio.create_task(self._publish(observation, after=self._last))
-        await asyncio.shield(self._last)
+        self._last = asyncio.create_task(self._publish(observation, self._last, screenshot))
+        return asyncio.shield(self._last)
 
-    async def _publish(self, observation: Observation, after: asyncio.Task[None] | None) -> None:
-        if after is not None:
-            await after
+    async def _publish(self, observation: Observation, *first: asyncio.Task[Any] | None) -> None:
+        for task in first:
+            if task is not None:
+                await task
         await self.publisher.publish(observations.TOPIC, observation)

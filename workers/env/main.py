@@ -78,6 +78,6 @@ async def connect(config: Config, worker_id: str, open_parts: contextlib.AsyncEx
     await backend.start()
     replies = await open_parts.enter_async_context(Replies(config, worker_id, publisher))
     intake = await open_parts.enter_async_context(Intake(config, worker_id, publisher))
-    slots = Slots(config, Player(config, worker_id, backend, store, replies), intake, task_set)
+    slots = Slots(config, Player(config, worker_id, backend, store, publisher, replies), intake, task_set)
     slots.times.report()
     return slots

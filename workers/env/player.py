@@ -1,7 +1,7 @@
 """Plays one episode: does what :mod:`workers.env.episode` decides, and tells every observation.
 
-Per action, in this order: the screenshot becomes durable, then its observation and the next request are published
-together, then the reply is awaited. An observation never names a screenshot that is not there.
+A new screenshot is written while the request that names it travels: rollout workers look again for one that is not
+there yet. Its observation is published once it is durable, so that whoever reads an observation finds the screenshot.
 """
 
 import asyncio
@@ -14,9 +14,11 @@ import structlog
 from opentelemetry import trace
 
 from dart_streams import actions
+from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore
+from dart_streams.store.blobs import ref_of
 from dart_streams.tasks import Task
 from dart_streams.telemetry import names
 from topics.observations import End
@@ -45,11 +47,20 @@ def now_ms() -> int:
 class Player:
     """What every episode of this process shares."""
 
-    def __init__(self, config: Config, worker_id: str, backend: Backend, store: AsyncStore, replies: Replies) -> None:
+    def __init__(
+        self,
+        config: Config,
+        worker_id: str,
+        backend: Backend,
+        store: AsyncStore,
+        publisher: Publisher,
+        replies: Replies,
+    ) -> None:
         self.config = config
         self.host = worker_id
         self.backend = backend
         self.store = store
+        self.publisher = publisher
         self.replies = replies
 
     def begin(self, order: RolloutOrder, max_steps: int) -> Episode:
@@ -77,7 +88,7 @@ class Player:
     async def refuse(self, order: RolloutOrder, why: str) -> End:
         """Tell that an order cannot be played here at all."""
         end = End(kind="env_error", reward=None, reason=why)
-        await Journal(self.replies.publisher).tell(self.begin(order, 0).close(end, now_ms()))
+        await Journal(self.publisher).tell(self.begin(order, 0).close(end, now_ms()), None)
         count_end(order, end)
         return end
 
@@ -91,7 +102,8 @@ class EpisodeRun:
         self.episode = episode
         self.task = task
         self.enter = enter
-        self.journal = Journal(player.replies.publisher)
+        self.journal = Journal(player.publisher)
+        self.keeping: asyncio.Task[BlobRef] | None = None
         self.environment: Environment | None = None
         self.oracle: AsyncIterator[actions.Action] | None = None
         self.screen_size: Size = (1, 1)
@@ -114,7 +126,8 @@ class EpisodeRun:
 
     async def _close(self, end: End) -> None:
         """Tell the end and free the environment, side by side."""
-        await asyncio.gather(self.journal.tell(self.episode.close(end, now_ms())), self._free())
+        last = self.episode.close(end, now_ms())
+        await asyncio.gather(self.journal.tell(last, self.keeping), self._free())
         count_end(self.episode.order, end)
 
     async def _free(self) -> None:
@@ -144,18 +157,20 @@ class EpisodeRun:
         self.screen_size = (screen.width, screen.height)
         if self.episode.order.purpose == "demonstration":
             self.oracle = cast(Oracle, self.environment).demonstrate(self.task)
-        return await self._show(screen, 0.0)
+        return self._show(screen, 0.0)
 
-    async def _show(self, screen: Screen, execute_ms: float) -> Ask | Judge | Stop:
+    def _show(self, screen: Screen, execute_ms: float) -> Ask | Judge | Stop:
         self.enter("wait")
         self.shown = time.perf_counter()
-        ref = await self._keep(screen)
+        self.keeping = asyncio.create_task(self._keep(screen))
+        ref = ref_of(screen.image, screen.media_type, screen.width, screen.height)
         self.episode = self.episode.show(ref, screen.instruction, now_ms(), execute_ms)
         return self.episode.after_screen(screen.done)
 
     async def _keep(self, screen: Screen) -> BlobRef:
+        began = time.perf_counter()
         ref = await self.player.store.put_blob(screen.image, screen.media_type, screen.width, screen.height)
-        instruments.blob_write_ms.record(since_ms(self.shown))
+        instruments.blob_write_ms.record(since_ms(began))
         return ref
 
     async def _next_answer(self, ask: Ask) -> Move:
@@ -163,15 +178,10 @@ class EpisodeRun:
         self.enter("wait")
         fresh = self.episode.fresh
         self.episode = self.episode.settle()
-        if self.oracle is not None:
-            if fresh is not None:
-                await self.journal.tell(fresh)
-            return await self._demonstrated()
-        if fresh is None:
-            return await self._ask(ask.attempt)
-        telling = asyncio.create_task(self.journal.tell(fresh))
-        move = await self._ask(ask.attempt)
-        await telling
+        telling = self.journal.tell(fresh, self.keeping) if fresh is not None else None
+        move = await (self._ask(ask.attempt) if self.oracle is None else self._demonstrated())
+        if telling is not None:
+            await telling
         return move
 
     async def _demonstrated(self) -> Move:
@@ -220,7 +230,7 @@ class EpisodeRun:
         execute_ms = since_ms(began)
         instruments.execute_ms.record(execute_ms)
         instruments.steps.add(1, {"purpose": self.episode.order.purpose})
-        return await self._show(screen, execute_ms)
+        return self._show(screen, execute_ms)
 
     async def _evaluate(self, judge: Judge) -> End:
         assert self.environment is not None
