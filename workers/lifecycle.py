@@ -54,9 +54,12 @@ async def together(work: Coroutine[Any, Any, None], **support: Awaitable[None]) 
         for task in done:
             task.result()
         if main not in done:
-            ended = ", ".join(parts[task] for task in done if task in parts)
-            raise PartEnded(f"{ended} should go on for ever, but has ended")
+            names = ", ".join(parts[task] for task in done if task in parts)
+            raise PartEnded(f"{names} should go on for ever, but has ended")
     finally:
         for task in (main, *parts):
             task.cancel()
-        await asyncio.wait({main, *parts}, timeout=CANCEL_S)
+        ended, _ = await asyncio.wait({main, *parts}, timeout=CANCEL_S)
+        for task in ended:
+            # What broke first is raised; what broke because of that is not worth a second report.
+            _ = task.cancelled() or task.exception()

@@ -9,7 +9,7 @@ from typing import Any, Self
 import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from dart_streams.bus.codec import Header, decode, encode
 from dart_streams.config import Bus
@@ -55,10 +55,22 @@ class Publisher:
     async def send(
         self, name: str, key: bytes | None, value: bytes | None, headers: Iterable[Header], partition: int | None = None
     ) -> None:
-        """Send raw bytes to the topic called ``name`` (without the prefix) and return when the broker has them."""
-        await self.producer.send_and_wait(
-            self.bus.prefix + name, value, key=key, headers=list(headers), partition=partition
-        )
+        """Send raw bytes to the topic called ``name`` (without the prefix) and return when the broker has them.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If the broker did not take them within the client's time-out (40 s).
+        """
+        try:
+            await self.producer.send_and_wait(
+                self.bus.prefix + name, value, key=key, headers=list(headers), partition=partition
+            )
+        except (KafkaTimeoutError, KafkaConnectionError) as error:
+            raise ServiceUnavailable(
+                f"the broker at {self.bus.servers} took no record for {self.bus.prefix}{name} ({error}): "
+                "see `dart-streams doctor`"
+            ) from None
 
     async def partitions_of(self, topic: Topic) -> int:
         """Return how many partitions ``topic`` has.
@@ -103,13 +115,22 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
 
 
 async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
-    """Start a client, trying again until ``bus.wait_s`` is over.
+    """Start a client, trying again until ``bus.wait_s`` is over; it is stopped if that fails or is cancelled.
 
     Raises
     ------
     ServiceUnavailable
         If no broker answered in time.
     """
+    try:
+        await start_patiently(client, bus)
+    except BaseException:
+        await client.stop()
+        raise
+
+
+async def start_patiently(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
+    """Start a client as :func:`start_within` does, without cleaning up."""
     deadline = time.monotonic() + bus.wait_s
     told = False
     while True:
@@ -117,16 +138,15 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
             await client.start()
             return
         except (KafkaError, OSError) as error:
-            if not told:
-                structlog.get_logger().info("waiting for the broker", at=bus.servers, until_s=bus.wait_s)
-                told = True
             if time.monotonic() >= deadline:
-                await client.stop()
                 raise ServiceUnavailable(
                     f"no Kafka broker at {bus.servers} after {bus.wait_s:g} s ({error}): "
                     "start one with `dart-streams up`, or set bus.servers"
                 ) from None
-            await asyncio.sleep(min(1.0, bus.wait_s / 10))
+            if not told:
+                structlog.get_logger().info("waiting for the broker", at=bus.servers, until_s=bus.wait_s)
+                told = True
+        await asyncio.sleep(min(1.0, bus.wait_s / 10))
 
 
 def event_of(topic: Topic, record: ConsumerRecord) -> Any:

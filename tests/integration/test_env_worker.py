@@ -451,6 +451,59 @@ def test_a_service_that_is_not_up_is_waited_for_and_then_named(configure, tmp_pa
     assert "Traceback" not in errors
 
 
+async def test_services_that_come_up_late_are_used(configure):
+    config = configure()
+    replace, ports = msgspec.structs.replace, (free_port(), free_port())
+    late = replace(
+        config,
+        bus=replace(config.bus, servers=f"127.0.0.1:{ports[0]}"),
+        store=replace(config.store, port=ports[1]),
+    )
+    async with world_of(config) as world, worker(late):
+        await world.order(order(0))
+        broker = int(config.bus.servers.rpartition(":")[2])
+        async with forwarder(ports[0], broker), forwarder(ports[1], config.store.port):
+            await world.until(lambda: len(world.ended) == 1)
+    assert world.outcome(0) == "success"
+
+
+@contextlib.asynccontextmanager
+async def forwarder(port: int, target: int) -> AsyncIterator[None]:
+    """Forward connections to ``port`` to ``target``; they live on when the block ends."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target)
+        await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
+
+    server = await asyncio.start_server(forward, "127.0.0.1", port)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def test_a_worker_that_is_still_waiting_for_a_service_stops_at_once(configure, tmp_path):
+    config = configure()
+    config = msgspec.structs.replace(
+        config, bus=msgspec.structs.replace(config.bus, servers=f"127.0.0.1:{free_port()}")
+    )
+    with process(config, tmp_path) as running:
+        line = await asyncio.to_thread(running.stderr.readline)
+        while "waiting for the broker" not in line:
+            line = await asyncio.to_thread(running.stderr.readline)
+        running.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert await end_of(running) == 0
+    assert time.monotonic() - began < config.run.drain_s
+
+
 def test_topics_that_were_not_applied_are_named(configure, tmp_path):
     config = configure()
     replace = msgspec.structs.replace

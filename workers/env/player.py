@@ -156,7 +156,7 @@ class EpisodeRun:
         instruments.reset_ms.record(since_ms(began))
         self.screen_size = (screen.width, screen.height)
         if self.episode.order.purpose == "demonstration":
-            self.oracle = cast(Oracle, self.environment).demonstrate(self.task)
+            self.oracle = oracle_of(self.environment).demonstrate(self.task)
         return self._show(screen, 0.0)
 
     def _show(self, screen: Screen, execute_ms: float) -> Ask | Judge | Stop:
@@ -186,7 +186,7 @@ class EpisodeRun:
 
     async def _demonstrated(self) -> Move:
         assert self.oracle is not None
-        self.enter("evaluate")
+        self.enter("step")
         try:
             action = await anext(self.oracle)
         except StopAsyncIteration:
@@ -240,6 +240,13 @@ class EpisodeRun:
     def _policy_size(self) -> Size:
         policy = self.config.policy
         return smart_resize(*self.screen_size, policy.min_pixels, policy.max_pixels)
+
+
+def oracle_of(environment: Environment) -> Oracle:
+    """Return the environment as an oracle; raise :class:`EnvironmentFault` if it is none."""
+    if not hasattr(environment, "demonstrate"):
+        raise EnvironmentFault(f"{type(environment).__name__} has no oracle: it cannot demonstrate a task")
+    return cast(Oracle, environment)
 
 
 def count_end(order: RolloutOrder, end: End) -> None:
