@@ -10,6 +10,7 @@ unblocked by   the trainer; environment workers; the other rollout workers' anno
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Awaitable, Coroutine
 from typing import Any
@@ -20,6 +21,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.telemetry import setup
 from topics import actions
+from workers.rollout import vllm_settings
 from workers.rollout.desk import Desk
 from workers.rollout.engine import Engine, LoadFault
 from workers.rollout.follower import Follower, wait_until
@@ -54,6 +56,7 @@ def engine_of(config: Config) -> Engine:
         from workers.rollout.scripted import ScriptedEngine
 
         return ScriptedEngine(config)
+    os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
     from workers.rollout.vllm_engine import VllmEngine
 
     return VllmEngine(config)

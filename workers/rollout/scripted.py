@@ -10,6 +10,7 @@ import math
 import re
 import time
 
+from dart_streams import actions
 from dart_streams.config import Config, Policy
 from dart_streams.screens import smart_resize
 from topics.action_requests import ActionRequest
@@ -82,7 +83,7 @@ class ScriptedEngine:
 
 def click(x: int, y: int) -> str:
     """Return the canonical text of a click."""
-    return f"Action: click(start_box='({x},{y})')"
+    return actions.format(actions.Click(x, y))
 
 
 def target(request: ActionRequest) -> tuple[int, int] | None:

@@ -1,0 +1,47 @@
+"""What a file of weights must hold to fit the policy: names and shapes, checked before generation pauses for it.
+
+vLLM loads what it finds and only warns of what is missing; weights half old and half new must never be served.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForImageTextToText
+
+from dart_streams.policy import weights
+from workers.rollout.engine import LoadFault
+
+Layout = dict[str, list[int]]
+"""Shapes by tensor name."""
+
+
+class Expected:
+    """The layout of a model, and which of its names may be left out because they are tied to others."""
+
+    def __init__(self, model_config: Any) -> None:
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(model_config)
+        self.shapes: Layout = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+        self.tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+
+    def check(self, folder: Path) -> None:
+        """Raise :class:`~workers.rollout.engine.LoadFault` unless the weights in ``folder`` are of this model."""
+        found = layout_of(folder)
+        unknown = sorted(found.keys() - self.shapes.keys())
+        missing = sorted(self.shapes.keys() - found.keys() - self.tied)
+        if unknown or missing:
+            raise LoadFault(f"{folder} is of another model: unknown {unknown[:3]}, missing {missing[:3]}")
+        for name, shape in found.items():
+            if shape != self.shapes[name]:
+                raise LoadFault(f"{folder} is of another model: {name} is {shape}, not {self.shapes[name]}")
+
+
+def layout_of(folder: Path) -> Layout:
+    """Read names and shapes from the header; raise :class:`~workers.rollout.engine.LoadFault` if it has none."""
+    try:
+        with safe_open(folder / weights.FILE, framework="pt") as file:
+            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise LoadFault(f"{folder / weights.FILE} cannot be read: {error}") from None

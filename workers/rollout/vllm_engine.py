@@ -1,0 +1,127 @@
+"""The ``vllm`` engine: prompts and screenshots are prepared here, vLLM itself runs on a thread of its own.
+
+vLLM runs in this process, without an engine process: no pixels and tokens travel, and a switch of weights is one
+function call between two steps. torch lets other threads run while it computes, so the event loop stays responsive.
+Import it only after :func:`workers.rollout.vllm_settings.environment` is set.
+"""
+
+import asyncio
+import functools
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import structlog
+
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.policy import weights
+from dart_streams.policy.rendering import Renderer
+from dart_streams.store import AsyncStore, connect
+from dart_streams.telemetry.waits import Waiting
+from topics.action_requests import ActionRequest
+from topics.values import Sampling, Turn
+from topics.weights import WeightVersion
+from workers.rollout.engine import EngineFault, Generation, LoadFault
+from workers.rollout.layout import Expected
+from workers.rollout.patches import PatchCache, Read
+from workers.rollout.vllm_core import Core
+from workers.rollout.vllm_thread import EngineThread
+
+PATCH_CACHE_BYTES = 256 << 20
+STOP_S = 5.0
+WARMUP = [Turn(role="user", text="Click the button.")]
+
+log = structlog.get_logger()
+
+
+class VllmEngine:
+    """Generates with vLLM; screenshots are read with ``read``, by default from the store."""
+
+    def __init__(self, config: Config, read: Read | None = None) -> None:
+        self.config = config
+        self.read = read
+        self.folder = model_folder(config)
+        self.renderer = Renderer(self.folder, config.policy.min_pixels, config.policy.max_pixels)
+        self.expected = Expected(self.renderer.config)
+        self.cache = tempfile.TemporaryDirectory(prefix="weights-")
+        self.thread: EngineThread | None = None
+
+    async def start(self, version: WeightVersion) -> None:
+        """Build the engine, load ``version`` into it, and generate once: a first time compiles kernels."""
+        folder = await self.fetched(version)
+        self.images = PatchCache(self.renderer, self.read or await self.reader(), PATCH_CACHE_BYTES)
+        if self.thread is None:
+            seed = random.SystemRandom().getrandbits(31)
+            self.thread = EngineThread(functools.partial(Core, self.config, self.folder, self.renderer, seed))
+        log.info("engine starting", version=version.version)
+        loading = asyncio.ensure_future(self.thread.call(lambda core: core.switch(folder, version.version)))
+        waiting = Waiting(log, "vLLM to start", self.config.telemetry.stall_s)
+        while not loading.done():
+            await asyncio.wait({loading}, timeout=1.0)
+            waiting.check()
+        loading.result()
+        await self.thread.generate(self.renderer.prompt(WARMUP), [], Sampling(max_tokens=2))
+
+    async def generate(self, request: ActionRequest) -> Generation:
+        """Answer one request, beside all others that are under way."""
+        if self.thread is None:
+            raise EngineFault("the engine has not started")
+        prompt = self.renderer.prompt(request.turns)
+        images, fetch_ms = await self.images.of(prompt.images)
+        made = await self.thread.generate(prompt, images, request.sampling)
+        return Generation(
+            text=self.renderer.text(made.tokens),
+            tokens=made.tokens,
+            logprobs=made.logprobs,
+            entropies=made.entropies,
+            versions=made.versions,
+            prompt_tokens=made.prompt_tokens,
+            prompt_sha=prompt.sha,
+            fetch_ms=fetch_ms,
+        )
+
+    async def load(self, version: WeightVersion) -> float:
+        """Fetch and check ``version`` while the old one serves, then switch between two steps."""
+        if self.thread is None:
+            raise LoadFault("the engine has not started")
+        folder = await self.fetched(version)
+        return await self.thread.call(lambda core: core.switch(folder, version.version))
+
+    async def check(self) -> None:
+        """Raise :class:`~workers.rollout.engine.EngineDead` if vLLM has failed."""
+        if self.thread is not None:
+            self.thread.check()
+
+    async def stop(self) -> None:
+        """End the thread and remove fetched weights."""
+        if self.thread is not None:
+            await self.thread.stop(STOP_S)
+        self.cache.cleanup()
+
+    async def fetched(self, version: WeightVersion) -> Path:
+        """Return a local directory of ``version``, its digest and its layout checked."""
+        started = time.perf_counter()
+        try:
+            folder = await asyncio.to_thread(weights.fetch, version, Path(self.cache.name))
+        except (weights.WrongDigest, weights.MissingWeights, OSError) as error:
+            raise LoadFault(str(error)) from None
+        await asyncio.to_thread(self.expected.check, folder)
+        log.debug("weights fetched", version=version.version, took_s=round(time.perf_counter() - started, 3))
+        return folder
+
+    async def reader(self) -> Read:
+        """Connect to the store; raise :class:`~dart_streams.errors.ServiceUnavailable` if it does not answer."""
+        session = await asyncio.to_thread(connect, self.config.store)
+        return AsyncStore(session, self.config.bus.run, self.config.store.blob_cache_mb).get_blob
+
+
+def model_folder(config: Config) -> Path:
+    """Return the directory with the model's configuration and tokenizer; raise :class:`UserError` if there is none."""
+    if not config.policy.path:
+        raise UserError(
+            "policy.path is empty: `dart-streams run` fills it in. To start a rollout worker by hand, build the tiny "
+            "policy with `dart-streams policy build` and set policy.path to its directory"
+        )
+    return Path(config.policy.path)

@@ -1,0 +1,65 @@
+"""How vLLM is set up: environment variables before it is imported, and the arguments of its engine. Pure."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dart_streams.config import Config
+
+BATCHED_TOKENS = 8192
+"""Most prompt tokens in one step, and so the room for encoded screenshots that later prompts show again."""
+
+
+def environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
+    """Return the variables to set before torch and vllm are imported; what is ``present`` already stays.
+
+    The engine runs in this process (no engine process of its own: a third of the CPU time of a request went into
+    handing pixels and tokens between processes). One core is left to the other processes of the machine: with as many
+    OpenMP threads as cores, threads that wait for each other burn half of the CPU.
+    """
+    wanted = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other one cannot run our logits processor in this process
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "OMP_NUM_THREADS": str(max(1, cores - 1)),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return {name: value for name, value in wanted.items() if name not in present}
+
+
+def arguments(config: Config, model_dir: Path, on_gpu: bool, seed: int) -> dict[str, Any]:
+    """Return the keyword arguments of vLLM's ``EngineArgs``.
+
+    ``seed`` must differ between workers and starts: the engine's one generator draws for all requests, and a group of
+    rollouts must stay diverse. Weights come from the announced version only, so the model starts with none.
+    """
+    shared: dict[str, Any] = {
+        "model": str(model_dir),
+        "load_format": "dummy",
+        "max_model_len": -1,
+        "max_num_seqs": config.rollout.max_in_flight,
+        "max_num_batched_tokens": BATCHED_TOKENS,
+        "limit_mm_per_prompt": {"image": config.policy.max_images, "video": 0},
+        "skip_mm_profiling": True,
+        "mm_processor_cache_gb": 0,
+        "mm_device_do_normalize": False,
+        "enable_prefix_caching": False,
+        "async_scheduling": False,
+        "distributed_executor_backend": "uni",
+        "logprobs_mode": "processed_logprobs",
+        "disable_log_stats": True,
+        "seed": seed,
+    }
+    if on_gpu:
+        return {**shared, "dtype": "auto"}
+    memory = config.rollout.kv_cache_gib << 30
+    return {**shared, "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": memory}
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
