@@ -9,6 +9,9 @@ from dart_streams.curation.decisions import Agent
 from topics import Topic
 from workers.curator.changelogs import MOST_BYTES, SOURCES, application
 
+FETCH_BYTES = 128 * 1024
+"""What one fetch brings of a partition. The client serves what it has fetched of one before it turns to the next, so
+with more, a flood of trajectories would keep the other agents waiting. A larger record still comes, alone."""
 RAW: dict[str, Any] = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
 """Faust acknowledges what it can't decode; so it decodes nothing, and the clerk does."""
 
@@ -43,7 +46,7 @@ def create(config: Config, worker_id: str) -> faust.App:
         stream_wait_empty=False,
         producer_max_request_size=MOST_BYTES,
         producer_linger=0.0,
-        consumer_max_fetch_size=MOST_BYTES,
+        consumer_max_fetch_size=FETCH_BYTES,
     )
 
 
