@@ -27,6 +27,7 @@ from topics.values import BlobRef, Sampling, Turn
 from topics.weights import WeightVersion
 from workers.rollout import vllm_settings
 from workers.rollout.clock import now_ms
+from workers.rollout.engine import Engine
 
 STEPS = 4
 """Requests of one made-up episode."""
@@ -98,7 +99,7 @@ async def measure(arguments: argparse.Namespace) -> dict:
         return report
 
 
-async def load(engine, screens: Screens, arguments: argparse.Namespace, in_flight: int, number: int) -> dict:
+async def load(engine: Engine, screens: Screens, arguments: argparse.Namespace, in_flight: int, number: int) -> dict:
     """Keep ``in_flight`` episodes going and return what a request costs."""
     episodes = max(in_flight, arguments.requests // STEPS if in_flight > 1 else 10)
     prepared = [
@@ -131,7 +132,7 @@ async def load(engine, screens: Screens, arguments: argparse.Namespace, in_fligh
     }
 
 
-async def switches(engine, screens: Screens, arguments: argparse.Namespace, first: WeightVersion) -> dict:
+async def switches(engine: Engine, screens: Screens, arguments: argparse.Namespace, first: WeightVersion) -> dict:
     """Switch weights again and again under load; return the pauses (milliseconds) and what the requests saw."""
     spans: list[int] = []
     done = asyncio.Event()

@@ -57,14 +57,18 @@ class Desk:
         self.freed = asyncio.Event()
         self.full_ms = (0, 0)
 
-    async def serve(self, stop: asyncio.Event) -> None:
-        """Answer requests until ``stop`` is set, and then those already taken."""
-        async with asyncio.TaskGroup() as answers:
-            while not stop.is_set():
-                await self.room()
-                for record in await self.intake.take(self.max_in_flight - self.in_flight):
-                    self.occupy(+1)
-                    answers.create_task(self.handle(record, time.monotonic()))
+    async def serve(self, stop: asyncio.Event, drain_s: float) -> None:
+        """Answer requests until ``stop`` is set, and then those already taken, within ``drain_s``."""
+        try:
+            async with asyncio.timeout(None) as bound, asyncio.TaskGroup() as answers:
+                while not stop.is_set():
+                    await self.room()
+                    for record in await self.intake.take(self.max_in_flight - self.in_flight):
+                        self.occupy(+1)
+                        answers.create_task(self.handle(record, time.monotonic()))
+                bound.reschedule(asyncio.get_running_loop().time() + drain_s)
+        except TimeoutError:
+            log.warning("drain cut short", bound_s=drain_s, unanswered=self.in_flight)
 
     async def room(self) -> None:
         """Return when fewer than ``max_in_flight`` requests are under way."""
@@ -121,7 +125,7 @@ class Desk:
             made = await self.engine.generate(request)
         except EngineFault as fault:
             error = str(fault)
-            log.warning("request failed", request_id=request.request_id, why=error)
+            log.warning("request failed", request_id=request.request_id, because=error)
         took_ms = (time.monotonic() - started) * 1000 - made.fetch_ms
         queued_ms = (started - arrived) * 1000
         queue_ms.record(queued_ms)

@@ -1,6 +1,7 @@
 """Follows ``weights`` and ``weights-serving``: what to serve, and what the other workers serve."""
 
 import asyncio
+import time
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +18,7 @@ from topics.weights_serving import WeightsServing
 from workers.rollout.versions import Newest, serving_after
 
 FOLLOWED: tuple[Topic, ...] = (weights.TOPIC, weights_serving.TOPIC)
+POLL_S = 0.5
 
 log = structlog.get_logger()
 
@@ -27,10 +29,12 @@ class Follower:
     def __init__(self, config: Config, worker_id: str, publisher: Publisher) -> None:
         self.bus = config.bus
         self.publisher = publisher
-        self.stall_s = config.telemetry.stall_s
+        self.topics = {config.bus.prefix + topic.name: topic for topic in FOLLOWED}
         self.newest = Newest(model_id=config.policy.model_id)
         self.serving: dict[str, WeightsServing] = {}
         self.changed = asyncio.Event()
+        what = f"a first version of {self.newest.model_id!r} on {config.bus.prefix}{weights.TOPIC.name}"
+        self.waiting = Waiting(log, what, config.telemetry.stall_s)
         self.records: AIOKafkaConsumer = consumer(config.bus, group=None, client_id=f"{worker_id}-weights")
 
     async def __aenter__(self) -> Self:
@@ -44,16 +48,14 @@ class Follower:
         await start_within(self.records, self.bus)
         try:
             partitions = [
-                TopicPartition(self._name(topic), number)
-                for topic in FOLLOWED
+                TopicPartition(name, number)
+                for name, topic in self.topics.items()
                 for number in range(await self.publisher.partitions_of(topic))
             ]
             self.records.assign(partitions)
-            ends = await self.records.end_offsets(partitions)
-            for partition, end in ends.items():
+            for partition, end in (await self.records.end_offsets(partitions)).items():
                 while await self.records.position(partition) < end:
-                    for batch in (await self.records.getmany(partition, timeout_ms=200)).values():
-                        self._apply_all(batch)
+                    await self.poll(POLL_S)
         except BaseException:
             await self.records.stop()
             raise
@@ -64,41 +66,46 @@ class Follower:
     ) -> None:
         await self.records.stop()
 
+    async def poll(self, seconds: float) -> None:
+        """Apply what has come, waiting so long for a first record."""
+        for batch in (await self.records.getmany(timeout_ms=int(seconds * 1000))).values():
+            for record in batch:
+                self._apply(record)
+
     async def follow(self) -> None:
         """Apply records as they come, for ever."""
-        async for record in self.records:
-            self._apply_all([record])
+        while True:
+            await self.poll(POLL_S)
 
     async def first(self) -> WeightVersion:
         """Return the newest version once there is one. The trainer may start later: the wait is only reported."""
-        what = f"a first version of {self.newest.model_id!r} on {self._name(weights.TOPIC)}"
-        waiting = Waiting(log, what, self.stall_s)
         while self.newest.target is None:
-            await wait_until(self.fresh(), min(self.stall_s, 1.0))
-            waiting.check()
+            await self.poll(POLL_S)
+            self.waiting.check()
         return self.newest.target
+
+    async def newer_or(self, than: WeightVersion, seconds: float) -> None:
+        """Return when there is something newer, at the latest after so many seconds."""
+        until = time.monotonic() + seconds
+        while self.newest.target == than and time.monotonic() < until:
+            await self.poll(min(POLL_S, seconds))
 
     def fresh(self) -> asyncio.Event:
         """Return an event that is set at the next record."""
         self.changed.clear()
         return self.changed
 
-    def _apply_all(self, records: list[ConsumerRecord]) -> None:
-        for record in records:
-            topic = next(topic for topic in FOLLOWED if self._name(topic) == record.topic)
-            try:
-                event = event_of(topic, record)
-            except Undecodable as error:
-                log.error("record skipped", topic=record.topic, offset=record.offset, why=str(error))
-                continue
-            if isinstance(event, WeightVersion):
-                self.newest = self.newest.after(event)
-            else:
-                self.serving = serving_after(self.serving, event)
+    def _apply(self, record: ConsumerRecord) -> None:
+        try:
+            event = event_of(self.topics[record.topic], record)
+        except Undecodable as error:
+            log.error("record skipped", topic=record.topic, offset=record.offset, because=str(error))
+            return
+        if isinstance(event, WeightVersion):
+            self.newest = self.newest.after(event)
+        else:
+            self.serving = serving_after(self.serving, event)
         self.changed.set()
-
-    def _name(self, topic: Topic) -> str:
-        return self.bus.prefix + topic.name
 
 
 async def wait_until(event: asyncio.Event, seconds: float) -> None:

@@ -88,9 +88,9 @@ class Intake(ConsumerRebalanceListener):
         try:
             await self.records.commit(ready)
         except (CommitFailedError, IllegalStateError) as error:
-            log.info("commit refused", why=str(error) or type(error).__name__)
+            log.info("commit refused", because=str(error) or type(error).__name__)
         except KafkaError as error:
-            log.warning("commit failed", why=str(error) or type(error).__name__)
+            log.warning("commit failed", because=str(error) or type(error).__name__)
         else:
             self.offsets.committed(ready)
 

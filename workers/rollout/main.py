@@ -11,28 +11,23 @@ unblocked by   the trainer; environment workers; the other rollout workers' anno
 import asyncio
 import contextlib
 import os
-import signal
-from collections.abc import Awaitable, Coroutine
-from typing import Any
 
+import msgspec
 import structlog
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.telemetry import setup
 from topics import actions
+from workers.lifecycle import stop_on_signals, together, unless
 from workers.rollout import vllm_settings
 from workers.rollout.desk import Desk
 from workers.rollout.engine import Engine, LoadFault
-from workers.rollout.follower import Follower, wait_until
+from workers.rollout.follower import Follower
 from workers.rollout.intake import Intake
 from workers.rollout.switcher import Switcher
 
 log = structlog.get_logger()
-
-
-class PartEnded(Exception):
-    """A part of the worker that should go on for ever has ended."""
 
 
 def run(config: Config, worker_id: str) -> int:
@@ -62,82 +57,55 @@ def engine_of(config: Config) -> Engine:
     return VllmEngine(config)
 
 
-async def live(config: Config, worker_id: str, engine: Engine) -> int:
-    """Work until told to stop; what is under way then has ``run.drain_s`` to end."""
-    stop, ready = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    work = asyncio.create_task(serve(config, worker_id, engine, stop, ready))
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    if ready.is_set():
-        log.info("draining", bound_s=config.run.drain_s)
-        await asyncio.wait({work}, timeout=config.run.drain_s)
-    stopped.cancel()
-    work.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await work
+async def live(config: Config, worker_id: str, engine: Engine, stop: asyncio.Event | None = None) -> int:
+    """Connect, load the first weights, and answer until told to stop (by signals, if no event is given)."""
+    stop = stop or stop_on_signals()
+    async with contextlib.AsyncExitStack() as open_parts:
+        parts = await unless(stop, start(config, worker_id, engine, open_parts))
+        if parts is not None:
+            log.info("serving", version=parts.switcher.own.version, engine=config.rollout.engine)
+            await together(
+                parts.desk.serve(stop, config.run.drain_s),
+                following=parts.follower.follow(),
+                heartbeat=parts.switcher.beat_for_ever(),
+                switching=parts.switcher.switch_for_ever(),
+                commits=parts.intake.commit_for_ever(),
+            )
+            await parts.intake.commit()
     return 0
 
 
-async def serve(config: Config, worker_id: str, engine: Engine, stop: asyncio.Event, ready: asyncio.Event) -> None:
-    """Connect, load the first weights, set ``ready``, and work until ``stop`` is set."""
-    async with Publisher(config.bus, worker_id) as publisher, Follower(config, worker_id, publisher) as follower:
-        following = asyncio.create_task(follower.follow())
-        try:
-            first = await start(config, engine, follower)
-            switcher = Switcher(config, worker_id, engine, publisher, follower, first)
-            await switcher.beat()
-            replies = await publisher.partitions_of(actions.TOPIC)
-            async with Intake(config, worker_id) as intake:
-                desk = Desk(worker_id, engine, intake, publisher, replies, config.rollout.max_in_flight)
-                ready.set()
-                log.info("serving", version=first, engine=config.rollout.engine)
-                await together(
-                    desk.serve(stop),
-                    following,
-                    switcher.beat_for_ever(),
-                    switcher.switch_for_ever(),
-                    intake.commit_for_ever(),
-                )
-                await intake.commit()
-        finally:
-            following.cancel()
-            await engine.stop()
+class Parts(msgspec.Struct, frozen=True):
+    """What works together in this process."""
+
+    desk: Desk
+    follower: Follower
+    switcher: Switcher
+    intake: Intake
 
 
-async def start(config: Config, engine: Engine, follower: Follower) -> int:
+async def start(config: Config, worker_id: str, engine: Engine, open_parts: contextlib.AsyncExitStack) -> Parts:
+    """Return the worker's parts, serving; ``open_parts`` closes them, the last opened first."""
+    publisher = await open_parts.enter_async_context(Publisher(config.bus, worker_id))
+    follower = await open_parts.enter_async_context(Follower(config, worker_id, publisher))
+    open_parts.push_async_callback(engine.stop)
+    first = await start_engine(config, engine, follower)
+    switcher = Switcher(config, worker_id, engine, publisher, follower, first)
+    await switcher.beat()
+    replies = await publisher.partitions_of(actions.TOPIC)
+    intake = await open_parts.enter_async_context(Intake(config, worker_id))
+    desk = Desk(worker_id, engine, intake, publisher, replies, config.rollout.max_in_flight)
+    return Parts(desk, follower, switcher, intake)
+
+
+async def start_engine(config: Config, engine: Engine, follower: Follower) -> int:
     """Start the engine on the newest weights that load, and return their version."""
     while True:
         version = await follower.first()
         try:
             await engine.start(version)
         except LoadFault as fault:
-            log.error(
-                "first weights not loaded", version=version.version, why=str(fault), again_s=config.rollout.retry_s
-            )
-            await wait_until(follower.fresh(), config.rollout.retry_s)
+            log.error("first weights not loaded", version=version.version, because=str(fault))
+            await follower.newer_or(version, config.rollout.retry_s)
         else:
             return version.version
-
-
-async def together(work: Coroutine[Any, Any, None], *support: Awaitable[None]) -> None:
-    """Run ``work`` to its end beside what supports it; the end of a supporting part, even a clean one, is an error.
-
-    Raises
-    ------
-    PartEnded
-        If a supporting part ended without an error of its own.
-    """
-    main = asyncio.create_task(work)
-    parts = {asyncio.ensure_future(part) for part in support}
-    try:
-        done, _ = await asyncio.wait({main, *parts}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-        if main not in done:
-            raise PartEnded("a part of the worker that should go on for ever has ended")
-    finally:
-        for task in (main, *parts):
-            task.cancel()
-        await asyncio.gather(main, *parts, return_exceptions=True)

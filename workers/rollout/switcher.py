@@ -80,7 +80,7 @@ class Switcher:
         try:
             paused = await self.engine.load(target)
         except LoadFault as fault:
-            log.error("weights not loaded", version=target.version, serving=self.own.version, why=str(fault))
+            log.error("weights not loaded", version=target.version, serving=self.own.version, because=str(fault))
             switches.add(1, {"result": "failed"})
             self.retry_at = time.monotonic() + self.settings.retry_s
             self.own = msgspec.structs.replace(self.own, failed_version=target.version, error=str(fault))
