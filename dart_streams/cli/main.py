@@ -5,9 +5,10 @@ environments, although each lacks the other's libraries. To add a command, add a
 """
 
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import typer
 from rich.markup import escape
@@ -39,6 +40,7 @@ COMMANDS = (
         "Be one worker process: env, rollout, recorder, curator or monitor.",
     ),
     Command("train", "dart_streams.cli.process:train", "Be the training process."),
+    Command("tasks", "dart_streams.cli.tasks:tasks", "Show what is decided of each task, and why."),
     Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy of the demonstration."),
 )
 MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})
@@ -70,33 +72,40 @@ def add(app: typer.Typer, command: Command, target: Any) -> None:
 
 
 def found(command: Command) -> Any:
-    """Import a command; raise :class:`UserError` if it belongs to the other environment."""
+    """Import a command."""
     module, _, attribute = command.place.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        raise other_environment(command.name, error) from error
-
-
-def other_environment(command: str, error: ModuleNotFoundError) -> Exception:
-    """Return what to tell about a missing library: which environment has it, if that is the reason."""
-    missing = (error.name or "").partition(".")[0]
-    for libraries, name in ((MODEL_LIBRARIES, "model"), (STREAM_LIBRARIES, "streams")):
-        if missing in libraries:
-            there = f".venv/{name}/bin/dart-streams {command}"
-            return UserError(f"`{command}` needs {missing}, which the other environment has: {there}")
-    return error
+    return getattr(importlib.import_module(module), attribute)
 
 
 def main() -> None:
     """Run the command line: a :class:`UserError` becomes its text and an exit code, anything else a traceback."""
+    arguments = sys.argv[1:]
     try:
-        build(sys.argv[1:])()
+        build(arguments)()
     except UserError as error:
-        from dart_streams.cli.output import notes
+        end_with(error)
+    except ModuleNotFoundError as error:
+        if (other := other_environment(arguments, error.name or "")) is None:
+            raise
+        end_with(other)
 
-        notes.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-        sys.exit(error.exit_code)
+
+def other_environment(arguments: Sequence[str], module: str) -> UserError | None:
+    """Return what to tell about a module that is not here but in the other environment; None if it is in neither."""
+    missing = module.partition(".")[0]
+    for libraries, name in ((MODEL_LIBRARIES, "model"), (STREAM_LIBRARIES, "streams")):
+        if missing in libraries:
+            there = f".venv/{name}/bin/dart-streams {shlex.join(arguments)}"
+            return UserError(f"this needs {missing}, which the other environment has: {there}")
+    return None
+
+
+def end_with(error: UserError) -> NoReturn:
+    """Print an error meant for the person at the terminal, and exit with its code."""
+    from dart_streams.cli.output import notes
+
+    notes.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+    sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

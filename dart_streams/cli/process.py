@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import typer
 
 from dart_streams.bus.topology import TopicSpec
-from dart_streams.cli.main import other_environment
 from dart_streams.cli.options import ConfigFile, read_config
 from dart_streams.config import Config
 
@@ -24,21 +23,17 @@ def worker(
     name: Annotated[str, typer.Option("--id", help="This worker's name. [default: KIND-0]", show_default=False)] = "",
 ) -> None:
     """Be one worker process until it is told to stop (SIGTERM or Ctrl-C drains it)."""
-    become(f"workers.{kind}.main", f"worker {kind}", read_config(config), name or f"{kind}-0")
+    become(f"workers.{kind}.main", read_config(config), name or f"{kind}-0")
 
 
 def train(config: ConfigFile = None) -> None:
     """Be the training process until it has done its steps or is told to stop."""
-    become("trainer.main", "train", read_config(config))
+    become("trainer.main", read_config(config))
 
 
-def become(module: str, command: str, config: Config, *arguments: str) -> None:
+def become(module: str, config: Config, *arguments: str) -> None:
     """Call ``run(config, *arguments)`` of a process's wiring module and exit with what it returns."""
-    try:
-        wiring = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise other_environment(command, error) from error
-    sys.exit(wiring.run(config, *arguments))
+    sys.exit(importlib.import_module(module).run(config, *arguments))
 
 
 def changelogs(config: Config) -> list[TopicSpec]:

@@ -3,6 +3,7 @@ import json
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -47,18 +48,23 @@ def test_an_unknown_command_and_an_unknown_worker_are_refused():
     assert "rollout" in unknown.stderr
 
 
-@pytest.mark.parametrize(
-    ("missing", "environment"), [("torch", "model"), ("vllm.engine", "model"), ("faust", "streams")]
-)
-def test_a_library_of_the_other_environment_is_an_error_that_names_it(missing: str, environment: str):
-    error = main.other_environment("worker x", ModuleNotFoundError(f"No module named {missing!r}", name=missing))
+@pytest.mark.parametrize(("missing", "there"), [("torch", "model"), ("vllm.engine", "model"), ("faust", "streams")])
+def test_a_library_of_the_other_environment_is_an_error_that_names_it(missing: str, there: str):
+    error = main.other_environment(["worker", "x", "--id", "a b"], missing)
     assert isinstance(error, UserError)
-    assert f".venv/{environment}/bin/dart-streams worker x" in str(error)
+    assert f".venv/{there}/bin/dart-streams worker x --id 'a b'" in str(error)
 
 
 def test_a_library_that_no_environment_has_is_a_defect_and_keeps_its_traceback():
-    lost = ModuleNotFoundError("No module named 'lost'", name="lost")
-    assert main.other_environment("up", lost) is lost
+    assert main.other_environment(["up"], "lost") is None
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="the model environment has torch")
+def test_the_trainer_is_refused_here_with_the_command_that_works():
+    done = dart_streams("train")
+    assert done.returncode == 2
+    assert ".venv/model/bin/dart-streams train" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_task_file_is_relative_to_the_configuration_that_names_it(tmp_path: Path):
@@ -80,7 +86,7 @@ def test_a_process_exits_with_what_its_run_returns(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     with pytest.raises(SystemExit) as ended:
-        process.become("pretend_worker", "worker pretend", Config(), "w")
+        process.become("pretend_worker", Config(), "w")
     assert ended.value.code == 7
 
 
