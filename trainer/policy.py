@@ -55,7 +55,8 @@ class Scorer(nn.Module):
         ).logits[:, :-1]
         if not shown:
             logits_BAV = logits_BAV + 0.0 * sum(image.sum() for image in seen)
-        return token_logp(logits_BAV, batch.answers_BA, self.forbidden_V, batch.temperature_B)
+        logp_BA, entropy_BA = token_logp(logits_BAV, batch.answers_BA, self.forbidden_V, batch.temperature_B)
+        return logp_BA.clone(), entropy_BA  # FSDP hooks its outputs, which must not be views
 
 
 class RowProjection(nn.Conv3d):

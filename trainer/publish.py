@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import re
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from typing import Self
@@ -55,7 +56,7 @@ class Publisher:
         """
         before = read_log(self.bus)
         found = self.lineage = self.lineage.after_all(before)
-        version = first_version(restored.version if restored else None, found.newest)
+        version = first_version(restored.version if restored else initial_version(found.newest, state), found.newest)
         start = msgspec.structs.replace(restored or State(), version=version)
         if found.newest is not None and found.newest.version == version:
             self._announce(again(found.newest, self.epoch, start.position.groups_consumed))
@@ -123,6 +124,14 @@ class Publisher:
 def again(announced: WeightVersion, epoch: int, groups_consumed: int) -> WeightVersion:
     """Return the same weights as announced by ``epoch``."""
     return msgspec.structs.replace(announced, epoch=epoch, groups_consumed=groups_consumed)
+
+
+def initial_version(newest: WeightVersion | None, state: Mapping[str, Tensor]) -> int | None:
+    """Return the version under which the initial weights ``state`` were announced by a trainer that made no step."""
+    if newest is None or newest.train_step > 0:
+        return None
+    with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
+        return newest.version if weight_files.save(state, scratch) == newest.sha256 else None
 
 
 def before_epoch(records: Iterable[WeightVersion], model_id: str, epoch: int) -> list[WeightVersion]:

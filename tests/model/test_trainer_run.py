@@ -1,0 +1,268 @@
+"""The training process on a real Kafka and Cassandra, over a prepared backlog of curated groups."""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from kafka import TopicPartition
+from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText
+
+from dart_streams.bench.backlog import Made, Maker, Shape, altered, write
+from dart_streams.bus.codec import encode
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.policy import tiny
+from dart_streams.policy import weights as weight_files
+from dart_streams.policy.rendering import Renderer
+from dart_streams.store import AsyncStore, SyncStore, connect
+from topics import Topic, curated
+from topics.weights import WeightVersion
+from trainer import broker, crash_points, main
+from trainer.publish import read_log
+
+SHAPE = Shape(members=2, steps=2)
+DEADLINE_S = 120.0
+
+spawning = multiprocessing.get_context("forkserver")
+spawning.set_forkserver_preload(["trainer.main"])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "tiny"
+    tiny.build(folder)
+    return folder
+
+
+class Run:
+    """A run whose backlog is written by the test."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        renderer = Renderer(Path(config.policy.path), config.policy.min_pixels, config.policy.max_pixels)
+        self.maker = Maker(config, renderer, SHAPE)
+
+    def add(self, groups: Sequence[Made]) -> None:
+        """Store the groups' steps and screenshots, then announce them on ``curated``."""
+
+        async def store() -> None:
+            session = connect(self.config.store)
+            await write(groups, AsyncStore(session, self.config.bus.run, 16))
+            session.cluster.shutdown()
+
+        asyncio.run(store())
+        with contextlib.closing(broker.producer(self.config.bus, "test")) as producer:
+            for made in groups:
+                record = encode(curated.TOPIC, made.group)
+                self.send(producer, curated.TOPIC, record.key, record.value, record.headers)
+
+    def send(self, producer: Any, topic: Topic, key: bytes, value: bytes, headers: Any = ()) -> None:
+        producer.send(self.config.bus.prefix + topic.name, key=key, value=value, headers=list(headers)).get(timeout=10)
+
+    def versions(self) -> list[WeightVersion]:
+        return read_log(self.config.bus)
+
+    def trained(self) -> list[dict[str, Any]]:
+        session = connect(self.config.store)
+        try:
+            return SyncStore(session, self.config.bus.run, 1).trained()
+        finally:
+            session.cluster.shutdown()
+
+    def train(self, **settings: Any) -> int:
+        """Train in this process."""
+        trainer = msgspec.structs.replace(self.config.trainer, **settings)
+        return main.run(msgspec.structs.replace(self.config, trainer=trainer))
+
+
+@pytest.fixture
+def run(services: Any, model: Path) -> Callable[..., Run]:
+    def make(**tables: Any) -> Run:
+        trainer = {"groups_per_step": 2, "micro_batch": 4, **tables.pop("trainer", {})}
+        curation = {"max_staleness": 100, **tables.pop("curation", {})}
+        return Run(services.config(policy={"path": str(model)}, trainer=trainer, curation=curation, **tables))
+
+    return make
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Return what ``condition`` gives once it is truthy."""
+    deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
+        pause.wait(0.1)
+    return found
+
+
+def train_elsewhere(config: Config, crash_point: str) -> None:
+    if crash_point:
+        os.environ[crash_points.ENVIRONMENT] = crash_point
+    try:
+        os._exit(main.run(config))
+    except UserError as error:
+        os._exit(error.exit_code)
+
+
+@contextlib.contextmanager
+def training(config: Config, crash_point: str = "") -> Iterator[BaseProcess]:
+    """A trainer in a process of its own, killed at the end of the block if it still runs."""
+    process = spawning.Process(target=train_elsewhere, args=(config, crash_point))
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def ended(process: BaseProcess) -> int | None:
+    process.join(DEADLINE_S)
+    return process.exitcode
+
+
+def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[..., Run], model: Path) -> None:
+    ours = run(trainer={"keep_versions": 2, "max_train_steps": 3})
+    ours.add([ours.maker.group(index) for index in range(6)])
+    assert ours.train() == 0
+
+    versions = ours.versions()
+    assert [event.version for event in versions] == [0, 1, 2, 3]
+    assert [event.train_step for event in versions] == [0, 1, 2, 3]
+    assert [event.groups_consumed for event in versions] == [0, 2, 4, 6]
+    assert {event.epoch for event in versions} == {1}
+    assert len({event.uri for event in versions}) == 4
+    assert [Path(event.uri).exists() for event in versions] == [False, False, True, True], "two versions are kept"
+
+    policy = AutoModelForImageTextToText.from_pretrained(model)
+    initial = {name: value.clone() for name, value in policy.state_dict().items()}
+    folder = weight_files.fetch(versions[-1], cache=ours.config.run.folder)
+    weight_files.load(policy, folder)
+    assert any(not torch.equal(initial[name], value) for name, value in policy.state_dict().items())
+
+    rows = ours.trained()
+    assert [row["train_step"] for row in rows] == [1, 2, 3]
+    assert [row["version"] for row in rows] == [1, 2, 3]
+    assert [row["group_ids"] for row in rows] == [[f"group-{i}", f"group-{i + 1}"] for i in (0, 2, 4)]
+    assert set(rows[0]["trajectory_ids"]) == {f"trajectory-{group}-{number}" for group in (0, 1) for number in (0, 1)}
+    figures = {"loss", "grad_norm", "clip_share", "truncated_share", "mismatch", "kl_rollout", "entropy", "reward"}
+    figures |= {"staleness_mean", "staleness_max", "tokens", "sequences", "data_wait_ms", "train_ms", "publish_ms"}
+    assert figures <= rows[0]["metrics"].keys()
+
+
+def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run: Callable[..., Run]) -> None:
+    """Undecodable, repeated, stale, rendered otherwise, not in the store: each has its place and its count."""
+    ours = run(trainer={"groups_per_step": 1, "max_train_steps": 4}, curation={"max_staleness": 1})
+    with contextlib.closing(broker.producer(ours.config.bus, "test")) as producer:
+        ours.send(producer, curated.TOPIC, b"?", b"not json")
+    first, second = ours.maker.group(0), ours.maker.group(1)
+    stale, fresh = ours.maker.group(2, version=0), ours.maker.group(3, version=2)
+    mismatched = altered(ours.maker.group(4, version=3), "trajectory-4-0", 1, prompt_sha="another")
+    ours.add([first, first, second, stale, fresh, mismatched])
+    assert ours.train() == 0
+
+    rows = ours.trained()
+    assert [row["group_ids"] for row in rows] == [["group-0"], ["group-1"], ["group-3"], ["group-4"]]
+    assert [row["metrics"]["stale_groups"] for row in rows] == [0, 0, 1, 0]
+    assert [row["metrics"]["prompt_mismatch"] for row in rows] == [0, 0, 0, 1]
+    assert ours.versions()[-1].groups_consumed == 5, "the stale group counts, the repeated one does not"
+    with contextlib.closing(broker.consumer(ours.config.bus, "test")) as letters:
+        letters.assign([TopicPartition(f"{ours.config.bus.prefix}curated.dlq", 0)])
+        record = until(lambda: [r for batch in letters.poll(200).values() for r in batch], "a dead letter")[0]
+    assert record.value == b"not json"
+    assert dict(record.headers)["dlq-offset"] == b"0"
+
+
+def test_groups_dropped_while_waiting_are_told_to_dispatch(run: Callable[..., Run]) -> None:
+    """Otherwise they would count as backlog for ever, and no group would be opened any more."""
+    ours = run(trainer={"groups_per_step": 1}, curation={"max_staleness": 0})
+    ours.add([ours.maker.group(0), ours.maker.group(1), ours.maker.group(2)])
+    with training(ours.config) as trainer:
+        told = until(
+            lambda: (versions := ours.versions()) and versions[-1].groups_consumed == 3 and versions,
+            "a word to dispatch",
+        )
+        assert [(event.version, event.groups_consumed) for event in told] == [(0, 0), (1, 1), (1, 3)]
+        assert told[1].uri == told[2].uri
+        os.kill(trainer.pid or 0, signal.SIGTERM)
+        assert ended(trainer) == 0
+
+
+def test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed(run: Callable[..., Run]) -> None:
+    steps = len(crash_points.ALL) + 1
+    undisturbed, disturbed = run(trainer={"max_train_steps": steps}), run(trainer={"max_train_steps": steps})
+    for ours in (undisturbed, disturbed):
+        ours.add([ours.maker.group(index) for index in range(2 * steps)])
+    assert undisturbed.train() == 0
+    for point in crash_points.ALL:
+        with training(disturbed.config, f"{point}:1") as trainer:
+            assert ended(trainer) == -signal.SIGKILL, point
+    assert disturbed.train() == 0
+
+    expected, rows = undisturbed.trained(), disturbed.trained()
+    assert [row["group_ids"] for row in rows] == [row["group_ids"] for row in expected]
+    assert [row["metrics"]["loss"] for row in rows] == pytest.approx([r["metrics"]["loss"] for r in expected], abs=1e-5)
+    versions = disturbed.versions()
+    assert [event.version for event in versions] == sorted(event.version for event in versions)
+    uris: dict[int, set[str]] = {}
+    for event in versions:
+        uris.setdefault(event.version, set()).add(event.uri)
+    assert all(len(places) == 1 for places in uris.values()), "a number means one set of weights"
+    assert sorted(uris) == list(range(steps + 1))
+    final, wanted = (load_file(Path(r.versions()[-1].uri) / weight_files.FILE) for r in (disturbed, undisturbed))
+    for name, weight in wanted.items():
+        torch.testing.assert_close(final[name], weight, rtol=0, atol=1e-6)
+
+
+def test_from_an_older_checkpoint_no_version_number_is_reused(run: Callable[..., Run]) -> None:
+    ours = run(trainer={"max_train_steps": 3, "checkpoint_every": 2})
+    ours.add([ours.maker.group(index) for index in range(8)])
+    with training(ours.config, f"{crash_points.AFTER_EVENT}:3") as trainer:
+        assert ended(trainer) == -signal.SIGKILL
+    assert ours.train(max_train_steps=4) == 0
+    assert [(event.version, event.train_step) for event in ours.versions()] == [
+        *((0, 0), (1, 1), (2, 2), (3, 3)),
+        *((4, 2), (5, 3), (6, 4)),
+    ]
+    assert [row["group_ids"] for row in ours.trained()] == [[f"group-{i}", f"group-{i + 1}"] for i in (0, 2, 4, 6)]
+
+
+def test_of_two_trainers_the_older_stops(run: Callable[..., Run], capfd: pytest.CaptureFixture[str]) -> None:
+    ours = run(trainer={"groups_per_step": 1, "max_train_steps": 2})
+    ours.add([ours.maker.group(0)])
+    with training(ours.config) as older:
+        until(lambda: len(ours.versions()) == 2, "version 1 of the older trainer")
+        with training(ours.config) as newer:
+            assert ended(older) == UserError.exit_code
+            ours.add([ours.maker.group(1)])
+            assert ended(newer) == 0
+    assert [(event.epoch, event.version) for event in ours.versions()] == [(1, 0), (1, 1), (2, 1), (2, 2)]
+    assert [row["epoch"] for row in ours.trained()] == [1, 2]
+
+
+def test_sigterm_while_it_waits_ends_it_at_once(run: Callable[..., Run]) -> None:
+    ours = run()
+    with training(ours.config) as trainer:
+        until(lambda: ours.versions(), "version 0")
+        os.kill(trainer.pid or 0, signal.SIGTERM)
+        assert ended(trainer) == 0
+
+
+def test_without_a_model_it_says_what_to_do(run: Callable[..., Run], tmp_path: Path) -> None:
+    config = Config()
+    with pytest.raises(UserError, match="dart-streams policy build"):
+        main.run(config)
+    policy = msgspec.structs.replace(config.policy, path=str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="nowhere"):
+        main.run(msgspec.structs.replace(config, policy=policy))

@@ -1,0 +1,197 @@
+"""One optimiser step against plain transformers and torch, and over two ranks against one."""
+
+import copy
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText
+
+from dart_streams.bench.backlog import Made, Maker
+from dart_streams.config import Config, parse
+from dart_streams.policy import tiny
+from dart_streams.policy.rendering import Prompt, Renderer
+from dart_streams.services.ports import free_port
+from trainer.batch import Collator
+from trainer.learner import Learner
+from trainer.policy import load
+from trainer.prefetch import ReadyGroup
+from trainer.ranks import Ranks, joined
+from trainer.samples import Sample, select
+from trainer.step import Stopped, losses
+
+TWO_RANKS = Path(__file__).with_name("two_ranks.py")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "tiny"
+    tiny.build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def renderer(model: Path) -> Renderer:
+    limits = Config().policy
+    return Renderer(model, limits.min_pixels, limits.max_pixels)
+
+
+@pytest.fixture
+def ranks() -> Iterator[Ranks]:
+    with joined() as alone:
+        yield alone
+
+
+def ready(made: Made, renderer: Renderer) -> ReadyGroup:
+    limits = Config().policy
+    group = made.group
+    selection = select(group, group.members, made.observations, renderer, limits.max_images, limits.max_texts)
+    return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=selection.refused, read_ms=0.0)
+
+
+def plain_logp(policy: torch.nn.Module, renderer: Renderer, item: Sample, images: dict[str, bytes]) -> torch.Tensor:
+    """Return a sample's token log-probabilities (A,), the shortest way through transformers: one sequence, unpadded."""
+    shown = [Image.open(io.BytesIO(images[ref.sha256])).convert("RGB") for ref in item.images]
+    prompt = Prompt(token_ids=item.prompt, images=item.images, sha="")
+    inputs = renderer.training_inputs(prompt, shown, item.answer)
+    start = inputs.pop("answer_start")
+    ids = inputs["input_ids"]
+    batch = {name: tensor[None] if tensor.dim() == 1 else tensor for name, tensor in inputs.items()}
+    logits = policy(**batch, use_cache=False).logits[0, start - 1 : -1].float() / item.temperature
+    logp = logits.masked_fill(~renderer.allowed_mask(logits.shape[-1]), -torch.inf).log_softmax(-1)
+    return logp.gather(1, ids[start:, None]).squeeze(1)
+
+
+def test_a_padded_batch_scores_each_answer_as_plain_transformers_does_alone(model: Path, renderer: Renderer) -> None:
+    group = ready(Maker(Config(), renderer).group(0), renderer)
+    assert {len(item.images) for item in group.samples} == {1, 2}, "both prompt lengths are in the batch"
+    batch = Collator(renderer).collate(group.samples, group.images)
+    with torch.no_grad():
+        logp_BA, entropy_BA = load(model, renderer, torch.device("cpu"))(batch)
+        policy = AutoModelForImageTextToText.from_pretrained(model).eval()
+        for row, item in enumerate(group.samples):
+            expected = plain_logp(policy, renderer, item, group.images)
+            torch.testing.assert_close(logp_BA[row, : len(item.answer)], expected, rtol=1e-4, atol=2e-5)
+    assert (entropy_BA[batch.mask_BA] > 0).all()
+
+
+def test_an_image_that_many_prompts_show_passes_the_vision_tower_once(renderer: Renderer) -> None:
+    group = ready(Maker(Config(), renderer).group(0), renderer)
+    first = [item for item in group.samples if item.step == 0]
+    batch = Collator(renderer).collate(first, group.images)
+    assert len(first) == 4
+    assert len(batch.grids_I3) == 1
+    assert batch.shown.tolist() == [0] * 4
+
+
+def test_one_step_is_that_of_plain_transformers_and_torch(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    config = parse({"trainer": {"micro_batch": 3, "grad_clip": 0.5}})
+    group = ready(Maker(config, renderer).group(1), renderer)
+    learner = Learner(model, renderer, config.trainer, ranks)
+    learned = learner.learn([group], 0, lambda: False)
+
+    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
+    tokens = sum(len(item.answer) for item in group.samples)
+    total = torch.zeros(())
+    for item in group.samples:
+        logp = plain_logp(policy, renderer, item, group.images)
+        weight = torch.exp(logp.detach() - torch.tensor(item.logprobs)).clamp(max=config.trainer.tis_cap)
+        loss = -(weight * item.advantage * torch.exp(logp - logp.detach())).sum() / tokens
+        loss.backward()
+        total += loss.detach()
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+    optimizer.step()
+
+    assert learned.tokens == tokens
+    assert learned.figures["loss"] == pytest.approx(total.item(), abs=1e-6)
+    assert learned.figures["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    stepped = learner.weights()
+    for name, expected in policy.state_dict().items():
+        torch.testing.assert_close(stepped[name], expected, rtol=0, atol=config.trainer.learning_rate * 0.05)
+
+
+def test_the_result_does_not_depend_on_the_size_of_micro_batches(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    figures = []
+    for size in (2, 50):
+        config = parse({"trainer": {"micro_batch": size}})
+        groups = [ready(Maker(config, renderer).group(index), renderer) for index in range(2)]
+        figures.append(Learner(model, renderer, config.trainer, ranks).learn(groups, 0, lambda: False).figures)
+    for name, value in figures[0].items():
+        assert figures[1][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+
+
+def test_a_step_that_is_stopped_changes_nothing(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    config = parse({"trainer": {"micro_batch": 2}})
+    learner = Learner(model, renderer, config.trainer, ranks)
+    before = copy.deepcopy(dict(learner.weights()))
+    looks = iter([False, False, True])
+    with pytest.raises(Stopped):
+        learner.learn([ready(Maker(config, renderer).group(0), renderer)], 0, lambda: next(looks))
+    assert all(torch.equal(before[name], value) for name, value in learner.weights().items())
+    assert all(parameter.grad is None for parameter in learner.scorer.parameters())
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    config = Config()
+    learner = Learner(model, renderer, config.trainer, ranks)
+    before = copy.deepcopy(dict(learner.weights()))
+    group = ready(Maker(config, renderer).group(0), renderer)
+    for item in group.samples:
+        item.logprobs[0] = float("nan")  # type: ignore[index]
+    assert not learner.learn([group], 0, lambda: False).updated
+    assert all(torch.equal(before[name], value) for name, value in learner.weights().items())
+
+
+def test_tokens_of_the_same_version_measure_engine_against_trainer(model: Path, renderer: Renderer) -> None:
+    group = ready(Maker(Config(), renderer).group(0, version=4), renderer)
+    scorer = load(model, renderer, torch.device("cpu"))
+    collator = Collator(renderer)
+    with torch.no_grad():
+        logp_BA, _ = scorer(collator.collate(group.samples, group.images))
+        for row, item in enumerate(group.samples):
+            exact = (logp_BA[row, : len(item.answer)] + 0.25).tolist()
+            group.samples[row] = msgspec.structs.replace(item, logprobs=exact)
+        _, same = losses(scorer, collator.collate(group.samples, group.images), Config().trainer, 4, 1.0)
+        _, other = losses(scorer, collator.collate(group.samples, group.images), Config().trainer, 5, 1.0)
+    assert same.same_difference / same.same_version == pytest.approx(0.25, abs=1e-5)
+    assert other.same_version == 0
+    assert same.truncated == 0
+    assert same.difference / same.corrected == pytest.approx(0.25, abs=1e-5)
+
+
+def step_of(model: Path, count: int, result: Path) -> dict[str, Any]:
+    """Return what ``count`` ranks make of the same groups; torchrun would set the same variables."""
+    job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, str(TWO_RANKS), str(model), str(result)]
+    started = [
+        subprocess.Popen(command, env={**os.environ, **job, "RANK": str(rank), "OMP_NUM_THREADS": "1"})
+        for rank in range(count)
+    ]
+    try:
+        assert [process.wait(timeout=200) for process in started] == [0] * count
+    finally:
+        for process in started:
+            process.kill()
+    return torch.load(result)
+
+
+def test_two_ranks_give_the_gradients_and_weights_of_one(model: Path, tmp_path: Path) -> None:
+    results = [step_of(model, count, tmp_path / f"{count}.pt") for count in (1, 2)]
+    one, two = results
+    assert one["gradients"].keys() == two["gradients"].keys()
+    for name, gradient in one["gradients"].items():
+        difference = (two["gradients"][name] - gradient).norm() / gradient.norm()
+        assert difference < 1e-4, name
+    for name, value in one["figures"].items():
+        assert two["figures"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+    for name, weight in one["weights"].items():
+        torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-5)

@@ -1,0 +1,55 @@
+"""One optimiser step of made-up groups, as one rank of a job; rank 0 writes gradients and weights. Run by torchrun."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from dart_streams.bench.backlog import Maker
+from dart_streams.config import parse
+from dart_streams.policy.rendering import Renderer
+from trainer import step
+from trainer.learner import Learner
+from trainer.prefetch import ReadyGroup
+from trainer.ranks import Ranks, joined
+from trainer.samples import select, share
+
+
+def ready(maker: Maker, index: int, ranks: Ranks) -> ReadyGroup:
+    """Return a rank's share of made-up group ``index``."""
+    made = maker.group(index)
+    limits = maker.config.policy
+    members = share(made.group, ranks.rank, ranks.count)
+    selection = select(made.group, members, made.observations, maker.renderer, limits.max_images, limits.max_texts)
+    return ReadyGroup(group=made.group, samples=selection.samples, images=made.blobs, refused=Counter(), read_ms=0.0)
+
+
+def main(model: Path, result: Path) -> None:
+    """Write the gradients before the update, the figures, and the weights after it."""
+    config = parse({"policy": {"path": str(model)}, "trainer": {"micro_batch": 4, "entropy_beta": 0.01}})
+    with joined() as ranks:
+        renderer = Renderer(model, config.policy.min_pixels, config.policy.max_pixels)
+        learner = Learner(model, renderer, config.trainer, ranks)
+        gradients: dict[str, torch.Tensor] = {}
+
+        def apply(scorer: torch.nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float) -> float:
+            for name, parameter in scorer.named_parameters():
+                gradient = parameter.grad
+                if gradient is not None:
+                    gradients[name] = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
+            return before(scorer, optimizer, grad_clip)
+
+        before, step.apply = step.apply, apply
+        maker = Maker(config, renderer)
+        # Rank 1 has no sample of the last group: shares need not be equal.
+        groups = [ready(maker, index, ranks) for index in range(3)]
+        learned = learner.learn(groups, 0, lambda: False)
+        weights = learner.weights()
+        if ranks.first:
+            torch.save({"gradients": gradients, "figures": learned.figures, "weights": dict(weights)}, result)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
