@@ -59,11 +59,11 @@ def events(circle, topic):
     return [written.event for written in circle.logs.get(topic, [])]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SHAPES)
 def test_the_circle_never_stops_as_long_as_rollouts_end_and_the_trainer_trains(shape):
     circle = circle_of(shape)
-    for _ in range(300):
+    for _ in range(200):
         turn(circle)
         if not circle.running:
             circle.settle()
@@ -86,21 +86,21 @@ class Watched(Circle):
         return decided
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SHAPES)
 def test_groups_are_opened_only_while_the_staleness_bound_has_room(shape):
     circle = circle_of(shape, kind=Watched)
-    for _ in range(300):
+    for _ in range(200):
         turn(circle, trainer=0.2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SHAPES)
 def test_rollouts_that_end_in_order_are_never_trained_on_past_the_bound(shape):
     shape = {**shape, "max_staleness": max(1, shape["max_staleness"]), "faults": 0.0}
     circle = circle_of(shape)
     checked = 0
-    for _ in range(300):
+    for _ in range(200):
         if circle.running:
             circle.end_one(0)
         circle.settle()
@@ -114,11 +114,11 @@ def test_rollouts_that_end_in_order_are_never_trained_on_past_the_bound(shape):
         checked = len(circle.trainer.trained)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SHAPES)
 def test_budget_spent_is_at_most_granted_and_every_group_and_trajectory_is_used_once(shape):
     circle = circle_of(shape)
-    for _ in range(300):
+    for _ in range(200):
         turn(circle)
     granted = {}
     for order in events(circle, "rollout-orders"):
@@ -138,7 +138,7 @@ def test_budget_spent_is_at_most_granted_and_every_group_and_trajectory_is_used_
         assert sum(member.source == "pool" for member in group.members) <= 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(SHAPES)
 def test_records_that_come_again_change_nothing(shape):
     circle = circle_of(shape)
@@ -153,11 +153,11 @@ def test_records_that_come_again_change_nothing(shape):
             assert msgspec.msgpack.encode(circle.states[agent.name]) == before
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(SHAPES, st.integers(0, 1000))
 def test_a_restart_at_any_point_changes_no_decision(shape, when):
     undisturbed, restarted = circle_of(shape), circle_of(shape)
-    for step in range(150):
+    for step in range(120):
         turn(undisturbed)
         turn(restarted)
         if (step + when) % 7 == 0:
@@ -190,7 +190,7 @@ def repeated(log, random):
     return out
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(SHAPES, st.sampled_from(["budget", "dispatch"]))
 def test_decisions_published_twice_are_applied_once(shape, name):
     circle = circle_of(shape)
@@ -208,7 +208,7 @@ def test_decisions_published_twice_are_applied_once(shape, name):
     assert [one.event for one in straight] == [one.event for one in repeats]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(SHAPES)
 def test_trajectories_published_twice_or_finished_twice_are_counted_once(shape):
     circle = circle_of(shape)
@@ -230,7 +230,7 @@ def test_trajectories_published_twice_or_finished_twice_are_counted_once(shape):
         assert [one.event for one in straight] == [one.event for one in repeats]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(SHAPES)
 def test_the_order_across_tasks_does_not_matter_to_difficulty_and_groups(shape):
     circle = circle_of({**shape, "lift": 0.0, "max_staleness": 3})
@@ -286,7 +286,7 @@ def test_a_lost_order_holds_nothing_up_for_ever():
     circle = Circle(config, task_set(5), Odds())
     circle.settle()
     lost = circle.running.pop(0)[0]
-    for _ in range(4000):
+    for _ in range(2600):
         circle.end_one(0)
         circle.settle()
         circle.train()
@@ -305,12 +305,12 @@ def test_memory_does_not_grow_with_the_number_of_finished_groups():
     circle = Circle(config, task_set(20), Odds(faults=0.02))
     circle.settle()
     sizes = defaultdict(list)
-    for done in range(1, 12_001):
+    for done in range(1, 9_001):
         circle.end_one()
         circle.settle()
         circle.train()
         circle.settle()
-        if done % 4000 == 0:
+        if done % 3000 == 0:
             for name, state in circle.states.items():
                 sizes[name].append(len(msgspec.msgpack.encode(state)))
     for name, (_, second, third) in sizes.items():

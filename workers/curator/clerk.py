@@ -22,7 +22,8 @@ come in another order, in which the group already ordered would be another task'
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -64,6 +65,7 @@ class Clerk:
         meter = metrics.get_meter(names.METER)
         self.events = meter.create_counter(names.CURATOR_EVENTS)
         self.decisions = meter.create_counter(names.CURATOR_DECISIONS)
+        self.fates = meter.create_counter(names.CURATOR_GROUPS)
         self.apply_ms = meter.create_histogram(names.CURATOR_APPLY_MS, unit="ms")
 
     async def gather(self, stream: Any) -> None:
@@ -86,12 +88,13 @@ class Clerk:
         inputs = [pair for event in events if (pair := await self._decoded(event)) is not None]
         before = ledger.state.progress.digest
         started = time.perf_counter()
+        counted = counts_of(ledger.state)
         steps = ledger.apply(inputs)
         self.apply_ms.record((time.perf_counter() - started) * 1000 / max(1, len(steps)), {"agent": self.agent.name})
         if steps:
             await ledger.record(before, [read for read, _ in steps])
             await self._publish(steps)
-            self._count(steps)
+            self._count(steps, counts_of(ledger.state) - counted)
         for event in events:
             event.ack()
         await ledger.maybe_snapshot()
@@ -163,13 +166,15 @@ class Clerk:
                 await self._put_aside(read, step.refused)
         await asyncio.gather(*sent)
 
-    def _count(self, steps: Sequence[tuple[Input, Step]]) -> None:
-        """Count inputs and decisions."""
+    def _count(self, steps: Sequence[tuple[Input, Step]], fates: Mapping[str, int]) -> None:
+        """Count inputs, decisions, and what became of groups."""
         self.waiting.heard(steps[-1][0].topic)
         self.events.add(len(steps), {"agent": self.agent.name})
         made = sum(len(step.decisions) for _, step in steps)
         if made:
             self.decisions.add(made, {"agent": self.agent.name, "kind": self.agent.outputs[0].name})
+        for fate, number in fates.items():
+            self.fates.add(number, {"fate": fate})
 
     async def _send(self, topic: Topic, event: Any, record_id: str, trace: Sequence[Header]) -> Any:
         """Hand a record to the producer and return the future of its delivery."""
@@ -177,3 +182,8 @@ class Clerk:
         return await self.publisher.producer.send(
             self.prefix + topic.name, record.value, key=record.key, headers=record.headers
         )
+
+
+def counts_of(state: Any) -> Counter[str]:
+    """Return what a state counts; only the groups agent's counts anything."""
+    return Counter(msgspec.structs.asdict(state.counts)) if hasattr(state, "counts") else Counter()
