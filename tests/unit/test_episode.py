@@ -1,14 +1,18 @@
 """What an episode does next, screen by screen and answer by answer."""
 
+import random
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dart_streams import actions
 from topics.actions import Action as Reply
-from topics.observations import End
+from topics.observations import End, Observation
 from topics.rollout_orders import RolloutOrder
-from topics.values import BlobRef, Sampling, Segment
-from workers.env.episode import Act, Ask, Episode, Judge, Rules, Stop
+from topics.values import REWARDED, BlobRef, Sampling, Segment
+from workers.env.episode import Act, Ask, Episode, Judge, Move, Rules, Stop
 
 ORDER = RolloutOrder(
     order_id="g/0",
@@ -205,3 +209,39 @@ def test_a_demonstration_is_told_as_if_the_policy_had_answered_without_tokens():
     taken = episode.show(screen("s1"), "", at_ms=20, execute_ms=5.0).close(End(kind="success", reward=1.0), 30).taken
     assert taken is not None
     assert (taken.request_id, taken.text, taken.action, taken.tokens) == ("t/0/0", CLICK, CLICK, [])
+
+
+ANSWERS = (CLICK, "Action: wait()", "Action: finished(content='')", "Action: call_user()", "no action")
+
+
+@given(seed=st.integers(0, 2**32))
+def test_whatever_happens_the_observations_are_gapless_and_only_the_last_one_ends_the_episode(seed):
+    told, end = play(started(max_steps=5, loop_limit=3), random.Random(seed))
+    assert [observation.step for observation in told] == list(range(len(told)))
+    assert [observation.end for observation in told] == [None] * (len(told) - 1) + [end]
+    assert (end.reward is None) == (end.kind not in REWARDED)
+    taken = [observation.taken for observation in told[1:]]
+    assert all(answer is not None for answer in taken[:-1])
+    assert sum(answer is not None for answer in taken) <= 5 + 1
+    assert [a.request_id for a in taken if a] == [f"t/{n}/0" for n, a in enumerate(taken) if a]
+
+
+def play(episode: Episode, chance: random.Random) -> tuple[list[Observation], End]:
+    """Drive an episode as the player does, with a policy and an environment that do anything at all."""
+    told = list(episode.seen)
+    move: Move = Ask(0)
+    while not isinstance(move, Stop):
+        if isinstance(move, Ask):
+            told += [episode.fresh] if episode.fresh is not None else []
+            episode = episode.settle()
+            answer = reply(chance.choice(ANSWERS), error=chance.choice([None, None, "no memory"]))
+            answer = msgspec.structs.replace(answer, request_id=episode.request_id(0))
+            episode, move = episode.hear(answer, move.attempt)
+        elif chance.random() < 0.1:
+            move = Stop(End(kind="env_error", reward=None, reason="crash"))
+        elif isinstance(move, Act):
+            episode = episode.show(screen(chance.choice("ab")), "", at_ms=20, execute_ms=1.0)
+            move = episode.after_screen(done=chance.random() < 0.1)
+        else:
+            move = Stop(episode.judged(move.cut, 1.0))
+    return [*told, episode.close(move.end, at_ms=30)], move.end

@@ -99,7 +99,7 @@ class Intake(ConsumerRebalanceListener):
             return None
         offer = self.orders.offer(order.order_id, place)
         if offer is not Offer.START:
-            log.info("order not started", order=order.order_id, why=offer.value)
+            log.debug("order not started", order=order.order_id, why=offer.value)
             return None
         return order
 

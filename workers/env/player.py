@@ -25,6 +25,7 @@ from topics.observations import End
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef
 from workers.env import instruments
+from workers.env.clock import now_ms, since_ms
 from workers.env.environment import Backend, Environment, EnvironmentFault, Oracle, Screen
 from workers.env.episode import Act, Ask, Episode, Judge, Move, Rules, Stop
 from workers.env.instruments import State
@@ -37,11 +38,6 @@ log = structlog.get_logger()
 tracer = trace.get_tracer(names.TRACER)
 
 Enter = Callable[[State], None]
-
-
-def now_ms() -> int:
-    """Return the present time in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class Player:
@@ -111,13 +107,17 @@ class EpisodeRun:
 
     async def play(self) -> End:
         """Play within the wall-clock bound, whatever happens tell an end, and free the environment."""
+        bound = asyncio.timeout(self.config.env.episode_timeout_s)
         try:
-            async with asyncio.timeout(self.config.env.episode_timeout_s):
+            async with bound:
                 end = await self._reach_end()
         except EnvironmentFault as fault:
             end = End(kind="env_error", reward=None, reason=str(fault))
-        except TimeoutError:
-            end = self.episode.straggled()
+        except TimeoutError as slow:
+            if bound.expired():
+                end = self.episode.straggled()
+            else:
+                end = End(kind="env_error", reward=None, reason=f"time-out in the environment: {slow}")
         except asyncio.CancelledError:
             await self._close(End(kind="cancelled", reward=None, reason="the host was told to stop"))
             raise
@@ -253,8 +253,3 @@ def count_end(order: RolloutOrder, end: End) -> None:
     """Count a finished episode."""
     page = order.task_id.rpartition("#")[0]
     instruments.episodes.add(1, {"outcome": end.kind, "purpose": order.purpose, "page": page})
-
-
-def since_ms(began: float) -> float:
-    """Return the milliseconds since ``began`` (``time.perf_counter``)."""
-    return (time.perf_counter() - began) * 1000

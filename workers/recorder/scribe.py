@@ -72,8 +72,9 @@ class Scribe:
         trajectory = await self._summed_up(item)
         await self.store.write_trajectory(trajectory)
         # A cancelled episode's order is delivered again: announcing it would pass for the order's finish.
-        if trajectory.outcome != "cancelled":
-            await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
+        if trajectory.outcome == "cancelled":
+            return
+        await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
         announced.add(1, {"outcome": trajectory.outcome})
 
     async def _summed_up(self, item: Recorded) -> Trajectory:
