@@ -5,6 +5,7 @@ the decisions of the last batch, which may not have been published before the cr
 atomic: either a whole batch of inputs was applied, in this order, or none of it.
 """
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The whole state (encoded) after batch ``sequence``."""
+    """The whole state after batch ``sequence``, encoded and compressed."""
 
     sequence: int
     state: bytes
@@ -84,7 +85,7 @@ def encode(record: Entry | Snapshot) -> bytes:
 
 def snapshot_of(sequence: int, state: Any) -> Snapshot:
     """Return the snapshot of a state after batch ``sequence``."""
-    return Snapshot(sequence, _pack.encode(state))
+    return Snapshot(sequence, zlib.compress(_pack.encode(state), level=1))
 
 
 def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Restored:
@@ -100,7 +101,7 @@ def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Rest
     prefix = f"{partition}/{ENTRY}/".encode()
     entries = [_entries.decode(value) for key, value in stored.items() if key.startswith(prefix)]
     later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)
-    state = msgspec.msgpack.decode(snapshot.state, type=agent.state)
+    state = msgspec.msgpack.decode(zlib.decompress(snapshot.state), type=agent.state)
     restored = Restored(state, snapshot.sequence, len(later), [])
     for entry in later:
         if entry.sequence != restored.sequence + 1:

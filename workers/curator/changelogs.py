@@ -6,7 +6,7 @@ from dart_streams.curation import budget, difficulty, dispatch, groups
 from topics import Topic, task_difficulty, trajectories
 
 APPLICATION = "curator"
-MOST_BYTES = 32 * 1024 * 1024
+MOST_BYTES = 16 * 1024 * 1024
 """The largest record: a whole snapshot is one."""
 SOURCES: dict[str, Topic | None] = {
     difficulty.NAME: trajectories.TOPIC,

@@ -39,6 +39,7 @@ from dart_streams.curation.journal import Input, record_of
 from dart_streams.telemetry import names
 from dart_streams.telemetry.waits import Waiting
 from topics import Topic, curation_log
+from workers.curator.changelogs import MOST_BYTES
 from workers.curator.ledger import Ledger
 
 MOST = 256
@@ -113,8 +114,10 @@ class Clerk:
         except TimeoutError:
             self.waiting.check()
             return []
-        while len(batch) < MOST and not self.gathered.empty():
+        size = size_of(batch[0])
+        while len(batch) < MOST and size < MOST_BYTES // 4 and not self.gathered.empty():
             batch.append(self.gathered.get_nowait())
+            size += size_of(batch[-1])
         return batch
 
     def _partition(self, event: Any) -> int:
@@ -182,6 +185,11 @@ class Clerk:
         return await self.publisher.producer.send(
             self.prefix + topic.name, record.value, key=record.key, headers=record.headers
         )
+
+
+def size_of(event: Any) -> int:
+    """Return how many bytes a record's value has. A batch has to fit into one record of the journal."""
+    return len(event.message.value or b"")
 
 
 def counts_of(state: Any) -> Counter[str]:

@@ -14,6 +14,7 @@ All of them produce ``curation-log``, and ``<input>.dlq`` for what does not deco
 """
 
 import asyncio
+import logging
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,7 @@ def run(config: Config, worker_id: str) -> int:
         If the task set has no task to train on.
     """
     setup.start(config, worker_id)
+    logging.getLogger("mode.timers").setLevel(logging.ERROR)  # or it tells of each commit that took a little longer
     try:
         return asyncio.run(until_signal(config, worker_id))
     finally:
