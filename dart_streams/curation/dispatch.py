@@ -94,10 +94,16 @@ def apply(state: State, record: Record, settings: Settings) -> tuple[State, list
 
 
 def renew(state: State, weights: WeightVersion) -> None:
-    """Note a newer version. One of a smaller epoch comes from a fenced trainer and is ignored."""
+    """Note a version. The newest may be told again, with more groups consumed or by a trainer that took over.
+
+    One of a smaller epoch comes from a fenced trainer and is ignored.
+    """
     newest = -1 if state.version is None else state.version
-    if weights.epoch >= state.epoch and weights.version > newest:
-        state.version, state.epoch, state.consumed = weights.version, weights.epoch, weights.groups_consumed
+    if weights.epoch < state.epoch or weights.version < newest:
+        return
+    same = (weights.epoch, weights.version) == (state.epoch, state.version)
+    state.consumed = max(state.consumed, weights.groups_consumed) if same else weights.groups_consumed
+    state.version, state.epoch = weights.version, weights.epoch
 
 
 def finish(state: State, budget: RolloutBudget, settings: Settings) -> list[Decision]:

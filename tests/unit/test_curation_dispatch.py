@@ -201,6 +201,24 @@ def test_weights_of_a_fenced_trainer_are_ignored():
     assert agent.state.version == 5
 
 
+def test_a_version_told_again_with_more_groups_consumed_makes_room():
+    agent = Dispatch(trainer={"groups_per_step": 1}, curation={"max_staleness": 1})
+    for order in agent.weights():
+        agent.curated() if order.sample == 0 else None
+        agent.finish(order)
+    assert agent.state.open_orders == 0
+    assert len(agent.weights(consumed=1)) == 8
+    assert agent.weights(consumed=0) == []
+    assert agent.state.consumed == 1
+
+
+def test_a_trainer_that_took_over_says_anew_what_it_has_consumed():
+    agent = Dispatch()
+    agent.weights(version=3, consumed=24, epoch=1)
+    agent.weights(version=3, consumed=16, epoch=2)
+    assert (agent.state.version, agent.state.epoch, agent.state.consumed) == (3, 2, 16)
+
+
 def test_a_task_that_always_succeeds_gets_a_single_rollout_now_and_then():
     agent = Dispatch(
         tasks=2, curation={"dispatch": {"probe_every": 4}, "difficulty": {"window": 8}}, trainer={"groups_per_step": 99}
