@@ -1,5 +1,6 @@
 """``dart-streams policy``: build the tiny policy of a deployment, once, from demonstrations that travel the topics."""
 
+import time
 from pathlib import Path
 
 import typer
@@ -13,6 +14,9 @@ from dart_streams.errors import ConfigError
 from dart_streams.policy import recipe
 
 app = typer.Typer(no_args_is_help=True)
+
+LINE_S = 3.0
+"""Where there is no terminal for a bar, progress is a line so often."""
 
 
 @app.command()
@@ -62,9 +66,14 @@ def make(config: Config, known: tasks.TaskSet, folder: Path) -> None:
         count = min(config.warmup.demonstrations, len(known.demonstration))
         shown = progress.add_task("demonstrations", total=count, loss="")
         trained = progress.add_task("training steps", total=config.warmup.steps, loss="")
+        said_s = time.monotonic()
 
         def report(finished: int, step: int, loss: float) -> None:
+            nonlocal said_s
             progress.update(shown, completed=finished)
             progress.update(trained, completed=step, loss=f"loss {loss:.2f}" if step else "")
+            if not notes.is_terminal and time.monotonic() - said_s >= LINE_S:
+                said_s = time.monotonic()
+                note(f"{finished}/{count} demonstrations, {step}/{config.warmup.steps} training steps, loss {loss:.2f}")
 
         build(config, known, folder, report)

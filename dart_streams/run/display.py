@@ -32,6 +32,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     lag: dict[tuple[str, str], int]
     trained: dict[str, float]
     children: tuple[tuple[str, int], ...]
+    news: str = ""
 
 
 def moment_of(circle: Circle, lag: dict[tuple[str, str], int], trained: dict[str, float]) -> Moment:
@@ -51,6 +52,7 @@ def moment_of(circle: Circle, lag: dict[tuple[str, str], int], trained: dict[str
         lag=lag,
         trained=trained,
         children=tuple((name, child.starts) for name, child in sorted(circle.supervisor.children.items())),
+        news=policy.last_line() if (policy := circle.supervisor.children.get("policy")) else "",
     )
 
 
@@ -62,6 +64,8 @@ def panel(moment: Moment) -> RenderableType:
     parts: list[RenderableType] = []
     if moment.summary is not None:
         parts = [curve_of(moment.summary), figures(moment, moment.summary)]
+    if moment.news:
+        parts.append(Text(moment.news))
     parts.append(children_of(moment.children))
     return Panel(Group(*parts), title=title, title_align="left", border_style="cyan", padding=(0, 1))
 
@@ -118,7 +122,7 @@ def line(moment: Moment) -> str:
     start = f"{moment.phase} {clock(moment.phase_s)}{left}"
     summary = moment.summary
     if summary is None:
-        return start
+        return f"{start} | {moment.news}" if moment.news else start
     parts = [start, f"{summary.steps_per_s:.1f} steps/s", f"{summary.utilisation:.0%} busy"]
     if summary.ordered_eval and summary.finished_eval < summary.ordered_eval:
         parts.append(f"evaluation {summary.finished_eval}/{summary.ordered_eval}")

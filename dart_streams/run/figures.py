@@ -15,6 +15,7 @@ from dart_streams.telemetry import names
 from topics.values import OutcomeKind
 
 ORDERS = "rollout-orders"
+GAP = "same_version_mismatch"
 
 
 def report(materials: Materials) -> dict[str, Any]:
@@ -250,7 +251,7 @@ def trainer(materials: Materials) -> dict[str, Any]:
         "idle_share": rounded(1 - busy_ms / (materials.circle_s * 1000)) if busy_ms and materials.circle_s else None,
         "train_ms": rounded(quantile(column(inside, "train_ms"), 0.5), 1),
         "publish_ms": rounded(quantile(column(inside, "publish_ms"), 0.5), 1),
-        "mismatch": spread(column(inside, "same_version_mismatch")),
+        "mismatch": spread(column([row for row in inside if row.get("same_version_tokens")], GAP)),
         "drift": spread(column(inside, "mismatch")),
         "stale_groups": int(sum(column(inside, "stale_groups"))),
     }

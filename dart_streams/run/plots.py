@@ -19,6 +19,7 @@ from dart_streams.run.evaluation import Result
 from dart_streams.run.materials import Materials
 from dart_streams.run.progress import SLICE_MS
 from dart_streams.run.statistics import mean
+from dart_streams.telemetry import names
 
 INK, MUTED, GRID = "#1d2330", "#737b8c", "#e6e9ef"
 BLUE, GREEN, AMBER, RED, VIOLET, GREY, TEAL = (
@@ -145,10 +146,10 @@ def pages(before: Result | None, after: Result | None) -> str | None:
     """Draw held-out success by page, before and after, with intervals."""
     if before is None or after is None:
         return None
-    names = sorted(after.per_page, key=lambda page: after.per_page[page].rate)
-    with drawing(9.6, 0.9 + 0.36 * len(names)) as made:
+    ordered = sorted(after.per_page, key=lambda page: after.per_page[page].rate)
+    with drawing(9.6, 0.9 + 0.36 * len(ordered)) as made:
         axes = made.axes[0]
-        for row, page in enumerate(names):
+        for row, page in enumerate(ordered):
             first, second = before.per_page.get(page), after.per_page[page]
             if first is not None:
                 axes.plot([first.rate, second.rate], [row, row], color=GRID, lw=5, solid_capstyle="round", zorder=1)
@@ -156,29 +157,39 @@ def pages(before: Result | None, after: Result | None) -> str | None:
                 axes.scatter([first.rate], [row], s=52, color=GREY, zorder=3)
             axes.plot([second.low, second.high], [row - 0.13] * 2, color=GREEN, lw=1.2, alpha=0.7)
             axes.scatter([second.rate], [row], s=52, color=GREEN, zorder=4)
-        axes.set_yticks(range(len(names)), names, color=INK)
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.6, len(names) - 0.4))
+        axes.set_yticks(range(len(ordered)), ordered, color=INK)
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.6, len(ordered) - 0.4))
         axes.xaxis.set_major_formatter(PercentFormatter(1.0))
         axes.grid(axis="y", visible=False)
     return made.svg
 
 
+STATES = {"step": BLUE, "evaluate": VIOLET, "wait": TEAL, "reset": AMBER, "idle": GRID}
+"""What a slot does, from the bottom of the plot to its top: act, judge, wait for an action, reset, nothing."""
+
+
 def flow(materials: Materials) -> str | None:
-    """Draw environment utilisation and steps a second over time."""
+    """Draw what the slots did, by the env workers' metrics, and steps a second, over time."""
     numbers = slices(materials)
     if not numbers:
         return None
-    parts = [materials.progress.slices.get(number) for number in numbers]
     times = [minutes(materials, number * SLICE_MS + SLICE_MS / 2) for number in numbers]
-    busy = [min(1.0, part.busy_ms / (SLICE_MS * materials.slots)) if part else 0.0 for part in parts]
-    rates = [(part.steps / (SLICE_MS / 1000)) if part else 0.0 for part in parts]
-    with drawing(9.6, 3.4, rows=2, sharex=True) as made:
+    spent = materials.readings.growth(names.ENV_SLOT_MS, "state", SLICE_MS)
+    parts = [materials.progress.slices.get(number) for number in numbers]
+    rates = [(float(part.steps), SLICE_MS / 1000) if part else (0.0, SLICE_MS / 1000) for part in parts]
+    with drawing(9.6, 3.6, rows=2, sharex=True) as made:
         upper, lower = made.axes
-        upper.fill_between(times, busy, color=TEAL, alpha=0.25, lw=0)
-        upper.plot(times, busy, color=TEAL, lw=1.6)
-        upper.set(ylim=(0, 1.05), ylabel="slots busy")
+        whole = [sum(spent.get(number, {}).values()) or 1.0 for number in numbers]
+        shares = [
+            [spent.get(number, {}).get(state, 0.0) / all_ms for number, all_ms in zip(numbers, whole, strict=True)]
+            for state in STATES
+        ]
+        upper.stackplot(times, shares, colors=list(STATES.values()), labels=list(STATES), lw=0, alpha=0.85)
+        upper.set(ylim=(0, 1), ylabel="slot time")
         upper.yaxis.set_major_formatter(PercentFormatter(1.0))
-        lower.plot(times, rates, color=BLUE, lw=1.6)
+        upper.legend(loc="lower left", bbox_to_anchor=(0, 0.98), ncols=len(STATES), handlelength=0.8)
+        lower.plot(times, [count / SLICE_MS * 1000 for count, _ in rates], color=BLUE, lw=0.8, alpha=0.35)
+        lower.plot(times, [value or 0.0 for value in rolling(rates)], color=BLUE, lw=1.8)
         lower.set(ylim=(0, None), ylabel="env steps/s", xlabel="minutes of training")
     return made.svg
 

@@ -47,6 +47,7 @@ def summarise(progress: Progress, now_ms: int, slots: int, since_ms: int = 0) ->
     train = [trajectory for trajectory in progress.finished.values() if trajectory.purpose == "train"]
     recent = list(itertools.islice(reversed(train), RECENT_EPISODES))
     ages = progress.curated_staleness[-RECENT_MEMBERS:]
+    evaluated = newest_evaluation(progress)
     by_outcome: dict[str, int] = {}
     for trajectory in train:
         by_outcome[trajectory.outcome] = by_outcome.get(trajectory.outcome, 0) + 1
@@ -56,8 +57,8 @@ def summarise(progress: Progress, now_ms: int, slots: int, since_ms: int = 0) ->
         / (WINDOW_SLICES * SLICE_MS / 1000),
         utilisation=min(1.0, busy_ms / (slots * WINDOW_SLICES * SLICE_MS)),
         episodes=len(train),
-        finished_eval=progress.finished_count("eval"),
-        ordered_eval=sum(order.purpose == "eval" for order, _ in progress.orders.values()),
+        finished_eval=evaluated[0],
+        ordered_eval=evaluated[1],
         open_episodes=len(progress.open),
         success=mean([t.reward for t in recent if t.reward is not None]),
         curve=curve(progress, max(since_ms // SLICE_MS, min(progress.slices, default=newest)), newest),
@@ -70,6 +71,22 @@ def summarise(progress: Progress, now_ms: int, slots: int, since_ms: int = 0) ->
         pause_ms=progress.switches[-1].pause_ms if progress.switches else None,
         by_outcome=by_outcome,
     )
+
+
+def newest_evaluation(progress: Progress) -> tuple[int, int]:
+    """Return how many episodes of the newest evaluation have a result, and how many there are; (0, 0) before any."""
+    orders = [order for order, _ in progress.orders.values() if order.purpose == "eval"]
+    if not orders:
+        return 0, 0
+    newest = orders[-1].group_id
+    done = {
+        order.sample
+        for order in orders
+        if order.group_id == newest
+        and (finished := progress.finished.get(order.order_id))
+        and finished.reward is not None
+    }
+    return len(done), orders[-1].group_size
 
 
 def curve(progress: Progress, first: int, last: int) -> tuple[float | None, ...]:

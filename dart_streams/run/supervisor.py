@@ -69,6 +69,10 @@ class Child:
             return "\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
         return ""
 
+    def last_line(self) -> str:
+        """Return the last line that the present life wrote."""
+        return self.tail().rpartition("\n")[2].strip()
+
     def send(self, number: signal.Signals) -> None:
         """Signal the leash, which passes it on."""
         if self.process is not None and self.process.returncode is None:

@@ -4,6 +4,7 @@ Values are cumulative since a process started, so what a span saw is the differe
 started again counts on from zero and is told apart by its start time.
 """
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -102,6 +103,16 @@ class Readings:
         """Return by how much a counter grew in a span, by the values of one attribute."""
         values = {str(json.loads(series[1]).get(attribute, "")) for series in self.points.get(name, {})}
         return {value: self.counter(name, from_ms, to_ms, **{attribute: value}) for value in sorted(values)}
+
+    def growth(self, name: str, attribute: str, width_ms: int) -> dict[int, dict[str, float]]:
+        """Return by how much a counter grew in each slice of ``width_ms``, by the values of one attribute."""
+        result: dict[int, dict[str, float]] = {}
+        for (_, text, _), points in self.points.get(name, {}).items():
+            value = str(json.loads(text).get(attribute, ""))
+            for earlier, later in itertools.pairwise([{"value": 0, "at_ms": 0}, *points]):
+                part = result.setdefault(later["at_ms"] // width_ms, {})
+                part[value] = part.get(value, 0.0) + later["value"] - earlier["value"]
+        return result
 
     def distribution(
         self, name: str, from_ms: float = 0, to_ms: float = math.inf, **attributes: str
