@@ -13,6 +13,7 @@ import msgspec
 import torch
 from safetensors.torch import load_file
 from vllm import EngineArgs, SamplingParams
+from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import MultiModalInput, TokensInput, mm_input, tokens_input
 from vllm.multimodal.inputs import (
     MultiModalBatchedField,
@@ -31,6 +32,7 @@ from dart_streams.policy.rendering import Prompt, Renderer
 from topics.values import Sampling, Segment
 from workers.rollout import vllm_settings
 from workers.rollout.allowed import KEY, Entropies, processor_class
+from workers.rollout.engine import EngineFault
 from workers.rollout.patches import Patches
 
 
@@ -63,7 +65,13 @@ class Core:
         return self.llm.has_unfinished_requests()
 
     def add(self, key: str, prompt: Prompt, images: Sequence[Patches], sampling: Sampling) -> None:
-        """Take a request; raise ``ValueError`` with the reason if it cannot be answered (too long, for instance)."""
+        """Take a request; raise :class:`~workers.rollout.engine.EngineFault` if it is too long, for instance."""
+        try:
+            self._add(key, prompt, images, sampling)
+        except (ValueError, VLLMClientError) as error:
+            raise EngineFault(str(error)) from None
+
+    def _add(self, key: str, prompt: Prompt, images: Sequence[Patches], sampling: Sampling) -> None:
         params = SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -74,12 +82,8 @@ class Core:
             extra_args={KEY: key},
             skip_clone=True,
         )
+        self.ids[key] = self.llm.add_request(key, self.inputs(prompt, images), params)
         self.entropies[key] = {}
-        try:
-            self.ids[key] = self.llm.add_request(key, self.inputs(prompt, images), params)
-        except ValueError:
-            del self.entropies[key]
-            raise
 
     def inputs(self, prompt: Prompt, images: Sequence[Patches]) -> MultiModalInput | TokensInput:
         """Return a prompt as vLLM has it after preprocessing: image pads repeated, patches attached."""

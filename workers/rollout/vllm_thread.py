@@ -53,12 +53,8 @@ class EngineThread:
         def add(core: Core) -> None:
             try:
                 core.add(key, prompt, images, sampling)
-            except ValueError as error:
-                self.loop.call_soon_threadsafe(refuse, str(error))
-
-        def refuse(why: str) -> None:
-            if not answer.done():
-                answer.set_exception(EngineFault(why))
+            except EngineFault as fault:
+                self.loop.call_soon_threadsafe(fail, answer, fault)
 
         self._inbox.put(add)
         try:
@@ -130,5 +126,10 @@ class EngineThread:
         self.dead = EngineDead(f"vLLM failed: {type(error).__name__}: {error}")
         self.dead.__cause__ = error
         for future in (*self._answers.values(), *self._calls):
-            if not future.done():
-                future.set_exception(self.dead)
+            fail(future, self.dead)
+
+
+def fail(future: asyncio.Future, error: Exception) -> None:
+    """Set ``error`` on a future that somebody still waits for."""
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,332 @@
+"""The vllm engine with the tiny policy: what it says of its tokens is true, also across a switch of weights."""
+
+import asyncio
+import hashlib
+import io
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from dart_streams.config import Config, parse
+from dart_streams.errors import UserError
+from dart_streams.policy import tiny, weights
+from dart_streams.policy.rendering import Renderer
+from dart_streams.store import MissingBlob
+from topics.action_requests import ActionRequest
+from topics.values import BlobRef, Sampling, Turn
+from topics.weights import WeightVersion
+from workers.rollout import vllm_settings
+from workers.rollout.engine import EngineDead, EngineFault, LoadFault
+
+os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+
+from transformers import AutoModelForImageTextToText
+
+from workers.rollout.vllm_engine import VllmEngine
+
+TOLERANCE = 1e-4
+SCREENS: dict[str, bytes] = {}
+
+
+async def read(ref: BlobRef) -> bytes:
+    if ref.sha256 not in SCREENS:
+        raise MissingBlob(ref, "not in the store")
+    return SCREENS[ref.sha256]
+
+
+def screen(number: int) -> BlobRef:
+    image = Image.new("RGB", (160, 210), "white")
+    ImageDraw.Draw(image).rectangle((number, 2 * number, number + 40, 2 * number + 20), fill=(number, 80, 160))
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stored(stream.getvalue())
+
+
+def stored(data: bytes) -> BlobRef:
+    ref = BlobRef(sha256=hashlib.sha256(data).hexdigest(), size=len(data), width=160, height=210)
+    SCREENS[ref.sha256] = data
+    return ref
+
+
+def request(number: int = 0, images: int = 1, **sampling) -> ActionRequest:
+    turns = [Turn(role="system", text="You use a computer."), Turn(role="user", text=f"Click button {number}.")]
+    for index in range(images):
+        turns.append(Turn(role="user", image=screen(10 * number + index)))
+        if index < images - 1:
+            turns.append(Turn(role="assistant", text="Action: click(start_box='(5,6)')"))
+    return ActionRequest(
+        request_id=f"r{number}",
+        trajectory_id="t",
+        step=0,
+        turns=turns,
+        sampling=Sampling(**{"max_tokens": 8, **sampling}),
+        reply_partition=0,
+        deadline_ms=0,
+    )
+
+
+class Policies:
+    """The untrained tiny policy as a Hugging Face model and as published versions that differ."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.directory = folder / "tiny"
+        tiny.build(self.directory)
+        self.config: Config = parse(
+            {"policy": {"path": str(self.directory)}, "rollout": {"max_in_flight": 16}}, source="test"
+        )
+        self.renderer = Renderer(self.directory, self.config.policy.min_pixels, self.config.policy.max_pixels)
+        self.model = AutoModelForImageTextToText.from_pretrained(self.directory, dtype=torch.float32).eval()
+        self.versions = [self.publish(number) for number in range(3)]
+
+    def publish(self, number: int) -> WeightVersion:
+        """Each version is the first one, a little louder: another distribution everywhere."""
+        uri = str(self.folder / f"version-{number}")
+        state = {
+            name: tensor * (1 + 0.1 * number) if "lm_head" in name else tensor
+            for name, tensor in self.model.state_dict().items()
+        }
+        sha256 = weights.save(state, uri)
+        return WeightVersion(
+            model_id="tiny", version=number, uri=uri, sha256=sha256, train_step=number, epoch=1, groups_consumed=0
+        )
+
+    @torch.no_grad()
+    def score(self, asked: ActionRequest, tokens: list[int], version: int) -> tuple[list[float], list[float]]:
+        """Return log-probabilities of ``tokens`` and entropies, by transformers, as the trainer defines them."""
+        weights.load(self.model, Path(self.versions[version].uri))
+        prompt = self.renderer.prompt(asked.turns)
+        images = [Image.open(io.BytesIO(SCREENS[ref.sha256])).convert("RGB") for ref in prompt.images]
+        inputs = self.renderer.training_inputs(prompt, images, tokens)
+        start = inputs.pop("answer_start")
+        batch = {name: value[None] if value.ndim == 1 else value for name, value in inputs.items()}
+        logits = self.model(**batch).logits[0, start - 1 : -1] / (asked.sampling.temperature or 1.0)
+        logits = logits.masked_fill(~self.renderer.allowed_mask(logits.shape[-1]), -math.inf)
+        logp = logits.log_softmax(-1)
+        entropy = torch.special.entr(logp.exp()).sum(-1)
+        return logp.gather(-1, torch.tensor(tokens)[:, None])[:, 0].tolist(), entropy.tolist()
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> Policies:
+    return Policies(tmp_path_factory.mktemp("policies"))
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.Runner]:
+    """One event loop for the module: the engine belongs to the loop in which it was started."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def engine(policies: Policies, loop: asyncio.Runner) -> Iterator[VllmEngine]:
+    started = VllmEngine(policies.config, read)
+    loop.run(started.start(policies.versions[0]))
+    yield started
+    loop.run(started.stop())
+
+
+def serve(engine: VllmEngine, loop: asyncio.Runner, version: WeightVersion) -> float:
+    return loop.run(engine.load(version))
+
+
+def close(found: list[float], wanted: list[float]) -> bool:
+    return len(found) == len(wanted) and all(abs(f - w) < TOLERANCE for f, w in zip(found, wanted, strict=True))
+
+
+def test_an_answer_has_one_entry_a_token_everywhere_and_ends_with_the_end(engine, loop, policies):
+    serve(engine, loop, policies.versions[0])
+    asked = request(images=2, max_tokens=12)
+    made = loop.run(engine.generate(asked))
+    assert 0 < len(made.tokens) <= 12
+    assert len(made.tokens) == 12 or made.tokens[-1] == policies.renderer.eos
+    assert len(made.logprobs) == len(made.entropies) == len(made.tokens)
+    assert [(s.version, s.start, s.end) for s in made.versions] == [(0, 0, len(made.tokens))]
+    assert all(logprob <= 0 for logprob in made.logprobs)
+    assert all(0 <= entropy <= math.log(len(policies.renderer.allowed_tokens)) for entropy in made.entropies)
+    assert made.text == policies.renderer.text(made.tokens)
+    prompt = policies.renderer.prompt(asked.turns)
+    assert made.prompt_sha == prompt.sha
+    assert made.prompt_tokens == len(prompt.token_ids) + 2 * (48 - 1)
+
+
+@pytest.mark.parametrize("images", [0, 1, 2])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_and_entropies_are_those_of_transformers(engine, loop, policies, images, temperature):
+    serve(engine, loop, policies.versions[0])
+    asked = request(3, images=images, temperature=temperature)
+    made = loop.run(engine.generate(asked))
+    logprobs, entropies = policies.score(asked, made.tokens, version=0)
+    assert close(made.logprobs, logprobs)
+    assert close(made.entropies, entropies)
+
+
+def test_many_requests_at_once_each_get_their_own_figures(engine, loop, policies):
+    serve(engine, loop, policies.versions[0])
+    asked = [request(number, images=number % 3, max_tokens=1 + number % 7) for number in range(24)]
+
+    async def all_at_once():
+        return await asyncio.gather(*map(engine.generate, asked))
+
+    for one, made in zip(asked, loop.run(all_at_once()), strict=True):
+        logprobs, entropies = policies.score(one, made.tokens, version=0)
+        assert close(made.logprobs, logprobs)
+        assert close(made.entropies, entropies)
+
+
+def test_the_same_request_twice_is_drawn_anew(engine, loop):
+    async def twice():
+        return await asyncio.gather(*(engine.generate(request(1, max_tokens=16)) for _ in range(2)))
+
+    one, other = loop.run(twice())
+    assert one.prompt_sha == other.prompt_sha
+    assert one.tokens != other.tokens
+
+
+def test_greedy_takes_the_likeliest_token(engine, loop, policies):
+    serve(engine, loop, policies.versions[0])
+    asked = request(2, temperature=0.0)
+    one, other = loop.run(engine.generate(asked)), loop.run(engine.generate(asked))
+    assert one.tokens == other.tokens
+    assert close(one.logprobs, policies.score(asked, one.tokens, version=0)[0])
+
+
+def test_special_tokens_are_never_drawn(engine, loop, policies):
+    """The untrained policy is all but undecided: forbidden tokens would show up within some thousand draws."""
+
+    async def draw():
+        return await asyncio.gather(
+            *(engine.generate(request(n, images=0, temperature=2.0, max_tokens=64)) for n in range(32))
+        )
+
+    drawn = {token for made in loop.run(draw()) for token in made.tokens}
+    assert len(drawn) > 500
+    assert not drawn & set(policies.renderer.banned_tokens)
+
+
+def test_weights_switch_in_the_middle_of_answers_and_no_request_fails(engine, loop, policies):
+    serve(engine, loop, policies.versions[0])
+    asked = [request(number, images=2, max_tokens=64) for number in range(8)]
+
+    async def switch_under_way():
+        answers = [asyncio.ensure_future(engine.generate(one)) for one in asked]
+        async with asyncio.timeout(60):
+            while not await engine.thread.call(lambda core: any(len(made) > 3 for made in core.entropies.values())):
+                pass
+        pause_ms = await engine.load(policies.versions[1])
+        return pause_ms, await asyncio.gather(*answers)
+
+    pause_ms, answers = loop.run(switch_under_way())
+    assert 0 < pause_ms < 5000
+    spanning = [(one, made) for one, made in zip(asked, answers, strict=True) if len(made.versions) == 2]
+    assert spanning, [made.versions for made in answers]
+    for one, made in spanning:
+        first, second = made.versions
+        assert (first.version, second.version) == (0, 1)
+        assert (first.start, first.end, second.end) == (0, second.start, len(made.tokens))
+        old, new = (policies.score(one, made.tokens, version) for version in (0, 1))
+        cut = first.end
+        assert close(made.logprobs, old[0][:cut] + new[0][cut:])
+        assert close(made.entropies, old[1][:cut] + new[1][cut:])
+    after = loop.run(engine.generate(request(9)))
+    assert [segment.version for segment in after.versions] == [1]
+
+
+def test_images_shown_before_a_switch_are_seen_with_the_new_weights(engine, loop, policies):
+    """The vision part changes too: an embedding kept from before would give the old answer."""
+    state = {name: tensor * 1.2 if "merger" in name else tensor for name, tensor in policies.model.state_dict().items()}
+    uri = str(policies.folder / "other-vision")
+    policies.versions[2] = msgspec.structs.replace(policies.versions[2], uri=uri, sha256=weights.save(state, uri))
+    asked = request(5, images=2)
+    loop.run(engine.generate(asked))
+    serve(engine, loop, policies.versions[2])
+    made = loop.run(engine.generate(asked))
+    assert close(made.logprobs, policies.score(asked, made.tokens, version=2)[0])
+
+
+@pytest.mark.parametrize("damage", ["wrong digest", "missing", "another model"])
+def test_weights_that_cannot_be_served_leave_the_old_ones_serving(engine, loop, policies, damage):
+    serve(engine, loop, policies.versions[1])
+    good = policies.versions[0]
+    if damage == "wrong digest":
+        bad = msgspec.structs.replace(good, version=7, sha256="0" * 64)
+    elif damage == "missing":
+        bad = msgspec.structs.replace(good, version=7, uri=str(policies.folder / "nowhere"))
+    else:
+        state = policies.model.state_dict()
+        state.pop("lm_head.weight")
+        uri = str(policies.folder / "half")
+        bad = msgspec.structs.replace(good, version=7, uri=uri, sha256=weights.save(state, uri))
+    with pytest.raises(LoadFault):
+        serve(engine, loop, bad)
+    asked = request(4)
+    made = loop.run(engine.generate(asked))
+    assert [segment.version for segment in made.versions] == [1]
+    assert close(made.logprobs, policies.score(asked, made.tokens, version=1)[0])
+
+
+@pytest.mark.parametrize(
+    ("turn", "why"),
+    [
+        (Turn(role="user", image=BlobRef(sha256="f" * 64, size=3)), "not in the store"),
+        (Turn(role="user", image=stored(b"GIF")), "no usable image"),
+        (Turn(role="user", text="word " * 5000), "maximum model length"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_says_why_and_harms_no_other(engine, loop, turn, why):
+    bad = msgspec.structs.replace(request(), turns=[turn])
+
+    async def both():
+        return await asyncio.gather(engine.generate(bad), engine.generate(request()), return_exceptions=True)
+
+    fault, made = loop.run(both())
+    assert isinstance(fault, EngineFault)
+    assert why in str(fault)
+    assert made.tokens
+
+
+def test_a_request_given_up_is_forgotten_by_the_engine(engine, loop):
+    async def give_up():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await engine.generate(request(max_tokens=500, images=0))
+        return await engine.thread.call(lambda core: (core.llm.get_num_unfinished_requests(), core.ids, core.entropies))
+
+    assert loop.run(give_up()) == (0, {}, {})
+
+
+def test_a_model_that_is_not_there_is_named(policies):
+    for path in ("", str(policies.folder / "nowhere")):
+        config = msgspec.structs.replace(
+            policies.config, policy=msgspec.structs.replace(policies.config.policy, path=path)
+        )
+        with pytest.raises(UserError, match=r"policy\.path"):
+            VllmEngine(config, read)
+
+
+def test_an_engine_that_breaks_fails_all_that_wait_for_it_and_says_so_to_the_end(engine, loop):
+    """The last test: it breaks the engine of the module."""
+
+    def breaks(core):
+        raise MemoryError("no more room")
+
+    async def break_it():
+        waiting = asyncio.ensure_future(engine.generate(request(max_tokens=500, images=0)))
+        await asyncio.sleep(0)
+        with pytest.raises(EngineDead, match="no more room"):
+            await engine.thread.call(breaks)
+        with pytest.raises(EngineDead):
+            await waiting
+        with pytest.raises(EngineDead):
+            await engine.generate(request())
+        with pytest.raises(EngineDead):
+            await engine.check()
+
+    loop.run(break_it())
