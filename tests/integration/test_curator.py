@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -31,13 +32,14 @@ from dart_streams.tasks import load
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
-from workers.curator.changelogs import changelog_topics
+from workers.curator.changelogs import SOURCES, changelog_topics
 from workers.curator.main import live
 
 BOUND_S = 90.0
 KILLS = int(os.environ.get("DART_CURATOR_KILLS", "3"))
 BETWEEN = 80
 """Rollouts between two kills."""
+CHANGELOGS = tuple(f"curator-{name}-changelog" for name, source in SOURCES.items() if source)
 PROGRAM = Path(sys.executable).parent / "dart-streams"
 TASKS = """
 [[pages]]
@@ -69,16 +71,24 @@ def configure(services, tmp_path: Path) -> Callable[..., Config]:
 class Curator:
     """A curator process of its own, that can be killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "curator-0") -> None:
         self.folder = folder
-        self.log = folder / "curator.log"
+        self.name = name
+        self.log = folder / f"{name}.log"
         self.start()
 
     def start(self) -> None:
+        self.told = len(self.log.read_text()) if self.log.exists() else 0
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [PROGRAM, "worker", "curator", "--config", self.folder / "config.toml"], stdout=log, stderr=log
+                [PROGRAM, "worker", "curator", "--config", self.folder / "config.toml", "--id", self.name],
+                stdout=log,
+                stderr=log,
             )
+
+    def works(self) -> bool:
+        """Say whether it has been given something to do since it was started."""
+        return "state restored" in self.log.read_text()[self.told :]
 
     def kill(self) -> None:
         self.process.kill()
@@ -91,8 +101,8 @@ class Curator:
 
 
 @contextlib.contextmanager
-def curating(folder: Path) -> Iterator[Curator]:
-    curator = Curator(folder)
+def curating(folder: Path, name: str = "curator-0") -> Iterator[Curator]:
+    curator = Curator(folder, name)
     try:
         yield curator
     finally:
@@ -164,11 +174,13 @@ async def everything(config: Config, *wanted: topics.Topic, suffix: str = "") ->
     records = consumer(config.bus, group=None, client_id="reader")
     await start_within(records, config.bus)
     found: dict[str, list[ConsumerRecord]] = {topic.name: [] for topic in wanted}
+    async with Publisher(config.bus, "reader") as publisher:
+        partitions = {topic.name: 1 if suffix else await publisher.partitions_of(topic) for topic in wanted}
     try:
         places = [
             TopicPartition(config.bus.prefix + topic.name + suffix, number)
             for topic in wanted
-            for number in range(1 if suffix else topic.partitions)
+            for number in range(partitions[topic.name])
         ]
         records.assign(places)
         await records.seek_to_beginning()
@@ -207,15 +219,16 @@ async def replayed(config: Config, task_file: Path) -> tuple[dict[str, bytes], d
     }
     again: dict[str, bytes] = {}
     for agent in agents(config, load(task_file)):
-        state = agent.state()
+        states = defaultdict(agent.state)
         for entry in logged.values():
             if entry["agent"] != agent.name:
                 continue
-            source = entry["source"]
-            record = by_place[source["topic"], source["partition"], source["offset"]]
-            event = event_of(topics.BY_NAME[source["topic"]], record)
-            step = advance(agent, state, Record(source["topic"], 0, source["offset"], event, identity(record)))
-            state = step.state
+            topic, partition, offset = entry["source"].values()
+            record = by_place[topic, partition, offset]
+            event = event_of(topics.BY_NAME[topic], record)
+            where = 0 if SOURCES[agent.name] is None else partition
+            step = advance(agent, states[where], Record(topic, partition, offset, event, identity(record)))
+            states[where] = step.state
             assert [decision.id for decision in step.decisions] == entry["decisions"]
             assert step.applied.state_digest == entry["state_digest"]
             again |= {decision.id: msgspec.json.encode(decision.event) for decision in step.decisions}
@@ -347,9 +360,7 @@ async def test_a_stopped_curator_goes_on_where_it_was(configure):
 
 async def test_an_agents_partitions_have_a_state_each(configure):
     config = configure()
-    with admin.connect(config.bus) as client:
-        for name in (trajectories.TOPIC.name, "curator-difficulty-changelog", "curator-groups-changelog"):
-            client.create_partitions({config.bus.prefix + name: 3})
+    grow(config, 3, trajectories.TOPIC.name, task_difficulty.TOPIC.name, *CHANGELOGS)
     tasks = [f"simulated/grid#{number}" for number in range(12)]
     async with Publisher(config.bus, "test") as publisher, living(config):
         for number, task_id in enumerate(tasks):
@@ -363,6 +374,32 @@ async def test_an_agents_partitions_have_a_state_each(configure):
     made = [event_of(curated.TOPIC, record) for record in found[curated.TOPIC.name]]
     assert sorted(group.task_id for group in made) == sorted(tasks)
     assert len(found[rollout_budgets.TOPIC.name]) == 24
+
+
+@pytest.mark.skipif("DART_SLOW_TESTS" not in os.environ, reason="waits for session time-outs: set DART_SLOW_TESTS=1")
+async def test_two_curators_share_the_partitions_and_one_goes_on_alone(configure, tmp_path):
+    config = configure()
+    grow(config, 3, trajectories.TOPIC.name, task_difficulty.TOPIC.name, *CHANGELOGS)
+    async with Publisher(config.bus, "world") as publisher:
+        world = World(config, publisher)
+        with curating(tmp_path) as curator, curating(tmp_path, "curator-1") as other:
+            playing = asyncio.create_task(world.play(lambda: world.played >= 240 and other.works(), BOUND_S * 3))
+            await world.until_played(80, playing)
+            assert other.stop() == 0
+            await world.until_played(160, playing)
+            other.start()
+            await playing
+            assert curator.stop() == other.stop() == 0
+    decided, again = await replayed(config, tmp_path / "tasks.toml")
+    assert decided == again
+    assert set(decided) >= set(world.orders)
+
+
+def grow(config: Config, partitions: int, *names: str) -> None:
+    """Give topics more partitions."""
+    with admin.connect(config.bus) as client:
+        for name in names:
+            client.create_partitions({config.bus.prefix + name: partitions})
 
 
 def seen_all(wanted: dict[str, int]) -> Callable[[ConsumerRecord], bool]:
@@ -379,8 +416,7 @@ def seen_all(wanted: dict[str, int]) -> Callable[[ConsumerRecord], bool]:
 
 async def test_dispatch_refuses_inputs_of_several_partitions(configure):
     config = configure()
-    with admin.connect(config.bus) as client:
-        client.create_partitions({config.bus.prefix + rollout_budgets.TOPIC.name: 2})
+    grow(config, 2, rollout_budgets.TOPIC.name)
     with pytest.raises(ConfigError, match="rollout-budgets has 2 partitions: dispatch needs it to have one"):
         await live(config, "curator-0", asyncio.Event())
 

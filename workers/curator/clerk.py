@@ -77,7 +77,7 @@ class Clerk:
     async def settle_for_ever(self, stop: asyncio.Event) -> None:
         """Settle what was gathered, batch by batch, until ``stop`` is set; then leave snapshots."""
         while not stop.is_set():
-            batch = await self._next_batch()
+            batch = [event for event in await self._next_batch() if self._is_ours(event)]
             for partition in dict.fromkeys(self._partition(event) for event in batch):
                 events = [event for event in batch if self._partition(event) == partition]
                 await self.settle(await self._ledger(partition), events)
@@ -119,6 +119,10 @@ class Clerk:
             batch.append(self.gathered.get_nowait())
             size += size_of(batch[-1])
         return batch
+
+    def _is_ours(self, event: Any) -> bool:
+        """Say whether a record was read since the last rebalance; an older one comes again, here or elsewhere."""
+        return bool(event.message.generation_id == self.table.app.consumer_generation_id)
 
     def _partition(self, event: Any) -> int:
         return 0 if self.one_state else event.message.partition
