@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -53,9 +54,9 @@ class Follower:
                 for number in range(await self.publisher.partitions_of(topic))
             ]
             self.records.assign(partitions)
-            for partition, end in (await self.records.end_offsets(partitions)).items():
-                while await self.records.position(partition) < end:
-                    await self.poll(POLL_S)
+            ends = await self.records.end_offsets(partitions)
+            while not await self.reached(ends):
+                await self.poll(POLL_S)
         except BaseException:
             await self.records.stop()
             raise
@@ -71,6 +72,16 @@ class Follower:
         for batch in (await self.records.getmany(timeout_ms=int(seconds * 1000))).values():
             for record in batch:
                 self._apply(record)
+
+    async def reached(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Say whether everything before these offsets was applied."""
+        return all([await self.records.position(partition) >= end for partition, end in ends.items()])
+
+    async def caught_up(self) -> None:
+        """Return when all that anybody had announced by now was applied; :meth:`follow` must run."""
+        ends = await self.records.end_offsets(self.records.assignment())
+        while not await self.reached(ends):
+            await wait_until(self.fresh(), POLL_S)
 
     async def follow(self) -> None:
         """Apply records as they come, for ever."""

@@ -2,9 +2,10 @@
 
 A worker *has tried* version v if it serves v or newer, or has said that it failed to load v. Workers switch in the
 order of (newest version tried, worker id), at most ``width`` at a time; whoever is up to date or has failed is not
-waited for. A worker announces a version only after it serves it, so a late view makes a worker wait longer, never
-switch too early: at least N - ``width`` of N workers generate at any time. Only a second try of a version that failed
-is not counted against the width: what fails is the fetch, during which the old weights keep serving.
+waited for. A worker announces a version only after it serves it, so a late view of workers that one knows makes a
+worker wait longer, never switch too early: at least N - ``width`` of N workers generate at any time. Only a second
+try of a version that failed is not counted against the width: what fails is the fetch, during which the old weights
+keep serving.
 """
 
 from collections.abc import Mapping

@@ -57,10 +57,13 @@ class Switcher:
         """Switch whenever there is something newer and it is this worker's turn."""
         while True:
             fresh = self.follower.fresh()
-            if (target := self.due()) is not None:
-                await self.switch(target)
-            else:
-                await wait_until(fresh, self.settings.heartbeat_s)
+            if self.due() is not None:
+                # A worker may have announced itself for the first time just now: a view that lacks it would not wait.
+                await self.follower.caught_up()
+                if (target := self.due()) is not None:
+                    await self.switch(target)
+                    continue
+            await wait_until(fresh, self.settings.heartbeat_s)
 
     def due(self) -> WeightVersion | None:
         """Return the version to switch to now, if any."""

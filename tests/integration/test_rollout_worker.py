@@ -1,0 +1,404 @@
+"""The rollout worker with the scripted engine on a real broker."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+import tomli_w
+
+from dart_streams.bus import dead_letters
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.codec import header
+from dart_streams.config import Config
+from dart_streams.services.ports import free_port
+from topics import Topic, action_requests, actions, weights, weights_serving
+from topics.action_requests import ActionRequest
+from topics.actions import Action
+from topics.values import BlobRef, Sampling, Turn
+from topics.weights import WeightVersion
+from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
+from workers.rollout.main import live
+from workers.rollout.scripted import ScriptedEngine
+
+BOUND_S = 60.0
+QUICK = {"engine": "scripted", "heartbeat_s": 0.1, "retry_s": 0.2, "scripted": {"success_rate": 1.0}}
+T = TypeVar("T")
+
+
+def request(number: int, seconds: float = 30.0, **fields) -> ActionRequest:
+    asked = ActionRequest(
+        request_id=f"r{number}",
+        trajectory_id=f"t{number}",
+        step=2,
+        turns=[
+            Turn(role="user", text=f"Click the box at ({number % 160},120)."),
+            Turn(role="user", image=BlobRef(sha256="s", size=1, width=160, height=210)),
+        ],
+        sampling=Sampling(),
+        reply_partition=number % 4,
+        deadline_ms=int((time.time() + seconds) * 1000),
+    )
+    return msgspec.structs.replace(asked, **fields)
+
+
+def version(number: int, epoch: int = 1) -> WeightVersion:
+    return WeightVersion(
+        model_id="tiny", version=number, uri="", sha256="", train_step=number, epoch=epoch, groups_consumed=0
+    )
+
+
+class Reader:
+    """Reads one topic whole, and waits for what a test wants to see in it."""
+
+    def __init__(self, config: Config, topic: Topic, name: str = "") -> None:
+        self.bus = config.bus
+        self.topic = topic
+        self.name = config.bus.prefix + (name or topic.name)
+        self.records: list[Any] = []
+
+    async def __aenter__(self) -> "Reader":
+        self.consumer = consumer(self.bus, group=uuid.uuid4().hex, client_id="test")
+        self.consumer.subscribe([self.name])
+        await start_within(self.consumer, self.bus)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.consumer.stop()
+
+    @property
+    def events(self) -> list[Any]:
+        return [event_of(self.topic, record) for record in self.records]
+
+    async def until(self, enough: Callable[[list[Any]], T]) -> T:
+        """Read on until ``enough(events)`` is true, and return it."""
+        async with asyncio.timeout(BOUND_S):
+            while not (found := enough(self.events)):
+                self.records.append(await self.consumer.getone())
+        return found
+
+    async def count(self, number: int) -> list[Any]:
+        async with asyncio.timeout(BOUND_S):
+            while len(self.records) < number:
+                self.records.append(await self.consumer.getone())
+        return self.records
+
+
+@contextlib.asynccontextmanager
+async def worker(config: Config, name: str = "rollout-0", engine: Any = None) -> AsyncIterator[asyncio.Task[int]]:
+    stop = asyncio.Event()
+    living = asyncio.create_task(live(config, name, engine or ScriptedEngine(config), stop))
+    try:
+        yield living
+    finally:
+        stop.set()
+        async with asyncio.timeout(30):
+            assert await living == 0
+
+
+def answered(numbers: range) -> Callable[[list[Action]], bool]:
+    wanted = {f"r{number}" for number in numbers}
+    return lambda found: {action.request_id for action in found} >= wanted
+
+
+async def ask(publisher: Publisher, *asked: ActionRequest) -> None:
+    await asyncio.gather(*(publisher.publish(action_requests.TOPIC, one) for one in asked))
+
+
+async def test_every_request_is_answered_once_where_it_wants_the_reply(services):
+    config = services.config(rollout=QUICK)
+    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+        await publisher.publish(weights.TOPIC, version(3))
+        async with worker(config):
+            await ask(publisher, *map(request, range(60)))
+            await replies.until(answered(range(60)))
+    assert len(replies.records) == 60
+    for record, action in zip(replies.records, replies.events, strict=True):
+        number = int(action.request_id[1:])
+        assert record.partition == number % 4
+        assert (action.trajectory_id, action.step, action.error) == (f"t{number}", 2, None)
+        assert action.text == f"Action: click(start_box='({number % 160},120)')"
+        assert len(action.tokens) == len(action.logprobs) == len(action.entropies) > 0
+        assert [segment.version for segment in action.versions] == [3]
+        assert action.worker_id == "rollout-0"
+        assert 0 <= action.queue_ms < 20_000
+        assert 0 < action.generate_ms < 20_000
+
+
+async def test_a_worker_that_is_there_first_waits_for_the_first_weights(services):
+    config = services.config(rollout=QUICK)
+    reader = Reader(config, weights_serving.TOPIC)
+    async with Publisher(config.bus, "test") as publisher, reader as serving, worker(config):
+        await publisher.publish(weights.TOPIC, msgspec.structs.replace(version(9), model_id="other"))
+        await publisher.publish(weights.TOPIC, version(0))
+        first = await serving.until(lambda seen: seen and seen[0])
+    assert (first.worker_id, first.version) == ("rollout-0", 0)
+
+
+async def test_a_worker_told_to_stop_before_there_are_weights_ends_at_once(services):
+    config = services.config(rollout=QUICK)
+    async with worker(config) as living:
+        pass
+    assert living.result() == 0
+
+
+async def test_a_request_past_its_deadline_is_dropped_also_while_it_is_generated(services):
+    config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 400.0}})
+    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+        await publisher.publish(weights.TOPIC, version(0))
+        async with worker(config):
+            await ask(publisher, request(0, seconds=-1.0), request(1, seconds=0.2), request(2))
+            await replies.until(answered(range(2, 3)))
+    assert [action.request_id for action in replies.events] == ["r2"]
+
+
+async def test_what_cannot_be_answered_is_a_dead_letter_and_the_worker_goes_on(services):
+    config = services.config(rollout=QUICK)
+    name = action_requests.TOPIC.name
+    letters = Reader(config, action_requests.TOPIC, name + dead_letters.SUFFIX)
+    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies, letters:
+        await publisher.publish(weights.TOPIC, version(0))
+        async with worker(config):
+            await publisher.send(name, b"bad", b"{", [])
+            await ask(publisher, request(0, reply_partition=99), request(1))
+            await replies.until(answered(range(1, 2)))
+            dead = await letters.count(2)
+    reasons = {letter.key: header(letter.headers, dead_letters.ERROR).decode() for letter in dead}
+    assert "not a action-requests/1" in reasons[b"bad"]
+    assert "reply_partition 99" in reasons[b"t0"]
+
+
+class Faulty(ScriptedEngine):
+    """Refuses what it is told to refuse."""
+
+    bad_requests: frozenset[str] = frozenset()
+    bad_loads: frozenset[int] = frozenset()
+    dead = False
+
+    async def generate(self, asked: ActionRequest) -> Generation:
+        if asked.request_id in self.bad_requests:
+            raise EngineFault("blob 17 is not in the store")
+        return await super().generate(asked)
+
+    async def start(self, announced: WeightVersion) -> None:
+        if announced.version in self.bad_loads:
+            raise LoadFault("sha256 is another")
+        await super().start(announced)
+
+    async def load(self, announced: WeightVersion) -> float:
+        if announced.version in self.bad_loads:
+            raise LoadFault("sha256 is another")
+        return await super().load(announced)
+
+    async def check(self) -> None:
+        if self.dead:
+            raise EngineDead("out of memory")
+
+
+async def test_a_fault_of_the_engine_becomes_the_replys_error(services):
+    config = services.config(rollout=QUICK)
+    engine = Faulty(config)
+    engine.bad_requests = frozenset({"r0"})
+    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+        await publisher.publish(weights.TOPIC, version(0))
+        async with worker(config, engine=engine):
+            await ask(publisher, request(0), request(1))
+            await replies.until(answered(range(2)))
+    by_id = {action.request_id: action for action in replies.events}
+    assert by_id["r0"].error == "blob 17 is not in the store"
+    assert (by_id["r0"].text, by_id["r0"].tokens, by_id["r0"].versions) == ("", [], [])
+    assert by_id["r1"].error is None
+
+
+async def test_a_version_that_does_not_load_is_announced_as_failed_and_tried_again(services):
+    config = services.config(rollout=QUICK)
+    engine = Faulty(config)
+    engine.bad_loads = frozenset({1})
+    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+        await publisher.publish(weights.TOPIC, version(0))
+        async with worker(config, engine=engine):
+            await serving.until(bool)
+            await publisher.publish(weights.TOPIC, version(1))
+            failed = await serving.until(lambda seen: next((r for r in seen if r.failed_version == 1), None))
+            assert (failed.version, failed.error) == (0, "sha256 is another")
+            engine.bad_loads = frozenset()
+            healed = await serving.until(lambda seen: next((r for r in seen if r.version == 1), None))
+            assert (healed.failed_version, healed.error) == (None, None)
+
+
+async def test_a_worker_whose_first_version_does_not_load_takes_the_next(services):
+    config = services.config(rollout={**QUICK, "retry_s": 30.0})
+    engine = Faulty(config)
+    engine.bad_loads = frozenset({0})
+    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+        await publisher.publish(weights.TOPIC, version(0))
+        async with worker(config, engine=engine):
+            await publisher.publish(weights.TOPIC, version(1))
+            first = await serving.until(lambda seen: seen and seen[0])
+    assert first.version == 1
+
+
+async def test_lower_versions_duplicates_and_fenced_trainers_are_ignored(services):
+    config = services.config(rollout=QUICK)
+    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+        for announced in (version(4, epoch=2), version(9, epoch=1), version(3, epoch=2), version(4, epoch=2)):
+            await publisher.publish(weights.TOPIC, announced)
+        async with worker(config):
+            await serving.until(bool)
+            await publisher.publish(weights.TOPIC, version(10, epoch=1))
+            await publisher.publish(weights.TOPIC, version(5, epoch=2))
+            await serving.until(lambda seen: any(record.version == 5 for record in seen))
+    assert {record.version for record in serving.events} == {4, 5}
+
+
+class Slow(ScriptedEngine):
+    """Notes who switches when; a switch takes a while."""
+
+    def __init__(self, config: Config, name: str, switching: list[set[str]]) -> None:
+        super().__init__(config)
+        self.name = name
+        self.switching = switching
+
+    async def load(self, announced: WeightVersion) -> float:
+        under_way = self.switching[-1]
+        self.switching.append(under_way | {self.name})
+        await asyncio.sleep(0.1)
+        self.switching.append(self.switching[-1] - {self.name})
+        return await super().load(announced)
+
+
+async def test_three_workers_switch_one_after_the_other(services):
+    config = services.config(rollout=QUICK)
+    switching: list[set[str]] = [set()]
+    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+        await publisher.publish(weights.TOPIC, version(0))
+        async with contextlib.AsyncExitStack() as fleet:
+            for name in ("rollout-0", "rollout-1", "rollout-2"):
+                await fleet.enter_async_context(worker(config, name, Slow(config, name, switching)))
+            await serving.until(lambda seen: len({r.worker_id for r in seen}) == 3)
+            for number in (1, 2):
+                await publisher.publish(weights.TOPIC, version(number))
+                at = {(f"rollout-{n}", number) for n in range(3)}
+                await serving.until(lambda seen, at=at: {(r.worker_id, r.version) for r in seen} >= at)
+    assert max(map(len, switching)) == 1
+    assert [names for names in switching if names][:3] == [{"rollout-0"}, {"rollout-1"}, {"rollout-2"}]
+
+
+async def test_at_most_so_many_requests_are_under_way(services):
+    config = services.config(rollout={**QUICK, "max_in_flight": 3, "scripted": {"latency_ms": 20.0}})
+    under_way: list[int] = [0]
+
+    class Counting(ScriptedEngine):
+        async def generate(self, asked: ActionRequest) -> Generation:
+            under_way.append(under_way[-1] + 1)
+            try:
+                return await super().generate(asked)
+            finally:
+                under_way.append(under_way[-1] - 1)
+
+    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+        await publisher.publish(weights.TOPIC, version(0))
+        await ask(publisher, *map(request, range(40)))
+        async with worker(config, engine=Counting(config)):
+            await replies.until(answered(range(40)))
+    assert max(under_way) == 3
+    waited = max(replies.events, key=lambda action: action.queue_ms)
+    assert waited.queue_ms > 40, "a request that waits for room says so"
+
+
+class Watched(ScriptedEngine):
+    """Says when so many requests are under way."""
+
+    def __init__(self, config: Config, wanted: int) -> None:
+        super().__init__(config)
+        self.wanted = wanted
+        self.reached = asyncio.Event()
+
+    async def generate(self, asked: ActionRequest) -> Generation:
+        self.wanted -= 1
+        if self.wanted == 0:
+            self.reached.set()
+        return await super().generate(asked)
+
+
+async def test_a_worker_told_to_stop_answers_what_it_has_taken(services):
+    config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 500.0}})
+    engine = Watched(config, 8)
+    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+        await publisher.publish(weights.TOPIC, version(0))
+        async with worker(config, engine=engine), asyncio.timeout(BOUND_S):
+            await ask(publisher, *map(request, range(8)))
+            await engine.reached.wait()
+        await replies.until(answered(range(8)))
+
+
+async def test_requests_a_worker_did_not_live_to_answer_are_answered_by_the_next(services):
+    config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 60_000.0}}, run={"drain_s": 0.2})
+    engine = Watched(config, 8)
+    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+        await publisher.publish(weights.TOPIC, version(0))
+        async with worker(config, engine=engine), asyncio.timeout(BOUND_S):
+            await ask(publisher, *map(request, range(8)))
+            await engine.reached.wait()
+        async with worker(config, "rollout-1", ScriptedEngine(services.config(rollout=QUICK))):
+            await replies.until(answered(range(8)))
+    assert {action.worker_id for action in replies.events} == {"rollout-1"}
+
+
+async def test_an_engine_that_has_died_ends_the_worker_with_its_error(services):
+    config = services.config(rollout=QUICK)
+    engine = Faulty(config)
+    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+        await publisher.publish(weights.TOPIC, version(0))
+        living = asyncio.create_task(live(config, "rollout-0", engine, asyncio.Event()))
+        await serving.until(bool)
+        engine.dead = True
+        with pytest.raises(EngineDead, match="out of memory"):
+            async with asyncio.timeout(BOUND_S):
+                await living
+
+
+@contextlib.contextmanager
+def process(config: Config, folder: Path, name: str = "rollout-0"):
+    """A worker as a process of its own; killed at the end if it is still there."""
+    tables = msgspec.to_builtins(config)
+    settings = {key: {k: v for k, v in table.items() if v is not None} for key, table in tables.items()}
+    file = folder / f"{name}.toml"
+    file.write_text(tomli_w.dumps(settings))
+    command = [str(Path(sys.executable).parent / "dart-streams"), "worker", "rollout", "--config", str(file)]
+    with subprocess.Popen([*command, "--id", name], stderr=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+async def test_a_signal_to_stop_ends_the_process_with_0(services, tmp_path):
+    config = services.config(rollout=QUICK)
+    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+        await publisher.publish(weights.TOPIC, version(0))
+        with process(config, tmp_path) as running:
+            await serving.until(bool)
+            running.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(running.wait, 20) == 0
+
+
+def test_a_broker_that_is_not_up_is_waited_for_and_then_named(services, tmp_path):
+    config = services.config(rollout=QUICK)
+    nowhere = free_port()
+    config = msgspec.structs.replace(
+        config, bus=msgspec.structs.replace(config.bus, servers=f"127.0.0.1:{nowhere}", wait_s=1.0)
+    )
+    with process(config, tmp_path) as running:
+        _, errors = running.communicate(timeout=BOUND_S)
+    assert running.returncode == 3
+    assert f"{nowhere}" in errors
+    assert "Traceback" not in errors
