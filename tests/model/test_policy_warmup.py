@@ -1,0 +1,122 @@
+"""The tiny policy learns from a handful of samples, and trains on the same distribution it is sampled from."""
+
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText
+
+from dart_streams.config import Warmup
+from dart_streams.policy import probe, tiny, weights
+from dart_streams.policy.batches import answer_logits, collate, log_probabilities
+from dart_streams.policy.demonstrations import Sample
+from dart_streams.policy.rendering import Renderer
+from dart_streams.policy.warmup import FLOOR, schedule, warm_up
+from topics.values import BlobRef, Turn
+
+STEPS = 12
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """So small a model gains nothing from more threads, and loses much where others want the cores, too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    tiny.build(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+def samples() -> list[Sample]:
+    data = probe.screen()
+    name = hashlib.sha256(data).hexdigest()
+    turns = (Turn(role="user", text="Click"), Turn(role="user", image=BlobRef(sha256=name, size=len(data))))
+    return [
+        Sample(turns=turns, answer=f"Action: click(start_box='({x},120)')", images={name: data}) for x in (80, 81, 82)
+    ]
+
+
+def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir: Path) -> None:
+    renderer = Renderer(model_dir, 3136, 1_003_520)
+    before = weights.digest(model_dir / weights.FILE)
+    losses: list[float] = []
+    settings = Warmup(demonstrations=3, steps=STEPS, batch=4, learning_rate=2e-3)
+    warm_up(model_dir, renderer, samples(), settings, lambda _, loss: losses.append(loss))
+    assert len(losses) == STEPS
+    assert losses[-1] < 0.5 * losses[0]
+    assert weights.digest(model_dir / weights.FILE) != before
+    AutoModelForImageTextToText.from_pretrained(model_dir)
+
+
+def test_nothing_to_imitate_is_refused(model_dir: Path) -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        warm_up(model_dir, Renderer(model_dir, 3136, 1_003_520), [], Warmup(), lambda *_: None)
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    shares = [schedule(step, 400) for step in range(400)]
+    assert shares[0] < 0.1
+    assert max(shares) == pytest.approx(1.0, abs=0.01)
+    assert shares[-1] == pytest.approx(FLOOR, abs=0.01)
+
+
+def test_two_builds_from_one_seed_are_the_same(tmp_path: Path, model_dir: Path) -> None:
+    tiny.build(tmp_path / "again")
+    assert weights.digest(tmp_path / "again" / weights.FILE) == weights.digest(model_dir / weights.FILE)
+
+
+def test_training_scores_what_generation_saw(model_dir: Path) -> None:
+    """Prompts of different lengths, padded together, score as each does alone while it is generated."""
+    renderer = Renderer(model_dir, 3136, 1_003_520)
+    model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype=torch.float32).eval()
+    picture = Image.open(io.BytesIO(probe.screen()))
+    prompts = [
+        renderer.prompt([Turn(role="user", text=text), Turn(role="user", image=BlobRef(sha256="s", size=1))])
+        for text in ("Click", "Click on the button, please")
+    ]
+    inputs, scores = [], []
+    for prompt in prompts:
+        asked = renderer.training_inputs(prompt, [picture], [])
+        vision = {name: asked[name] for name in ("pixel_values", "image_grid_thw")}
+        made = model.generate(
+            input_ids=asked["input_ids"][None],
+            attention_mask=torch.ones_like(asked["input_ids"])[None],
+            mm_token_type_ids=asked["mm_token_type_ids"][None],
+            **vision,
+            max_new_tokens=5,
+            min_new_tokens=5,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        answer = made.sequences[0, len(asked["input_ids"]) :].tolist()
+        inputs.append(renderer.training_inputs(prompt, [picture], answer))
+        scores.append(torch.stack(made.logits, 1)[0])
+    with torch.no_grad():
+        trained = answer_logits(model, collate(inputs, renderer.pad))
+    assert torch.allclose(trained, torch.stack(scores), atol=1e-4)
+
+
+def test_forbidden_tokens_have_no_probability() -> None:
+    allowed = torch.tensor([True, False, True])
+    log_p = log_probabilities(torch.tensor([[[0.0, 9.0, 0.0]]]), allowed, temperature=0.5)
+    assert log_p.exp().tolist() == [[[pytest.approx(0.5), 0.0, pytest.approx(0.5)]]]
+
+
+def test_a_probe_is_read_back_and_agrees_with_the_weights(model_dir: Path) -> None:
+    renderer = Renderer(model_dir, 3136, 1_003_520)
+    assert probe.read(model_dir) is None
+    probe.write(model_dir, renderer)
+    stored = probe.read(model_dir)
+    assert stored is not None
+    assert stored.logprobs == pytest.approx(probe.measure(model_dir, renderer).logprobs, abs=1e-5)
+    assert len(stored.tokens) == len(stored.logprobs) == 4
