@@ -9,7 +9,7 @@ from typing import NamedTuple
 import structlog
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dart_streams.config import Trainer
 from dart_streams.policy.rendering import Renderer
@@ -31,6 +31,11 @@ class Learned(NamedTuple):
     train_ms: float
 
 
+def frozen(scorer: policy.Scorer, mesh: DeviceMesh) -> policy.Scorer:
+    """Return a scorer, sharded, that learns nothing: the reference the policy is kept near."""
+    return policy.shard(scorer.requires_grad_(False), mesh)
+
+
 class Learner:
     """Learns from batches of groups. All methods are collective."""
 
@@ -40,6 +45,7 @@ class Learner:
         self.collator = Collator(renderer)
         mesh = init_device_mesh(ranks.device.type, (ranks.count,))
         self.scorer = policy.shard(policy.load(folder, renderer, ranks.device), mesh)
+        self.reference = frozen(policy.load(folder, renderer, ranks.device), mesh) if settings.kl_beta else None
         self.optimizer = torch.optim.AdamW(
             self.scorer.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )
@@ -61,7 +67,9 @@ class Learner:
         count = int(self.ranks.largest(math.ceil(len(samples) / self.settings.micro_batch)))
         batches = self.collator.batches(groups, self.settings.micro_batch, count)
         try:
-            own = step.accumulate(self.scorer, batches, self.settings, version, tokens, self.ranks, stopping)
+            own = step.accumulate(
+                self.scorer, batches, self.settings, version, tokens, self.ranks, stopping, self.reference
+            )
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise

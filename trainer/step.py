@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from dart_streams.config import Trainer
 from trainer.batch import MicroBatch
-from trainer.objective import masked_sum, policy_loss, truncated_weights
+from trainer.objective import kl_k3, masked_sum, policy_loss, truncated_weights
 from trainer.ranks import Ranks
 
 
@@ -19,12 +19,13 @@ class Stopped(Exception):
 
 
 class Sums(NamedTuple):
-    """Sums over tokens, additive over micro-batches and ranks; those up to ``entropy`` are divided by all tokens."""
+    """Sums over tokens, additive over batches and ranks; those up to ``kl_reference`` are divided by all tokens."""
 
     loss: float
     clip_share: float
     ratio: float
     entropy: float
+    kl_reference: float
     corrected: float
     truncated: float
     difference: float
@@ -41,6 +42,7 @@ def accumulate(
     tokens: float,
     ranks: Ranks,
     stopping: Callable[[], bool],
+    reference: nn.Module | None = None,
 ) -> Sums:
     """Add the gradient of the mean loss over ``tokens`` (of all ranks) to the parameters; return this rank's sums.
 
@@ -53,18 +55,26 @@ def accumulate(
     for batch in batches:
         if ranks.any(stopping()):
             raise Stopped
-        loss, part = losses(scorer, batch.to(ranks.device), settings, version, tokens)
+        loss, part = losses(scorer, batch.to(ranks.device), settings, version, tokens, reference)
         # FSDP averages gradients over the ranks; the loss is a sum over them.
         (loss * ranks.count).backward()
         sums = Sums(*(a + b for a, b in zip(sums, part, strict=True)))
     return sums
 
 
-def losses(scorer: nn.Module, batch: MicroBatch, settings: Trainer, version: int, tokens: float) -> tuple[Tensor, Sums]:
+def losses(
+    scorer: nn.Module,
+    batch: MicroBatch,
+    settings: Trainer,
+    version: int,
+    tokens: float,
+    reference: nn.Module | None = None,
+) -> tuple[Tensor, Sums]:
     """Return a micro-batch's share of the step's loss, and its sums.
 
     The trainer's log-probabilities at the start of the step are those of this very pass: one update a batch. They stay
-    a tensor of their own, so that several updates a batch only need them computed before.
+    a tensor of their own, so that several updates a batch only need them computed before. With a frozen ``reference``
+    the loss has the KL to it; importance weights do not apply to that.
     """
     new_logp_BA, entropy_BA = scorer(batch)
     old_logp_BA = new_logp_BA.detach()
@@ -80,7 +90,12 @@ def losses(scorer: nn.Module, batch: MicroBatch, settings: Trainer, version: int
         denominator=tokens,
     )
     entropy = masked_sum(entropy_BA, batch.mask_BA) / tokens
-    loss = policy - settings.entropy_beta * entropy
+    kl = torch.zeros((), device=policy.device)
+    if reference is not None:
+        with torch.no_grad():
+            reference_logp_BA, _ = reference(batch)
+        kl = masked_sum(kl_k3(new_logp_BA, reference_logp_BA), batch.mask_BA) / tokens
+    loss = policy + settings.kl_beta * kl - settings.entropy_beta * entropy
     log_ratio_BA = old_logp_BA - rollout_logp_BA
     same_BA = batch.corrected_BA & (batch.versions_BA == version)
     sums = torch.stack(
@@ -89,6 +104,7 @@ def losses(scorer: nn.Module, batch: MicroBatch, settings: Trainer, version: int
             metrics["clip_share"],
             metrics["ratio"],
             entropy.detach(),
+            kl.detach(),
             batch.corrected_BA.sum(),
             masked_sum((log_ratio_BA.exp() > settings.tis_cap).float(), batch.corrected_BA),
             masked_sum(log_ratio_BA.abs(), batch.corrected_BA),
@@ -122,6 +138,7 @@ def figures(sums: Sums) -> dict[str, float]:
         "clip_share": sums.clip_share,
         "ratio": sums.ratio,
         "entropy": sums.entropy,
+        "kl_reference": sums.kl_reference,
         "truncated_share": sums.truncated / corrected,
         "mismatch": sums.difference / corrected,
         "kl_rollout": sums.kl / corrected,

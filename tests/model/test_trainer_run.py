@@ -251,6 +251,26 @@ def test_of_two_trainers_the_older_stops(run: Callable[..., Run], capfd: pytest.
     assert [row["epoch"] for row in ours.trained()] == [1, 2]
 
 
+def test_two_ranks_publish_what_one_publishes_and_stop_together(run: Callable[..., Run]) -> None:
+    """Started by torchrun's launcher; the second rank reads its own share and never speaks."""
+    one, two = run(trainer={"max_train_steps": 2}), run(trainer={"processes": 2})
+    for ours in (one, two):
+        ours.add([ours.maker.group(index) for index in range(4)])
+    assert one.train() == 0
+    with training(two.config) as trainer:
+        until(lambda: len(two.versions()) == 3, "versions 0, 1 and 2 of two ranks")
+        until(lambda: len(two.trained()) == 2, "the second row")
+        os.kill(trainer.pid or 0, signal.SIGTERM)
+        assert ended(trainer) == 0
+    assert [event.version for event in two.versions()] == [0, 1, 2]
+    final, wanted = (load_file(Path(r.versions()[-1].uri) / weight_files.FILE) for r in (two, one))
+    for name, weight in wanted.items():
+        torch.testing.assert_close(final[name], weight, rtol=0, atol=2e-5)
+    for row, expected in zip(two.trained(), one.trained(), strict=True):
+        assert row["metrics"]["loss"] == pytest.approx(expected["metrics"]["loss"], abs=1e-5)
+        assert row["metrics"]["sequences"] == expected["metrics"]["sequences"]
+
+
 def test_sigterm_while_it_waits_ends_it_at_once(run: Callable[..., Run]) -> None:
     ours = run()
     with training(ours.config) as trainer:

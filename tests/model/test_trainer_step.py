@@ -168,6 +168,19 @@ def test_tokens_of_the_same_version_measure_engine_against_trainer(model: Path, 
     assert same.difference / same.corrected == pytest.approx(0.25, abs=1e-5)
 
 
+def test_the_kl_to_a_frozen_reference_is_zero_at_first_and_then_part_of_the_loss(
+    model: Path, renderer: Renderer, ranks: Ranks
+) -> None:
+    config = parse({"trainer": {"kl_beta": 0.1, "learning_rate": 1e-3}})
+    learner = Learner(model, renderer, config.trainer, ranks)
+    group = ready(Maker(config, renderer).group(0), renderer)
+    divergence = [learner.learn([group], 0, lambda: False).figures["kl_reference"] for _ in range(3)]
+    assert divergence[0] == pytest.approx(0.0, abs=1e-9)
+    assert min(divergence[1:]) > 0
+    assert learner.reference is not None
+    assert all(not parameter.requires_grad for parameter in learner.reference.parameters())
+
+
 def step_of(model: Path, count: int, result: Path) -> dict[str, Any]:
     """Return what ``count`` ranks make of the same groups; torchrun would set the same variables."""
     job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
