@@ -1,7 +1,7 @@
 """What each rule of the data manager is worth on tasks of known difficulty.
 
 ``python -m dart_streams.bench.curation_ablation`` runs the circle in memory, with a learner instead of a policy. It is
-a model, not a measurement of DART: it shows whether the rules do what they are for, under assumptions that are all here:
+a model, not a measurement of DART: it shows whether the rules do what they are for, under assumptions that are here:
 
 - A task is solved with probability ``sigmoid(skill)``, skills spread from hopeless to easy. A success takes the task's
   own length and up to two steps more; a failure wastes all the steps it is allowed.
