@@ -20,9 +20,10 @@ from topics.values import BlobRef
 
 IN_FLIGHT = 128
 RETRY_S = 0.5
-PATIENCE_S = 0.5
-"""A request for an action may overtake the screenshot that it names."""
+PATIENCE_S = 5.0
+"""A request for an action may overtake the screenshot that it names, by milliseconds as a rule."""
 FIRST_LOOK_AGAIN_S = 0.002
+LAST_LOOK_AGAIN_S = 0.25
 
 
 class Bridge:
@@ -118,7 +119,7 @@ class AsyncStore:
                 if time.monotonic() + pause_s > deadline:
                     raise
                 await asyncio.sleep(pause_s)
-                pause_s *= 2
+                pause_s = min(2 * pause_s, LAST_LOOK_AGAIN_S)
 
     async def write_step(self, observation: Observation) -> None:
         """Write one observation; it is durable on return."""

@@ -19,7 +19,7 @@ from cassandra.cluster import (
     Session,
 )
 from cassandra.connection import ConnectionException
-from cassandra.policies import RoundRobinPolicy, TokenAwarePolicy
+from cassandra.policies import ConstantReconnectionPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 from cassandra.query import tuple_factory
 
@@ -28,6 +28,7 @@ from dart_streams.errors import ConfigError, ServiceUnavailable
 
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 10.0
+RECONNECT_S = 1.0
 PROTOCOL = 4
 """Understood by every Cassandra since 2.2; version 5 only adds frame checksums, which cost Python CPU."""
 
@@ -115,6 +116,8 @@ def attempt(store: Store) -> Session:
         connect_timeout=CONNECT_TIMEOUT_S,
         # Without it each answer waits 40 ms for a delayed acknowledgement as soon as several requests are in flight.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        # The default backs off to ten minutes: a database that is back would long be taken for dead.
+        reconnection_policy=ConstantReconnectionPolicy(RECONNECT_S, max_attempts=None),
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     )
     try:

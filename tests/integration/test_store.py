@@ -14,7 +14,7 @@ from dart_streams.config import Store
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.services.ports import free_port
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async
-from dart_streams.store.blobs import CHUNK_BYTES
+from dart_streams.store.blobs import CHUNK_BYTES, ref_of
 from topics.observations import End, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
@@ -91,7 +91,7 @@ async def test_a_screenshot_of_any_size_comes_back_as_it_was_to_every_reader(ses
 async def test_a_blob_that_nobody_wrote_is_missing_to_both_kinds_of_reader(session, run):
     ref = BlobRef(sha256="0" * 64, size=5)
     with pytest.raises(MissingBlob, match="not in the store"):
-        await AsyncStore(session, run, 1).get_blob(ref)
+        await AsyncStore(session, run, 1).get_blob(ref, patience_s=0.1)
     with pytest.raises(MissingBlob, match="not in the store"):
         SyncStore(session, run, 1).get_blobs([ref])
 
@@ -101,7 +101,7 @@ async def test_a_blob_of_which_a_chunk_is_missing_is_missing(session, run):
     ref = await AsyncStore(session, run, 1).put_blob(data, "image/png", 1, 1)
     session.execute("DELETE FROM blobs WHERE sha256 = %s AND chunk = 1", (ref.sha256,))
     with pytest.raises(MissingBlob, match=f"only {CHUNK_BYTES} bytes"):
-        await AsyncStore(session, run, 1).get_blob(ref)
+        await AsyncStore(session, run, 1).get_blob(ref, patience_s=0.1)
 
 
 async def test_what_is_in_the_cache_is_neither_written_nor_read_again(session, run):
@@ -111,7 +111,16 @@ async def test_what_is_in_the_cache_is_neither_written_nor_read_again(session, r
     assert await store.put_blob(b"screen", "image/png", 1, 1) == ref
     assert await store.get_blob(ref) == b"screen"
     with pytest.raises(MissingBlob):
-        await AsyncStore(session, run, 1).get_blob(ref)
+        await AsyncStore(session, run, 1).get_blob(ref, patience_s=0)
+
+
+async def test_a_blob_that_is_asked_for_before_it_is_written_is_waited_for(session, run):
+    data = os.urandom(100)
+    reading = asyncio.create_task(AsyncStore(session, run, 1).get_blob(ref_of(data, "image/png", 1, 1)))
+    done, _ = await asyncio.wait({reading}, timeout=0.05)
+    assert not done
+    await AsyncStore(session, run, 1).put_blob(data, "image/png", 1, 1)
+    assert await reading == data
 
 
 async def test_many_blobs_are_read_at_once(session, run):

@@ -37,6 +37,9 @@ from workers.env.trajectory_ids import new_trajectory_id
 log = structlog.get_logger()
 tracer = trace.get_tracer(names.TRACER)
 
+ERROR_PAUSE_S = 1.0
+"""A worker that answers with an error is asked again after so long, then after twice as long."""
+
 Enter = Callable[[State], None]
 
 
@@ -210,11 +213,13 @@ class EpisodeRun:
                 return self._unanswered(attempt, f"no reply to {request.request_id} within {timeout_s:g} s")
             except UnreadableReply as why:
                 return self._unanswered(attempt, f"unreadable reply to {request.request_id}: {why}")
+        self.episode, move = self.episode.hear(reply, attempt)
         if reply.error is None:
             trip_ms = since_ms(began)
             instruments.request_ms.record(trip_ms)
             instruments.overhead_ms.record(max(0.0, trip_ms - reply.queue_ms - reply.generate_ms))
-        self.episode, move = self.episode.hear(reply, attempt)
+        elif isinstance(move, Ask):
+            await asyncio.sleep(ERROR_PAUSE_S * move.attempt)
         return move
 
     def _unanswered(self, attempt: int, why: str) -> Move:
