@@ -202,6 +202,8 @@ class Trainer(Section):
     ``weights_uri`` is where versions are published (any fsspec URL; empty means the run's folder). A checkpoint every
     step resumes exactly; with a larger ``checkpoint_every`` a killed trainer repeats the steps since the last one.
     ``prefetch_mb`` bounds the screenshots read ahead, beyond those of one step. ``mismatch_alarm`` is in nats a token.
+    ``dtype`` is what layers compute in; weights, gradients and log-probabilities stay float32. ``recompute`` trades
+    time for the memory of activations.
     """
 
     processes: int = 1
@@ -215,6 +217,8 @@ class Trainer(Section):
     kl_beta: float = 0.0
     entropy_beta: float = 0.0
     micro_batch: int = 16
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    recompute: bool = False
     prefetch_mb: int = 256
     checkpoint_every: int = 1
     keep_versions: int = 4

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import structlog
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 
 from dart_streams.config import Trainer
 from dart_streams.policy.rendering import Renderer
@@ -31,21 +31,23 @@ class Learned(NamedTuple):
     train_ms: float
 
 
-def frozen(scorer: policy.Scorer, mesh: DeviceMesh) -> policy.Scorer:
-    """Return a scorer, sharded, that learns nothing: the reference the policy is kept near."""
-    return policy.shard(scorer.requires_grad_(False), mesh)
-
-
 class Learner:
-    """Learns from batches of groups. All methods are collective."""
+    """Learns from batches of groups. All methods are collective.
+
+    With ``kl_beta`` it also holds the policy as it was at first, frozen, to stay near it.
+    """
 
     def __init__(self, folder: Path, renderer: Renderer, settings: Trainer, ranks: Ranks) -> None:
         self.settings = settings
         self.ranks = ranks
         self.collator = Collator(renderer)
         mesh = init_device_mesh(ranks.device.type, (ranks.count,))
-        self.scorer = policy.shard(policy.load(folder, renderer, ranks.device), mesh)
-        self.reference = frozen(policy.load(folder, renderer, ranks.device), mesh) if settings.kl_beta else None
+        scorer = policy.load(folder, renderer, ranks.device, settings.recompute)
+        self.scorer = policy.shard(scorer, mesh, settings.dtype)
+        self.reference: policy.Scorer | None = None
+        if settings.kl_beta:
+            frozen = policy.load(folder, renderer, ranks.device).requires_grad_(False)
+            self.reference = policy.shard(frozen, mesh, settings.dtype)
         self.optimizer = torch.optim.AdamW(
             self.scorer.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import structlog
+from opentelemetry import trace
 from torch import Tensor
 
 from dart_streams.config import Config
 from dart_streams.store import SyncStore
+from dart_streams.telemetry import names
 from trainer import crash_points
 from trainer.checkpoint import Checkpoints
 from trainer.consumer import CuratedConsumer
@@ -56,6 +58,7 @@ class Loop:
         self.speaker = speaker
         self.epoch = epoch
         self.stop = stop
+        self.tracer = trace.get_tracer(names.TRACER)
 
     def run(self, state: State) -> None:
         """Train from ``state`` on, and end with a checkpoint of the last step."""
@@ -67,20 +70,25 @@ class Loop:
             if not batch.groups:
                 self._tell_consumed(batch)
                 continue
-            crash_points.reach(crash_points.BEFORE_STEP)
-            try:
-                learned = self.learner.learn(batch.groups, state.version, self.stop.is_set)
-            except Stopped:
-                log.info("step given up to stop in time", train_step=state.train_step)
-                break
-            crash_points.reach(crash_points.AFTER_STEP)
-            if not learned.updated:
-                state = self._leave_out(state, batch)
-                continue
-            state = state.after(batch.position, self._row(state, batch, learned))
-            saved_step = self._hand_over(state, batch, saved_step)
+            attributes = {names.ATTR_VERSION: state.version, names.ATTR_STEP: state.train_step}
+            with self.tracer.start_as_current_span(names.SPAN_TRAIN_STEP, attributes=attributes):
+                try:
+                    state, saved_step = self._train(state, batch, saved_step)
+                except Stopped:
+                    log.info("step given up to stop in time", train_step=state.train_step)
+                    break
         if saved_step < state.train_step:
             self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
+
+    def _train(self, state: State, batch: Batch, saved_step: int) -> tuple[State, int]:
+        """Make one step of a batch; return the state after it, and the step of the newest checkpoint."""
+        crash_points.reach(crash_points.BEFORE_STEP)
+        learned = self.learner.learn(batch.groups, state.version, self.stop.is_set)
+        crash_points.reach(crash_points.AFTER_STEP)
+        if not learned.updated:
+            return self._leave_out(state, batch), saved_step
+        after = state.after(batch.position, self._row(state, batch, learned))
+        return after, self._hand_over(after, batch, saved_step)
 
     def _hand_over(self, state: State, batch: Batch, saved_step: int) -> int:
         """Make a step count, and return the step of the newest checkpoint.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from transformers import AutoModelForImageTextToText
@@ -67,8 +67,10 @@ class RowProjection(nn.Conv3d):
         return functional.linear(patches.flatten(1), self.weight.flatten(1), self.bias)
 
 
-def load(folder: Path, renderer: Renderer, device: torch.device) -> Scorer:
+def load(folder: Path, renderer: Renderer, device: torch.device, recompute: bool = False) -> Scorer:
     """Return the policy of a Hugging Face directory in float32, with dropout off, not yet sharded.
+
+    With ``recompute`` the backward pass computes a layer's activations again instead of keeping them.
 
     Raises
     ------
@@ -84,16 +86,25 @@ def load(folder: Path, renderer: Renderer, device: torch.device) -> Scorer:
     for module in policy.modules():
         if isinstance(module, nn.Conv3d) and module.kernel_size == module.stride:
             module.__class__ = RowProjection
-    return Scorer(policy, renderer).to(device).eval()
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0  # type: ignore[assignment]
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    scorer = Scorer(policy, renderer).to(device).eval()
+    if recompute:
+        policy.gradient_checkpointing_enable()
+        scorer.train()  # transformers recomputes in training mode only
+    return scorer
 
 
-def shard(scorer: Scorer, mesh: DeviceMesh) -> Scorer:
-    """Shard parameters over the ranks of ``mesh``, layer by layer."""
+def shard(scorer: Scorer, mesh: DeviceMesh, dtype: str) -> Scorer:
+    """Shard parameters over the ranks of ``mesh``, layer by layer; layers compute in ``dtype``, sums are float32."""
+    precision = MixedPrecisionPolicy(param_dtype=getattr(torch, dtype), reduce_dtype=torch.float32)
     layers = set(scorer.policy._no_split_modules or ())
     for module in scorer.policy.modules():
         if type(module).__name__ in layers:
-            fully_shard(module, mesh=mesh)
-    fully_shard(scorer, mesh=mesh)
+            fully_shard(module, mesh=mesh, mp_policy=precision)
+    fully_shard(scorer, mesh=mesh, mp_policy=precision)
     return scorer
 
 

@@ -19,6 +19,7 @@ from dart_streams.bus.codec import Undecodable, decode, encode
 from dart_streams.config import Bus, Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy import weights as weight_files
+from dart_streams.telemetry.propagation import current_headers
 from topics import weights
 from topics.weights import WeightVersion
 from trainer import broker
@@ -26,6 +27,7 @@ from trainer.lineage import Lineage, first_version
 from trainer.state import State
 
 SEND_S = 30.0
+CLOSE_S = 5.0
 FOLDER = re.compile(r"v(\d+)-e(\d+)")
 
 log = structlog.get_logger()
@@ -46,7 +48,7 @@ class Publisher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._producer.close(timeout=SEND_S)
+        self._producer.close(timeout=CLOSE_S)
 
     def begin(self, restored: State | None, state: Mapping[str, Tensor]) -> State:
         """Announce the weights this incarnation starts from, under its epoch, and return the state with their version.
@@ -96,7 +98,7 @@ class Publisher:
             self._announce(again(newest, self.epoch, groups_consumed))
 
     def _announce(self, event: WeightVersion) -> None:
-        record = encode(weights.TOPIC, event)
+        record = encode(weights.TOPIC, event, current_headers())
         try:
             self._producer.send(
                 self.bus.prefix + weights.TOPIC.name, key=record.key, value=record.value, headers=record.headers

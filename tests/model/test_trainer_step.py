@@ -181,6 +181,27 @@ def test_the_kl_to_a_frozen_reference_is_zero_at_first_and_then_part_of_the_loss
     assert all(not parameter.requires_grad for parameter in learner.reference.parameters())
 
 
+def test_recomputed_activations_give_the_same_step(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    learned = []
+    for recompute in (False, True):
+        config = parse({"trainer": {"recompute": recompute}})
+        group = ready(Maker(config, renderer).group(0), renderer)
+        learned.append(Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False).figures)
+    assert learned[1] == pytest.approx(learned[0], rel=1e-4, abs=1e-6)
+
+
+def test_layers_in_half_precision_leave_the_weights_in_full(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    norms = []
+    for dtype in ("float32", "bfloat16"):
+        config = parse({"trainer": {"dtype": dtype}})
+        learner = Learner(model, renderer, config.trainer, ranks)
+        group = ready(Maker(config, renderer).group(0), renderer)
+        norms.append(learner.learn([group], 0, lambda: False).figures["grad_norm"])
+        assert {value.dtype for value in learner.weights().values()} == {torch.float32}
+    assert norms[1] == pytest.approx(norms[0], rel=0.1)
+    assert norms[1] != norms[0]
+
+
 def step_of(model: Path, count: int, result: Path) -> dict[str, Any]:
     """Return what ``count`` ranks make of the same groups; torchrun would set the same variables."""
     job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
