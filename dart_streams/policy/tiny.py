@@ -1,16 +1,24 @@
 """The tiny demo policy: Qwen2.5-VL's architecture from scratch, small enough to learn on two cores.
 
-The same class as UI-TARS-1.5-7B, so that everything built for the one works for the other. Three settings decide
-whether it learns at all: pixels of a white page must be near zero (``IMAGE_MEAN``), weights must start large enough
-(``INITIALIZER_RANGE``), and vLLM on a CPU wants heads of 32.
+The same class as UI-TARS-1.5-7B, so that everything built for the one works for the other. What decides whether, and
+how fast, it learns:
+
+- pixels of a white page are near zero (``IMAGE_MEAN``), and weights start large enough (``INITIALIZER_RANGE``);
+- a patch is a whole cell of the grid (``PATCH``): a quarter of the vision tower's work, and no less is learned;
+- positions turn fast (``ROPE_THETA``): the grid has 6 columns, over which the usual base would hardly turn at all;
+- coordinates start as points on a line (:func:`align_coordinates`): what is learned of one holds for its neighbours.
+
+vLLM on a CPU wants heads of 32.
 """
 
 import json
+import math
 import shutil
 import tempfile
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
@@ -21,6 +29,11 @@ HEADS = 4
 LAYERS = 3
 INTERMEDIATE = 384
 INITIALIZER_RANGE = 0.08
+ROPE_THETA = 10.0
+PATCH = 28
+MERGE = 1
+PERIODS = (8.0, 512.0)
+"""The shortest and the longest wave, in pixels, of which a coordinate's first embedding is made."""
 IMAGE_MEAN = [1.0, 1.0, 1.0]
 IMAGE_STD = [0.2, 0.2, 0.2]
 MIN_PIXELS = 56 * 56
@@ -55,7 +68,7 @@ def configuration() -> Qwen2_5_VLConfig:
         "max_position_embeddings": 4096,
         "initializer_range": INITIALIZER_RANGE,
         "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]},
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA, "mrope_section": [4, 6, 6]},
         "bos_token_id": None,
         "eos_token_id": ids[vocabulary.EOS],
         "pad_token_id": ids[vocabulary.PAD],
@@ -67,6 +80,8 @@ def configuration() -> Qwen2_5_VLConfig:
         "intermediate_size": INTERMEDIATE,
         "num_heads": HEADS,
         "out_hidden_size": HIDDEN,
+        "patch_size": PATCH,
+        "spatial_merge_size": MERGE,
         "fullatt_block_indexes": list(range(LAYERS)),
         "initializer_range": INITIALIZER_RANGE,
     }
@@ -86,9 +101,22 @@ def write_model(folder: Path, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2_5_VLForConditionalGeneration(configuration())
+        for weight in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
+            align_coordinates(weight.data)
     model.generation_config.do_sample = True
     transformers_logging.disable_progress_bar()
     model.save_pretrained(folder)
+
+
+def align_coordinates(weight_VD: Tensor) -> None:
+    """Overwrite the rows of each kind of coordinate token with random waves of its value, of the initial size."""
+    value_S = torch.arange(vocabulary.SIDE, dtype=torch.float32)
+    shortest, longest = map(math.log, PERIODS)
+    for rows in vocabulary.coordinates():
+        period_D = torch.empty(weight_VD.shape[1]).uniform_(shortest, longest).exp()
+        phase_D = torch.rand(weight_VD.shape[1]) * 2 * math.pi
+        wave_SD = torch.cos(2 * math.pi * value_S[:, None] / period_D + phase_D)
+        weight_VD[rows] = wave_SD * math.sqrt(2) * INITIALIZER_RANGE
 
 
 def write_preprocessor(folder: Path) -> None:
@@ -101,8 +129,8 @@ def write_preprocessor(folder: Path) -> None:
         "min_pixels": MIN_PIXELS,
         "max_pixels": MAX_PIXELS,
         "size": {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
-        "patch_size": 14,
+        "patch_size": PATCH,
         "temporal_patch_size": 2,
-        "merge_size": 2,
+        "merge_size": MERGE,
     }
     (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=2))

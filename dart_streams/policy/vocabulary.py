@@ -25,6 +25,9 @@ SPECIAL = (
 SIDE = 256
 """Coordinates below this many pixels are single tokens."""
 
+NUMBER_ENDS = ("", ",", ")')")
+"""What a number's token includes: nothing, the comma after an x, the closing after a y."""
+
 CLICK = "Action: click(start_box='("
 OPENINGS = (
     CLICK,
@@ -71,7 +74,7 @@ def words() -> list[str]:
 def build() -> Tokenizer:
     """Return the tokenizer; the same one each time."""
     pieces = [*OPENINGS, *CLOSINGS, *ROLES]
-    pieces += [f"{number}{end}" for end in ("", ",", ")')") for number in range(SIDE)]
+    pieces += [f"{number}{end}" for end in NUMBER_ENDS for number in range(SIDE)]
     pieces += [space + word for word in words() for space in ("", " ")]
     vocabulary = {token: index for index, token in enumerate(SPECIAL)}
     for token in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map(byte_level, pieces)]:
@@ -86,6 +89,12 @@ def build() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
     return tokenizer
+
+
+def coordinates() -> list[list[int]]:
+    """Return, for each kind of number token, the ids of 0, 1, 2 and so on up to ``SIDE``."""
+    known = build().get_vocab()
+    return [[known[f"{number}{end}"] for number in range(SIDE)] for end in NUMBER_ENDS]
 
 
 def pattern() -> str:
