@@ -36,8 +36,8 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
         return result
 
 
-def first_version(restored: int | None, newest: WeightVersion | None) -> int:
-    """Return the version under which an incarnation announces its first weights.
+def first_version(restored: int | None, newest: WeightVersion | None, same: bool) -> int:
+    """Return the version under which an incarnation announces the weights it starts from.
 
     Parameters
     ----------
@@ -45,15 +45,19 @@ def first_version(restored: int | None, newest: WeightVersion | None) -> int:
         The version of the checkpoint it goes on from; None if it starts from the initial weights.
     newest
         The newest version announced before it, if any.
+    same
+        Whether its weights are those of ``newest``.
 
     Returns
     -------
     version
-        That of the checkpoint if nobody has seen a later one: the same weights, announced again or for the first time.
-        Otherwise the next free number, for what was announced meanwhile had other weights.
+        That of ``newest`` for the same weights. That of the checkpoint if the trainer before died between checkpoint
+        and announcement. Otherwise the next free number: a number never means two sets of weights.
     """
     if newest is None:
         return restored or 0
-    if restored is not None and restored >= newest.version:
+    if same:
+        return newest.version
+    if restored is not None and restored > newest.version:
         return restored
     return newest.version + 1

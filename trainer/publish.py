@@ -58,9 +58,10 @@ class Publisher:
         """
         before = read_log(self.bus)
         found = self.lineage = self.lineage.after_all(before)
-        version = first_version(restored.version if restored else initial_version(found.newest, state), found.newest)
+        same = found.newest is not None and sha256_of(state) == found.newest.sha256
+        version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or State(), version=version)
-        if found.newest is not None and found.newest.version == version:
+        if same and found.newest is not None:
             self._announce(again(found.newest, self.epoch, start.position.groups_consumed))
         else:
             self.publish(start, state)
@@ -128,12 +129,10 @@ def again(announced: WeightVersion, epoch: int, groups_consumed: int) -> WeightV
     return msgspec.structs.replace(announced, epoch=epoch, groups_consumed=groups_consumed)
 
 
-def initial_version(newest: WeightVersion | None, state: Mapping[str, Tensor]) -> int | None:
-    """Return the version under which the initial weights ``state`` were announced by a trainer that made no step."""
-    if newest is None or newest.train_step > 0:
-        return None
+def sha256_of(state: Mapping[str, Tensor]) -> str:
+    """Return the digest under which ``state`` is announced."""
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
-        return newest.version if weight_files.save(state, scratch) == newest.sha256 else None
+        return weight_files.save(state, scratch)
 
 
 def before_epoch(records: Iterable[WeightVersion], model_id: str, epoch: int) -> list[WeightVersion]:

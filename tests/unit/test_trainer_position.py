@@ -10,12 +10,14 @@ from trainer.position import REMEMBERED, Position
 from trainer.staleness import staleness
 
 
-def announced(version: int, epoch: int, model_id: str = "tiny", groups_consumed: int = 0) -> WeightVersion:
+def announced(
+    version: int, epoch: int, model_id: str = "tiny", groups_consumed: int = 0, sha256: str = ""
+) -> WeightVersion:
     return WeightVersion(
         model_id=model_id,
         version=version,
         uri=f"w/v{version}-e{epoch}",
-        sha256="",
+        sha256=sha256,
         train_step=version,
         epoch=epoch,
         groups_consumed=groups_consumed,
@@ -72,31 +74,38 @@ def test_a_repeated_announcement_updates_the_groups_consumed_and_lists_the_uri_o
 
 
 def test_the_first_version_of_an_incarnation() -> None:
-    assert first_version(None, None) == 0, "a fresh run begins at 0"
-    assert first_version(5, announced(5, 1)) == 5, "the checkpoint's version was announced: the same weights again"
-    assert first_version(6, announced(5, 1)) == 6, "killed before the event: announced now"
-    assert first_version(3, announced(5, 1)) == 6, "an older checkpoint: other weights, so a new number"
-    assert first_version(None, announced(5, 1)) == 6, "checkpoints lost: the initial weights, under a new number"
+    assert first_version(None, None, same=False) == 0, "a fresh run begins at 0"
+    assert first_version(None, announced(0, 1), same=True) == 0, "killed before its first step: the same weights again"
+    assert first_version(5, announced(5, 1), same=True) == 5, "the checkpoint was announced: the same weights again"
+    assert first_version(6, announced(5, 1), same=False) == 6, "killed before the event: announced now"
+    assert first_version(3, announced(5, 1), same=False) == 6, "an older checkpoint: other weights, so a new number"
+    assert first_version(5, announced(5, 1), same=False) == 6, "a number never means two sets of weights"
+    assert first_version(None, announced(5, 1), same=False) == 6, "checkpoints lost: the initial weights, a new number"
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=12))
-def test_accepted_versions_never_go_back_over_any_series_of_kills(lives: list[tuple[int, bool]]) -> None:
-    """Each life makes some steps and is killed, perhaps between its last checkpoint and its event."""
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=12), st.integers(1, 3))
+def test_a_number_never_means_two_sets_of_weights_whatever_is_killed(lives: list[tuple[int, bool]], every: int) -> None:
+    """Each life makes some steps and is killed, perhaps just before an event; a checkpoint comes ``every`` few steps.
+
+    Weights are named by the life and the step that made them.
+    """
     log: list[WeightVersion] = []
-    checkpoint: int | None = None
+    saved: tuple[int | None, int, str] = (None, 0, "initial")
     for epoch, (steps, killed_before_event) in enumerate(lives, start=1):
+        restored, train_step, weights = saved
         newest = Lineage(model_id="tiny").after_all(log).newest
-        version = first_version(checkpoint, newest)
-        log.append(announced(version, epoch))
+        version = first_version(restored, newest, same=newest is not None and newest.sha256 == weights)
+        log.append(announced(version, epoch, sha256=weights))
         for step in range(steps):
-            version += 1
-            checkpoint = version
+            version, train_step, weights = version + 1, train_step + 1, f"{epoch}/{step}"
+            if train_step % every == 0:
+                saved = (version, train_step, weights)
             if not (killed_before_event and step == steps - 1):
-                log.append(announced(version, epoch))
+                log.append(announced(version, epoch, sha256=weights))
     versions = [record.version for record in log]
     assert versions == sorted(versions)
-    made = [(record.version, record.epoch) for record in log]
-    assert len(made) == len(set(made))
+    meanings = {(record.version, record.sha256) for record in log}
+    assert len(meanings) == len({record.version for record in log})
 
 
 def group(*members: tuple[str, int | None]) -> CuratedGroup:
