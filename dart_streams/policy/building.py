@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from dart_streams.config import Config
 from dart_streams.policy import probe, tiny
 from dart_streams.policy.demonstrations import demonstration_orders
@@ -25,6 +27,8 @@ Report = Callable[[int, int, float], None]
 
 def build(config: Config, tasks: TaskSet, folder: Path, report: Report) -> None:
     """Build the policy into ``folder``, which appears complete or not at all."""
+    # So small a model gains nothing from a second thread, and the demonstrations are played beside it.
+    torch.set_num_threads(1)
     session = connect(config.store)
     store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
     orders = demonstration_orders(tasks.demonstration, config.warmup.demonstrations, SEED)
