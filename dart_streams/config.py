@@ -78,7 +78,7 @@ class Env(Section):
     slots: int = 16
     request_timeout_s: float = 20.0
     request_attempts: int = 3
-    call_timeout_s: float = 5.0
+    call_timeout_s: float = 15.0
     episode_timeout_s: float = 120.0
     loop_limit: int = 4
     simulated: Simulated = Simulated()

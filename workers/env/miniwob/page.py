@@ -1,5 +1,6 @@
 """A MiniWoB++ page as an environment: typed actions become input events, the page's own evaluator the reward."""
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -61,16 +62,21 @@ class MiniwobPage:
 
     @classmethod
     async def open(cls, devtools: DevTools) -> "MiniwobPage":
-        """Make a context and a page in it."""
+        """Make a context and a page in it; a context whose page does not come up is disposed of."""
         context = (await devtools.call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
-        target = await devtools.call(
-            "Target.createTarget", url="about:blank", browserContextId=context, width=500, height=320
-        )
-        attached = await devtools.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        page = cls(devtools, context, attached["sessionId"])
-        await page._call("Page.enable")
-        await page._call("Inspector.enable")
-        await page._call("Emulation.setFocusEmulationEnabled", enabled=True)
+        page = cls(devtools, context, "")
+        try:
+            target = await devtools.call(
+                "Target.createTarget", url="about:blank", browserContextId=context, width=500, height=320
+            )
+            attached = await devtools.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+            page.session = attached["sessionId"]
+            await page._call("Page.enable")
+            await page._call("Inspector.enable")
+            await page._call("Emulation.setFocusEmulationEnabled", enabled=True)
+        except (EnvironmentFault, asyncio.CancelledError):
+            await page.close()
+            raise
         return page
 
     async def reset(self, task: Task) -> Screen:
