@@ -1,7 +1,7 @@
 """What an agent does with what it reads: apply it, make that durable, publish the effects, acknowledge.
 
 Batches form by themselves: while one is being settled, the next gathers, so a lone record is settled at once and a
-flood costs two round trips a few hundred records. A batch is settled in these steps (:meth:`Clerk.settle`):
+flood costs two round trips every so many records. A batch is settled in these steps (:meth:`Clerk.settle`):
 
 1. Decode each record; put aside what does not decode.
 2. Apply the records to the state in memory, in the order they arrived; leave out those applied before.
@@ -44,6 +44,9 @@ from workers.curator.ledger import Ledger
 
 MOST = 256
 """Records of one batch; as many may wait for the next."""
+CROWD = 8
+LINGER_S = 0.02
+"""After a batch of ``CROWD`` records the next may gather so long: in a flood, larger batches cost less a record."""
 LOOK_S = 1.0
 TRACE = frozenset({"traceparent", "tracestate"})
 """The headers of the W3C trace context: a decision carries on the trace of the record that caused it."""
@@ -76,7 +79,10 @@ class Clerk:
 
     async def settle_for_ever(self, stop: asyncio.Event) -> None:
         """Settle what was gathered, batch by batch, until ``stop`` is set; then leave snapshots."""
+        batch: list[Any] = []
         while not stop.is_set():
+            if len(batch) >= CROWD:
+                await asyncio.sleep(LINGER_S)
             batch = [event for event in await self._next_batch() if self._is_ours(event)]
             for partition in dict.fromkeys(self._partition(event) for event in batch):
                 events = [event for event in batch if self._partition(event) == partition]
@@ -171,7 +177,8 @@ class Clerk:
                 sent.append(await self._send(curation_log.TOPIC, step.applied, name, trace))
             if step.refused:
                 await self._put_aside(read, step.refused)
-        await asyncio.gather(*sent)
+        for delivery in sent:
+            await delivery
 
     def _count(self, steps: Sequence[tuple[Input, Step]], fates: Mapping[str, int]) -> None:
         """Count inputs, decisions, and what became of groups."""
