@@ -1,0 +1,70 @@
+"""The benchmarks of curation run, and the model of the ablation learns as it says."""
+
+from dart_streams.bench import curation_ablation, curation_reducers
+from dart_streams.bench.curation_ablation import Learner, LearningCircle
+from dart_streams.config import parse
+from topics.curated import CuratedGroup, Member
+from topics.trajectories import Trajectory
+
+
+def test_the_reducers_benchmark_counts_every_event_of_every_agent():
+    found = curation_reducers.measure(trajectories=200, tasks=10, slots=4)
+    assert list(found["agents"]) == ["difficulty", "budget", "groups", "dispatch"]
+    assert found["agents"]["difficulty"]["events"] == found["agents"]["groups"]["events"] == 200
+    assert all(len(agent["state_bytes"]) == 4 for agent in found["agents"].values())
+
+
+def test_low_entropy_steps_dilute_what_a_group_teaches():
+    def taught(selected):
+        learner = Learner(["task"], seed=0)
+        before = learner.skills["task"]
+        learner.learn(group(selected), {"t": trajectory()})
+        return learner.skills["task"] - before
+
+    assert taught([1]) > taught([0, 1]) > taught([0]) > 0
+
+
+def group(selected):
+    member = Member(
+        trajectory_id="t", reward=1.0, advantage=2.0, selected=selected, source="online", version_min=0, version_max=0
+    )
+    return CuratedGroup(group_id="g000000", task_id="task", members=[member], mean=0.5, std=0.5)
+
+
+def trajectory():
+    return Trajectory(
+        trajectory_id="t",
+        order_id="g000000/0/0",
+        group_id="g000000",
+        group_size=2,
+        attempt=0,
+        task_id="task",
+        purpose="train",
+        outcome="success",
+        reward=1.0,
+        steps=2,
+        step_entropies=[0.1, 0.9],
+        version_min=0,
+        version_max=0,
+        started_ms=0,
+        finished_ms=0,
+    )
+
+
+def test_every_variant_of_the_ablation_switches_on_just_its_rules():
+    assert curation_ablation.VARIANTS["base"] == ()
+    assert set(curation_ablation.VARIANTS["all"]) == set(curation_ablation.OFF)
+    for off in curation_ablation.OFF:
+        assert parse({"curation": {off: curation_ablation.OFF[off]}}) != parse({})
+
+
+def test_the_learner_gets_better():
+    circle = LearningCircle(parse({"env": {"slots": 16}, "trainer": {"groups_per_step": 4}}), seed=0)
+    circle.settle()
+    before = circle.learner.mean_rate()
+    for _ in range(600):
+        circle.end_first()
+        circle.settle()
+        circle.teach()
+        circle.settle()
+    assert circle.learner.mean_rate() > before + 0.02
