@@ -11,6 +11,8 @@ unblocked by   the trainer; environment workers; the other rollout workers' anno
 import asyncio
 import contextlib
 import os
+import signal
+import sys
 
 import msgspec
 import structlog
@@ -39,10 +41,17 @@ def run(config: Config, worker_id: str) -> int:
         If the broker or the database does not answer within its bound.
     """
     setup.start(config, worker_id)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))  # until the event loop takes over: imports take a while
     try:
-        return asyncio.run(live(config, worker_id, engine_of(config)))
+        code = asyncio.run(live(config, worker_id, engine_of(config)))
     finally:
         setup.stop()
+    if config.rollout.engine == "vllm":
+        # Everything is closed but vLLM and torch, which need seconds to end in order, and abort if they may not.
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def engine_of(config: Config) -> Engine:

@@ -30,7 +30,7 @@ from workers.rollout.vllm_core import Core
 from workers.rollout.vllm_thread import EngineThread
 
 PATCH_CACHE_BYTES = 256 << 20
-STOP_S = 5.0
+STOP_S = 1.0
 WARMUP = [Turn(role="user", text="Click the button.")]
 
 log = structlog.get_logger()

@@ -1,6 +1,7 @@
 """The thread on which vLLM runs, and how the event loop talks to it: commands in between two steps, results out."""
 
 import asyncio
+import contextlib
 import itertools
 import queue
 import threading
@@ -32,6 +33,7 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._answers: dict[str, asyncio.Future[Made]] = {}
         self._calls: set[asyncio.Future] = set()
+        self._ended = asyncio.Event()
         # A daemon, so that a start that hangs cannot keep a process alive that was told to stop.
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
         self._thread.start()
@@ -91,9 +93,11 @@ class EngineThread:
             raise self.dead
 
     async def stop(self, within_s: float) -> None:
-        """End the thread after its present step."""
+        """End the thread after its present step; one that is still starting is left behind."""
         self._inbox.put(None)
-        await asyncio.to_thread(self._thread.join, within_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._ended.wait()
 
     def _run(self) -> None:
         try:
@@ -101,6 +105,7 @@ class EngineThread:
             while self._obey(core):
                 if core.busy and (finished := core.step()):
                     self.loop.call_soon_threadsafe(self._deliver, finished)
+            self.loop.call_soon_threadsafe(self._ended.set)
         except BaseException as error:
             self.loop.call_soon_threadsafe(self._die, error)
             raise
@@ -125,6 +130,7 @@ class EngineThread:
     def _die(self, error: BaseException) -> None:
         self.dead = EngineDead(f"vLLM failed: {type(error).__name__}: {error}")
         self.dead.__cause__ = error
+        self._ended.set()
         for future in (*self._answers.values(), *self._calls):
             fail(future, self.dead)
 
