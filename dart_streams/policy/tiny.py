@@ -27,11 +27,13 @@ from dart_streams.policy import vocabulary
 HIDDEN = 128
 HEADS = 4
 LAYERS = 3
+VISION_LAYERS = 2
 INTERMEDIATE = 384
 INITIALIZER_RANGE = 0.08
 ROPE_THETA = 10.0
 PATCH = 28
 MERGE = 1
+WAVE_SIZE = 0.2
 PERIODS = (8.0, 512.0)
 """The shortest and the longest wave, in pixels, of which a coordinate's first embedding is made."""
 IMAGE_MEAN = [1.0, 1.0, 1.0]
@@ -75,14 +77,14 @@ def configuration() -> Qwen2_5_VLConfig:
         "tie_word_embeddings": False,
     }
     vision = {
-        "depth": LAYERS,
+        "depth": VISION_LAYERS,
         "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE,
         "num_heads": HEADS,
         "out_hidden_size": HIDDEN,
         "patch_size": PATCH,
         "spatial_merge_size": MERGE,
-        "fullatt_block_indexes": list(range(LAYERS)),
+        "fullatt_block_indexes": list(range(VISION_LAYERS)),
         "initializer_range": INITIALIZER_RANGE,
     }
     return Qwen2_5_VLConfig(
@@ -109,14 +111,14 @@ def write_model(folder: Path, seed: int) -> None:
 
 
 def align_coordinates(weight_VD: Tensor) -> None:
-    """Overwrite the rows of each kind of coordinate token with random waves of its value, of the initial size."""
+    """Overwrite the rows of each kind of coordinate token with random waves of its value."""
     value_S = torch.arange(vocabulary.SIDE, dtype=torch.float32)
     shortest, longest = map(math.log, PERIODS)
     for rows in vocabulary.coordinates():
         period_D = torch.empty(weight_VD.shape[1]).uniform_(shortest, longest).exp()
         phase_D = torch.rand(weight_VD.shape[1]) * 2 * math.pi
         wave_SD = torch.cos(2 * math.pi * value_S[:, None] / period_D + phase_D)
-        weight_VD[rows] = wave_SD * math.sqrt(2) * INITIALIZER_RANGE
+        weight_VD[rows] = wave_SD * math.sqrt(2) * WAVE_SIZE
 
 
 def write_preprocessor(folder: Path) -> None:

@@ -6,7 +6,8 @@ It stops early on purpose. What it leaves to learn is learned from reward.
 import io
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from dart_streams.config import Warmup
 from dart_streams.policy import weights
 from dart_streams.policy.batches import answer_logits, collate, log_probabilities
 from dart_streams.policy.demonstrations import Sample
+from dart_streams.policy.patches import make_cheap
 from dart_streams.policy.rendering import Renderer
 
 RAMP = 20
@@ -40,17 +42,16 @@ def warm_up(
     """
     if not samples:
         raise ValueError("no samples to warm up on")
-    chance = random.Random(seed)
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(model_dir, dtype=torch.float32)
+    make_cheap(model)
     model.train()
     allowed_V = renderer.allowed_mask(model.lm_head.out_features)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings.learning_rate, weight_decay=WEIGHT_DECAY, betas=(0.9, 0.98)
     )
-    for step in range(settings.steps):
+    for step, batch in enumerate(batches(renderer, samples, settings, random.Random(seed))):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * schedule(step, settings.steps)
-        batch = batch_of(renderer, chance.choices(samples, k=settings.batch))
         loss = imitation_loss(answer_logits(model, batch), batch, allowed_V)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -64,6 +65,19 @@ def schedule(step: int, steps: int) -> float:
     """Return the share of the learning rate at ``step``: a linear rise, then half a cosine down to ``FLOOR``."""
     rise = min(1.0, (step + 1) / min(RAMP, steps))
     return rise * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+
+def batches(
+    renderer: Renderer, samples: Sequence[Sample], settings: Warmup, chance: random.Random
+) -> Iterator[dict[str, Tensor]]:
+    """Yield a random batch a step; each is made in the background while the one before is trained on."""
+    with ThreadPoolExecutor(1, thread_name_prefix="batches") as ahead:
+        made = ahead.submit(batch_of, renderer, chance.choices(samples, k=settings.batch))
+        for step in range(settings.steps):
+            current = made.result()
+            if step + 1 < settings.steps:
+                made = ahead.submit(batch_of, renderer, chance.choices(samples, k=settings.batch))
+            yield current
 
 
 def batch_of(renderer: Renderer, samples: Sequence[Sample]) -> dict[str, Tensor]:
