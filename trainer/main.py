@@ -22,8 +22,10 @@ from pathlib import Path
 
 import structlog
 
+from dart_streams import tasks
 from dart_streams.config import Config
 from dart_streams.errors import UserError
+from dart_streams.policy import recipe
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import SyncStore, connect
 from dart_streams.telemetry import setup
@@ -117,18 +119,18 @@ def compose(config: Config, prefetcher: Prefetcher, state: State, epoch: int, li
 
 def model_folder(config: Config) -> Path:
     """Return the directory of the model to start from; raise :class:`UserError` that says how to get one."""
-    if not config.policy.path:
-        raise UserError(
-            "policy.path is empty: `dart-streams run` fills it in. To train by hand, build the tiny policy with "
-            "`dart-streams policy build` and set policy.path to its directory, or to any Qwen2.5-VL class model"
-        )
-    folder = Path(config.policy.path)
+    folder = Path(config.policy.path) if config.policy.path else tiny_folder(config)
     if not folder.is_dir():
         raise UserError(
-            f"policy.path: no model directory {folder}. Build the tiny policy with `dart-streams policy build`, or set "
-            "policy.path to a Hugging Face directory of a Qwen2.5-VL class model"
+            f"no model directory {folder}: build the tiny policy with `dart-streams policy build`, or set policy.path "
+            "to a Hugging Face directory of a Qwen2.5-VL class model"
         )
     return folder
+
+
+def tiny_folder(config: Config) -> Path:
+    """Return where the tiny policy of this deployment lies, built or not."""
+    return recipe.folder(config, tasks.load(Path(config.tasks.file)))
 
 
 @contextlib.contextmanager
