@@ -62,7 +62,8 @@ cancel
 """
 NAMES = """
 Kenda Karrie Joye Cheree Deneen Tula Briana Beaulah Vina Vanda Cierra Leonie Bernardine Keli Renda Marcella Kanesha
-Enola Nathalie Annis Nieves Lyda Livia Kasie Tora Macie Agustina Dolores Ashlea Cristin Jerald
+Enola Nathalie Annis Nieves Lyda Livia Kasie Tora Macie Agustina Dolores Ashlea Cristin Jerald Teodoro Rex Riley Jess
+Emile Donovan Keneth Chas Thaddeus Sergio Michel Myron Olin Dannie Juan Alan Ignacio Truman Augus
 """
 
 
