@@ -22,6 +22,4 @@ class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int
 
 
-TOPIC = Topic(
-    name="action-requests", event=ActionRequest, key="trajectory_id", partitions=4, retention_ms=HOUR_MS // 4
-)
+TOPIC = Topic(name="action-requests", event=ActionRequest, key="trajectory_id", partitions=4, retention_ms=HOUR_MS // 4)

@@ -1,0 +1,1 @@
+"""Benchmarks: they print JSON, and ratios rather than seconds."""

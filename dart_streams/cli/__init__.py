@@ -1,0 +1,1 @@
+"""The ``dart-streams`` command: thin, lazily imported; what it does lives elsewhere."""
