@@ -1,0 +1,92 @@
+"""The tiny policy is built from demonstrations that an env worker plays and a recorder stores, on real services."""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import tomli_w
+from transformers import AutoModelForImageTextToText
+
+from dart_streams import tasks
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.policy import building, probe, recipe
+
+STREAMS = Path(sys.prefix).parent / "streams" / "bin" / "dart-streams"
+STOP_S = 30
+TASKS = """
+[[pages]]
+environment = "simulated"
+page = "steps-2"
+max_steps = 4
+train_seeds = [0, 2]
+heldout_seeds = [10, 12]
+demonstration_seeds = [20, 32]
+"""
+
+
+def configured(services: Any, folder: Path, **overrides: dict[str, Any]) -> tuple[Config, Path]:
+    (folder / "tasks.toml").write_text(TASKS)
+    warmup = {"demonstrations": 12, "steps": 3, "batch": 2}
+    config = services.config(
+        tasks={"file": str(folder / "tasks.toml")},
+        env={"backend": "simulated", "slots": 4},
+        warmup=warmup,
+        run={"state_dir": str(folder), "drain_s": 2.0},
+        **overrides,
+    )
+    file = folder / "config.toml"
+    file.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+    return config, file
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+@contextlib.contextmanager
+def players(file: Path) -> Iterator[None]:
+    """An env worker and a recorder, as the supervisor starts them for a build."""
+    if not STREAMS.exists():
+        pytest.skip(f"{STREAMS} is missing: run `make setup`")
+    running = [subprocess.Popen([STREAMS, "worker", kind, "--config", file]) for kind in ("env", "recorder")]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def test_demonstrations_become_a_policy_once(services: Any, tmp_path: Path) -> None:
+    config, file = configured(services, tmp_path)
+    known = tasks.load(Path(config.tasks.file))
+    folder = recipe.folder(config, known)
+    told: list[tuple[int, int]] = []
+    with players(file):
+        building.build(config, known, folder, lambda finished, step, _: told.append((finished, step)))
+    assert told[-1][1] == config.warmup.steps
+    assert probe.read(folder) is not None
+    AutoModelForImageTextToText.from_pretrained(folder)
+    assert [place.name for place in folder.parent.iterdir()] == [folder.name]
+
+
+def test_without_players_the_build_says_what_is_missing_and_leaves_nothing(services: Any, tmp_path: Path) -> None:
+    config, _ = configured(services, tmp_path, evaluation={"timeout_s": 1.0})
+    known = tasks.load(Path(config.tasks.file))
+    folder = recipe.folder(config, known)
+    with pytest.raises(UserError, match="env worker and a recorder"):
+        building.build(config, known, folder, lambda *_: None)
+    assert list(folder.parent.iterdir()) == []
