@@ -251,6 +251,16 @@ def test_images_shown_before_a_switch_are_seen_with_the_new_weights(engine, loop
     assert close(made.logprobs, policies.score(asked, made.tokens, version=2)[0])
 
 
+def test_of_weights_fetched_from_elsewhere_only_the_served_copy_is_kept(engine, loop, policies):
+    for number in (10, 11):
+        uri = f"memory://weights/{number}"
+        sha256 = weights.save(policies.model.state_dict(), uri)
+        serve(engine, loop, msgspec.structs.replace(policies.versions[0], version=number, uri=uri, sha256=sha256))
+    assert len(list(Path(engine.cache.name).iterdir())) == 1
+    made = loop.run(engine.generate(request(6)))
+    assert [segment.version for segment in made.versions] == [11]
+
+
 @pytest.mark.parametrize("damage", ["wrong digest", "missing", "another model"])
 def test_weights_that_cannot_be_served_leave_the_old_ones_serving(engine, loop, policies, damage):
     serve(engine, loop, policies.versions[1])

@@ -106,11 +106,14 @@ class Desk:
 
     async def answer(self, request: ActionRequest, record: ConsumerRecord, received: float) -> None:
         """Generate and reply before the deadline, or drop the request: nobody waits for it any more."""
+        left_ms = request.deadline_ms - now_ms()
         waited_ms = overlap_ms((record.timestamp, now_ms()), self.full_ms)
         attributes = {names.ATTR_REQUEST: request.request_id, names.ATTR_TRAJECTORY: request.trajectory_id}
         with tracer.start_as_current_span(names.SPAN_GENERATE, context_of(record.headers), attributes=attributes):
             try:
-                async with asyncio.timeout((request.deadline_ms - now_ms()) / 1000):
+                if left_ms <= 0:
+                    raise TimeoutError
+                async with asyncio.timeout(left_ms / 1000):
                     reply = await self.reply_to(request, received - waited_ms / 1000)
             except TimeoutError:
                 requests.add(1, {"result": "late"})

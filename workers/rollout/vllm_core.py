@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 from safetensors.torch import load_file
 from vllm import EngineArgs, SamplingParams
 from vllm.exceptions import VLLMClientError
@@ -23,6 +22,7 @@ from vllm.multimodal.inputs import (
     MultiModalKwargsItems,
     PlaceholderRange,
 )
+from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -55,7 +55,7 @@ class Core:
         self.merged: int = renderer.image_processor.merge_size**2
         self.entropies: Entropies = {}
         self.ids: dict[str, str] = {}
-        arguments = vllm_settings.arguments(config, model_dir, torch.cuda.is_available(), seed)
+        arguments = vllm_settings.arguments(config, model_dir, not current_platform.is_cpu(), seed)
         processor = processor_class(renderer.allowed_mask, self.entropies)
         self.llm = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[processor]))
 

@@ -8,30 +8,34 @@ Import it only after :func:`workers.rollout.vllm_settings.environment` is set.
 import asyncio
 import functools
 import random
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
 import structlog
+from PIL import Image
 
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.policy import weights
 from dart_streams.policy.rendering import Renderer
-from dart_streams.store import AsyncStore, connect
+from dart_streams.screens import FACTOR
+from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry.waits import Waiting
 from topics.action_requests import ActionRequest
-from topics.values import Sampling, Turn
+from topics.values import BlobRef, Sampling, Turn
 from topics.weights import WeightVersion
 from workers.rollout.engine import EngineFault, Generation, LoadFault
 from workers.rollout.layout import Expected
-from workers.rollout.patches import PatchCache, Read
+from workers.rollout.patches import PatchCache, Patches, Read
 from workers.rollout.vllm_core import Core
 from workers.rollout.vllm_thread import EngineThread
 
 PATCH_CACHE_BYTES = 256 << 20
 STOP_S = 1.0
-WARMUP = [Turn(role="user", text="Click the button.")]
+BLANK = BlobRef(sha256="0" * 64, size=0, width=4 * FACTOR, height=4 * FACTOR)
+WARMUP = [Turn(role="user", text="Click the button."), Turn(role="user", image=BLANK)]
 
 log = structlog.get_logger()
 
@@ -51,7 +55,8 @@ class VllmEngine:
     async def start(self, version: WeightVersion) -> None:
         """Build the engine, load ``version`` into it, and generate once: a first time compiles kernels."""
         folder = await self.fetched(version)
-        self.images = PatchCache(self.renderer, self.read or await self.reader(), PATCH_CACHE_BYTES)
+        self.read = self.read or await self.reader()
+        self.images = PatchCache(self.renderer, self.read, PATCH_CACHE_BYTES)
         if self.thread is None:
             seed = random.SystemRandom().getrandbits(31)
             self.thread = EngineThread(functools.partial(Core, self.config, self.folder, self.renderer, seed))
@@ -62,7 +67,9 @@ class VllmEngine:
             await asyncio.wait({loading}, timeout=1.0)
             waiting.check()
         loading.result()
-        await self.thread.generate(self.renderer.prompt(WARMUP), [], Sampling(max_tokens=2))
+        blank = Image.new("RGB", (BLANK.width, BLANK.height), "white")
+        pixels, grid = self.renderer.pixels([blank])
+        await self.thread.generate(self.renderer.prompt(WARMUP), [Patches(pixels, grid[0])], Sampling(max_tokens=2))
 
     async def generate(self, request: ActionRequest) -> Generation:
         """Answer one request, beside all others that are under way."""
@@ -87,7 +94,9 @@ class VllmEngine:
         if self.thread is None:
             raise LoadFault("the engine has not started")
         folder = await self.fetched(version)
-        return await self.thread.call(lambda core: core.switch(folder, version.version))
+        paused_ms = await self.thread.call(lambda core: core.switch(folder, version.version))
+        await asyncio.to_thread(remove_all_but, folder, Path(self.cache.name))
+        return paused_ms
 
     async def check(self) -> None:
         """Raise :class:`~workers.rollout.engine.EngineDead` if vLLM has failed."""
@@ -113,8 +122,16 @@ class VllmEngine:
 
     async def reader(self) -> Read:
         """Connect to the store; raise :class:`~dart_streams.errors.ServiceUnavailable` if it does not answer."""
-        session = await asyncio.to_thread(connect, self.config.store)
-        return AsyncStore(session, self.config.bus.run, self.config.store.blob_cache_mb).get_blob
+        store = self.config.store
+        session = await connect_async(store)
+        return AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
+
+
+def remove_all_but(kept: Path, cache: Path) -> None:
+    """Remove the copies of older versions."""
+    for copy in cache.iterdir():
+        if copy != kept:
+            shutil.rmtree(copy, ignore_errors=True)
 
 
 def model_folder(config: Config) -> Path:

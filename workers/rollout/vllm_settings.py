@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_streams.config import Config
+from dart_streams.screens import FACTOR
 
 BATCHED_TOKENS = 8192
 """Most prompt tokens in one step, and so the room for encoded screenshots that later prompts show again."""
@@ -37,12 +38,13 @@ def arguments(config: Config, model_dir: Path, on_gpu: bool, seed: int) -> dict[
     ``seed`` must differ between workers and starts: the engine's one generator draws for all requests, and a group of
     rollouts must stay diverse. Weights come from the announced version only, so the model starts with none.
     """
+    image_tokens = config.policy.max_pixels // FACTOR**2
     shared: dict[str, Any] = {
         "model": str(model_dir),
         "load_format": "dummy",
         "max_model_len": -1,
         "max_num_seqs": config.rollout.max_in_flight,
-        "max_num_batched_tokens": BATCHED_TOKENS,
+        "max_num_batched_tokens": max(BATCHED_TOKENS, image_tokens * config.policy.max_images),
         "limit_mm_per_prompt": {"image": config.policy.max_images, "video": 0},
         "skip_mm_profiling": True,
         "mm_processor_cache_gb": 0,
