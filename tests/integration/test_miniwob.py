@@ -82,6 +82,42 @@ async def test_an_episode_leaves_nothing_to_the_next(shared, family):
     await second.close()
 
 
+@pytest.mark.parametrize("family", TASKS.pages, ids=lambda family: family.page)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_page_that_is_used_again_is_as_new(shared, family):
+    chosen = family.tasks("train")[0]
+    first = await shared.open()
+    before = await first.reset(chosen)
+    await play_oracle(first, chosen)
+    await first.evaluate_script(
+        "localStorage.setItem('left', 'behind'); sessionStorage.setItem('left', 'behind'); window.name = 'left';"
+        " window.left = 'behind'; history.pushState({}, '', '#left'); 0"
+    )
+    await first.close()
+    again = await shared.open()
+    assert again.context == first.context
+    after = await again.reset(chosen)
+    assert (after.image, after.instruction, after.done) == (before.image, before.instruction, False)
+    left = "[localStorage.getItem('left'), sessionStorage.getItem('left'), window.left, window.name, location.hash]"
+    assert await again.evaluate_script(left) == [None, None, None, "", ""]
+    assert await again.evaluate() == 0
+    steps = await play_oracle(again, chosen)
+    assert await again.evaluate() == 1, f"after {steps} steps"
+    await again.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_page_with_a_fault_is_not_used_again(shared):
+    page = await shared.open()
+    await page.reset(task("click-test", 1))
+    with pytest.raises(EnvironmentFault):
+        await page.evaluate_script("throw new Error('broken')")
+    await page.close()
+    other = await shared.open()
+    assert other.context != page.context
+    await other.close()
+
+
 @pytest.mark.asyncio(loop_scope="module")
 async def test_seeds_differ(shared):
     page = await shared.open()

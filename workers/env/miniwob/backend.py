@@ -1,4 +1,4 @@
-"""The process-wide factory of pages: one browser, restarted when it died, one browser context an episode."""
+"""The process-wide factory of pages: one browser, restarted when it died, a browser context for each open page."""
 
 import asyncio
 
@@ -19,16 +19,19 @@ class MiniwobBackend:
         self.timeout_s = config.env.call_timeout_s
         self.browser: Browser | None = None
         self._launching = asyncio.Lock()
+        self._free: list[MiniwobPage] = []
 
     async def start(self) -> None:
         """Start the browser; raise :class:`~dart_streams.errors.ServiceUnavailable` if that is impossible."""
         await self._alive_browser()
 
     async def open(self) -> MiniwobPage:
-        """Return a page in a fresh browser context; raise :class:`EnvironmentFault` if the browser refuses."""
+        """Return a page that no open episode shares; raise :class:`EnvironmentFault` if the browser refuses."""
         browser = await self._alive_browser()
+        if self._free:
+            return self._free.pop()
         try:
-            return await MiniwobPage.open(browser.devtools)
+            return await MiniwobPage.open(browser.devtools, self._free.append)
         except KeyError as missing:
             raise EnvironmentFault(f"the browser's answer lacks {missing}") from None
 
@@ -44,6 +47,7 @@ class MiniwobBackend:
                 log.warning("browser died; starting another", exit_code=self.browser.process.poll())
                 await self.browser.end()
                 self.browser = None
+                self._free.clear()
             if self.browser is None:
                 self.browser = await Browser.launch(self.timeout_s)
             return self.browser

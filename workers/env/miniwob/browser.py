@@ -39,7 +39,7 @@ FLAGS = (
     "--disable-crash-reporter",
     "--disable-breakpad",
     "--disable-site-isolation-trials",
-    "--disable-features=IsolateOrigins,site-per-process,Translate,OptimizationHints,MediaRouter,AudioServiceOutOfProcess",
+    "--disable-features=IsolateOrigins,site-per-process,Translate,OptimizationHints,MediaRouter,AudioServiceOutOfProcess,BackForwardCache",
     "--disable-renderer-backgrounding",
     "--disable-background-timer-throttling",
     "--disable-dev-shm-usage",

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +22,9 @@ WIDTH, HEIGHT = 160, 210
 """The page proper (pixels); the rest of the viewport shows the page's own score board."""
 VIEWPORT = {"width": 500, "height": 320, "deviceScaleFactor": 1, "mobile": False}
 CLIP = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}
+ORIGIN = "file://"
+EPISODES = 500
+"""A page is replaced after so many episodes, lest what a browser gathers over time grows for ever."""
 NON_DETERMINISTIC = {"chase-circle", "click-pie", "moving-items"}
 START = files("workers.env.miniwob").joinpath("start.js").read_text()
 STATE = """(() => {
@@ -48,12 +51,21 @@ def page_url(name: str) -> str:
 
 
 class MiniwobPage:
-    """One episode in a browser context of its own."""
+    """One episode at a time in a browser context of its own.
 
-    def __init__(self, devtools: DevTools, context: str, session: str) -> None:
+    A new context costs a renderer process, half of what an episode costs at all. So a page without a fault is wiped
+    and used again: the next episode loads its document afresh, and finds neither storage nor history nor a name.
+    """
+
+    def __init__(
+        self, devtools: DevTools, context: str, session: str, keep: "Callable[[MiniwobPage], None] | None" = None
+    ) -> None:
         self.devtools = devtools
         self.context = context
         self.session = session
+        self.keep = keep
+        self.faulty = False
+        self.episodes = 0
         self.instruction = ""
         self.page = ""
         self.done = False
@@ -61,10 +73,13 @@ class MiniwobPage:
         self._executed = ""
 
     @classmethod
-    async def open(cls, devtools: DevTools) -> "MiniwobPage":
-        """Make a context and a page in it; a context whose page does not come up is disposed of."""
+    async def open(cls, devtools: DevTools, keep: "Callable[[MiniwobPage], None] | None" = None) -> "MiniwobPage":
+        """Make a context and a page in it; a context whose page does not come up is disposed of.
+
+        ``keep`` takes the page back when it is closed and can be used again.
+        """
         context = (await devtools.call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
-        page = cls(devtools, context, "")
+        page = cls(devtools, context, "", keep)
         try:
             target = await devtools.call(
                 "Target.createTarget", url="about:blank", browserContextId=context, width=500, height=320
@@ -75,14 +90,17 @@ class MiniwobPage:
             await page._call("Inspector.enable")
             await page._call("Emulation.setFocusEmulationEnabled", enabled=True)
         except (EnvironmentFault, asyncio.CancelledError):
-            await page.close()
+            await page.dispose()
             raise
         return page
 
     async def reset(self, task: Task) -> Screen:
         """Load the page afresh, seed it, start its problem, and return the first screen."""
-        self.page, self.done, self.raw_reward = task.page, False, 0.0
-        await self.devtools.navigate(self.session, page_url(task.page))
+        self.page, self.done, self.raw_reward, self._executed = task.page, False, 0.0, ""
+        self.episodes += 1
+        url = page_url(task.page)
+        with self._noting_faults():
+            await self.devtools.navigate(self.session, url)
         self.instruction = str(await self.evaluate_script(f"({START})({task.seed})"))
         return await self._screen()
 
@@ -112,7 +130,17 @@ class MiniwobPage:
             yield actions.Type(found["text"]) if "text" in found else Click(found["x"], found["y"])
 
     async def close(self) -> None:
-        """Dispose of the context and all that the episode left in it."""
+        """Wipe what the episode left and hand the page back; dispose of one that had a fault or is old."""
+        if self.keep is not None and not self.faulty and self.episodes < EPISODES:
+            with contextlib.suppress(EnvironmentFault):
+                await self._call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
+                await self._call("Page.resetNavigationHistory")
+                self.keep(self)
+                return
+        await self.dispose()
+
+    async def dispose(self) -> None:
+        """End the context and all that is in it."""
         with contextlib.suppress(EnvironmentFault):  # The browser is gone, and the context with it.
             await self.devtools.call("Target.disposeBrowserContext", browserContextId=self.context)
         self.devtools.forget(self.session)
@@ -121,6 +149,7 @@ class MiniwobPage:
         """Evaluate JavaScript in the page; raise :class:`EnvironmentFault` if it throws."""
         answer = await self._call("Runtime.evaluate", expression=expression, returnByValue=True)
         if details := answer.get("exceptionDetails"):
+            self.faulty = True
             what = details.get("exception", {}).get("description") or json.dumps(details)
             raise EnvironmentFault(f"page {self.page}: {what[:300]}")
         return answer["result"].get("value")
@@ -137,4 +166,14 @@ class MiniwobPage:
         )
 
     async def _call(self, method: str, **params: Any) -> dict[str, Any]:
-        return await self.devtools.call(method, self.session, **params)
+        with self._noting_faults():
+            return await self.devtools.call(method, self.session, **params)
+
+    @contextlib.contextmanager
+    def _noting_faults(self) -> Iterator[None]:
+        """Remember that a call failed or was cut short: then nobody knows what state the page is in."""
+        try:
+            yield
+        except BaseException:
+            self.faulty = True
+            raise

@@ -1,4 +1,6 @@
 (seed) => {
+  // It outlives the document.
+  window.name = '';
   // Animations would make a screenshot depend on when it is taken.
   const style = document.createElement('style');
   style.textContent = `*, *::before, *::after {
