@@ -23,8 +23,8 @@ SEEDS = 3
 
 
 @asynccontextmanager
-async def browser(call_timeout_s: float = 15.0):
-    backend = MiniwobBackend(Config(env=Env(call_timeout_s=call_timeout_s)))
+async def browser(call_timeout_s: float = 15.0, fresh_contexts: bool = False):
+    backend = MiniwobBackend(Config(env=Env(call_timeout_s=call_timeout_s, fresh_contexts=fresh_contexts)))
     await backend.start()
     try:
         yield backend
@@ -116,6 +116,18 @@ async def test_a_page_with_a_fault_is_not_used_again(shared):
     other = await shared.open()
     assert other.context != page.context
     await other.close()
+
+
+async def test_by_default_each_episode_has_a_browser_context_of_its_own():
+    assert Env().fresh_contexts
+    async with browser(fresh_contexts=True) as backend:
+        contexts = set()
+        for seed in range(3):
+            page = await backend.open()
+            await page.reset(task("click-test", seed))
+            contexts.add(page.context)
+            await page.close()
+        assert len(contexts) == 3
 
 
 @pytest.mark.asyncio(loop_scope="module")

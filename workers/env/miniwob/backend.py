@@ -17,6 +17,7 @@ class MiniwobBackend:
 
     def __init__(self, config: Config) -> None:
         self.timeout_s = config.env.call_timeout_s
+        self.fresh_contexts = config.env.fresh_contexts
         self.browser: Browser | None = None
         self._launching = asyncio.Lock()
         self._free: list[MiniwobPage] = []
@@ -31,7 +32,7 @@ class MiniwobBackend:
         if self._free:
             return self._free.pop()
         try:
-            return await MiniwobPage.open(browser.devtools, self._free.append)
+            return await MiniwobPage.open(browser.devtools, None if self.fresh_contexts else self._free.append)
         except KeyError as missing:
             raise EnvironmentFault(f"the browser's answer lacks {missing}") from None
 

@@ -53,8 +53,9 @@ def page_url(name: str) -> str:
 class MiniwobPage:
     """One episode at a time in a browser context of its own.
 
-    A new context costs a renderer process, half of what an episode costs at all. So a page without a fault is wiped
-    and used again: the next episode loads its document afresh, and finds neither storage nor history nor a name.
+    A new context costs a renderer process, half of what an episode costs at all. So, where ``env.fresh_contexts`` is
+    off, a page without a fault is wiped and used again: the next episode loads its document afresh, and finds neither
+    storage nor history nor a name.
     """
 
     def __init__(
