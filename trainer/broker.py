@@ -1,5 +1,6 @@
 """Synchronous Kafka clients (kafka-python): connected within the deadline of the configuration, topics known."""
 
+import logging
 import time
 from typing import Any
 
@@ -57,6 +58,8 @@ def assign_from_beginning(records: KafkaConsumer, bus: Bus, topic: Topic) -> lis
 
 
 def _connected(client: Any, bus: Bus, client_id: str, settings: dict[str, Any]) -> Any:
+    # Its network thread complains whenever the training thread has held the interpreter for 0.1 s.
+    logging.getLogger("kafka.net").setLevel(logging.ERROR)
     deadline = time.monotonic() + bus.wait_s
     await_listener(bus, deadline)
     try:
