@@ -137,21 +137,16 @@ def staleness(materials: Materials) -> dict[str, Any]:
 def ages_of(materials: Materials, row: dict[str, Any]) -> list[int]:
     """Return the age of each trajectory of an optimiser step: the version it trained less the oldest that acted.
 
-    What the experience pool lent is old on purpose and does not count.
+    What the experience pool lent to a group is old on purpose and does not count, also where the same trajectory was
+    trained on before in the group it was made for.
     """
-    known = online_versions(materials)
-    versions = [known[identity] for identity in row["trajectory_ids"] if identity in known]
-    return [max(0, trained_version(row) - version) for version in versions]
-
-
-def online_versions(materials: Materials) -> dict[str, int]:
-    """Return the oldest version that acted in each curated trajectory but those from the pool, from ``curated``."""
-    return {
-        member.trajectory_id: member.version_min
-        for group, _ in materials.progress.groups.values()
+    groups = [materials.progress.groups[name][0] for name in row["group_ids"] if name in materials.progress.groups]
+    return [
+        max(0, trained_version(row) - member.version_min)
+        for group in groups
         for member in group.members
         if member.source == "online" and member.version_min is not None
-    }
+    ]
 
 
 def trained_version(row: dict[str, Any]) -> int:

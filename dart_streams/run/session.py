@@ -97,6 +97,8 @@ class Session:
             await self.bring_up(circle.supervisor)
         async with shown(circle, self.console):
             await circle.live()
+        # What is left is to tell of it; the report says how the run went, and `end` corrects that if telling fails.
+        circle.journal = msgspec.structs.replace(circle.journal, outcome="complete")
         with circle.phase("report"):
             await self.finish(circle)
 

@@ -145,7 +145,7 @@ class MadeUpRun:
                     "train_step": version,
                     "version": version,
                     "epoch": 1,
-                    "group_ids": [],
+                    "group_ids": [f"g{version}"],
                     "trajectory_ids": [t.trajectory_id for t in near],
                     "metrics": {
                         "loss": self.chance.gauss(0.0, 0.01),
