@@ -82,9 +82,12 @@ class Circle:
     async def act(self, watch: Watch, publisher: Publisher) -> None:
         """Start the processes, train, and evaluate before and after."""
         with self.phase("start"):
-            await self.start(watch)
+            await self.supervisor.start([*self.cast.env, *self.cast.recorder, *self.cast.trainer, *self.cast.rollout])
+            await self.supervisor.start(self.cast.monitor)
+            demonstrations = await self.order_demonstrations(watch, publisher)
+            await self.serve(watch)
         with self.phase("demonstrations"):
-            await self.demonstrate(watch, publisher)
+            await self.finish_demonstrations(watch, demonstrations)
         if self.config.run.evaluate and self.journal.before_version is None:
             with self.phase("before"):
                 result = await self.evaluate(watch, publisher)
@@ -112,10 +115,8 @@ class Circle:
             self.journal = self.journal.end(now_ms())
             self.folder.write_journal(self.journal)
 
-    async def start(self, watch: Watch) -> None:
-        """Start what serves orders, and wait until a version is served by every rollout worker."""
-        await self.supervisor.start([*self.cast.trainer, *self.cast.rollout, *self.cast.env, *self.cast.recorder])
-        await self.supervisor.start(self.cast.monitor)
+    async def serve(self, watch: Watch) -> None:
+        """Wait until a version is served by every rollout worker."""
         wanted = {spec.name for spec in self.cast.rollout}
         await watch.until(
             lambda progress: wanted <= alive(progress, self.config.rollout.liveness_s),
@@ -125,15 +126,21 @@ class Circle:
         )
         self.tell(f"weight version {watch.progress.served_version} is served")
 
-    async def demonstrate(self, watch: Watch, publisher: Publisher) -> None:
-        """Have each training task demonstrated once: the experience pool's successes."""
+    async def order_demonstrations(self, watch: Watch, publisher: Publisher) -> set[str]:
+        """Order one demonstration of each training task, for the experience pool, and return their ids.
+
+        They need no weights: they are played while trainer and engine start.
+        """
         if not self.config.curation.pool.enabled:
-            return
+            return set()
         wanted = [demonstration(task, self.config) for task in self.tasks.train]
         for order in wanted:
             if order.order_id not in watch.progress.orders:
                 await publisher.publish(rollout_orders.TOPIC, order)
-        ids = {order.order_id for order in wanted}
+        return {order.order_id for order in wanted}
+
+    async def finish_demonstrations(self, watch: Watch, ids: set[str]) -> None:
+        """Wait until every demonstration has ended."""
         await watch.until(
             lambda progress: ids <= progress.finished.keys(),
             "one demonstration of each training task",

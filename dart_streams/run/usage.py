@@ -18,30 +18,31 @@ FILE = "processes.jsonl"
 async def sample(supervisor: Supervisor, services: Path) -> None:
     """Append a line every few seconds, for ever: a process each, its CPU seconds so far and its memory."""
     jvms = {service: found for service in ("kafka", "cassandra") if (found := Home(services / service).find())}
-    spent: dict[str, dict[int, float]] = {}
     while True:
         trees = {name: child.process.pid for name, child in supervisor.children.items() if child.process}
         trees |= {service: process.pid for service, (process, _) in jvms.items()}
         trees["supervisor"] = psutil.Process().pid
-        lines = [measure(name, pid, spent.setdefault(name, {})) for name, pid in trees.items()]
+        lines = [measure(name, pid) for name, pid in trees.items()]
         await asyncio.to_thread(append, supervisor.folder / "metrics" / FILE, lines)
         await asyncio.sleep(EVERY_S)
 
 
-def measure(name: str, root: int, spent: dict[int, float]) -> dict[str, object]:
-    """Add up a process tree; ``spent`` remembers the CPU seconds of its processes that have ended."""
-    memory = 0
+def measure(name: str, root: int) -> dict[str, object]:
+    """Add up a process tree; what has ended in it counts by the times that whoever waited for it has kept."""
+    cpu_s, memory = 0.0, 0
     for process in tree(root, below=name != "supervisor"):
         try:
             times = process.cpu_times()
-            spent[process.pid] = times.user + times.system
+            cpu_s += times.user + times.system
+            if name != "supervisor":
+                cpu_s += times.children_user + times.children_system
             memory += process.memory_info().rss
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return {
         "at_ms": int(time.time() * 1000),
         "process": name,
-        "cpu_s": round(sum(spent.values()), 2),
+        "cpu_s": round(cpu_s, 2),
         "rss_mb": round(memory / 1e6, 1),
     }
 
