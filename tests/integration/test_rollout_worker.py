@@ -311,7 +311,8 @@ async def test_at_most_so_many_requests_are_under_way(services):
             await replies.until(answered(range(40)))
     assert max(under_way) == 3
     waited = max(replies.events, key=lambda action: action.queue_ms)
-    assert waited.queue_ms > 40, "a request that waits for room says so"
+    # One that is taken with three others waits for the first of them, a generation of 20 ms, at least.
+    assert waited.queue_ms > 15, "a request that waits for room says so"
 
 
 class Watched(ScriptedEngine):
