@@ -115,10 +115,10 @@ class Desk:
                     raise TimeoutError
                 async with asyncio.timeout(left_ms / 1000):
                     reply = await self.reply_to(request, received - waited_ms / 1000)
+                    await self.publisher.publish(actions.TOPIC, reply, partition=request.reply_partition)
             except TimeoutError:
                 requests.add(1, {"result": "late"})
                 return
-            await self.publisher.publish(actions.TOPIC, reply, partition=request.reply_partition)
         requests.add(1, {"result": "failed" if reply.error else "answered"})
 
     async def reply_to(self, request: ActionRequest, arrived: float) -> Action:

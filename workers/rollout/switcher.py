@@ -5,6 +5,7 @@ import time
 
 import msgspec
 import structlog
+from aiokafka.errors import KafkaError
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
@@ -45,7 +46,10 @@ class Switcher:
         await self.engine.check()
         self.own = msgspec.structs.replace(self.own, alive_ms=now_ms())
         served_version.set(self.own.version)
-        await self.publisher.publish(weights_serving.TOPIC, self.own)
+        try:
+            await self.publisher.publish(weights_serving.TOPIC, self.own)
+        except KafkaError as error:
+            log.warning("heartbeat not sent", because=str(error) or type(error).__name__)
 
     async def beat_for_ever(self) -> None:
         """Announce at each heartbeat, and while a switch is under way too."""
