@@ -21,7 +21,7 @@ from transformers import AutoModelForImageTextToText
 
 from dart_streams.bench.backlog import Made, Maker, Shape, altered, write
 from dart_streams.bus.codec import encode
-from dart_streams.config import Config
+from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
 from dart_streams.policy import tiny
 from dart_streams.policy import weights as weight_files
@@ -34,6 +34,7 @@ from trainer.publish import read_log
 
 SHAPE = Shape(members=2, steps=2)
 DEADLINE_S = 120.0
+TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"
 
 spawning = multiprocessing.get_context("forkserver")
 spawning.set_forkserver_preload(["trainer.main"])
@@ -279,10 +280,8 @@ def test_sigterm_while_it_waits_ends_it_at_once(run: Callable[..., Run]) -> None
         assert ended(trainer) == 0
 
 
-def test_without_a_model_it_says_what_to_do(run: Callable[..., Run], tmp_path: Path) -> None:
-    config = Config()
-    with pytest.raises(UserError, match="dart-streams policy build"):
-        main.run(config)
-    policy = msgspec.structs.replace(config.policy, path=str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="nowhere"):
-        main.run(msgspec.structs.replace(config, policy=policy))
+def test_without_a_model_it_says_what_to_do(tmp_path: Path) -> None:
+    tables: dict[str, Any] = {"run": {"state_dir": str(tmp_path)}, "tasks": {"file": str(TASKS)}}
+    for path in ("", str(tmp_path / "nowhere")):
+        with pytest.raises(UserError, match=r"no model directory .*dart-streams policy build"):
+            main.run(parse({**tables, "policy": {"path": path}}))
