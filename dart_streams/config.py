@@ -66,12 +66,16 @@ class Simulated(Section):
     fault_rate: float = 0.0
 
 
+Isolation = Literal["context", "document", "problem"]
+
+
 class Env(Section):
     """Environment workers: ``workers`` processes of ``slots`` concurrent episodes each.
 
     ``loop_limit``: so many times the same action on an unchanged screen end an episode as failure (``loop``).
-    ``episode_timeout_s`` cuts a straggler; ``call_timeout_s`` bounds each call of a browser. ``fresh_contexts`` gives
-    each episode a browser context of its own; without it a page is wiped and used again, at half the CPU.
+    ``episode_timeout_s`` cuts a straggler; ``call_timeout_s`` bounds each call of a browser. ``isolation``
+    says what the episodes of a browser do not share: a ``context`` each; or, at less CPU, a ``document`` loaded afresh
+    in a context that is wiped; or, at the least, a ``problem`` started again in a document that is restored.
     """
 
     backend: Literal["miniwob", "simulated"] = "miniwob"
@@ -82,7 +86,7 @@ class Env(Section):
     call_timeout_s: float = 15.0
     episode_timeout_s: float = 120.0
     loop_limit: int = 4
-    fresh_contexts: bool = True
+    isolation: Isolation = "context"
     simulated: Simulated = Simulated()
 
 

@@ -103,8 +103,8 @@ def write_model(folder: Path, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2_5_VLForConditionalGeneration(configuration())
-        for weight in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
-            align_coordinates(weight.data)
+        for embeddings in (model.get_input_embeddings(), model.get_output_embeddings()):
+            align_coordinates(embeddings.get_parameter("weight").data)
     model.generation_config.do_sample = True
     transformers_logging.disable_progress_bar()
     model.save_pretrained(folder)

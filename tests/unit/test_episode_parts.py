@@ -72,7 +72,7 @@ def simulated(page: str = "box", **settings) -> tuple[SimulatedBackend, Task]:
 
 async def test_the_instruction_names_the_box_in_pixels_of_the_policys_image():
     backend, task = simulated()
-    environment = await backend.open()
+    environment = await backend.open(task)
     screen = await environment.reset(task)
     image = Image.open(io.BytesIO(screen.image))
     assert image.size == (screen.width, screen.height)
@@ -85,7 +85,7 @@ async def test_the_instruction_names_the_box_in_pixels_of_the_policys_image():
 @pytest.mark.parametrize(("page", "wanted"), [("box", 1), ("steps-3", 3)])
 async def test_the_oracle_solves_a_page_in_as_many_steps_as_it_wants(page, wanted):
     backend, task = simulated(page)
-    environment = await backend.open()
+    environment = await backend.open(task)
     screen = await environment.reset(task)
     screens, steps = {screen.image}, 0
     assert await environment.evaluate() == 0.0
@@ -99,7 +99,7 @@ async def test_the_oracle_solves_a_page_in_as_many_steps_as_it_wants(page, wante
 
 async def test_a_click_beside_the_box_ends_it_with_nothing_and_an_action_id_counts_once():
     backend, task = simulated("steps-2")
-    environment = await backend.open()
+    environment = await backend.open(task)
     await environment.reset(task)
     await environment.step(Click(*box_centre(task)), "a")
     assert not (await environment.step(Click(*box_centre(task)), "a")).done
@@ -111,7 +111,7 @@ async def test_a_click_beside_the_box_ends_it_with_nothing_and_an_action_id_coun
 @pytest.mark.parametrize(("rate", "text"), [("hang_rate", "hang"), ("fault_rate", "fault")])
 async def test_hangs_and_faults_end_in_an_environment_fault_within_the_calls_bound(rate, text):
     backend, task = simulated(**{rate: 1.0})
-    environment = await backend.open()
+    environment = await backend.open(task)
     async with asyncio.timeout(5):
         with pytest.raises(EnvironmentFault, match=text):
             await environment.reset(task)

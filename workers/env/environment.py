@@ -62,8 +62,8 @@ class Backend(Protocol):
         """Make ready; raise :class:`~dart_streams.errors.ServiceUnavailable` with what to do if that is impossible."""
         ...
 
-    async def open(self) -> Environment:
-        """Return a fresh environment for one episode."""
+    async def open(self, task: Task) -> Environment:
+        """Return an environment for one episode of ``task``, which is then reset to it."""
         ...
 
     async def stop(self) -> None:

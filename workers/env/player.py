@@ -154,7 +154,7 @@ class EpisodeRun:
     async def _reset(self) -> Ask | Judge | Stop:
         self.enter("reset")
         began = time.perf_counter()
-        self.environment = await self.player.backend.open()
+        self.environment = await self.player.backend.open(self.task)
         screen = await self.environment.reset(self.task)
         instruments.reset_ms.record(since_ms(began))
         self.screen_size = (screen.width, screen.height)

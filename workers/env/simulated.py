@@ -35,8 +35,8 @@ class SimulatedBackend:
     async def start(self) -> None:
         """There is nothing to start."""
 
-    async def open(self) -> "SimulatedEnvironment":
-        """Return a fresh environment."""
+    async def open(self, task: Task) -> "SimulatedEnvironment":
+        """Return a fresh environment; any will do for any task."""
         policy = self.config.policy
         policy_size = smart_resize(*SIZE, policy.min_pixels, policy.max_pixels)
         return SimulatedEnvironment(self.config.env.simulated, policy_size, self.config.env.call_timeout_s)

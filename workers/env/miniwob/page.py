@@ -12,11 +12,12 @@ from typing import Any
 
 from dart_streams import actions
 from dart_streams.actions import Action, Click
+from dart_streams.config import Isolation
 from dart_streams.tasks import Task
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.miniwob.devtools import DevTools
-from workers.env.miniwob.inputs import input_calls
-from workers.env.miniwob.oracle import next_action
+from workers.env.miniwob.inputs import MOUSE, input_calls
+from workers.env.miniwob.oracle import NEXT, next_action
 
 WIDTH, HEIGHT = 160, 210
 """The page proper (pixels); the rest of the viewport shows the page's own score board."""
@@ -26,7 +27,11 @@ ORIGIN = "file://"
 EPISODES = 500
 """A page is replaced after so many episodes, lest what a browser gathers over time grows for ever."""
 NON_DETERMINISTIC = {"chase-circle", "click-pie", "moving-items"}
-START = files("workers.env.miniwob").joinpath("start.js").read_text()
+RESTARTABLE = frozenset(NEXT)
+"""Pages whose problem can be started again in the same document: tested for each page that has an oracle."""
+AWAY = {"type": "mouseMoved", "x": 490, "y": 310}
+"""Out of the page proper, where nothing is under the mouse."""
+PROBLEM = files("workers.env.miniwob").joinpath("problem.js").read_text()
 STATE = """(() => {
   if (WOB_DONE_GLOBAL && core.cover_div) core.cover_div.style.display = 'none';
   return [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL];
@@ -51,19 +56,26 @@ def page_url(name: str) -> str:
 
 
 class MiniwobPage:
-    """One episode at a time in a browser context of its own.
+    """One episode at a time in a page of the browser.
 
-    A new context costs a renderer process, half of what an episode costs at all. So, where ``env.fresh_contexts`` is
-    off, a page without a fault is wiped and used again: the next episode loads its document afresh, and finds neither
-    storage nor history nor a name.
+    How much of it the next episode shares is ``env.isolation``. ``context``: nothing; each has a browser context of its
+    own. ``document``: the context; its storage and history are wiped, and the document is loaded afresh. ``problem``:
+    the document too, where the page is restartable; its problem is started again, and what the last one left is taken
+    away. A page that had a fault is never used again.
     """
 
     def __init__(
-        self, devtools: DevTools, context: str, session: str, keep: "Callable[[MiniwobPage], None] | None" = None
+        self,
+        devtools: DevTools,
+        context: str,
+        session: str,
+        isolation: Isolation = "context",
+        keep: "Callable[[MiniwobPage], None] | None" = None,
     ) -> None:
         self.devtools = devtools
         self.context = context
         self.session = session
+        self.isolation = isolation
         self.keep = keep
         self.faulty = False
         self.episodes = 0
@@ -74,13 +86,15 @@ class MiniwobPage:
         self._executed = ""
 
     @classmethod
-    async def open(cls, devtools: DevTools, keep: "Callable[[MiniwobPage], None] | None" = None) -> "MiniwobPage":
+    async def open(
+        cls, devtools: DevTools, isolation: Isolation, keep: "Callable[[MiniwobPage], None] | None" = None
+    ) -> "MiniwobPage":
         """Make a context and a page in it; a context whose page does not come up is disposed of.
 
         ``keep`` takes the page back when it is closed and can be used again.
         """
         context = (await devtools.call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
-        page = cls(devtools, context, "", keep)
+        page = cls(devtools, context, "", isolation, keep)
         try:
             target = await devtools.call(
                 "Target.createTarget", url="about:blank", browserContextId=context, width=500, height=320
@@ -96,14 +110,26 @@ class MiniwobPage:
         return page
 
     async def reset(self, task: Task) -> Screen:
-        """Load the page afresh, seed it, start its problem, and return the first screen."""
-        self.page, self.done, self.raw_reward, self._executed = task.page, False, 0.0, ""
+        """Start the task's problem, in a document loaded afresh or restored, and return the first screen."""
+        before, self.page = self.page, task.page
+        self.done, self.raw_reward, self._executed = False, 0.0, ""
         self.episodes += 1
+        again = self.isolation == "problem" and before == task.page and task.page in RESTARTABLE
+        instruction = await self._restart(task.seed) if again else None
+        self.instruction = await self._load(task) if instruction is None else instruction
+        return await self._screen()
+
+    async def _load(self, task: Task) -> str:
         url = page_url(task.page)
         with self._noting_faults():
             await self.devtools.navigate(self.session, url)
-        self.instruction = str(await self.evaluate_script(f"({START})({task.seed})"))
-        return await self._screen()
+        return str(await self.evaluate_script(f"(() => {{ {PROBLEM}; return first({task.seed}); }})()"))
+
+    async def _restart(self, seed: int) -> str | None:
+        """Start the problem again in the document that is there; None if that is not the one that was loaded."""
+        await self._call(MOUSE, **AWAY)
+        instruction: str | None = await self.evaluate_script(f"(() => {{ {PROBLEM}; return again({seed}); }})()")
+        return instruction
 
     async def step(self, action: Action, action_id: str) -> Screen:
         """Execute an action given in screen pixels; a second call with the same id only looks again."""
@@ -131,10 +157,11 @@ class MiniwobPage:
             yield actions.Type(found["text"]) if "text" in found else Click(found["x"], found["y"])
 
     async def close(self) -> None:
-        """Wipe what the episode left and hand the page back; dispose of one that had a fault or is old."""
+        """Hand the page back for the next episode; dispose of one that had a fault or is old."""
         if self.keep is not None and not self.faulty and self.episodes < EPISODES:
             with contextlib.suppress(EnvironmentFault):
-                await self._call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
+                if self.isolation == "document" or self.page not in RESTARTABLE:
+                    await self._call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
                 await self._call("Page.resetNavigationHistory")
                 self.keep(self)
                 return

@@ -1,0 +1,69 @@
+// What is kept of a document as it was when it had just been loaded; a symbol, so that the page does not see it.
+const FRESH = Symbol.for('dart_streams');
+
+// Start the first problem of a document that has just been loaded; return its instruction.
+const first = (seed) => {
+  const style = document.createElement('style');
+  // Animations would make a screenshot depend on when it is taken.
+  style.textContent = `*, *::before, *::after {
+    transition: none !important; animation: none !important; caret-color: transparent !important; }`;
+  document.head.appendChild(style);
+  if (window.jQuery) window.jQuery.fx.off = true;
+  // The page's own clock must not end an episode: that is the environment worker's business.
+  core.EPISODE_MAX_TIME = 1e9;
+  core.countdownTimer = () => {};
+  const display = document.getElementById('reward-display').innerHTML;
+  const instruction = start(seed);
+  window[FRESH] = {
+    names: new Set(Object.getOwnPropertyNames(window)), display, address: location.href, timer: setTimeout(() => {}, 0),
+  };
+  return instruction;
+};
+
+// Start the next problem in a document that has had others; return its instruction, or null if it is another document.
+const again = (seed) => {
+  if (!window[FRESH] || !window[FRESH].names.has('core')) return null;
+  forget(window[FRESH]);
+  const instruction = start(seed);
+  repaint();
+  return instruction;
+};
+
+const start = (seed) => {
+  // It outlives the document.
+  window.name = '';
+  Math.seedrandom(seed);
+  core.startEpisodeReal();
+  if (document.activeElement) document.activeElement.blur();
+  const utterance = core.getUtterance();
+  return typeof utterance === 'string' ? utterance : utterance.utterance;
+};
+
+// Take away what an episode left: timers, globals, score, storage, address, marks of the page's own recorder.
+const forget = (fresh) => {
+  const last = setTimeout(() => {}, 0);
+  for (let timer = fresh.timer + 1; timer <= last; timer++) clearTimeout(timer);
+  fresh.timer = last;
+  for (const name of Object.getOwnPropertyNames(window)) if (!fresh.names.has(name)) delete window[name];
+  WOB_EPISODE_ID = 0;
+  core.wob_latest = '-';
+  core.wob_scores = [];
+  document.getElementById('reward-display').innerHTML = fresh.display;
+  localStorage.clear();
+  sessionStorage.clear();
+  if (location.href !== fresh.address) history.replaceState(null, '', fresh.address);
+  for (const element of document.querySelectorAll('[data-tampered]')) element.removeAttribute('data-tampered');
+};
+
+// Show it as if the document had just been loaded: unscrolled, and all of it painted anew. What changed is otherwise
+// not always painted to its last pixel.
+const repaint = () => {
+  for (const element of document.querySelectorAll('*')) {
+    if (element.scrollTop || element.scrollLeft) element.scrollTo(0, 0);
+  }
+  core.canvasClear();
+  const root = document.documentElement;
+  root.style.display = 'none';
+  root.getBoundingClientRect();
+  root.removeAttribute('style');
+};
