@@ -16,15 +16,15 @@ from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartitio
 from kafka.errors import KafkaError
 from opentelemetry import metrics
 
-from dart_streams.bus import dead_letters
+from dart_streams.bus import dead_letters, sync_clients
 from dart_streams.bus.codec import Undecodable, decode
+from dart_streams.bus.sync_clients import Reader
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names
 from topics import Topic, curated, weights
 from topics.curated import CuratedGroup
 from topics.weights import WeightVersion
-from trainer import broker
 from trainer.position import Position
 
 POLL_MS = 200
@@ -127,43 +127,29 @@ class CuratedConsumer:
 
     def _run(self) -> None:
         # Two clients, because kafka-python 3.0 may never resume a paused partition while it reads another one.
+        bus, group = self.bus, self.bus.prefix + GROUP
         with (
-            contextlib.closing(broker.producer(self.bus, f"{CLIENT}-letters")) as letters,
-            contextlib.closing(broker.consumer(self.bus, f"{CLIENT}-weights")) as announcements,
-            contextlib.closing(
-                broker.consumer(self.bus, CLIENT, group_id=self.bus.prefix + GROUP, max_poll_records=MOST_AT_ONCE)
+            contextlib.closing(sync_clients.producer(bus, f"{CLIENT}-letters")) as letters,
+            Reader(bus, f"{CLIENT}-weights", weights.TOPIC) as announcements,
+            Reader(
+                bus, CLIENT, curated.TOPIC, self.position.offsets, group_id=group, max_poll_records=MOST_AT_ONCE
             ) as groups,
         ):
-            self._assign(groups)
-            broker.assign_from_beginning(announcements, self.bus, weights.TOPIC)
             while not self._stopping.is_set():
                 self._look_for_newer(announcements)
                 if self._queue.qsize() < self.capacity and not self._full():
-                    for batch in groups.poll(timeout_ms=POLL_MS).values():
-                        for record in batch:
-                            self._apply(record, letters)
+                    for record in groups.poll(POLL_MS):
+                        self._apply(record, letters)
                 else:
                     self._stopping.wait(POLL_MS / 1000)
-                self._commit_offsets(groups)
+                self._commit_offsets(groups.client)
 
-    def _assign(self, groups: KafkaConsumer) -> None:
-        """Start ``curated`` where the checkpoint stands."""
-        places = broker.partitions(groups, self.bus, curated.TOPIC)
-        groups.assign(places)
-        kept = groups.beginning_offsets(places)
-        for place in places:
-            wanted = self.position.offsets.get(place.partition, 0)
-            if 0 < wanted < kept[place]:
-                log.warning("groups lost to retention", topic=place.topic, from_offset=wanted, to_offset=kept[place])
-            groups.seek(place, max(wanted, kept[place]))
-
-    def _look_for_newer(self, announcements: KafkaConsumer) -> None:
-        for batch in announcements.poll(timeout_ms=0).values():
-            for record in batch:
-                with contextlib.suppress(Undecodable):
-                    event: WeightVersion = decode(weights.TOPIC, record.value, record.headers)
-                    if event.model_id == self.model_id and event.epoch > self.epoch:
-                        self._newer = event
+    def _look_for_newer(self, announcements: Reader) -> None:
+        for record in announcements.poll(timeout_ms=0):
+            with contextlib.suppress(Undecodable):
+                event: WeightVersion = decode(weights.TOPIC, record.value, record.headers)
+                if event.model_id == self.model_id and event.epoch > self.epoch:
+                    self._newer = event
 
     def _apply(self, record: Any, letters: KafkaProducer) -> None:
         try:

@@ -15,14 +15,15 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from torch import Tensor
 
+from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Undecodable, decode, encode
+from dart_streams.bus.sync_clients import Reader
 from dart_streams.config import Bus, Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy import weights as weight_files
 from dart_streams.telemetry.propagation import current_headers
 from topics import weights
 from topics.weights import WeightVersion
-from trainer import broker
 from trainer.lineage import Lineage, first_version
 from trainer.state import State
 
@@ -44,7 +45,7 @@ class Publisher:
         self.lineage = Lineage(model_id=config.policy.model_id)
 
     def __enter__(self) -> Self:
-        self._producer: KafkaProducer = broker.producer(self.bus, "trainer-weights")
+        self._producer: KafkaProducer = sync_clients.producer(self.bus, "trainer-weights")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -151,14 +152,14 @@ def read_log(bus: Bus) -> list[WeightVersion]:
     """
     deadline = time.monotonic() + bus.wait_s
     announced: list[WeightVersion] = []
-    with contextlib.closing(broker.consumer(bus, "trainer-weights-log")) as records:
-        places = broker.assign_from_beginning(records, bus, weights.TOPIC)
-        ends = records.end_offsets(places)
-        while any(records.position(place) < end for place, end in ends.items()):
+    with Reader(bus, "trainer-weights-log", weights.TOPIC) as records:
+        ends = records.ends()
+        while not records.reached(ends):
             if time.monotonic() >= deadline:
-                raise ServiceUnavailable(f"{places[0].topic} could not be read within {bus.wait_s:g} s: is Kafka well?")
-            for batch in records.poll(timeout_ms=200).values():
-                for record in batch:
-                    with contextlib.suppress(Undecodable):
-                        announced.append(decode(weights.TOPIC, record.value, record.headers))
+                raise ServiceUnavailable(
+                    f"{weights.TOPIC.name} could not be read within {bus.wait_s:g} s: is Kafka well?"
+                )
+            for record in records.poll(timeout_ms=200):
+                with contextlib.suppress(Undecodable):
+                    announced.append(decode(weights.TOPIC, record.value, record.headers))
     return announced

@@ -13,11 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 import structlog
-from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 
-from dart_streams.bus.admin import await_listener, no_broker
+from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Undecodable, decode, encode
+from dart_streams.bus.sync_clients import Reader
 from dart_streams.config import Bus, Config
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.policy.demonstrations import Sample, samples_of
@@ -90,13 +90,10 @@ class Gathering:
             self._ended.result()
 
     def _run(self) -> None:
-        consumer = connected(KafkaConsumer, self.config.bus, auto_offset_reset="earliest", enable_auto_commit=False)
-        with contextlib.closing(consumer):
-            consumer.subscribe([self.config.bus.prefix + trajectories.TOPIC.name])
+        with Reader(self.config.bus, CLIENT, trajectories.TOPIC) as reader:
             open_orders = set(self.wanted)
             while open_orders and not self._stopping.is_set():
-                records = consumer.poll(timeout_ms=POLL_MS)
-                heard = [t for batch in records.values() for t in decoded(batch) if t.order_id in open_orders]
+                heard = [t for t in decoded(reader.poll(POLL_MS)) if t.order_id in open_orders]
                 if heard:
                     open_orders -= {trajectory.order_id for trajectory in heard}
                     self._take(heard)
@@ -130,7 +127,7 @@ def decoded(batch: Iterable[Any]) -> list[Trajectory]:
 
 def publish(bus: Bus, orders: Iterable[RolloutOrder]) -> None:
     """Send ``orders`` and return when the broker has them."""
-    with contextlib.closing(connected(KafkaProducer, bus, acks="all", linger_ms=20)) as producer:
+    with contextlib.closing(sync_clients.producer(bus, CLIENT)) as producer:
         sent = []
         for order in orders:
             record = encode(rollout_orders.TOPIC, order, record_id=order.order_id)
@@ -141,18 +138,3 @@ def publish(bus: Bus, orders: Iterable[RolloutOrder]) -> None:
                 future.get(timeout=SEND_S)
         except KafkaError as error:
             raise ServiceUnavailable(f"the broker at {bus.servers} did not take an order: {error}") from None
-
-
-def connected(client: Any, bus: Bus, **settings: Any) -> Any:
-    """Return a kafka-python client; raise :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``."""
-    deadline = time.monotonic() + bus.wait_s
-    await_listener(bus, deadline)
-    try:
-        return client(
-            bootstrap_servers=bus.servers.split(","),
-            client_id=CLIENT,
-            bootstrap_timeout_ms=int(max(deadline - time.monotonic(), 1.0) * 1000),
-            **settings,
-        )
-    except KafkaError as error:
-        raise no_broker(bus, error) from None

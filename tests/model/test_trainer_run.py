@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
 from dart_streams.bench.backlog import Made, Maker, Shape, altered, write
+from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
@@ -29,7 +30,7 @@ from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
 from topics import Topic, curated
 from topics.weights import WeightVersion
-from trainer import broker, crash_points, main
+from trainer import crash_points, main
 from trainer.publish import read_log
 
 SHAPE = Shape(members=2, steps=2)
@@ -64,7 +65,7 @@ class Run:
             session.cluster.shutdown()
 
         asyncio.run(store())
-        with contextlib.closing(broker.producer(self.config.bus, "test")) as producer:
+        with contextlib.closing(sync_clients.producer(self.config.bus, "test")) as producer:
             for made in groups:
                 record = encode(curated.TOPIC, made.group)
                 self.send(producer, curated.TOPIC, record.key, record.value, record.headers)
@@ -165,7 +166,7 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[...
 def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run: Callable[..., Run]) -> None:
     """Undecodable, repeated, stale, rendered otherwise, not in the store: each has its place and its count."""
     ours = run(trainer={"groups_per_step": 1, "max_train_steps": 4}, curation={"max_staleness": 1})
-    with contextlib.closing(broker.producer(ours.config.bus, "test")) as producer:
+    with contextlib.closing(sync_clients.producer(ours.config.bus, "test")) as producer:
         ours.send(producer, curated.TOPIC, b"?", b"not json")
     first, second = ours.maker.group(0), ours.maker.group(1)
     stale, fresh = ours.maker.group(2, version=0), ours.maker.group(3, version=2)
@@ -178,7 +179,7 @@ def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run: Callable[..., R
     assert [row["metrics"]["stale_groups"] for row in rows] == [0, 0, 1, 0]
     assert [row["metrics"]["prompt_mismatch"] for row in rows] == [0, 0, 0, 1]
     assert ours.versions()[-1].groups_consumed == 5, "the stale group counts, the repeated one does not"
-    with contextlib.closing(broker.consumer(ours.config.bus, "test")) as letters:
+    with contextlib.closing(sync_clients.consumer(ours.config.bus, "test")) as letters:
         letters.assign([TopicPartition(f"{ours.config.bus.prefix}curated.dlq", 0)])
         record = until(lambda: [r for batch in letters.poll(200).values() for r in batch], "a dead letter")[0]
     assert record.value == b"not json"
