@@ -203,8 +203,9 @@ class Curation(Section):
 
 
 class Trainer(Section):
-    """The training process: an optimiser step takes ``groups_per_step`` curated groups.
+    """The training process: a step takes ``groups_per_step`` curated groups and ends with a weight version.
 
+    A step passes over its groups ``epochs`` times, with ``minibatches`` updates (PPO's) each time.
     ``weights_uri`` is where versions are published (any fsspec URL; empty means the run's folder). A checkpoint every
     step resumes exactly; with a larger ``checkpoint_every`` a killed trainer repeats the steps since the last one.
     ``prefetch_mb`` bounds the screenshots read ahead, beyond those of one step. ``mismatch_alarm`` is in nats a token.
@@ -214,6 +215,8 @@ class Trainer(Section):
 
     processes: int = 1
     groups_per_step: int = 8
+    minibatches: int = 1
+    epochs: int = 1
     learning_rate: float = 1.5e-4
     weight_decay: float = 0.0
     grad_clip: float = 1.0

@@ -1,8 +1,10 @@
 """The model, its optimiser and what turns groups into one update: the part of the trainer that runs on every rank."""
 
+import functools
+import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from dart_streams.config import Trainer
 from dart_streams.policy.rendering import Renderer
 from trainer import policy, step
-from trainer.batch import Collator
+from trainer.batch import Collator, MicroBatch
 from trainer.prefetch import ReadyGroup
 from trainer.ranks import Ranks
 
@@ -29,6 +31,18 @@ class Learned(NamedTuple):
     tokens: int
     sequences: int
     train_ms: float
+
+
+class Update(NamedTuple):
+    """An update's sums on this rank, and the norm of its gradient over all ranks, before it was clipped."""
+
+    sums: step.Sums
+    grad_norm: float
+
+
+def never() -> bool:
+    """Do not stop."""
+    return False
 
 
 class Learner:
@@ -53,12 +67,13 @@ class Learner:
         )
 
     def learn(self, groups: Sequence[ReadyGroup], version: int, stopping: Callable[[], bool]) -> Learned:
-        """Make one optimiser step of all ranks' samples.
+        """Make one step of all ranks' samples: ``epochs`` passes of ``minibatches`` updates each.
 
         Raises
         ------
         step.Stopped
-            If ``stopping`` says so before the update; the weights are as they were.
+            If ``stopping`` says so before the first update; the weights are as they were. Later it is too late: the
+            step is made whole.
         """
         started = time.monotonic()
         samples = [item for group in groups for item in group.samples]
@@ -69,18 +84,51 @@ class Learner:
         count = int(self.ranks.largest(math.ceil(len(samples) / self.settings.micro_batch)))
         batches = self.collator.batches(groups, self.settings.micro_batch, count)
         try:
-            own = step.accumulate(
-                self.scorer, batches, self.settings, version, tokens, self.ranks, stopping, self.reference
-            )
+            updates = self._updates(batches, count, tokens, version, stopping)
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise
-        grad_norm = step.apply(self.scorer, self.optimizer, self.settings.grad_clip)
-        figures = step.figures(step.Sums(*self.ranks.total(list(own)))) | {"grad_norm": grad_norm}
-        updated = math.isfinite(grad_norm)
-        if not updated:
-            log.error("gradient not finite: the batch is left out", grad_norm=grad_norm, loss=figures["loss"])
-        return Learned(updated, figures, int(tokens), int(sequences), (time.monotonic() - started) * 1000)
+        figures = self._figures(updates)
+        lost = sum(not math.isfinite(update.grad_norm) for update in updates)
+        if lost:
+            log.error("gradient not finite: left out", updates=lost, of=len(updates), loss=figures["loss"])
+        return Learned(lost < len(updates), figures, int(tokens), int(sequences), (time.monotonic() - started) * 1000)
+
+    def _updates(
+        self, batches: Iterable[MicroBatch], count: int, tokens: float, version: int, stopping: Callable[[], bool]
+    ) -> list[Update]:
+        parts = min(self.settings.minibatches, count)
+        if parts * self.settings.epochs == 1:
+            return [self._update(batches, None, tokens, version, stopping)]
+        kept = list(batches)
+        old = step.scored(self.scorer, kept, self.ranks, stopping)
+        cuts = [round(number * count / parts) for number in range(parts + 1)]
+        pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
+        counts = self.ranks.total([float(sum(batch.mask_BA.sum().item() for batch in kept[piece])) for piece in pieces])
+        updates: list[Update] = []
+        for _ in range(self.settings.epochs):
+            for piece, share in zip(pieces, counts, strict=True):
+                may_stop = never if updates else stopping
+                updates.append(self._update(kept[piece], old[piece], max(share, 1.0), version, may_stop))
+        return updates
+
+    def _update(
+        self,
+        batches: Iterable[MicroBatch],
+        old: Iterable[Tensor] | None,
+        tokens: float,
+        version: int,
+        stopping: Callable[[], bool],
+    ) -> Update:
+        sums = step.accumulate(
+            self.scorer, batches, old, self.settings, version, tokens, self.ranks, stopping, self.reference
+        )
+        return Update(sums, step.apply(self.scorer, self.optimizer, self.settings.grad_clip))
+
+    def _figures(self, updates: Sequence[Update]) -> dict[str, float]:
+        own = functools.reduce(step.Sums.plus, (update.sums for update in updates))
+        norm = sum(update.grad_norm for update in updates) / len(updates)
+        return step.figures(step.Sums(*self.ranks.total(list(own))), len(updates)) | {"grad_norm": norm}
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole state on rank 0, under the model's own names, and nothing elsewhere."""

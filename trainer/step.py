@@ -1,5 +1,6 @@
-"""One optimiser step: gradients accumulated over micro-batches and ranks, one update, and its sums."""
+"""One update: gradients accumulated over micro-batches and ranks, one optimiser step, and its sums."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -33,10 +34,34 @@ class Sums(NamedTuple):
     same_version: float
     same_difference: float
 
+    def plus(self, other: "Sums") -> "Sums":
+        """Return the sums over both."""
+        return Sums(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def scored(
+    scorer: nn.Module, batches: Iterable[MicroBatch], ranks: Ranks, stopping: Callable[[], bool]
+) -> list[Tensor]:
+    """Return each micro-batch's log-probabilities (B, A) under the weights as they are, without gradient.
+
+    Raises
+    ------
+    Stopped
+        If ``stopping`` says so, on any rank, before a micro-batch.
+    """
+    found = []
+    for batch in batches:
+        if ranks.any(stopping()):
+            raise Stopped
+        with torch.no_grad():
+            found.append(scorer(batch.to(ranks.device))[0])
+    return found
+
 
 def accumulate(
     scorer: nn.Module,
     batches: Iterable[MicroBatch],
+    old: Iterable[Tensor] | None,
     settings: Trainer,
     version: int,
     tokens: float,
@@ -46,38 +71,42 @@ def accumulate(
 ) -> Sums:
     """Add the gradient of the mean loss over ``tokens`` (of all ranks) to the parameters; return this rank's sums.
 
+    ``old`` has each micro-batch's log-probabilities at the start of the step; None if this is its first update.
+
     Raises
     ------
     Stopped
         If ``stopping`` says so, on any rank, before a micro-batch.
     """
     sums = Sums(*[0.0] * len(Sums._fields))
-    for batch in batches:
+    for batch, old_logp_BA in zip(batches, itertools.repeat(None) if old is None else old, strict=False):
         if ranks.any(stopping()):
             raise Stopped
-        loss, part = losses(scorer, batch.to(ranks.device), settings, version, tokens, reference)
+        loss, part = losses(scorer, batch.to(ranks.device), old_logp_BA, settings, version, tokens, reference)
         # FSDP averages gradients over the ranks; the loss is a sum over them.
         (loss * ranks.count).backward()
-        sums = Sums(*(a + b for a, b in zip(sums, part, strict=True)))
+        sums = sums.plus(part)
     return sums
 
 
 def losses(
     scorer: nn.Module,
     batch: MicroBatch,
+    old_logp_BA: Tensor | None,
     settings: Trainer,
     version: int,
     tokens: float,
     reference: nn.Module | None = None,
 ) -> tuple[Tensor, Sums]:
-    """Return a micro-batch's share of the step's loss, and its sums.
+    """Return a micro-batch's share of the update's loss, and its sums.
 
-    The trainer's log-probabilities at the start of the step are those of this very pass: one update a batch. They stay
-    a tensor of their own, so that several updates a batch only need them computed before. With a frozen ``reference``
-    the loss has the KL to it; importance weights do not apply to that.
+    ``old_logp_BA`` are the trainer's log-probabilities at the start of the step; None means that nothing was updated
+    since, and they are those of this very pass. With a frozen ``reference`` the loss has the KL to it; importance
+    weights do not apply to that.
     """
     new_logp_BA, entropy_BA = scorer(batch)
-    old_logp_BA = new_logp_BA.detach()
+    if old_logp_BA is None:
+        old_logp_BA = new_logp_BA.detach()
     rollout_logp_BA = torch.where(batch.corrected_BA, batch.rollout_logp_BA, old_logp_BA)
     policy, metrics = policy_loss(
         new_logp_BA,
@@ -130,18 +159,18 @@ def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float)
     return value
 
 
-def figures(sums: Sums) -> dict[str, float]:
-    """Return the metrics of a step from the sums over all ranks."""
+def figures(sums: Sums, updates: int) -> dict[str, float]:
+    """Return the metrics of a step from the sums over all ranks and its ``updates``, each a mean over tokens."""
     corrected, same = max(sums.corrected, 1.0), max(sums.same_version, 1.0)
     return {
-        "loss": sums.loss,
-        "clip_share": sums.clip_share,
-        "ratio": sums.ratio,
-        "entropy": sums.entropy,
-        "kl_reference": sums.kl_reference,
+        "loss": sums.loss / updates,
+        "clip_share": sums.clip_share / updates,
+        "ratio": sums.ratio / updates,
+        "entropy": sums.entropy / updates,
+        "kl_reference": sums.kl_reference / updates,
         "truncated_share": sums.truncated / corrected,
         "mismatch": sums.difference / corrected,
         "kl_rollout": sums.kl / corrected,
-        "same_version_tokens": sums.same_version,
+        "same_version_tokens": sums.same_version / updates,
         "same_version_mismatch": sums.same_difference / same,
     }

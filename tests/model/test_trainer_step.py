@@ -119,6 +119,51 @@ def test_one_step_is_that_of_plain_transformers_and_torch(model: Path, renderer:
         torch.testing.assert_close(stepped[name], expected, rtol=0, atol=config.trainer.learning_rate * 0.05)
 
 
+def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    """PPO: the ratio is to the policy before the first update, and each minibatch has its own mean over tokens."""
+    size, rate = 3, 1e-3
+    settings = {"micro_batch": size, "minibatches": 2, "epochs": 2, "grad_clip": 0.5, "learning_rate": rate}
+    config = parse({"trainer": settings})
+    group = ready(Maker(config, renderer).group(1), renderer)
+    learned = Learner(model, renderer, config.trainer, ranks)
+    result = learned.learn([group], 0, lambda: False)
+    assert result.updated
+
+    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, weight_decay=0.0)
+    with torch.no_grad():
+        old = [plain_logp(policy, renderer, item, group.images) for item in group.samples]
+    count = -(-len(group.samples) // size)
+    cut = round(count / 2) * size
+    clipped = 0
+    for _ in range(2):
+        for piece in (range(cut), range(cut, len(group.samples))):
+            tokens = sum(len(group.samples[index].answer) for index in piece)
+            for index in piece:
+                item = group.samples[index]
+                ratio = (plain_logp(policy, renderer, item, group.images) - old[index]).exp()
+                weight = (old[index] - torch.tensor(item.logprobs)).exp().clamp(max=config.trainer.tis_cap)
+                bounded = ratio.clamp(0.8, 1.28)
+                clipped += int(((ratio * item.advantage) > (bounded * item.advantage)).sum())
+                (-(weight * torch.minimum(ratio * item.advantage, bounded * item.advantage)).sum() / tokens).backward()
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert clipped, "the clip is part of what is compared"
+    assert result.figures["clip_share"] > 0
+    stepped = learned.weights()
+    for name, expected in policy.state_dict().items():
+        torch.testing.assert_close(stepped[name], expected, rtol=0, atol=4 * rate * 0.1)
+
+
+def test_a_step_is_not_stopped_between_its_updates(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    config = parse({"trainer": {"micro_batch": 50, "epochs": 3}})
+    learner = Learner(model, renderer, config.trainer, ranks)
+    looks = iter([False, False])
+    learned = learner.learn([ready(Maker(config, renderer).group(0), renderer)], 0, lambda: next(looks, True))
+    assert learned.updated
+
+
 def test_the_result_does_not_depend_on_the_size_of_micro_batches(model: Path, renderer: Renderer, ranks: Ranks) -> None:
     figures = []
     for size in (2, 50):
@@ -160,8 +205,8 @@ def test_tokens_of_the_same_version_measure_engine_against_trainer(model: Path, 
         for row, item in enumerate(group.samples):
             exact = (logp_BA[row, : len(item.answer)] + 0.25).tolist()
             group.samples[row] = msgspec.structs.replace(item, logprobs=exact)
-        _, same = losses(scorer, collator.collate(group.samples, group.images), Config().trainer, 4, 1.0)
-        _, other = losses(scorer, collator.collate(group.samples, group.images), Config().trainer, 5, 1.0)
+        _, same = losses(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 4, 1.0)
+        _, other = losses(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 5, 1.0)
     assert same.same_difference / same.same_version == pytest.approx(0.25, abs=1e-5)
     assert other.same_version == 0
     assert same.truncated == 0
