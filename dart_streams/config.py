@@ -174,12 +174,29 @@ class Pool(Section):
     size: int = 4
 
 
+class Reward(Section):
+    """``shortest_path`` is MobileRL's alpha: a success loses this share of what it is longer than the shortest one."""
+
+    shortest_path: float = 0.0
+
+
+class Phase(Section):
+    """A phase of a curriculum: ``groups`` groups of tasks with at most ``max_steps`` steps."""
+
+    groups: int
+    max_steps: int
+
+
 class Dispatch(Section):
     """``backlog`` orders a slot; a fault is ordered again until ``attempts`` tries were made in all.
 
     ``choice`` of tasks: ``informative`` prefers success rates near one half, but passes a task over at most
     ``patience - 1`` times in a row; ``even`` takes them in turn. A task that always succeeds gets a single rollout
     instead of a group, at one of ``probe_every`` groups.
+
+    ``phases`` come one after the other, easy tasks first (CRAFT-GUI); after the last all tasks take part. A task that
+    failed ``rest_after`` times in a row rests for ``rest_passes`` passes over all tasks (MobileRL's failure curriculum
+    filtering); 0 means that none ever rests.
     """
 
     backlog: float = 2.0
@@ -188,6 +205,9 @@ class Dispatch(Section):
     choice: Literal["informative", "even"] = "informative"
     patience: int = 4
     probe_every: int = 32
+    phases: tuple[Phase, ...] = ()
+    rest_after: int = 0
+    rest_passes: int = 3
 
 
 class Curation(Section):
@@ -199,6 +219,7 @@ class Curation(Section):
     length: Length = Length()
     entropy: Entropy = Entropy()
     pool: Pool = Pool()
+    reward: Reward = Reward()
     dispatch: Dispatch = Dispatch()
 
 

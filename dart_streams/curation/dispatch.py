@@ -14,7 +14,7 @@ from dart_streams.config import Config
 from dart_streams.curation import staleness
 from dart_streams.curation.decisions import Decision, Progress, Record
 from dart_streams.curation.orders import ENDED, Book, Limits, backlog, group_name, order_name, place
-from dart_streams.curation.turns import Line, Turns, next_task
+from dart_streams.curation.turns import Line, Turns, in_phase, next_task
 from dart_streams.tasks import TaskSet
 from topics import rollout_orders
 from topics.curated import CuratedGroup
@@ -149,7 +149,8 @@ def refill(state: State, settings: Settings) -> list[Decision]:
 def open_group(state: State, settings: Settings) -> list[Decision]:
     """Open the next group: choose its task, and order each of its samples."""
     number, curation = state.next_group, settings.config.curation
-    task_id, probe = next_task(state.turns, state.tasks, settings.task_ids, number, curation)
+    taking_part = in_phase(settings.task_ids, settings.limits_of_tasks, number, curation)
+    task_id, probe = next_task(state.turns, state.tasks, taking_part, number, curation)
     line, limit = state.tasks[task_id], settings.limits_of_tasks[task_id]
     size = 1 if probe else line.rollouts or curation.budget.base
     opened = Opened(task_id, size, min(line.max_steps or limit, limit))

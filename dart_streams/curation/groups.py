@@ -7,6 +7,8 @@ A ready group is trained on if its members' rewards differ. Before that, members
 out, and if nobody succeeded, one stored success of the task takes the place of one failure.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dart_streams.config import Curation
@@ -14,7 +16,7 @@ from dart_streams.curation import advantages, chance, entropy, pool
 from dart_streams.curation.decisions import Decision, Progress, Record, cause_id
 from dart_streams.curation.orders import Book, Limits, group_name, place_of
 from dart_streams.curation.pool import Success
-from dart_streams.curation.rewards import is_success, rewarded
+from dart_streams.curation.rewards import is_success, rewarded, shortest_path
 from dart_streams.curation.staleness import is_stale
 from topics import curated
 from topics.curated import CuratedGroup, Member
@@ -136,7 +138,7 @@ def decide(state: State, group_id: str, task_id: str, members: list[Finish], set
     if taken is not None:
         counts.injected += 1
         del fresh[chance.number("replaced", settings.dispatch.seed, task_id, group_id) % len(fresh)]
-    elif len({member.reward for member in fresh}) == 1:
+    elif len(set(worth(fresh, settings))) == 1:
         counts.equal += 1
         return None
     counts.curated += 1
@@ -151,8 +153,7 @@ def group_of(
     A stored success keeps all its steps: it stands for what the policy does not do yet, and may have no entropies.
     """
     everyone: list[Finish | Success] = [*online, stored] if stored else [*online]
-    rewards = [member.reward for member in everyone]
-    steps = [member.steps for member in everyone]
+    rewards, steps = worth(everyone, settings), [member.steps for member in everyone]
     mean, std = advantages.statistics(rewards, steps)
     gains = advantages.step_level(rewards, steps)
     members = [
@@ -180,6 +181,11 @@ def group_of(
             )
         )
     return CuratedGroup(group_id=group_id, task_id=task_id, members=members, mean=mean, std=std)
+
+
+def worth(members: Sequence[Finish | Success], settings: Curation) -> list[float]:
+    """Return the rewards that the members' advantages are made of; what is told of each is its own reward."""
+    return shortest_path([m.reward for m in members], [m.steps for m in members], settings.reward.shortest_path)
 
 
 def selected_steps(online: list[Finish], settings: Curation) -> list[list[int]]:

@@ -1,4 +1,6 @@
-"""Rewards: which trajectories have one, and when one is a success."""
+"""Rewards: which trajectories have one, when one is a success, and what a group's are worth against each other."""
+
+from collections.abc import Sequence
 
 from dart_streams.curation.decisions import Refused
 from topics.trajectories import Trajectory
@@ -27,3 +29,16 @@ def rewarded(trajectory: Trajectory) -> float | None:
     if reward is None or not 0.0 <= reward <= 1.0:
         raise Refused(f"trajectory {trajectory.trajectory_id}: outcome {trajectory.outcome} with reward {reward}")
     return reward
+
+
+def shortest_path(rewards: Sequence[float], steps: Sequence[int], alpha: float) -> list[float]:
+    """Return a group's rewards, those of successes lowered by ``alpha`` x (T - T_min) / T for their T steps.
+
+    T_min is the length of the group's shortest success, which keeps its reward whole; failures keep theirs. With
+    ``alpha`` 0 nothing changes. Source: the shortest-path reward adjustment of AdaGRPO (MobileRL, arXiv 2509.18119).
+    """
+    shortest = min((n for reward, n in zip(rewards, steps, strict=True) if is_success(reward)), default=0)
+    return [
+        reward * (1.0 - alpha * (n - shortest) / n) if is_success(reward) and n else reward
+        for reward, n in zip(rewards, steps, strict=True)
+    ]

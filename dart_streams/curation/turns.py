@@ -5,7 +5,7 @@ never ``patience`` times in a row, so none starves. A task that always succeeds 
 a probe (a single rollout) now and then; a regression then shows in its rate, and it gets groups again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -20,7 +20,8 @@ FLOOR = 0.1
 class Line(msgspec.Struct):
     """What dispatch knows of a task: its budget, its last finishes (true for a success), and its groups.
 
-    ``rollouts`` and ``max_steps`` are None before the first budget; ``open`` counts its open groups.
+    ``rollouts`` and ``max_steps`` are None before the first budget; ``open`` counts its open groups, ``failures`` its
+    failed finishes in a row; it rests until pass ``rests_until``.
     """
 
     rollouts: int | None = None
@@ -30,9 +31,12 @@ class Line(msgspec.Struct):
     skips: int = 0
     last_group: int = -1
     open: int = 0
+    failures: int = 0
+    rests_until: int = 0
 
     def note(self, success: bool, window: int) -> None:
         """Take a rewarded finish into account; ``solved`` says that a whole window of them were successes."""
+        self.failures = 0 if success else self.failures + 1
         self.finishes.append(success)
         del self.finishes[:-window]
         self.solved = len(self.finishes) == window and all(self.finishes)
@@ -116,7 +120,9 @@ def walk(turns: Turns, lines: dict[str, Line], task_ids: tuple[str, ...], settin
         task_id = shuffled(task_ids, settings.dispatch.seed, turns.turn)[turns.position]
         turns.position += 1
         line = line_of(lines, task_id)
-        if not is_free(line, settings):
+        if 0 < settings.dispatch.rest_after <= line.failures:
+            line.failures, line.rests_until = 0, turns.turn + settings.dispatch.rest_passes
+        if turns.turn < line.rests_until or not is_free(line, settings):
             continue
         if not is_passed_over(line, settings, turns.turn, task_id):
             line.skips = 0
@@ -127,6 +133,19 @@ def walk(turns: Turns, lines: dict[str, Line], task_ids: tuple[str, ...], settin
 def is_free(line: Line, settings: Curation) -> bool:
     """Say whether a task may get a group: it has none open, and is not solved."""
     return not line.open and not is_solved(line, settings)
+
+
+def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, settings: Curation) -> tuple[str, ...]:
+    """Return the tasks that take part when group ``number`` opens: those of the present phase, in the end all.
+
+    ``limits`` has each task's step limit. A phase without tasks is no phase: all take part.
+    """
+    end = 0
+    for phase in settings.dispatch.phases:
+        end += phase.groups
+        if number < end:
+            return tuple(task_id for task_id in task_ids if limits[task_id] <= phase.max_steps) or task_ids
+    return task_ids
 
 
 def is_passed_over(line: Line, settings: Curation, turn: int, task_id: str) -> bool:

@@ -3,8 +3,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dart_streams import tasks
 from dart_streams.config import Config, load, parse, refuse_unknown_keys
 from dart_streams.errors import ConfigError, UserError
+
+SHIPPED = Path(__file__).parents[2] / "deploy" / "config"
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path):
@@ -78,3 +81,12 @@ def test_every_configuration_error_is_meant_for_the_user():
 
 def test_the_run_is_the_prefix_without_its_dots():
     assert parse({"bus": {"prefix": "dart.20261121-ab."}}).bus.run == "dart.20261121-ab"
+
+
+@pytest.mark.parametrize("file", sorted(SHIPPED.rglob("*.toml")), ids=lambda file: file.stem)
+def test_every_configuration_that_is_shipped_can_be_used(file):
+    if file.name == "tasks.toml":
+        assert tasks.load(file).train
+    else:
+        config = load(file)
+        assert tasks.load(file.parent / config.tasks.file).train

@@ -8,6 +8,7 @@ from dart_streams.curation import dispatch
 from dart_streams.curation.decisions import Record
 from dart_streams.curation.orders import backlog
 from dart_streams.curation.staleness import admits, capacity
+from dart_streams.tasks import Page, TaskSet
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
 from topics.task_difficulty import Cause
@@ -274,3 +275,52 @@ def test_no_task_starves_and_the_informative_ones_get_more(choice):
     assert share == pytest.approx(0.5, abs=0.01) if choice == "even" else 0.2 < share < 0.4
     last = {order.task_id: int(order.group_id[1:]) for order in agent.orders}
     assert min(last.values()) > 600 - 4 * 10 - 5
+
+
+def groups_of(agent, groups, wins):
+    """Let ``groups`` groups open, each order succeeding as ``wins`` says; return the task of each group, in order."""
+    agent.weights()
+    index = 0
+    while agent.state.next_group < groups:
+        order = agent.orders[index]
+        index += 1
+        agent.finish(order, "success" if wins(order) else "failure")
+    return [order.task_id for order in agent.orders if order.sample == 0]
+
+
+@pytest.mark.parametrize(("passes", "share"), [(0, 0.25), (3, 0.08)])
+def test_a_task_that_keeps_failing_rests_for_some_passes_and_comes_back(passes, share):
+    after = 8 if passes else 0
+    rest = {"choice": "even", "rest_after": after, "rest_passes": passes, "probe_every": 1000}
+    agent = Dispatch(
+        tasks=4, curation={"dispatch": rest, "budget": {"dynamic": False}}, trainer={"groups_per_step": 99}
+    )
+    hopeless = "simulated/grid#0"
+    groups = groups_of(agent, 400, lambda order: order.task_id != hopeless and order.sample % 2)
+    assert groups.count(hopeless) / len(groups) == pytest.approx(share, abs=0.03)
+    assert hopeless in groups[-40:]
+
+
+def test_tasks_rest_although_all_of_them_fail():
+    rest = {"choice": "even", "rest_after": 4, "rest_passes": 5}
+    agent = Dispatch(tasks=3, curation={"dispatch": rest}, trainer={"groups_per_step": 99})
+    assert Counter(groups_of(agent, 90, lambda order: False)).keys() == {f"simulated/grid#{seed}" for seed in range(3)}
+
+
+def test_a_curriculum_goes_from_short_tasks_to_all():
+    pages = [
+        Page(environment="simulated", page=name, max_steps=steps, train_seeds=(0, 4), heldout_seeds=(9, 10))
+        for name, steps in (("short", 2), ("middle", 5), ("long", 20))
+    ]
+    phases = [{"groups": 12, "max_steps": 2}, {"groups": 12, "max_steps": 5}]
+    agent = Dispatch(curation={"dispatch": {"choice": "even", "phases": phases}}, trainer={"groups_per_step": 99})
+    agent.settings = dispatch.Settings.of(agent.config, TaskSet(pages))
+    groups = groups_of(agent, 48, lambda order: order.sample % 2)
+    assert {name.split("#")[0] for name in groups[:12]} == {"simulated/short"}
+    assert {name.split("#")[0] for name in groups[12:24]} == {"simulated/short", "simulated/middle"}
+    assert len({name.split("#")[0] for name in groups[24:]}) == 3
+
+
+def test_a_phase_without_tasks_is_none():
+    agent = Dispatch(curation={"dispatch": {"phases": [{"groups": 9, "max_steps": 1}]}})
+    assert agent.weights()

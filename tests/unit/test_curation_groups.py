@@ -1,9 +1,12 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dart_streams.config import parse
-from dart_streams.curation import groups
+from dart_streams.curation import advantages, groups
 from dart_streams.curation.decisions import Record
 from dart_streams.curation.orders import Limits
+from dart_streams.curation.rewards import shortest_path
 from topics.trajectories import Trajectory
 
 LIMITS = Limits(attempts=2, horizon=256)
@@ -202,3 +205,38 @@ def test_evaluations_make_no_group():
     agent = Groups()
     assert agent.see(0, 1.0, 1, purpose="eval", order_id="eval-1") is None
     assert agent.state == groups.State()
+
+
+def test_a_shorter_success_is_worth_more_where_the_length_counts():
+    """Of successes in 2 and 4 steps with alpha 0.5 the second is worth 1 - 0.5 x (4 - 2) / 4 = 0.75."""
+    agent = Groups(reward={"shortest_path": 0.5})
+    agent.see(0, 1.0, size=3, steps=2)
+    agent.see(1, 1.0, size=3, steps=4, step_entropies=[0.1] * 4)
+    group = agent.see(2, 0.0, size=3, steps=2)
+    mean, std = advantages.statistics([1.0, 0.75, 0.0], [2, 4, 2])
+    assert [member.advantage for member in group.members] == pytest.approx(
+        [(worth - mean) / (std + 1e-6) for worth in (1.0, 0.75, 0.0)]
+    )
+    assert [member.reward for member in group.members] == [1.0, 1.0, 0.0]
+    assert (group.mean, group.std) == (mean, std)
+
+
+@pytest.mark.parametrize(("alpha", "kept"), [(0.0, False), (0.5, True)])
+def test_successes_of_different_length_teach_only_where_the_length_counts(alpha, kept):
+    agent = Groups(reward={"shortest_path": alpha})
+    agent.see(0, 1.0, size=2, steps=2)
+    group = agent.see(1, 1.0, size=2, steps=4, step_entropies=[0.1] * 4)
+    assert (group is not None) == kept
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.4, 1.0]), st.integers(1, 30)), min_size=1, max_size=9),
+    st.floats(0.0, 1.0),
+)
+def test_the_length_changes_successes_only_and_never_below_nothing(members, alpha):
+    rewards, steps = [reward for reward, _ in members], [n for _, n in members]
+    worth = shortest_path(rewards, steps, alpha)
+    for reward, n, value in zip(rewards, steps, worth, strict=True):
+        assert value == reward if reward < 1.0 else 0.0 <= value <= reward
+        if reward == 1.0 and n == min(m for r, m in members if r == 1.0):
+            assert value == reward
