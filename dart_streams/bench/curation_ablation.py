@@ -1,6 +1,6 @@
 """What each rule of the data manager is worth on tasks of known difficulty.
 
-``python -m dart_streams.bench.curation_ablation`` runs the circle in memory, with a learner instead of a policy. It is
+``dart-streams bench curation`` runs the circle in memory, with a learner instead of a policy. It is
 a model, not a measurement of DART: it shows whether the rules do what they are for, under assumptions that are here:
 
 - A task is solved with probability ``sigmoid(skill)``, skills spread from hopeless to easy. A success takes the task's
@@ -10,11 +10,8 @@ a model, not a measurement of DART: it shows whether the rules do what they are 
 - The price is environment steps until the mean success rate reaches the target.
 """
 
-import argparse
-import json
 import math
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -170,17 +167,3 @@ def draw(curves: dict[str, list[list[tuple[int, float]]]], path: Path) -> None:
     axes.set(xlabel="environment steps", ylabel="mean success rate", ylim=(0, 1))
     axes.legend()
     figure.savefig(path)
-
-
-def main() -> None:
-    """Compare as the command line says and print JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--plot", type=Path, default=None, help="where to draw the curves (svg or png)")
-    asked = parser.parse_args()
-    json.dump(compare(asked.seeds, asked.plot), sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,17 +1,14 @@
-"""How fast the four agents are over Kafka: ``python -m dart_streams.bench.curation_agents --servers 127.0.0.1:9092``.
+"""How fast the four agents are over Kafka: ``dart-streams bench agents``.
 
 Writes finished rollouts to a fresh set of topics, starts a curator process, and prints JSON: trajectories a second
 through all four agents until nothing is left to read, by the clock and by the curator's CPU time, and how long it takes
 from a lone trajectory until dispatch has acted on it.
 """
 
-import argparse
 import asyncio
 import importlib
-import json
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -159,19 +156,3 @@ def start_curator(folder: Path) -> subprocess.Popen[bytes]:
     """Start a curator process of this deployment."""
     program = Path(sys.executable).parent / "dart-streams"
     return subprocess.Popen([program, "worker", "curator", "--config", folder / "config.toml"])
-
-
-def main() -> None:
-    """Measure as the command line says and print JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--servers", default="127.0.0.1:9092")
-    parser.add_argument("--trajectories", type=int, default=10_000)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(Path(folder), asked.servers, asked.trajectories))
-    json.dump(found, sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,9 @@
 """How fast the four reducers are, and whether their states stay small.
 
-``python -m dart_streams.bench.curation_reducers`` plays the circle in memory and prints JSON: for each agent the events
+``dart-streams bench reducers`` plays the circle in memory and prints JSON: for each agent the events
 it applied a second of CPU time, and the size of its state (bytes, as in a snapshot) at each quarter of the way.
 """
 
-import argparse
-import json
-import sys
 import time
 from typing import Any
 
@@ -64,18 +61,3 @@ def measure(trajectories: int, tasks: int, slots: int) -> dict[str, Any]:
             for name in circle.agents
         },
     }
-
-
-def main() -> None:
-    """Measure as the command line says and print JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trajectories", type=int, default=50_000)
-    parser.add_argument("--tasks", type=int, default=1_000)
-    parser.add_argument("--slots", type=int, default=64)
-    asked = parser.parse_args()
-    json.dump(measure(asked.trajectories, asked.tasks, asked.slots), sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main()

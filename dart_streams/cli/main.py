@@ -42,6 +42,7 @@ COMMANDS = (
     Command("train", "dart_streams.cli.process:train", "Be the training process."),
     Command("tasks", "dart_streams.cli.tasks:tasks", "Show what is decided of each task, and why."),
     Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy of the demonstration."),
+    Command("bench", "dart_streams.cli.bench:app", "Measure this project on this machine."),
 )
 MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})
 STREAM_LIBRARIES = frozenset({"faust", "aiohttp", "miniwob", "matplotlib", "jinja2", "rocksdict"})

@@ -1,7 +1,12 @@
 """The benchmarks of curation run, and the model of the ablation learns as it says."""
 
+import json
+
+from typer.testing import CliRunner
+
 from dart_streams.bench import curation_ablation, curation_reducers
 from dart_streams.bench.curation_ablation import Learner, LearningCircle
+from dart_streams.cli import bench
 from dart_streams.config import parse
 from topics.curated import CuratedGroup, Member
 from topics.trajectories import Trajectory
@@ -68,3 +73,9 @@ def test_the_learner_gets_better():
         circle.teach()
         circle.settle()
     assert circle.learner.mean_rate() > before + 0.02
+
+
+def test_the_command_prints_what_a_benchmark_measured():
+    result = CliRunner().invoke(bench.app, ["reducers", "--trajectories", "40", "--tasks", "5", "--slots", "4"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["agents"]["groups"]["events"] == 40

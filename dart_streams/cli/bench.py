@@ -1,0 +1,58 @@
+"""``dart-streams bench``: what the project's own benchmarks measure on this machine, as JSON."""
+
+import asyncio
+import importlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+Trajectories = Annotated[int, typer.Option(help="Finished rollouts to work on.", min=1)]
+
+
+@app.command()
+def curation(
+    seeds: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 5,
+    plot: Annotated[
+        Path | None, typer.Option(help="Where to draw the curves (svg or png).", show_default=False)
+    ] = None,
+) -> None:
+    """Environment steps until a target, with each rule of the data manager alone, without any, and with all.
+
+    A model, not a measurement of DART: tasks of known difficulty, and a learner instead of a policy.
+    """
+    show(module("curation_ablation").compare(seeds, plot))
+
+
+@app.command()
+def reducers(
+    trajectories: Trajectories = 50_000,
+    tasks: Annotated[int, typer.Option(help="Tasks in the set.", min=1)] = 1_000,
+    slots: Annotated[int, typer.Option(help="Slots that the backlog is for.", min=1)] = 64,
+) -> None:
+    """Events a second of CPU time through each reducer of the data manager, and the size of its state."""
+    show(module("curation_reducers").measure(trajectories, tasks, slots))
+
+
+@app.command()
+def agents(
+    trajectories: Trajectories = 10_000,
+    servers: Annotated[str, typer.Option(help="The broker; its topics are made and left there.")] = "127.0.0.1:9092",
+) -> None:
+    """Finished rollouts a second through all four agents of a curator process, over Kafka."""
+    with tempfile.TemporaryDirectory() as folder:
+        show(asyncio.run(module("curation_agents").measure(Path(folder), servers, trajectories)))
+
+
+def module(name: str) -> Any:
+    """Import a benchmark: only the one that was asked for is loaded."""
+    return importlib.import_module(f"dart_streams.bench.{name}")
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print a benchmark's figures."""
+    typer.echo(json.dumps(found, indent=2))
