@@ -89,9 +89,8 @@ class AsyncStore:
         if len(pieces) == 1:
             await self._execute(statements.PUT_CHUNK, (ref.sha256, 0, data))
         else:
-            async with asyncio.TaskGroup() as group:
-                for index, piece in enumerate(pieces):
-                    group.create_task(self._execute(statements.PUT_CHUNK, (ref.sha256, index, piece)))
+            writes = [self._execute(statements.PUT_CHUNK, (ref.sha256, n, piece)) for n, piece in enumerate(pieces)]
+            await asyncio.gather(*writes)
         self.cache.put(ref.sha256, data)
         return ref
 

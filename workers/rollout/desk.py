@@ -58,7 +58,10 @@ class Desk:
         self.full_ms = (0, 0)
 
     async def serve(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Answer requests until ``stop`` is set, and then those already taken, within ``drain_s``."""
+        """Answer requests until ``stop`` is set, and then those already taken, within ``drain_s``.
+
+        What ends one answer, such as a broker that is away for too long, ends them all and is raised as it is.
+        """
         try:
             async with asyncio.timeout(None) as bound, asyncio.TaskGroup() as answers:
                 while not stop.is_set():
@@ -69,6 +72,8 @@ class Desk:
                 bound.reschedule(asyncio.get_running_loop().time() + drain_s)
         except TimeoutError:
             log.warning("drain cut short", bound_s=drain_s, unanswered=self.in_flight)
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
 
     async def room(self) -> None:
         """Return when fewer than ``max_in_flight`` requests are under way."""
