@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from dart_streams.config import Config, Env, Isolation
 from dart_streams.tasks import Task
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.miniwob.backend import SPARE_PAGES, MiniwobBackend
+from workers.env.miniwob.browser import NICENESS, give_way
 from workers.env.miniwob.page import RESTARTABLE, MiniwobPage
 
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
@@ -282,12 +284,12 @@ async def test_an_action_is_executed_once_per_id(shared):
 
 
 async def test_a_crashed_page_is_a_fault_at_once_and_others_go_on():
-    async with browser() as backend:
+    async with browser(call_timeout_s=60.0) as backend:
         doomed, other = await backend.open(TASK), await backend.open(TASK)
         await doomed.reset(task("click-test", 1))
         await other.reset(task("click-test", 1))
         with pytest.raises(EnvironmentFault, match="crashed"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await doomed.devtools.call("Page.crash", doomed.session)
         with pytest.raises(EnvironmentFault):
             await doomed.step(Click(1, 1), "a")
@@ -323,6 +325,18 @@ async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile
         _, alive = await asyncio.to_thread(psutil.wait_procs, children, 5)
         assert not alive
         assert not old.profile.exists()
+
+
+def test_a_browser_gives_way_to_the_other_processes():
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        give_way(process.pid)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == NICENESS
+        shared_by_session = Path(f"/proc/{process.pid}/autogroup")
+        assert not shared_by_session.exists() or shared_by_session.read_text().endswith(f"nice {NICENESS}\n")
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def test_an_unknown_page_is_named():

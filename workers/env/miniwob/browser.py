@@ -50,6 +50,9 @@ FLAGS = (
     "--window-size=500,320",
 )
 """Frames stay bound to 60 Hz: without that limit an idle browser burns a whole core."""
+NICENESS = 10
+"""Browsers are most of the work, and no one waits for a single page as all wait for the policy, the topics and the
+trainer: so those come first. Started by root, Chromium would even take precedence over them."""
 START_S = 30.0
 END_S = 5.0
 
@@ -119,7 +122,18 @@ def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
     )
     os.close(its_in)
     os.close(its_out)
+    give_way(process.pid)
     return process, hear, tell
+
+
+def give_way(pid: int) -> None:
+    """Let others have the CPU before the process and its children to come.
+
+    Where the kernel shares the CPU among sessions, niceness counts only within one, and the session has its own.
+    """
+    with contextlib.suppress(OSError):  # It ended already, or may not: then it is as it was.
+        os.setpriority(os.PRIO_PROCESS, pid, NICENESS)
+        Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
 
 
 async def connect(hear: int, tell: int, timeout_s: float) -> DevTools:
