@@ -230,6 +230,10 @@ async def test_pages_for_all_documents_are_not_kept_without_bound():
         for name in names + names:
             page = await backend.open(task(name, 1))
             assert (await page.reset(task(name, 1))).instruction
+            assert await page.evaluate_script("localStorage.length + sessionStorage.length") == 0
+            await page.evaluate_script(
+                "localStorage.setItem('left', 'behind'); sessionStorage.setItem('left', 'it'); 0"
+            )
             await page.close()
         targets = (await backend.browser.devtools.call("Target.getTargets"))["targetInfos"]
         assert len([target for target in targets if target["url"].startswith("file:")]) == SPARE_PAGES

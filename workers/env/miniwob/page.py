@@ -121,15 +121,20 @@ class MiniwobPage:
 
     async def _load(self, task: Task) -> str:
         url = page_url(task.page)
+        if self.episodes > 1:
+            await self._call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
         with self._noting_faults():
             await self.devtools.navigate(self.session, url)
-        return str(await self.evaluate_script(f"(() => {{ {PROBLEM}; return first({task.seed}); }})()"))
+        return str(await self._in_problem(f"first({task.seed})"))
 
     async def _restart(self, seed: int) -> str | None:
         """Start the problem again in the document that is there; None if that is not the one that was loaded."""
         await self._call(MOUSE, **AWAY)
-        instruction: str | None = await self.evaluate_script(f"(() => {{ {PROBLEM}; return again({seed}); }})()")
+        instruction: str | None = await self._in_problem(f"again({seed})")
         return instruction
+
+    async def _in_problem(self, expression: str) -> Any:
+        return await self.evaluate_script(f"(() => {{ {PROBLEM}; return {expression}; }})()")
 
     async def step(self, action: Action, action_id: str) -> Screen:
         """Execute an action given in screen pixels; a second call with the same id only looks again."""
@@ -160,8 +165,6 @@ class MiniwobPage:
         """Hand the page back for the next episode; dispose of one that had a fault or is old."""
         if self.keep is not None and not self.faulty and self.episodes < EPISODES:
             with contextlib.suppress(EnvironmentFault):
-                if self.isolation == "document" or self.page not in RESTARTABLE:
-                    await self._call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
                 await self._call("Page.resetNavigationHistory")
                 self.keep(self)
                 return

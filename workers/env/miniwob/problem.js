@@ -20,9 +20,9 @@ const first = (seed) => {
   return instruction;
 };
 
-// Start the next problem in a document that has had others; return its instruction, or null if it is another document.
+// Start the next problem in a document that has had others; return its instruction, or null if it is a new document.
 const again = (seed) => {
-  if (!window[FRESH] || !window[FRESH].names.has('core')) return null;
+  if (!window[FRESH]) return null;
   forget(window[FRESH]);
   const instruction = start(seed);
   repaint();
