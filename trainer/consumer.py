@@ -18,7 +18,6 @@ from opentelemetry import metrics
 
 from dart_streams.bus import dead_letters, sync_clients
 from dart_streams.bus.codec import Undecodable, decode
-from dart_streams.bus.sync_clients import Reader
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names
@@ -130,8 +129,8 @@ class CuratedConsumer:
         bus, group = self.bus, self.bus.prefix + GROUP
         with (
             contextlib.closing(sync_clients.producer(bus, f"{CLIENT}-letters")) as letters,
-            Reader(bus, f"{CLIENT}-weights", weights.TOPIC) as announcements,
-            Reader(
+            sync_clients.Reader(bus, f"{CLIENT}-weights", weights.TOPIC) as announcements,
+            sync_clients.Reader(
                 bus, CLIENT, curated.TOPIC, self.position.offsets, group_id=group, max_poll_records=MOST_AT_ONCE
             ) as groups,
         ):
@@ -144,7 +143,7 @@ class CuratedConsumer:
                     self._stopping.wait(POLL_MS / 1000)
                 self._commit_offsets(groups.client)
 
-    def _look_for_newer(self, announcements: Reader) -> None:
+    def _look_for_newer(self, announcements: sync_clients.Reader) -> None:
         for record in announcements.poll(timeout_ms=0):
             with contextlib.suppress(Undecodable):
                 event: WeightVersion = decode(weights.TOPIC, record.value, record.headers)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Undecodable, decode, encode
-from dart_streams.bus.sync_clients import Reader
 from dart_streams.config import Bus, Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy import weights as weight_files
@@ -152,12 +151,12 @@ def read_log(bus: Bus) -> list[WeightVersion]:
     """
     deadline = time.monotonic() + bus.wait_s
     announced: list[WeightVersion] = []
-    with Reader(bus, "trainer-weights-log", weights.TOPIC) as records:
+    with sync_clients.Reader(bus, "trainer-weights-log", weights.TOPIC) as records:
         ends = records.ends()
         while not records.reached(ends):
             if time.monotonic() >= deadline:
                 raise ServiceUnavailable(
-                    f"{weights.TOPIC.name} could not be read within {bus.wait_s:g} s: is Kafka well?"
+                    f"{bus.prefix}{weights.TOPIC.name} could not be read within {bus.wait_s:g} s: is Kafka well?"
                 )
             for record in records.poll(timeout_ms=200):
                 with contextlib.suppress(Undecodable):

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -39,6 +39,14 @@ class Sums(NamedTuple):
         return Sums(*(a + b for a, b in zip(self, other, strict=True)))
 
 
+def unless_stopped(batches: Iterable[MicroBatch], ranks: Ranks, stopping: Callable[[], bool]) -> Iterator[MicroBatch]:
+    """Yield each micro-batch on this rank's device; raise :class:`Stopped` before it if any rank is to stop."""
+    for batch in batches:
+        if ranks.any(stopping()):
+            raise Stopped
+        yield batch.to(ranks.device)
+
+
 def scored(
     scorer: nn.Module, batches: Iterable[MicroBatch], ranks: Ranks, stopping: Callable[[], bool]
 ) -> list[Tensor]:
@@ -49,13 +57,8 @@ def scored(
     Stopped
         If ``stopping`` says so, on any rank, before a micro-batch.
     """
-    found = []
-    for batch in batches:
-        if ranks.any(stopping()):
-            raise Stopped
-        with torch.no_grad():
-            found.append(scorer(batch.to(ranks.device))[0])
-    return found
+    with torch.no_grad():
+        return [scorer(batch)[0] for batch in unless_stopped(batches, ranks, stopping)]
 
 
 def accumulate(
@@ -79,10 +82,9 @@ def accumulate(
         If ``stopping`` says so, on any rank, before a micro-batch.
     """
     sums = Sums(*[0.0] * len(Sums._fields))
-    for batch, old_logp_BA in zip(batches, itertools.repeat(None) if old is None else old, strict=False):
-        if ranks.any(stopping()):
-            raise Stopped
-        loss, part = losses(scorer, batch.to(ranks.device), old_logp_BA, settings, version, tokens, reference)
+    going = unless_stopped(batches, ranks, stopping)
+    for batch, old_logp_BA in zip(going, itertools.repeat(None) if old is None else old, strict=False):
+        loss, part = losses(scorer, batch, old_logp_BA, settings, version, tokens, reference)
         # FSDP averages gradients over the ranks; the loss is a sum over them.
         (loss * ranks.count).backward()
         sums = sums.plus(part)

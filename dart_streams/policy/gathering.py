@@ -17,7 +17,6 @@ from kafka.errors import KafkaError
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Undecodable, decode, encode
-from dart_streams.bus.sync_clients import Reader
 from dart_streams.config import Bus, Config
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.policy.demonstrations import Sample, samples_of
@@ -90,7 +89,7 @@ class Gathering:
             self._ended.result()
 
     def _run(self) -> None:
-        with Reader(self.config.bus, CLIENT, trajectories.TOPIC) as reader:
+        with sync_clients.Reader(self.config.bus, CLIENT, trajectories.TOPIC) as reader:
             open_orders = set(self.wanted)
             while open_orders and not self._stopping.is_set():
                 heard = [t for t in decoded(reader.poll(POLL_MS)) if t.order_id in open_orders]
