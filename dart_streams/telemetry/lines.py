@@ -75,12 +75,15 @@ def append(path: Path, lines: Sequence[dict[str, Any]]) -> bool:
 
 
 def point_of(name: str, point: Any) -> dict[str, Any]:
-    """Return a data point as plain values; ``start_ms`` tells a restarted process from the one before it."""
+    """Return a data point as plain values; ``start_ms`` tells a restarted process from the one before it.
+
+    Times keep their fractions of a millisecond: two flushes, or two starts, may fall into the same one.
+    """
     fields: dict[str, Any] = {
         "name": name,
         "attributes": dict(point.attributes or {}),
-        "start_ms": (point.start_time_unix_nano or 0) // MS_NS,
-        "at_ms": point.time_unix_nano // MS_NS,
+        "start_ms": (point.start_time_unix_nano or 0) / MS_NS,
+        "at_ms": point.time_unix_nano / MS_NS,
     }
     if isinstance(point, ExponentialHistogramDataPoint):
         return fields | {

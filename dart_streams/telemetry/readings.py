@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import msgspec
 
-Series = tuple[str, str, int]
+Series = tuple[str, str, float]
 """Process, attributes as JSON, start of the process."""
 
 
@@ -110,7 +110,7 @@ class Readings:
         for (_, text, _), points in self.points.get(name, {}).items():
             value = str(json.loads(text).get(attribute, ""))
             for earlier, later in itertools.pairwise([{"value": 0, "at_ms": 0}, *points]):
-                part = result.setdefault(later["at_ms"] // width_ms, {})
+                part = result.setdefault(int(later["at_ms"] // width_ms), {})
                 part[value] = part.get(value, 0.0) + later["value"] - earlier["value"]
         return result
 

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import NumberDataPoint, PeriodicExportingMetricReader
 
-from dart_streams.telemetry.lines import LineMetricExporter
+from dart_streams.telemetry.lines import LineMetricExporter, append, point_of
 from dart_streams.telemetry.readings import Distribution, Readings
+
+LIVES = ((0, 0, 5), (0, 400_000, 8), (300_000, 900_000, 2))
+"""Start, time (nanoseconds) and value of points of one counter: two of a life, one of the next."""
 
 
 class Process:
@@ -68,6 +71,19 @@ def test_a_span_sees_only_what_happened_in_it(tmp_path):
     assert late.count == 10
     assert late.mean == pytest.approx(10)
     assert late.quantile(0.5) == pytest.approx(10, rel=0.1)
+
+
+def test_two_flushes_in_one_millisecond_are_told_apart(tmp_path):
+    data = [NumberDataPoint({}, 10**18 + start, 10**18 + 5_000 + at, value) for start, at, value in LIVES]
+    exporter = LineMetricExporter(tmp_path / "env-0.jsonl", "env-0")
+    for point in data:
+        append(exporter.path, [{"process": "env-0", "points": [point_of("steps", point)]}])
+    readings = Readings(tmp_path)
+    first, _, last = sorted(p["at_ms"] for series in readings.points["steps"].values() for p in series)
+    assert int(first) == int(last)
+    assert readings.counter("steps", first) == 3 + 2
+    assert readings.counter("steps", 0, first) == 5
+    assert list(readings.growth("steps", "purpose", 1000)) == [10**18 // 10**9]
 
 
 def test_a_torn_line_is_left_out(tmp_path):
