@@ -1,4 +1,4 @@
-"""The tiny policy before its first version: born, warmed up while demonstrations arrive, probed, put in place."""
+"""The tiny policy before its first version: born, warmed up on demonstrations, probed, put in place."""
 
 import shutil
 import tempfile
@@ -18,17 +18,17 @@ from dart_streams.store import SyncStore, connect
 from dart_streams.tasks import TaskSet
 
 SEED = 0
-READY_SHARE = 0.25
-"""Training begins when this share of the demonstrations is there; the others arrive while it runs."""
 
 Report = Callable[[int, int, float], None]
 """Called with demonstrations ended, training steps done, and the loss (nats a token)."""
 
 
 def build(config: Config, tasks: TaskSet, folder: Path, report: Report) -> None:
-    """Build the policy into ``folder``, which appears complete or not at all."""
-    # So small a model gains nothing from a second thread, and the demonstrations are played beside it.
-    torch.set_num_threads(1)
+    """Build the policy into ``folder``, which appears complete or not at all.
+
+    Training waits for all demonstrations, so that how far it gets does not depend on how fast they are played.
+    """
+    torch.set_num_threads(1)  # So small a model gains nothing from a second thread.
     session = connect(config.store)
     store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
     orders = demonstration_orders(tasks.demonstration, config.warmup.demonstrations, SEED)
@@ -36,14 +36,9 @@ def build(config: Config, tasks: TaskSet, folder: Path, report: Report) -> None:
         with scratch(folder) as partial:
             with Gathering(config, store, orders) as gathering:
                 tiny.build(partial, SEED)
-                renderer = Renderer(partial, config.policy.min_pixels, config.policy.max_pixels)
-                gathering.wait_for(round(READY_SHARE * len(orders)), lambda: report(gathering.finished, 0, 0.0))
-
-                def after_step(step: int, loss: float) -> None:
-                    gathering.check()
-                    report(gathering.finished, step, loss)
-
-                warm_up(partial, renderer, gathering.samples, config.warmup, after_step, SEED)
+                samples = gathering.wait(lambda: report(gathering.finished, 0, 0.0))
+            renderer = Renderer(partial, config.policy.min_pixels, config.policy.max_pixels)
+            warm_up(partial, renderer, samples, config.warmup, lambda step, loss: report(len(orders), step, loss), SEED)
             probe.write(partial, renderer)
     finally:
         session.cluster.shutdown()

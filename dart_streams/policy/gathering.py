@@ -8,7 +8,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
@@ -35,20 +35,20 @@ log = structlog.get_logger()
 class Gathering:
     """Orders demonstrations and collects their samples in a thread of its own; use it as a context.
 
-    ``samples`` grows while this runs; ``finished`` counts the orders that have ended, successful or not.
+    ``finished`` counts the orders that have ended, successful or not.
     """
 
     def __init__(self, config: Config, store: SyncStore, orders: Sequence[RolloutOrder]) -> None:
         self.config = config
         self.store = store
         self.wanted = {order.order_id: order for order in orders}
-        self.samples: list[Sample] = []
         self.finished = 0
         self.heard_s = time.monotonic()
         self._progress = threading.Condition()
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gathering")
         self._ended: Future[None] | None = None
+        self._samples: dict[str, list[Sample]] = {}
 
     def __enter__(self) -> Self:
         publish(self.config.bus, self.wanted.values())
@@ -60,8 +60,8 @@ class Gathering:
         self._stopping.set()
         self._thread.shutdown()
 
-    def wait_for(self, count: int, tell: Callable[[], None]) -> None:
-        """Return when ``count`` orders have ended, at least one of them with samples; ``tell`` is called meanwhile.
+    def wait(self, tell: Callable[[], None]) -> list[Sample]:
+        """Return the samples when all orders have ended, in the order of the orders; ``tell`` is called meanwhile.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class Gathering:
         """
         bound_s = self.config.evaluation.timeout_s
         with self._progress:
-            while self.finished < min(count, len(self.wanted)):
+            while self.finished < len(self.wanted):
                 self.check()
                 if time.monotonic() - self.heard_s > bound_s:
                     raise UserError(
@@ -80,8 +80,9 @@ class Gathering:
                 self._progress.wait(0.5)
                 tell()
         self.check()
-        if not self.samples:
+        if not self._samples:
             raise UserError(f"{self.finished} demonstrations finished and none succeeded: see the env worker's log")
+        return [sample for order_id in self.wanted for sample in self._samples.get(order_id, ())]
 
     def check(self) -> None:
         """Raise what ended the thread before its time, if anything did."""
@@ -92,18 +93,19 @@ class Gathering:
         with sync_clients.Reader(self.config.bus, CLIENT, trajectories.TOPIC) as reader:
             open_orders = set(self.wanted)
             while open_orders and not self._stopping.is_set():
-                heard = [t for t in decoded(reader.poll(POLL_MS)) if t.order_id in open_orders]
+                heard = {t.order_id: t for t in decoded(reader.poll(POLL_MS)) if t.order_id in open_orders}
                 if heard:
-                    open_orders -= {trajectory.order_id for trajectory in heard}
+                    open_orders -= heard.keys()
                     self._take(heard)
 
-    def _take(self, heard: Sequence[Trajectory]) -> None:
+    def _take(self, heard: Mapping[str, Trajectory]) -> None:
         policy = self.config.policy
-        found = self.store.steps_many([t.trajectory_id for t in heard if t.outcome == "success"])
+        orders = {t.trajectory_id: order_id for order_id, t in heard.items() if t.outcome == "success"}
+        found = self.store.steps_many(list(orders))
         refs = [step.screenshot for steps in found.values() for step in steps if step.screenshot is not None]
         images = self.store.get_blobs(refs)
-        for steps in found.values():
-            self.samples += samples_of(steps, images, policy.max_images, policy.max_texts)
+        for identity, steps in found.items():
+            self._samples[orders[identity]] = samples_of(steps, images, policy.max_images, policy.max_texts)
         self.finished += len(heard)
         self.heard_s = time.monotonic()
         self._notify()

@@ -36,10 +36,7 @@ Progress = Callable[[int, float], None]
 def warm_up(
     model_dir: Path, renderer: Renderer, samples: Sequence[Sample], settings: Warmup, progress: Progress, seed: int = 0
 ) -> None:
-    """Train the model in ``model_dir`` in place on random batches of ``samples``.
-
-    ``samples`` may grow while this runs; it must not be empty at the start.
-    """
+    """Train the model in ``model_dir`` in place on random batches of ``samples``, at least one."""
     if not samples:
         raise ValueError("no samples to warm up on")
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(model_dir, dtype=torch.float32)
