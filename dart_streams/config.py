@@ -76,6 +76,7 @@ class Env(Section):
     ``episode_timeout_s`` cuts a straggler; ``call_timeout_s`` bounds each call of a browser. ``isolation``
     says what the episodes of a browser do not share: a ``context`` each; or, at less CPU, a ``document`` loaded afresh
     in a context that is wiped; or, at the least, a ``problem`` started again in a document that is restored.
+    ``last_screen``: whether the screen after an episode's last action is taken and stored; no prompt ever holds it.
     """
 
     backend: Literal["miniwob", "simulated"] = "miniwob"
@@ -87,6 +88,7 @@ class Env(Section):
     episode_timeout_s: float = 120.0
     loop_limit: int = 4
     isolation: Isolation = "context"
+    last_screen: bool = True
     simulated: Simulated = Simulated()
 
 

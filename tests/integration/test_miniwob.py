@@ -30,8 +30,11 @@ RESTARTS = 3
 
 
 @asynccontextmanager
-async def browser(call_timeout_s: float = 15.0, isolation: Isolation = "document", slots: int = 16):
-    backend = MiniwobBackend(Config(env=Env(call_timeout_s=call_timeout_s, isolation=isolation, slots=slots)))
+async def browser(
+    call_timeout_s: float = 15.0, isolation: Isolation = "document", slots: int = 16, last_screen: bool = True
+):
+    env = Env(call_timeout_s=call_timeout_s, isolation=isolation, slots=slots, last_screen=last_screen)
+    backend = MiniwobBackend(Config(env=env))
     await backend.start()
     try:
         yield backend
@@ -285,6 +288,19 @@ async def test_an_action_is_executed_once_per_id(shared):
     await page.step(Hotkey(("ctrl", "a")), "c")
     await page.step(Type("new"), "d")
     assert await page.evaluate_script("document.querySelector('#tt').value") == "new"
+
+
+async def test_the_last_screen_is_left_out_where_it_is_not_wanted():
+    async with browser(last_screen=False) as backend:
+        page = await backend.open(TASK)
+        assert (await page.reset(TASK)).image is not None
+        seen = await page.step(Click(1, 209), "a")
+        assert (seen.image is not None, seen.done) == (True, False)
+        assert (await page.step(Click(1, 209), "b", last=True)).image is None
+        async for action in page.demonstrate(TASK):
+            ended = await page.step(action, "c")
+        assert (ended.image, ended.done, await page.evaluate()) == (None, True, 1.0)
+        await page.close()
 
 
 async def test_a_crashed_page_is_a_fault_at_once_and_others_go_on():

@@ -108,6 +108,17 @@ async def test_a_click_beside_the_box_ends_it_with_nothing_and_an_action_id_coun
     assert await environment.evaluate() == 0.0
 
 
+async def test_the_last_screen_is_left_out_where_it_is_not_wanted():
+    config = parse({"env": {"backend": "simulated", "last_screen": False, "simulated": {"reset_ms": 0, "step_ms": 0}}})
+    task = Task(environment="simulated", page="steps-3", seed=7, max_steps=9, split="train")
+    right, (x, y) = Click(*box_centre(task)), box_centre(task)
+    for last_action, last in [(right, True), (Click((x + 80) % 160, y), False)]:
+        environment = await SimulatedBackend(config).open(task)
+        assert (await environment.reset(task)).image is not None
+        assert (await environment.step(right, "a")).image is not None
+        assert (await environment.step(last_action, "b", last)).image is None
+
+
 @pytest.mark.parametrize(("rate", "text"), [("hang_rate", "hang"), ("fault_rate", "fault")])
 async def test_hangs_and_faults_end_in_an_environment_fault_within_the_calls_bound(rate, text):
     backend, task = simulated(**{rate: 1.0})

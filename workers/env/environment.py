@@ -16,10 +16,11 @@ class EnvironmentFault(Exception):
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
     """What an environment shows: an encoded image of ``width`` x ``height`` pixels, and the task in words.
 
-    ``done`` says that the environment has ended the episode by itself: it accepts no further action.
+    ``done`` says that the environment has ended the episode by itself: it accepts no further action. ``image`` is None
+    only after the last action of an episode whose last screen is not wanted (``env.last_screen``).
     """
 
-    image: bytes
+    image: bytes | None
     media_type: str
     width: int
     height: int
@@ -34,8 +35,11 @@ class Environment(Protocol):
         """Start the task afresh, with no state of an earlier episode, and return its first screen."""
         ...
 
-    async def step(self, action: Action, action_id: str) -> Screen:
-        """Execute an action given in screen pixels, at most once per ``action_id``, and return the screen after it."""
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
+        """Execute an action given in screen pixels, at most once per ``action_id``, and return the screen after it.
+
+        ``last`` says that the episode ends here, whether or not the environment ends it.
+        """
         ...
 
     async def evaluate(self) -> float:

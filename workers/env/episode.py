@@ -82,8 +82,16 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         """All observations, the fresh one included."""
         return self.seen if self.fresh is None else (*self.seen, self.fresh)
 
-    def show(self, screenshot: BlobRef, instruction: str, at_ms: int, execute_ms: float = 0.0) -> "Episode":
-        """Fold a new screen: the first one after reset, or what the answer under way led to."""
+    @property
+    def on_last_step(self) -> bool:
+        """Whether the step limit ends the episode with the action under way."""
+        return self.step >= self.rules.max_steps
+
+    def show(self, screenshot: BlobRef | None, instruction: str, at_ms: int, execute_ms: float = 0.0) -> "Episode":
+        """Fold a new screen: the first one after reset, or what the answer under way led to.
+
+        ``screenshot`` may be null after the last action (``env.last_screen``).
+        """
         taken = msgspec.structs.replace(self.doing, execute_ms=execute_ms) if self.doing else None
         if self.seen:
             instruction = self.seen[0].instruction
@@ -96,7 +104,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             return Judge(cut=False)
         if self.repeats >= self.rules.loop_limit:
             return Stop(End(kind="failure", reward=0.0, reason="loop"))
-        if self.step >= self.rules.max_steps:
+        if self.on_last_step:
             return Judge(cut=True)
         return Ask(attempt=0)
 

@@ -102,7 +102,7 @@ class EpisodeRun:
         self.task = task
         self.enter = enter
         self.journal = Journal(player.publisher)
-        self.keeping: asyncio.Task[BlobRef] | None = None
+        self.keeping: asyncio.Task[None] | None = None
         self.environment: Environment | None = None
         self.oracle: AsyncIterator[actions.Action] | None = None
         self.screen_size: Size = (1, 1)
@@ -165,16 +165,17 @@ class EpisodeRun:
     def _show(self, screen: Screen, execute_ms: float) -> Ask | Judge | Stop:
         self.enter("wait")
         self.shown = time.perf_counter()
-        self.keeping = asyncio.create_task(self._keep(screen))
-        ref = ref_of(screen.image, screen.media_type, screen.width, screen.height)
+        ref, self.keeping = None, None
+        if screen.image is not None:
+            ref = ref_of(screen.image, screen.media_type, screen.width, screen.height)
+            self.keeping = asyncio.create_task(self._keep(screen.image, ref))
         self.episode = self.episode.show(ref, screen.instruction, now_ms(), execute_ms)
         return self.episode.after_screen(screen.done)
 
-    async def _keep(self, screen: Screen) -> BlobRef:
+    async def _keep(self, image: bytes, ref: BlobRef) -> None:
         began = time.perf_counter()
-        ref = await self.player.store.put_blob(screen.image, screen.media_type, screen.width, screen.height)
+        await self.player.store.put_blob(image, ref.media_type, ref.width, ref.height)
         instruments.blob_write_ms.record(since_ms(began))
-        return ref
 
     async def _next_answer(self, ask: Ask) -> Move:
         """Tell the fresh observation and get the answer to it, from the oracle or from the policy."""
@@ -231,7 +232,7 @@ class EpisodeRun:
         self.enter("step")
         began = time.perf_counter()
         action = rescale(act.action, self._policy_size(), self.screen_size)
-        screen = await self.environment.step(action, act.action_id)
+        screen = await self.environment.step(action, act.action_id, self.episode.on_last_step)
         execute_ms = since_ms(began)
         instruments.execute_ms.record(execute_ms)
         instruments.steps.add(1, {"purpose": self.episode.order.purpose})

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from PIL import Image, ImageDraw
 
 from dart_streams.actions import Action, Click, DoubleClick
-from dart_streams.config import Config, Simulated
+from dart_streams.config import Config, Env
 from dart_streams.screens import smart_resize
 from dart_streams.tasks import Task
 from workers.env.environment import EnvironmentFault, Screen
@@ -39,7 +39,7 @@ class SimulatedBackend:
         """Return a fresh environment; any will do for any task."""
         policy = self.config.policy
         policy_size = smart_resize(*SIZE, policy.min_pixels, policy.max_pixels)
-        return SimulatedEnvironment(self.config.env.simulated, policy_size, self.config.env.call_timeout_s)
+        return SimulatedEnvironment(self.config.env, policy_size)
 
     async def stop(self) -> None:
         """There is nothing to stop."""
@@ -48,10 +48,11 @@ class SimulatedBackend:
 class SimulatedEnvironment:
     """One episode."""
 
-    def __init__(self, settings: Simulated, policy_size: Size, call_timeout_s: float) -> None:
-        self.settings = settings
+    def __init__(self, config: Env, policy_size: Size) -> None:
+        self.settings = config.simulated
         self.policy_size = policy_size
-        self.call_timeout_s = call_timeout_s
+        self.call_timeout_s = config.call_timeout_s
+        self.last_screen = config.last_screen
         self.chance = random.Random()
         self.centre: Size = (0, 0)
         self.wanted = 1
@@ -71,14 +72,14 @@ class SimulatedEnvironment:
         self.instruction = f"Click the box at ({x},{y}).{times}"
         return self._screen()
 
-    async def step(self, action: Action, action_id: str) -> Screen:
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action, once per id."""
         await self._take_time(self.settings.step_ms)
         if action_id not in self._done_ids:
             self._done_ids.add(action_id)
             if isinstance(action, Click | DoubleClick):
                 self._click(action.x, action.y)
-        return self._screen()
+        return self._screen(last)
 
     async def evaluate(self) -> float:
         """Return 1 when the box has had its clicks and nothing else was clicked."""
@@ -103,14 +104,15 @@ class SimulatedEnvironment:
         self.hits += inside
         self.missed = self.missed or not inside
 
-    def _screen(self) -> Screen:
+    def _screen(self, last: bool = False) -> Screen:
+        done = self.missed or self.hits >= self.wanted
         return Screen(
-            image=picture(self.centre, self.hits),
+            image=None if (done or last) and not self.last_screen else picture(self.centre, self.hits),
             media_type="image/png",
             width=SIZE[0],
             height=SIZE[1],
             instruction=self.instruction,
-            done=self.missed or self.hits >= self.wanted,
+            done=done,
         )
 
     async def _take_time(self, median_ms: float) -> None:

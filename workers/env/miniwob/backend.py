@@ -22,6 +22,7 @@ class MiniwobBackend:
     def __init__(self, config: Config) -> None:
         self.timeout_s = config.env.call_timeout_s
         self.isolation = config.env.isolation
+        self.last_screen = config.env.last_screen
         self.spare = SPARE_PAGES * config.env.slots
         self.browser: Browser | None = None
         self._launching = asyncio.Lock()
@@ -38,7 +39,7 @@ class MiniwobBackend:
         if page := self._take(task.page):
             return page
         try:
-            return await MiniwobPage.open(browser.devtools, self.isolation, self._keep)
+            return await MiniwobPage.open(browser.devtools, self.isolation, self._keep, self.last_screen)
         except KeyError as missing:
             raise EnvironmentFault(f"the browser's answer lacks {missing}") from None
 

@@ -71,12 +71,14 @@ class MiniwobPage:
         session: str,
         isolation: Isolation = "context",
         keep: "Callable[[MiniwobPage], None] | None" = None,
+        last_screen: bool = True,
     ) -> None:
         self.devtools = devtools
         self.context = context
         self.session = session
         self.isolation = isolation
         self.keep = keep
+        self.last_screen = last_screen
         self.faulty = False
         self.episodes = 0
         self.instruction = ""
@@ -87,14 +89,18 @@ class MiniwobPage:
 
     @classmethod
     async def open(
-        cls, devtools: DevTools, isolation: Isolation, keep: "Callable[[MiniwobPage], None] | None" = None
+        cls,
+        devtools: DevTools,
+        isolation: Isolation,
+        keep: "Callable[[MiniwobPage], None] | None" = None,
+        last_screen: bool = True,
     ) -> "MiniwobPage":
         """Make a context and a page in it; a context whose page does not come up is disposed of.
 
         ``keep`` takes the page back when it is closed and can be used again.
         """
         context = (await devtools.call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
-        page = cls(devtools, context, "", isolation, keep)
+        page = cls(devtools, context, "", isolation, keep, last_screen)
         try:
             target = await devtools.call(
                 "Target.createTarget", url="about:blank", browserContextId=context, width=500, height=320
@@ -117,7 +123,7 @@ class MiniwobPage:
         again = self.isolation == "problem" and before == task.page and task.page in RESTARTABLE
         instruction = await self._restart(task.seed) if again else None
         self.instruction = await self._load(task) if instruction is None else instruction
-        return await self._screen()
+        return self._screen(await self._shot())
 
     async def _load(self, task: Task) -> str:
         url = page_url(task.page)
@@ -136,14 +142,15 @@ class MiniwobPage:
     async def _in_problem(self, expression: str) -> Any:
         return await self.evaluate_script(f"(() => {{ {PROBLEM}; return {expression}; }})()")
 
-    async def step(self, action: Action, action_id: str) -> Screen:
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action given in screen pixels; a second call with the same id only looks again."""
         if action_id != self._executed:
             self._executed = action_id
             for method, params in input_calls(action):
                 await self._call(method, **params)
             self.done, self.raw_reward = await self.evaluate_script(STATE)
-        return await self._screen()
+        over = self.done or last
+        return self._screen(await self._shot() if self.last_screen or not over else None)
 
     async def evaluate(self) -> float:
         """Return the page's raw reward clipped to [0, 1].
@@ -185,10 +192,13 @@ class MiniwobPage:
             raise EnvironmentFault(f"page {self.page}: {what[:300]}")
         return answer["result"].get("value")
 
-    async def _screen(self) -> Screen:
+    async def _shot(self) -> bytes:
         shot = await self._call("Page.captureScreenshot", format="png", clip=CLIP, optimizeForSpeed=True)
+        return base64.b64decode(shot["data"])
+
+    def _screen(self, image: bytes | None) -> Screen:
         return Screen(
-            image=base64.b64decode(shot["data"]),
+            image=image,
             media_type="image/png",
             width=WIDTH,
             height=HEIGHT,
