@@ -90,7 +90,7 @@ def figures(moment: Moment, summary: Summary) -> RenderableType:
     stale = f"{decimal(summary.staleness_mean)} mean, {number(summary.staleness_max)} max"
     lag = ", ".join(f"{group} {records}" for (group, _), records in sorted(moment.lag.items()) if records) or "none"
     left = [
-        ("environment", f"{summary.steps_per_s:.1f} steps/s, {summary.utilisation:.0%} busy"),
+        ("environment", f"{summary.steps_per_s:.1f} steps/s, {summary.utilisation:.0%} of slots past their reset"),
         ("episodes", f"{summary.episodes} finished, {summary.open_episodes} open"),
         ("evaluation", evaluation),
         ("lag", lag),
@@ -123,7 +123,7 @@ def line(moment: Moment) -> str:
     summary = moment.summary
     if summary is None:
         return f"{start} | {moment.news}" if moment.news else start
-    parts = [start, f"{summary.steps_per_s:.1f} steps/s", f"{summary.utilisation:.0%} busy"]
+    parts = [start, f"{summary.steps_per_s:.1f} steps/s", f"{summary.utilisation:.0%} of slots past their reset"]
     if summary.ordered_eval and summary.finished_eval < summary.ordered_eval:
         parts.append(f"evaluation {summary.finished_eval}/{summary.ordered_eval}")
     if summary.episodes:

@@ -27,6 +27,9 @@ SEEN: dict[str, msgspec.json.Decoder[Any]] = {
 """Of the many and large records only what progress needs is decoded."""
 POLL_MS = 200
 BATCH = 2_000
+FETCH_BYTES = 1 << 20
+FETCH_MS = 400
+"""A fetch waits so long for so much: who only watches would otherwise ask the broker anew for every single record."""
 
 
 class Watch:
@@ -131,7 +134,7 @@ async def reading(bus: Bus, publisher: Publisher, topics: tuple[Topic, ...]) -> 
     ServiceUnavailable
         If there is no broker, or the topics are not there.
     """
-    records = consumer(bus, group=None, client_id="watch")
+    records = consumer(bus, group=None, client_id="watch", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
     await start_within(records, bus)
     try:
         partitions = [
