@@ -182,6 +182,17 @@ class Reward(Section):
     shortest_path: float = 0.0
 
 
+class Credit(Section):
+    """UI-S1's credit of single steps, beside that of the whole trajectory.
+
+    ``step_weight`` times the advantage of a step's future return, discounted by ``discount`` a step, is added to that
+    of its trajectory; 0 adds none.
+    """
+
+    step_weight: float = 0.0
+    discount: float = 0.5
+
+
 class Phase(Section):
     """A phase of a curriculum: ``groups`` groups of tasks with at most ``max_steps`` steps."""
 
@@ -222,6 +233,7 @@ class Curation(Section):
     entropy: Entropy = Entropy()
     pool: Pool = Pool()
     reward: Reward = Reward()
+    credit: Credit = Credit()
     dispatch: Dispatch = Dispatch()
 
 

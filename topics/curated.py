@@ -7,8 +7,12 @@ import msgspec
 from topics.topic import Topic
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """One trajectory of a group. ``selected`` has the indexes (from 0) of the actions to train on, in order."""
+class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One trajectory of a group. ``selected`` has the indexes (from 0) of the actions to train on, in order.
+
+    ``step_advantages`` has one advantage for each of ``selected`` where steps are credited apart; otherwise it is left
+    out, and ``advantage`` is that of all steps. A reader that does not know it trains on ``advantage``.
+    """
 
     trajectory_id: str
     reward: float
@@ -17,6 +21,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["online", "pool"]
     version_min: int | None
     version_max: int | None
+    step_advantages: list[float] = []
 
 
 class CuratedGroup(msgspec.Struct, frozen=True, kw_only=True):

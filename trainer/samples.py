@@ -116,10 +116,10 @@ def select(
     selection = Selection()
     for member in members:
         observations = steps[member.trajectory_id]
-        for step in member.selected:
+        for number in range(len(member.selected)):
             try:
                 selection.samples.append(
-                    sample(group.group_id, member, step, observations, renderer, max_images, max_texts)
+                    sample(group.group_id, member, number, observations, renderer, max_images, max_texts)
                 )
             except Refused as refusal:
                 selection.refuse(refusal.why, str(refusal))
@@ -130,19 +130,20 @@ def select(
 def sample(
     group_id: str,
     member: Member,
-    step: int,
+    number: int,
     observations: Sequence[Observation],
     renderer: Renders,
     max_images: int,
     max_texts: int,
 ) -> Sample:
-    """Return one step of a trajectory as a sample.
+    """Return a member's selected step ``number`` as a sample.
 
     Raises
     ------
     Refused
         If the store lacks the step, its record contradicts itself, or its prompt was rendered differently.
     """
+    step = member.selected[number]
     place = f"step {step} of trajectory {member.trajectory_id}"
     if [observation.step for observation in observations[: step + 2]] != list(range(step + 2)):
         raise Refused(MISSING_STEP, f"{place} is not in the store, which has {len(observations)} observations of it")
@@ -165,9 +166,21 @@ def sample(
         answer=list(taken.tokens) or renderer.answer_tokens(taken.text),
         logprobs=rollout_logprobs(member, taken, place),
         versions=taken.versions,
-        advantage=member.advantage,
+        advantage=advantage_of(member, number, place),
         temperature=observations[0].order.sampling.temperature or 1.0,
     )
+
+
+def advantage_of(member: Member, number: int, place: str) -> float:
+    """Return the advantage of a member's selected step ``number``: its own if steps are credited apart."""
+    if not member.step_advantages:
+        return member.advantage
+    if len(member.step_advantages) != len(member.selected):
+        raise Refused(
+            BROKEN_RECORD,
+            f"{place}: {len(member.step_advantages)} advantages for {len(member.selected)} selected steps",
+        )
+    return member.step_advantages[number]
 
 
 def rollout_logprobs(member: Member, taken: Taken, place: str) -> list[float] | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dart_streams.config import Curation
-from dart_streams.curation import advantages, chance, entropy, pool
+from dart_streams.curation import advantages, chance, credit, entropy, pool
 from dart_streams.curation.decisions import Decision, Progress, Record, cause_id
 from dart_streams.curation.orders import Book, Limits, group_name, place_of
 from dart_streams.curation.pool import Success
@@ -138,7 +138,7 @@ def decide(state: State, group_id: str, task_id: str, members: list[Finish], set
     if taken is not None:
         counts.injected += 1
         del fresh[chance.number("replaced", settings.dispatch.seed, task_id, group_id) % len(fresh)]
-    elif len(set(worth(fresh, settings))) == 1:
+    elif not teaches(fresh, settings):
         counts.equal += 1
         return None
     counts.curated += 1
@@ -155,32 +155,51 @@ def group_of(
     everyone: list[Finish | Success] = [*online, stored] if stored else [*online]
     rewards, steps = worth(everyone, settings), [member.steps for member in everyone]
     mean, std = advantages.statistics(rewards, steps)
-    gains = advantages.step_level(rewards, steps)
-    members = [
-        Member(
-            trajectory_id=member.trajectory_id,
-            reward=member.reward,
-            advantage=gain,
-            selected=selected,
-            source="online",
-            version_min=member.version_min,
-            version_max=member.version_max,
-        )
-        for member, gain, selected in zip(online, gains, selected_steps(online, settings), strict=False)
-    ]
+    chosen = selected_steps(online, settings)
     if stored:
-        members.append(
-            Member(
-                trajectory_id=stored.trajectory_id,
-                reward=stored.reward,
-                advantage=gains[-1],
-                selected=list(range(stored.steps)),
-                source="pool",
-                version_min=None,
-                version_max=None,
-            )
-        )
+        chosen.append(list(range(stored.steps)))
+    gains = advantages.step_level(rewards, steps)
+    credited = credit_of_steps(rewards, steps, gains, settings)
+    members = [
+        member_of(member, gain, of_steps, selected)
+        for member, gain, of_steps, selected in zip(everyone, gains, credited, chosen, strict=True)
+    ]
     return CuratedGroup(group_id=group_id, task_id=task_id, members=members, mean=mean, std=std)
+
+
+def member_of(member: Finish | Success, gain: float, of_steps: list[float], selected: list[int]) -> Member:
+    """Return a member of a group; ``of_steps`` has the advantage of each of its steps, or nothing."""
+    acted = (member.version_min, member.version_max) if isinstance(member, Finish) else (None, None)
+    return Member(
+        trajectory_id=member.trajectory_id,
+        reward=member.reward,
+        advantage=gain,
+        selected=selected,
+        source="online" if isinstance(member, Finish) else "pool",
+        version_min=acted[0],
+        version_max=acted[1],
+        step_advantages=[of_steps[step] for step in selected] if of_steps else [],
+    )
+
+
+def teaches(members: Sequence[Finish], settings: Curation) -> bool:
+    """Say whether the members differ in what they are worth, or in what their steps are, if those are credited."""
+    rewards = worth(members, settings)
+    if len(set(rewards)) > 1:
+        return True
+    steps = [member.steps for member in members]
+    return settings.credit.step_weight != 0 and credit.differs(rewards, steps, settings.credit.discount)
+
+
+def credit_of_steps(
+    rewards: Sequence[float], steps: Sequence[int], gains: Sequence[float], settings: Curation
+) -> list[list[float]]:
+    """Return each member's advantage of each step, its trajectory's included; nothing if steps are not credited."""
+    weight = settings.credit.step_weight
+    if not weight:
+        return [[] for _ in gains]
+    apart = credit.step_advantages(rewards, steps, settings.credit.discount)
+    return [[gain + weight * of_step for of_step in own] for gain, own in zip(gains, apart, strict=True)]
 
 
 def worth(members: Sequence[Finish | Success], settings: Curation) -> list[float]:

@@ -67,6 +67,25 @@ def test_only_selected_steps_are_trained(made: Made) -> None:
     assert {item.step for item in selection.samples} == {0}
 
 
+def test_a_step_is_trained_with_its_own_advantage_where_steps_are_credited_apart(made: Made) -> None:
+    first, *others = made.group.members
+    own = [0.5 * step for step in first.selected]
+    credited = msgspec.structs.replace(first, step_advantages=own)
+    selection = selected(made, msgspec.structs.replace(made.group, members=[credited, *others]))
+    found = {(item.trajectory_id, item.step): item.advantage for item in selection.samples}
+    assert [found[first.trajectory_id, step] for step in first.selected] == own
+    assert {found[other.trajectory_id, step] for other in others for step in other.selected} == {-1.0, 1.0}
+
+
+def test_a_member_with_too_few_advantages_is_refused_and_counted(made: Made) -> None:
+    whole = next(member for member in made.group.members if len(member.selected) > 1)
+    broken = msgspec.structs.replace(whole, step_advantages=[0.5])
+    selection = selected(made, msgspec.structs.replace(made.group, members=[broken]))
+    assert not selection.samples
+    assert selection.refused == {"broken_record": len(whole.selected)}
+    assert "1 advantages for" in selection.example
+
+
 def test_samples_of_the_same_first_screen_are_neighbours(made: Made) -> None:
     steps = [item.step for item in selected(made).samples]
     assert steps == sorted(steps)
