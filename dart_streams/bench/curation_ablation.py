@@ -1,7 +1,8 @@
 """What each rule of the data manager is worth on tasks of known difficulty.
 
-``dart-streams bench curation`` runs the circle in memory, with a learner instead of a policy. It is
-a model, not a measurement of DART: it shows whether the rules do what they are for, under assumptions that are here:
+``dart-streams bench curation`` runs the circle in memory, once for each configuration of a folder (as shipped,
+``deploy/config/ablation``) and seed, with a learner instead of a policy. It is a model, not a measurement of DART: it
+shows whether the rules do what they are for, under assumptions that are here:
 
 - A task is solved with probability ``sigmoid(skill)``, skills spread from hopeless to easy. A success takes the task's
   own length and up to two steps more; a failure wastes all the steps it is allowed.
@@ -19,8 +20,9 @@ import msgspec
 
 from dart_streams.bench.curation_circle import Circle
 from dart_streams.bench.curation_world import Odds, play, task_set
-from dart_streams.config import Config, parse
+from dart_streams.config import Config, load
 from dart_streams.curation import chance
+from dart_streams.errors import ConfigError
 from topics import trajectories
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
@@ -32,23 +34,9 @@ RATE = 0.5
 SHARED = 0.01
 TARGET = 0.8
 MOST_STEPS = 400_000
-OFF: dict[str, Any] = {
-    "budget": {"dynamic": False},
-    "length": {"dynamic": False},
-    "entropy": {"enabled": False},
-    "pool": {"enabled": False},
-    "dispatch": {"choice": "even"},
-}
-VARIANTS: dict[str, tuple[str, ...]] = {
-    "base": (),
-    "+N": ("budget",),
-    "+length": ("length",),
-    "+entropy": ("entropy",),
-    "+pool": ("pool",),
-    "+choice": ("dispatch",),
-    "all": tuple(OFF),
-}
-"""Which rules are on in each variant."""
+CONFIGS = Path(__file__).parents[2] / "deploy/config/ablation"
+BASE = "base"
+"""The configuration that the others are compared with."""
 
 
 class Learner:
@@ -122,10 +110,8 @@ class LearningCircle(Circle):
         self.learnt = len(self.trainer.trained)
 
 
-def steps_to_target(variant: str, seed: int) -> tuple[int, list[tuple[int, float]]]:
+def steps_to_target(config: Config, seed: int) -> tuple[int, list[tuple[int, float]]]:
     """Return the environment steps until the target (or the bound), and the curve on the way."""
-    rules = {name: off for name, off in OFF.items() if name not in VARIANTS[variant]}
-    config = parse({"env": {"slots": 16}, "trainer": {"groups_per_step": 4}, "curation": rules})
     circle = LearningCircle(config, seed)
     circle.settle()
     curve = [(0, circle.learner.mean_rate())]
@@ -138,17 +124,32 @@ def steps_to_target(variant: str, seed: int) -> tuple[int, list[tuple[int, float
     return circle.steps, curve[:: max(1, len(curve) // 200)]
 
 
-def compare(seeds: int, plot: Path | None) -> dict[str, Any]:
-    """Return the median and the range of each variant over the same seeds, and draw their curves."""
+def variants(folder: Path) -> dict[str, Config]:
+    """Return the configurations of a folder by the names of their files: ``base``, those that add to it, ``all``.
+
+    Raises
+    ------
+    ConfigError
+        If a file is not a configuration, or none is called ``base``.
+    """
+    files = {file.stem: load(file) for file in sorted(folder.glob("*.toml"))}
+    if BASE not in files:
+        raise ConfigError(f"{folder}: no {BASE}.toml to compare the other configurations with")
+    names = sorted(files, key=lambda name: (name != BASE, name == "all", name))
+    return {name if name in (BASE, "all") else f"+{name}": files[name] for name in names}
+
+
+def compare(seeds: int, plot: Path | None, folder: Path = CONFIGS) -> dict[str, Any]:
+    """Return the median and the range of each configuration over the same seeds, and draw their curves."""
     found: dict[str, Any] = {}
     curves = {}
-    for variant in VARIANTS:
-        runs = [steps_to_target(variant, seed) for seed in range(seeds)]
+    for variant, config in variants(folder).items():
+        runs = [steps_to_target(config, seed) for seed in range(seeds)]
         counts = sorted(steps for steps, _ in runs)
         curves[variant] = [curve for _, curve in runs]
         found[variant] = {"median": round(statistics.median(counts)), "least": counts[0], "most": counts[-1]}
     for figures in found.values():
-        figures["of_base"] = round(figures["median"] / found["base"]["median"], 3)
+        figures["of_base"] = round(figures["median"] / found[BASE]["median"], 3)
     if plot is not None:
         draw(curves, plot)
     return {"target": TARGET, "tasks": TASKS, "seeds": seeds, "steps_to_target": found}

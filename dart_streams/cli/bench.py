@@ -20,12 +20,20 @@ def curation(
     plot: Annotated[
         Path | None, typer.Option(help="Where to draw the curves (svg or png).", show_default=False)
     ] = None,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of configurations, one of them base.toml; as shipped, each rule alone, none, and all.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Environment steps until a target, with each rule of the data manager alone, without any, and with all.
+    """Environment steps until a target, for each configuration of a folder, over the same seeds.
 
     A model, not a measurement of DART: tasks of known difficulty, and a learner instead of a policy.
     """
-    show(module("curation_ablation").compare(seeds, plot))
+    ablation = module("curation_ablation")
+    show(ablation.compare(seeds, plot, configs or ablation.CONFIGS))
 
 
 @app.command()

@@ -2,12 +2,15 @@
 
 import json
 
+import msgspec
+import pytest
 from typer.testing import CliRunner
 
 from dart_streams.bench import curation_ablation, curation_reducers
 from dart_streams.bench.curation_ablation import Learner, LearningCircle
 from dart_streams.cli import bench
 from dart_streams.config import parse
+from dart_streams.errors import ConfigError
 from topics.curated import CuratedGroup, Member
 from topics.trajectories import Trajectory
 
@@ -57,11 +60,41 @@ def trajectory():
     )
 
 
-def test_every_variant_of_the_ablation_switches_on_just_its_rules():
-    assert curation_ablation.VARIANTS["base"] == ()
-    assert set(curation_ablation.VARIANTS["all"]) == set(curation_ablation.OFF)
-    for off in curation_ablation.OFF:
-        assert parse({"curation": {off: curation_ablation.OFF[off]}}) != parse({})
+def test_every_shipped_variant_of_the_ablation_switches_on_just_its_rule():
+    found = curation_ablation.variants(curation_ablation.CONFIGS)
+    assert list(found) == ["base", "+N", "+choice", "+entropy", "+length", "+pool", "all"]
+    base, everything = (tables(found[name].curation) for name in ("base", "all"))
+    assert everything == tables(parse({}).curation)
+    rules = {"+N": "budget", "+choice": "dispatch", "+entropy": "entropy", "+length": "length", "+pool": "pool"}
+    assert {name for name in base if base[name] != everything[name]} == set(rules.values())
+    for variant, rule in rules.items():
+        assert tables(found[variant].curation) == base | {rule: everything[rule]}
+
+
+def tables(curation):
+    return msgspec.to_builtins(curation)
+
+
+def test_the_ablation_runs_each_configuration_of_a_folder_on_the_same_seeds(tmp_path, monkeypatch):
+    monkeypatch.setattr(curation_ablation, "TARGET", 0.35)
+    for name in ("base", "all"):
+        (tmp_path / f"{name}.toml").write_text((curation_ablation.CONFIGS / f"{name}.toml").read_text())
+    plot = tmp_path / "curves.svg"
+    command = ["curation", "--seeds", "2", "--configs", str(tmp_path), "--plot", str(plot)]
+    result = CliRunner().invoke(bench.app, command)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert list(found["steps_to_target"]) == ["base", "all"]
+    assert found["steps_to_target"]["base"]["of_base"] == 1.0
+    assert found["steps_to_target"]["all"]["median"] < found["steps_to_target"]["base"]["median"]
+    assert plot.read_text().count("<svg") == 1
+    again = curation_ablation.compare(2, None, tmp_path)
+    assert again == found
+
+
+def test_a_folder_without_a_base_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"no base\.toml"):
+        curation_ablation.variants(tmp_path)
 
 
 def test_the_learner_gets_better():
