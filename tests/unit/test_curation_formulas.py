@@ -1,5 +1,7 @@
 """The paper's formulas with its literal values."""
 
+from statistics import mean, pstdev
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,16 @@ def test_advantages_are_over_all_steps_of_the_group():
     advantages = step_level(rewards, steps)
     assert advantages[:2] == pytest.approx([3.0] * 2, abs=0.01)
     assert advantages[2:] == pytest.approx([-0.3333] * 6, abs=0.001)
+
+
+def test_advantages_are_not_over_trajectories():
+    """Those of the same group would be +1.732 and -0.577."""
+    rewards, steps = [1.0] * 2 + [0.0] * 6, [10] * 2 + [30] * 6
+    of_trajectories = [(reward - mean(rewards)) / pstdev(rewards) for reward in rewards]
+    assert (of_trajectories[0], of_trajectories[7]) == (pytest.approx(1.732, abs=1e-3), pytest.approx(-0.577, abs=1e-3))
+    advantages = step_level(rewards, steps)
+    assert advantages[0] > of_trajectories[0] + 1
+    assert advantages[7] > of_trajectories[7] + 0.2
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 50)), min_size=2, max_size=16))

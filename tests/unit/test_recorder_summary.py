@@ -55,6 +55,12 @@ def observation(step: int, taken: Taken | None = None, end: End | None = None) -
     )
 
 
+def test_a_steps_entropy_is_the_mean_over_generated_tokens_without_padding():
+    """Of tokens with 1 and 0 nats it is 0.5; six padding tokens would make it 0.125, so a step never has any."""
+    trajectory = summarise([observation(0), observation(1, answer(entropies=(1.0, 0.0)), SUCCESS)])
+    assert trajectory.step_entropies == [0.5]
+
+
 def test_a_trajectory_tells_what_its_observations_told():
     trajectory = summarise(
         [

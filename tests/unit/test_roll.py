@@ -122,3 +122,21 @@ def test_whatever_happened_before_all_live_workers_reach_the_newest_version_once
         for name in list(fleet.switching):
             fleet.end(name, loads=True)
     assert {fleet.own[name].version for name in fleet.names} == {3}
+
+
+@given(st.data())
+def test_of_four_workers_that_roll_two_at_a_time_two_always_serve(data):
+    fleet = Fleet(4, 2)
+    for newest in range(1, 4):
+        fleet.newest = newest
+        fleet.target = dict.fromkeys(fleet.names, newest)
+        while set(fleet.own[name].version for name in fleet.names) != {newest}:
+            waiting = [name for name in fleet.names if fleet.may(name)]
+            name = data.draw(st.sampled_from([*waiting, *fleet.switching]))
+            if name in fleet.switching:
+                fleet.end(name, loads=True)
+            else:
+                fleet.begin(name)
+            assert len(fleet.names) - len(fleet.switching) >= 2
+            for other in fleet.names:
+                fleet.see(other, len(fleet.log))
