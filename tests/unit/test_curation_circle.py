@@ -208,6 +208,47 @@ def test_decisions_published_twice_are_applied_once(shape, name):
     assert [one.event for one in straight] == [one.event for one in repeats]
 
 
+class Noted(Circle):
+    """A circle that notes in which order dispatch reads its three topics."""
+
+    def __init__(self, *args):
+        self.noted = []
+        super().__init__(*args)
+
+    def deliver(self, agent, topic, offset):
+        if agent.name == "dispatch":
+            self.noted.append((topic, self.logs[topic][offset]))
+        return super().deliver(agent, topic, offset)
+
+
+def numbered(inputs):
+    """Return written records as records with the offsets that they have if each topic has them in this order."""
+    offsets = defaultdict(int)
+    records = []
+    for topic, written in inputs:
+        records.append(Record(topic, 0, offsets[topic], written.event, written.id))
+        offsets[topic] += 1
+    return records
+
+
+@settings(max_examples=12, deadline=None)
+@given(SHAPES)
+def test_dispatch_decides_the_same_whatever_of_its_three_topics_is_published_twice(shape):
+    circle = circle_of(shape, kind=Noted)
+    for _ in range(200):
+        turn(circle)
+    circle.settle()
+    agent, twice = circle.agents["dispatch"], []
+    for topic, written in circle.noted:
+        twice.append((topic, written))
+        if circle.random.random() < 0.4:
+            earlier = [one for name, one in twice if name == topic][-1 if topic == "weights" else -8 :]
+            twice += [(topic, one) for one in earlier]
+    straight, repeats = (decided(agent, numbered(inputs))[0] for inputs in (circle.noted, twice))
+    assert straight == repeats
+    assert [(one.id, one.event) for one in straight] == [(w.id, w.event) for w in circle.logs["rollout-orders"]]
+
+
 @settings(max_examples=12, deadline=None)
 @given(SHAPES)
 def test_trajectories_published_twice_or_finished_twice_are_counted_once(shape):
