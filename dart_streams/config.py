@@ -237,8 +237,25 @@ class Curation(Section):
     dispatch: Dispatch = Dispatch()
 
 
+class Pulse(Section):
+    """ComputerRL's Entropulse: supervised phases between steps of reinforcement learning, to raise the entropy again.
+
+    After ``every`` steps (0: never) the policy imitates its own successes, of which the trainer remembers the last
+    ``kept`` a task: ``updates`` updates of ``trajectories`` each, which make one weight version.
+    """
+
+    every: int = 0
+    updates: int = 4
+    trajectories: int = 32
+    kept: int = 4
+
+
 class Trainer(Section):
     """The training process: a step takes ``groups_per_step`` curated groups and ends with a weight version.
+
+    With ``tokens_per_step`` it takes groups until they have so many answer tokens, and leaves out the surplus (C3PO).
+    ``groups_per_step`` then says how many that usually are: dispatch admits groups by it, and a step never waits for
+    more than dispatch admits.
 
     A step passes over its groups ``epochs`` times, with ``minibatches`` updates (PPO's) each time.
     ``weights_uri`` is where versions are published (any fsspec URL; empty means the run's folder). A checkpoint every
@@ -250,6 +267,7 @@ class Trainer(Section):
 
     processes: int = 1
     groups_per_step: int = 8
+    tokens_per_step: int = 0
     minibatches: int = 1
     epochs: int = 1
     learning_rate: float = 1.5e-4
@@ -269,6 +287,7 @@ class Trainer(Section):
     mismatch_alarm: float = 0.05
     weights_uri: str = ""
     max_train_steps: int | None = None
+    pulse: Pulse = Pulse()
 
 
 class Evaluation(Section):

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 import structlog
@@ -14,6 +15,7 @@ from trainer.position import Position
 from trainer.prefetch import Prefetcher, ReadyGroup
 from trainer.ranks import Ranks
 from trainer.staleness import staleness
+from trainer.token_budget import TokenBudget, fitted, tokens_of
 
 BREATH_S = 2.0
 """How long one look for data lasts at most: so often rank 0 speaks to the others, and looks for signals."""
@@ -37,12 +39,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of one optimiser step, as this rank reads them; empty while there are not enough."""
+    """The groups of one optimiser step, as this rank reads them; empty while there are not enough.
+
+    ``tokens_left_out`` counts, over all ranks, what was beyond the step's budget. A ``supervised`` batch is to imitate.
+    """
 
     groups: list[ReadyGroup]
     position: Position
     stale: int
     waited_ms: float
+    tokens_left_out: int = 0
+    supervised: bool = False
 
 
 class Composer:
@@ -116,14 +123,33 @@ class Composer:
 
 
 class Intake:
-    """Where the training loop gets its batches from, on every rank."""
+    """Where the training loop gets its batches from, on every rank.
 
-    def __init__(self, ranks: Ranks, prefetcher: Prefetcher, composer: Composer | None, stop: threading.Event) -> None:
+    With a ``budget`` the composer gives one group at a time, and this gathers them until their tokens are enough.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        prefetcher: Prefetcher,
+        composer: Composer | None,
+        stop: threading.Event,
+        budget: TokenBudget | None = None,
+    ) -> None:
         self.ranks = ranks
         self.prefetcher = prefetcher
         self.composer = composer
         self.stop = stop
+        self.budget = budget
+        self._gathered: list[ReadyGroup] = []
+        self._tokens = 0.0
+        self._stale = 0
         self._waited_ms = 0.0
+
+    @property
+    def held(self) -> int:
+        """How many groups were taken from the log and wait here for others, to be trained with them."""
+        return len(self._gathered) + (len(self.composer.chosen) if self.composer else 0)
 
     def next(self, version: int) -> Batch | None:
         """Return the next batch for ``version``, an empty one if it is not complete soon, None when it is time to stop.
@@ -131,17 +157,49 @@ class Intake:
         Collective. What the store cannot give for ``store.wait_s`` ends the process from here.
         """
         started = time.monotonic()
-        mine = self.composer.compose(version, BREATH_S, self.stop) if self.composer else None
-        plan: Plan = self.ranks.from_first(mine)
-        if plan.stop:
-            return None
+        while True:
+            mine = self.composer.compose(version, BREATH_S, self.stop) if self.composer else None
+            plan: Plan = self.ranks.from_first(mine)
+            if plan.stop:
+                return None
+            self._gather(plan)
+            full = bool(plan.groups) and self._is_full()
+            if full or not plan.groups:
+                break
+        self._waited_ms += (time.monotonic() - started) * 1000
+        if not full:
+            return Batch(groups=[], position=plan.position, stale=0, waited_ms=0.0)
+        return self._batch(plan.position)
+
+    def read(self, groups: Sequence[CuratedGroup], position: Position) -> Batch:
+        """Return groups that the trainer itself has made up, to imitate them."""
+        started = time.monotonic()
+        ready = [self.prefetcher.take(group) for group in groups]
+        waited_ms = (time.monotonic() - started) * 1000
+        return Batch(groups=ready, position=position, stale=0, waited_ms=waited_ms, supervised=True)
+
+    def _gather(self, plan: Plan) -> None:
         for group in plan.ahead:
             self.prefetcher.want(group)
         for group in plan.dropped:
             self.prefetcher.forget(group)
-        groups = [self.prefetcher.take(group) for group in plan.groups]
-        self._waited_ms += (time.monotonic() - started) * 1000
-        if not groups:
-            return Batch(groups=[], position=plan.position, stale=0, waited_ms=0.0)
-        waited_ms, self._waited_ms = self._waited_ms, 0.0
-        return Batch(groups=groups, position=plan.position, stale=plan.stale, waited_ms=waited_ms)
+        taken = [self.prefetcher.take(group) for group in plan.groups]
+        self._gathered += taken
+        self._stale += plan.stale
+        if self.budget and taken:
+            self._tokens += self.ranks.total([tokens_of(taken)])[0]
+
+    def _is_full(self) -> bool:
+        return self.budget is None or self.budget.is_met(self._tokens, len(self._gathered))
+
+    def _batch(self, position: Position) -> Batch:
+        """Return what was gathered as a batch, cut to the budget, and begin anew."""
+        groups, left_out = self._gathered, 0
+        if self.budget and self._tokens > self.budget.tokens:
+            groups = fitted(groups, int(tokens_of(groups) * self.budget.tokens / self._tokens))
+            left_out = int(self._tokens - self.ranks.total([tokens_of(groups)])[0])
+        batch = Batch(
+            groups=groups, position=position, stale=self._stale, waited_ms=self._waited_ms, tokens_left_out=left_out
+        )
+        self._gathered, self._tokens, self._stale, self._waited_ms = [], 0.0, 0, 0.0
+        return batch

@@ -1,5 +1,6 @@
 """The model, its optimiser and what turns groups into one update: the part of the trainer that runs on every rank."""
 
+import copy
 import functools
 import itertools
 import math
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import structlog
 import torch
 from torch import Tensor
@@ -38,6 +40,21 @@ class Update(NamedTuple):
 
     sums: step.Sums
     grad_norm: float
+
+
+def together(parts: Sequence[Learned]) -> Learned:
+    """Return what several updates gave, as of one step: figures are means, weighted by tokens; counts are sums."""
+    tokens = sum(part.tokens for part in parts)
+    known = [part for part in parts if part.tokens]
+    names = known[0].figures if known else {}
+    figures = {name: sum(part.figures[name] * part.tokens for part in known) / tokens for name in names}
+    return Learned(
+        updated=any(part.updated for part in parts),
+        figures=figures,
+        tokens=tokens,
+        sequences=sum(part.sequences for part in parts),
+        train_ms=sum(part.train_ms for part in parts),
+    )
 
 
 def never() -> bool:
@@ -93,6 +110,15 @@ class Learner:
         if lost:
             log.error("gradient not finite: left out", updates=lost, of=len(updates), loss=figures["loss"])
         return Learned(lost < len(updates), figures, int(tokens), int(sequences), (time.monotonic() - started) * 1000)
+
+    def imitator(self) -> "Learner":
+        """Return a learner of the same weights and optimiser that imitates: groups of advantage 1, an update each.
+
+        At ratio 1 the gradient of the policy loss of advantage 1 is that of the answers' mean negative log-likelihood.
+        """
+        other = copy.copy(self)
+        other.settings = msgspec.structs.replace(self.settings, minibatches=1, epochs=1, kl_beta=0.0, entropy_beta=0.0)
+        return other
 
     def _updates(
         self, batches: Iterable[MicroBatch], count: int, tokens: float, version: int, stopping: Callable[[], bool]

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
 import structlog
 from opentelemetry import trace
 from torch import Tensor
@@ -12,11 +13,11 @@ from torch import Tensor
 from dart_streams.config import Config
 from dart_streams.store import SyncStore
 from dart_streams.telemetry import names
-from trainer import crash_points
+from trainer import crash_points, pulse
 from trainer.checkpoint import Checkpoints
 from trainer.consumer import CuratedConsumer
 from trainer.intake import Batch, Intake
-from trainer.learner import Learned, Learner
+from trainer.learner import Learned, Learner, never, together
 from trainer.publish import Publisher
 from trainer.ranks import Ranks
 from trainer.reporting import Reporter, figures_of, refused_of
@@ -53,6 +54,7 @@ class Loop:
         self.settings = config.trainer
         self.ranks = ranks
         self.learner = learner
+        self.imitator = learner.imitator()
         self.intake = intake
         self.checkpoints = checkpoints
         self.speaker = speaker
@@ -64,7 +66,7 @@ class Loop:
         """Train from ``state`` on, and end with a checkpoint of the last step."""
         saved_step = state.train_step
         while self.settings.max_train_steps is None or state.train_step < self.settings.max_train_steps:
-            batch = self.intake.next(state.version)
+            batch = self._imitated(state) or self.intake.next(state.version)
             if batch is None:
                 break
             if not batch.groups:
@@ -80,15 +82,41 @@ class Loop:
         if saved_step < state.train_step:
             self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
 
+    def _imitated(self, state: State) -> Batch | None:
+        """Return the batch of a supervised phase, if one is due."""
+        if not pulse.is_due(state.memory, self.settings.pulse):
+            return None
+        groups = pulse.drawn(state.memory.successes, self.settings.pulse, state.train_step)
+        return self.intake.read(groups, state.position)
+
+    def _learn(self, batch: Batch, version: int) -> Learned:
+        """Make a step's updates: all that a phase imitates is one step, and too late to give up after the first."""
+        if not batch.supervised:
+            return self.learner.learn(batch.groups, version, self.stop.is_set)
+        return together(
+            [
+                self.imitator.learn([group], version, never if number else self.stop.is_set)
+                for number, group in enumerate(batch.groups)
+            ]
+        )
+
     def _train(self, state: State, batch: Batch, saved_step: int) -> tuple[State, int]:
         """Make one step of a batch; return the state after it, and the step of the newest checkpoint."""
         crash_points.reach(crash_points.BEFORE_STEP)
-        learned = self.learner.learn(batch.groups, state.version, self.stop.is_set)
+        learned = self._learn(batch, state.version)
         crash_points.reach(crash_points.AFTER_STEP)
         if not learned.updated:
             return self._leave_out(state, batch), saved_step
-        after = state.after(batch.position, self._row(state, batch, learned))
+        after = state.after(batch.position, self._row(state, batch, learned), self._memory(state, batch))
         return after, self._hand_over(after, batch, saved_step)
+
+    def _memory(self, state: State, batch: Batch) -> pulse.Memory:
+        """Return what supervised phases are made of after a batch; nothing is remembered if there are none."""
+        if batch.supervised:
+            return state.memory.after_phase()
+        if not self.settings.pulse.every:
+            return state.memory
+        return state.memory.after_step([ready.group for ready in batch.groups], self.settings.pulse.kept)
 
     def _hand_over(self, state: State, batch: Batch, saved_step: int) -> int:
         """Make a step count, and return the step of the newest checkpoint.
@@ -142,12 +170,13 @@ class Loop:
         if self.speaker:
             self.speaker.reporter.left_out(batch)
             self.speaker.publisher.tell_consumed(batch.position.groups_consumed)
-        return State(version=state.version, train_step=state.train_step, position=batch.position, last=state.last)
+        memory = state.memory.after_phase() if batch.supervised else state.memory
+        return msgspec.structs.replace(state, position=batch.position, memory=memory)
 
     def _tell_consumed(self, batch: Batch) -> None:
         """While waiting: let dispatch know of groups that were dropped, so that they do not count as backlog."""
-        if self.speaker and (composer := self.intake.composer):
-            self.speaker.publisher.tell_consumed(batch.position.groups_consumed - len(composer.chosen))
+        if self.speaker:
+            self.speaker.publisher.tell_consumed(batch.position.groups_consumed - self.intake.held)
 
 
 def write_row(store: SyncStore, train_step: int, row: Trained, metrics: Mapping[str, float]) -> None:

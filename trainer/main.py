@@ -43,6 +43,7 @@ from trainer.publish import Publisher
 from trainer.ranks import joined
 from trainer.reporting import Reporter
 from trainer.state import State
+from trainer.token_budget import TokenBudget
 
 AHEAD = 2
 """Groups are read ahead for so many steps."""
@@ -87,7 +88,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
             composer = compose(config, prefetcher, state, epoch, life)
             speaker = Speaker(composer.consumer, publisher, store, Reporter(config.trainer.mismatch_alarm))
         log.info("training", version=state.version, train_step=state.train_step, epoch=epoch, ranks=ranks.count)
-        intake = Intake(ranks, prefetcher, composer, stop)
+        intake = Intake(ranks, prefetcher, composer, stop, TokenBudget.of(config))
         Loop(config, ranks, learner, intake, checkpoints, speaker, epoch, stop).run(state)
         log.info("training ended", told_to_stop=stop.is_set())
     return 0
@@ -114,7 +115,8 @@ def compose(config: Config, prefetcher: Prefetcher, state: State, epoch: int, li
     )
     life.enter_context(consumer)
     waiting = Waiting(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
-    return Composer(consumer, state.position, size, config.curation.max_staleness, waiting, ahead)
+    at_once = 1 if config.trainer.tokens_per_step else size
+    return Composer(consumer, state.position, at_once, config.curation.max_staleness, waiting, ahead)
 
 
 def model_folder(config: Config) -> Path:

@@ -28,13 +28,15 @@ def figures_of(batch: Batch, learned: Learned, version: int, refused: Mapping[st
         "tokens": learned.tokens,
         "sequences": learned.sequences,
         "groups": len(groups),
-        "reward": sum(rewards) / max(len(rewards), 1),
+        "reward": sum(rewards) / len(rewards) if rewards else math.nan,
         "staleness_mean": sum(ages) / max(len(ages), 1),
         "staleness_max": max(ages, default=0),
         "data_wait_ms": batch.waited_ms,
         "train_ms": learned.train_ms,
         "idle_share": batch.waited_ms / busy_ms if busy_ms else 0.0,
         "stale_groups": batch.stale,
+        "tokens_left_out": batch.tokens_left_out,
+        "supervised": float(batch.supervised),
         **refused,
     }
     return {name: float(value) for name, value in figures.items() if math.isfinite(value)}
@@ -71,7 +73,7 @@ class Reporter:
         self._step_ms.record(figures["train_ms"])
         self._wait_ms.record(figures["data_wait_ms"])
         self._mismatch.record(figures["mismatch"])
-        self._groups.add(len(batch.groups))
+        self._groups.add(0 if batch.supervised else len(batch.groups))
         for ready in batch.groups:
             self._read_ms.record(ready.read_ms)
             for member in ready.group.members:

@@ -3,6 +3,7 @@
 import msgspec
 
 from trainer.position import Position
+from trainer.pulse import Memory
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,13 +21,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """The weights are ``version``, made by ``train_step`` steps over the log up to ``position``.
 
     ``last`` is the newest step, so that a resumed trainer can write its row if the dead one did not come to it.
+    ``memory`` is for supervised phases.
     """
 
     version: int = 0
     train_step: int = 0
     position: Position = Position()
     last: Trained | None = None
+    memory: Memory = Memory()
 
-    def after(self, position: Position, step: Trained) -> "State":
+    def after(self, position: Position, step: Trained, memory: Memory) -> "State":
         """Return the state after one more optimiser step."""
-        return State(version=step.version, train_step=self.train_step + 1, position=position, last=step)
+        return State(version=step.version, train_step=self.train_step + 1, position=position, last=step, memory=memory)

@@ -186,6 +186,52 @@ def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run: Callable[..., R
     assert dict(record.headers)["dlq-offset"] == b"0"
 
 
+def test_supervised_phases_imitate_past_successes_between_steps_also_of_a_killed_trainer(
+    run: Callable[..., Run],
+) -> None:
+    pulse = {"every": 2, "updates": 2, "trajectories": 1}
+    trainer = {"groups_per_step": 1, "max_train_steps": 5, "pulse": pulse}
+    undisturbed, killed = run(trainer=trainer), run(trainer=trainer)
+    for ours in (undisturbed, killed):
+        ours.add([ours.maker.group(index) for index in range(4)])
+    assert undisturbed.train() == 0
+    with training(killed.config, f"{crash_points.AFTER_CHECKPOINT}:3") as trainer_process:
+        assert ended(trainer_process) == -signal.SIGKILL
+    assert killed.train() == 0
+
+    rows = undisturbed.trained()
+    assert [row["metrics"]["supervised"] for row in rows] == [0, 0, 1, 0, 0]
+    assert rows[2]["group_ids"] == ["pulse-000002-0", "pulse-000002-1"]
+    assert sorted(rows[2]["trajectory_ids"]) == ["trajectory-0-1", "trajectory-1-1"], "those that succeeded"
+    assert "reward" not in rows[2]["metrics"]
+    assert rows[2]["metrics"]["mismatch"] == 0, "nothing to correct an engine for"
+    assert [event.groups_consumed for event in undisturbed.versions()] == [0, 1, 2, 2, 3, 4]
+    again = killed.trained()
+    assert [row["group_ids"] for row in again] == [row["group_ids"] for row in rows]
+    losses = [[row["metrics"]["loss"] for row in some] for some in (again, rows)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_step_takes_a_constant_number_of_tokens_from_as_many_groups_as_have_them(
+    run: Callable[..., Run], processes: int
+) -> None:
+    budget, longest = 64, 24
+    ours = run(trainer={"tokens_per_step": budget, "max_train_steps": 3, "processes": processes})
+    ours.add([ours.maker.group(index) for index in range(24)])
+    with training(ours.config) as trainer:
+        until(lambda: len(ours.trained()) == 3, "three steps")
+        if processes == 1:
+            assert ended(trainer) == 0
+    rows = ours.trained()
+    for row in rows:
+        tokens, left_out = row["metrics"]["tokens"], row["metrics"]["tokens_left_out"]
+        assert budget - processes * longest < tokens <= budget <= tokens + left_out
+    taken = [len(row["group_ids"]) for row in rows]
+    assert len(set(taken)) > 1, "groups have different numbers of tokens"
+    assert [event.groups_consumed for event in ours.versions()][-1] == sum(taken)
+
+
 def test_groups_dropped_while_waiting_are_told_to_dispatch(run: Callable[..., Run]) -> None:
     """Otherwise they would count as backlog for ever, and no group would be opened any more."""
     ours = run(trainer={"groups_per_step": 1}, curation={"max_staleness": 0})

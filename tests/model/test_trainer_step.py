@@ -119,6 +119,29 @@ def test_one_step_is_that_of_plain_transformers_and_torch(model: Path, renderer:
         torch.testing.assert_close(stepped[name], expected, rtol=0, atol=config.trainer.learning_rate * 0.05)
 
 
+def test_imitation_is_a_step_on_the_mean_negative_log_likelihood_of_plain_transformers(
+    model: Path, renderer: Renderer, ranks: Ranks
+) -> None:
+    config = parse({"trainer": {"micro_batch": 3, "grad_clip": 0.5, "minibatches": 2, "epochs": 2, "kl_beta": 0.1}})
+    made = ready(Maker(config, renderer).group(1), renderer)
+    alike = [msgspec.structs.replace(item, advantage=1.0, logprobs=None) for item in made.samples]
+    group = msgspec.structs.replace(made, samples=alike)
+    learner = Learner(model, renderer, config.trainer, ranks)
+    learned = learner.imitator().learn([group], 0, lambda: False)
+
+    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
+    tokens = sum(len(item.answer) for item in group.samples)
+    for item in group.samples:
+        (-plain_logp(policy, renderer, item, group.images).sum() / tokens).backward()
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+    optimizer.step()
+    assert learned.figures["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    stepped = learner.weights()
+    for name, expected in policy.state_dict().items():
+        torch.testing.assert_close(stepped[name], expected, rtol=0, atol=config.trainer.learning_rate * 0.05)
+
+
 def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, renderer: Renderer, ranks: Ranks) -> None:
     """PPO: the ratio is to the policy before the first update, and each minibatch has its own mean over tokens."""
     size, rate = 3, 1e-3

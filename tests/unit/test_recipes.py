@@ -11,6 +11,8 @@ from dart_streams.bench.curation_world import Odds
 from dart_streams.config import Config, load
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
+from trainer.pulse import Memory, drawn, is_due
+from trainer.token_budget import TokenBudget
 
 FOLDER = Path(__file__).parents[2] / "deploy/config/recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))
@@ -80,3 +82,36 @@ def test_ui_s1_credits_the_steps_of_a_trajectory_apart():
     members = [member for group in groups(played(load(FOLDER / "ui-s1.toml"))) for member in group.members]
     assert all(len(member.step_advantages) == len(member.selected) for member in members)
     assert any(len(set(member.step_advantages)) > 1 for member in members)
+
+
+def test_entropulse_imitates_successes_of_many_tasks_every_so_many_steps():
+    config = load(FOLDER / "entropulse.toml")
+    settings, memory, phases = config.trainer.pulse, Memory(), []
+    trained = played(config, rounds=3000).trainer.trained
+    for step, start in enumerate(range(0, len(trained), config.trainer.groups_per_step)):
+        if is_due(memory, settings):
+            phases.append((step, drawn(memory.successes, settings, step)))
+            memory = memory.after_phase()
+        memory = memory.after_step(trained[start : start + config.trainer.groups_per_step], settings.kept)
+    assert [step for step, _ in phases] == [settings.every * (n + 1) for n in range(len(phases))] != []
+    successes = {member.trajectory_id for group in trained for member in group.members if member.reward == 1.0}
+    for _, updates in phases:
+        chosen = [member for update in updates for member in update.members]
+        assert {member.trajectory_id for member in chosen} <= successes
+        assert len(chosen) > settings.trajectories
+
+
+def test_ring_lite_takes_more_groups_where_trajectories_are_short():
+    config = load(FOLDER / "ring-lite.toml")
+    budget = TokenBudget.of(config)
+    assert budget is not None
+    assert budget.tokens == 1000
+    tokens, gathered, batches = 0, 0, []
+    for group in groups(played(config, rounds=3000)):
+        tokens += 8 * sum(len(member.selected) for member in group.members)
+        gathered += 1
+        if budget.is_met(tokens, gathered):
+            batches.append((tokens, gathered))
+            tokens, gathered = 0, 0
+    assert all(tokens >= budget.tokens for tokens, _ in batches)
+    assert len({gathered for _, gathered in batches}) > 1
