@@ -1,8 +1,9 @@
 """How fast the four agents are over Kafka: ``dart-streams bench agents``.
 
 Writes finished rollouts to a fresh set of topics, starts a curator process, and prints JSON: trajectories a second
-through all four agents until nothing is left to read, by the clock and by the curator's CPU time, and how long it takes
-from a lone trajectory until dispatch has acted on it.
+through all four agents until nothing is left to read, by the clock and by the curator's CPU time; the lag that is left
+when its last offsets are committed, and how long that took; and how long it takes from a lone trajectory until dispatch
+has acted on it.
 """
 
 import asyncio
@@ -23,7 +24,8 @@ from dart_streams.bench.curation_world import CountingTrainer, Odds, task_set
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import encode
-from dart_streams.config import Config, parse
+from dart_streams.config import Bus, Config, parse
+from dart_streams.run.lag import lag_reader
 from topics import curation_log, rollout_budgets, trajectories, weights
 from topics.trajectories import Trajectory
 
@@ -31,6 +33,10 @@ TASKS = 1_000
 SLOTS = 64
 BOUND_S = 600.0
 AGENTS = ("difficulty", "budget", "groups", "dispatch")
+CURATOR = "curator"
+"""The curator's consumer group."""
+LAG_BOUND_S = 30.0
+LAG_LOOK_S = 0.2
 LONE = 50
 """How many lone trajectories are timed."""
 
@@ -107,6 +113,18 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
+async def lag_left(bus: Bus) -> tuple[int, float]:
+    """Wait for the curator's lag to go; return what is left of it (records), and how long that took (seconds)."""
+    started = time.perf_counter()
+    async with lag_reader(bus) as lags:
+        while True:
+            places = [lag for lag in await lags.read() if lag.group == CURATOR]
+            left, waited_s = sum(lag.records for lag in places), time.perf_counter() - started
+            if (places and not left) or waited_s > LAG_BOUND_S:
+                return left, waited_s
+            await asyncio.sleep(LAG_LOOK_S)
+
+
 async def lone(publisher: Publisher, log: AIOKafkaConsumer, events: list[Trajectory], count: int) -> list[float]:
     """Return how long each trajectory, alone, took until dispatch had settled what came of it (milliseconds)."""
     took = []
@@ -136,6 +154,7 @@ async def measure(folder: Path, servers: str, count: int) -> dict[str, Any]:
         try:
             async with asyncio.timeout(BOUND_S):
                 wall_s, spent_s, seen = await flood(log, count, psutil.Process(curator.pid))
+                left, waited_s = await lag_left(config.bus)
                 took = await lone(publisher, log, events[count:], count)
         finally:
             await log.stop()
@@ -148,6 +167,7 @@ async def measure(folder: Path, servers: str, count: int) -> dict[str, Any]:
         "per_s": round(count / wall_s),
         "cpu_s": round(spent_s, 2),
         "per_cpu_s": round(count / spent_s),
+        "lag": {"left": left, "after_s": round(waited_s, 1)},
         "lone_ms": {"p50": round(took[len(took) // 2], 1), "max": round(took[-1], 1)},
     }
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,24 +10,35 @@ import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.producer.message_accumulator import BatchBuilder
 
-from dart_streams.bus.codec import Header, decode, encode
+from dart_streams.bus.codec import Encoded, Header, decode, encode
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic
 
+PARTITION_OF = DefaultPartitioner()
 SESSION_MS = 10_000
 """A member of a group that is silent for so long is taken for dead, and its partitions go to the others."""
 
 
 class Publisher:
-    """An idempotent producer of events: acknowledged by all replicas, in order per key."""
+    """An idempotent producer of events: acknowledged by all replicas, in order per key.
 
-    def __init__(self, bus: Bus, client_id: str) -> None:
+    ``batch_bytes`` bounds what one request brings of a partition; a larger record goes alone.
+    """
+
+    def __init__(self, bus: Bus, client_id: str, batch_bytes: int = 16 * 1024) -> None:
         self.bus = bus
         self.producer = AIOKafkaProducer(
-            bootstrap_servers=bus.servers, client_id=client_id, acks="all", enable_idempotence=True, linger_ms=0
+            bootstrap_servers=bus.servers,
+            client_id=client_id,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=0,
+            max_batch_size=batch_bytes,
         )
 
     async def __aenter__(self) -> Self:
@@ -67,10 +78,48 @@ class Publisher:
                 self.bus.prefix + name, value, key=key, headers=list(headers), partition=partition
             )
         except (KafkaTimeoutError, KafkaConnectionError) as error:
-            raise ServiceUnavailable(
-                f"the broker at {self.bus.servers} took no record for {self.bus.prefix}{name} ({error}): "
-                "see `dart-streams doctor`"
-            ) from None
+            raise self._refused(name, error) from None
+
+    async def send_all(self, name: str, records: Iterable[Encoded]) -> None:
+        """Send records to the topic called ``name``, in order for each key; return when the broker has them all.
+
+        They are packed into whole batches here, which costs a fraction of sending each by itself.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If the broker did not take them within the client's time-out (40 s).
+        """
+        topic = self.bus.prefix + name
+        partitions = sorted(await self.producer.partitions_for(topic))
+        try:
+            sent = [
+                await self.producer.send_batch(batch, topic, partition=partition)
+                for partition, batch in self._packed(records, partitions)
+            ]
+            await asyncio.gather(*sent)
+        except (KafkaTimeoutError, KafkaConnectionError) as error:
+            raise self._refused(name, error) from None
+
+    def _packed(self, records: Iterable[Encoded], partitions: Sequence[int]) -> list[tuple[int, BatchBuilder]]:
+        """Return records as batches with their partitions, those of a partition in order."""
+        full: list[tuple[int, BatchBuilder]] = []
+        filling: dict[int, BatchBuilder] = {}
+        for key, value, headers in records:
+            partition = PARTITION_OF(key, partitions, partitions) if len(partitions) > 1 else partitions[0]
+            batch = filling.get(partition)
+            if batch is None or batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
+                if batch is not None:
+                    full.append((partition, batch))
+                batch = filling[partition] = self.producer.create_batch()
+                batch.append(timestamp=None, key=key, value=value, headers=headers)
+        return [*full, *filling.items()]
+
+    def _refused(self, name: str, error: KafkaError) -> ServiceUnavailable:
+        return ServiceUnavailable(
+            f"the broker at {self.bus.servers} took no record for {self.bus.prefix}{name} ({error}): "
+            "see `dart-streams doctor`"
+        )
 
     async def partitions_of(self, topic: Topic) -> int:
         """Return how many partitions ``topic`` has.

@@ -2,15 +2,19 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,7 +40,7 @@ from workers.curator.changelogs import SOURCES, changelog_topics
 from workers.curator.main import live
 
 BOUND_S = 90.0
-KILLS = int(os.environ.get("DART_CURATOR_KILLS", "3"))
+KILLS = 20 if "DART_SLOW_TESTS" in os.environ else 3
 BETWEEN = 80
 """Rollouts between two kills."""
 CHANGELOGS = tuple(f"curator-{name}-changelog" for name, source in SOURCES.items() if source)
@@ -256,6 +260,29 @@ async def test_a_curator_killed_again_and_again_decides_as_a_replay_of_its_input
     assert set(decided) >= set(world.orders)
 
 
+async def test_a_curator_whose_local_store_is_wiped_comes_back_with_its_whole_state(configure, tmp_path):
+    config = configure()
+    async with Publisher(config.bus, "world") as publisher:
+        world = World(config, publisher)
+        with curating(tmp_path) as curator:
+            playing = asyncio.create_task(world.play(lambda: world.played >= 2 * BETWEEN, 2 * BOUND_S))
+            await world.until_played(BETWEEN, playing)
+            curator.kill()
+            shutil.rmtree(config.run.folder / "faust")
+            curator.start()
+            await playing
+            assert curator.stop() == 0
+            told = [
+                json.loads(line) for line in curator.log.read_text()[curator.told :].splitlines() if line[:1] == "{"
+            ]
+    restored = {line["agent"]: line["batches"] for line in told if line["event"] == "state restored"}
+    assert restored.keys() == set(SOURCES)
+    assert min(restored.values()) > 0
+    decided, again = await replayed(config, tmp_path / "tasks.toml")
+    assert decided == again
+    assert set(decided) >= set(world.orders)
+
+
 @contextlib.asynccontextmanager
 async def living(config: Config) -> AsyncIterator[None]:
     """A curator in this process; its failure fails the test, and it must drain at the end."""
@@ -340,6 +367,31 @@ async def test_the_trace_of_a_rollout_goes_on_through_all_four_agents(configure)
         for topic in (task_difficulty, rollout_budgets, curated, curation_log, rollout_orders):
             found = await first(config, topic.TOPIC, lambda record: header(record.headers, "traceparent") is not None)
             assert header(found.headers, "traceparent") == trace[0][1]
+
+
+async def test_the_tasks_command_tells_every_group_of_every_task_and_why(configure, tmp_path):
+    config = configure()
+    async with Publisher(config.bus, "world") as publisher, living(config):
+        world = World(config, publisher)
+        await world.play(lambda: world.played >= 200)
+    found = await everything(config, rollout_orders.TOPIC)
+    orders = [event_of(rollout_orders.TOPIC, record) for record in found[rollout_orders.TOPIC.name]]
+    rows = await told(tmp_path)
+    opened = {(order.task_id, order.group_id) for order in orders}
+    assert {row["task"]: row["groups"] for row in rows if row["groups"]} == Counter(task for task, _ in opened)
+    busiest = max(rows, key=lambda row: row["groups"])
+    groups = await told(tmp_path, busiest["task"])
+    assert {(busiest["task"], group["group_id"]) for group in groups} <= opened
+    assert len(groups) == busiest["groups"] > 1
+    assert groups[0]["why"] == "because nothing was known yet"
+    assert re.search(r"because [\d.]+ of the last \d+ succeeded; at most \d+ steps?, ", groups[-1]["why"])
+
+
+async def told(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Return what ``dart-streams tasks`` prints as JSON."""
+    command = [PROGRAM, "tasks", *arguments, "--config", folder / "config.toml", "--json"]
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=BOUND_S, check=True)
+    return json.loads(ended.stdout)
 
 
 async def test_a_stopped_curator_goes_on_where_it_was(configure):

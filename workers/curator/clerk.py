@@ -33,20 +33,20 @@ from opentelemetry import metrics
 import topics
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher
-from dart_streams.bus.codec import Header, Undecodable, encode
+from dart_streams.bus.codec import Encoded, Undecodable, encode
 from dart_streams.curation.decisions import Agent, Record, Step
 from dart_streams.curation.journal import Input, record_of
 from dart_streams.telemetry import names
 from dart_streams.telemetry.waits import Waiting
-from topics import Topic, curation_log
+from topics import curation_log
 from workers.curator.changelogs import MOST_BYTES
 from workers.curator.ledger import Ledger
 
 MOST = 256
 """Records of one batch; as many may wait for the next."""
-CROWD = 8
-LINGER_S = 0.02
-"""After a batch of ``CROWD`` records the next may gather so long: in a flood, larger batches cost less a record."""
+LINGER_MS_A_RECORD = 1.0
+MOST_LINGER_MS = 100.0
+"""After a batch the next may gather so long: in a flood, larger batches cost less a record."""
 LOOK_S = 1.0
 TRACE = frozenset({"traceparent", "tracestate"})
 """The headers of the W3C trace context: a decision carries on the trace of the record that caused it."""
@@ -81,8 +81,8 @@ class Clerk:
         """Settle what was gathered, batch by batch, until ``stop`` is set; then leave snapshots."""
         batch: list[Any] = []
         while not stop.is_set():
-            if len(batch) >= CROWD:
-                await asyncio.sleep(LINGER_S)
+            if len(batch) > 1:
+                await asyncio.sleep(min(MOST_LINGER_MS, len(batch) * LINGER_MS_A_RECORD) / 1000)
             batch = [event for event in await self._next_batch() if self._is_ours(event)]
             for partition in dict.fromkeys(self._partition(event) for event in batch):
                 events = [event for event in batch if self._partition(event) == partition]
@@ -167,18 +167,19 @@ class Clerk:
 
     async def _publish(self, steps: Sequence[tuple[Input, Step]]) -> None:
         """Publish decisions and what is logged of their inputs; return when the broker has them all."""
-        sent = []
+        outbox: dict[str, list[Encoded]] = {}
         for read, step in steps:
             trace = [(name, value) for name, value in read.headers if name in TRACE]
             for decision in step.decisions:
-                sent.append(await self._send(decision.topic, decision.event, decision.id, trace))
+                record = encode(decision.topic, decision.event, trace, decision.id)
+                outbox.setdefault(decision.topic.name, []).append(record)
             if step.applied is not None:
                 name = f"{self.agent.name}/{read.topic}/{read.partition}/{read.offset}"
-                sent.append(await self._send(curation_log.TOPIC, step.applied, name, trace))
+                record = encode(curation_log.TOPIC, step.applied, trace, name)
+                outbox.setdefault(curation_log.TOPIC.name, []).append(record)
             if step.refused:
                 await self._put_aside(read, step.refused)
-        for delivery in sent:
-            await delivery
+        await asyncio.gather(*(self.publisher.send_all(name, records) for name, records in outbox.items()))
 
     def _count(self, steps: Sequence[tuple[Input, Step]], fates: Mapping[str, int]) -> None:
         """Count inputs, decisions, and what became of groups."""
@@ -189,13 +190,6 @@ class Clerk:
             self.decisions.add(made, {"agent": self.agent.name, "kind": self.agent.outputs[0].name})
         for fate, number in fates.items():
             self.fates.add(number, {"fate": fate})
-
-    async def _send(self, topic: Topic, event: Any, record_id: str, trace: Sequence[Header]) -> Any:
-        """Hand a record to the producer and return the future of its delivery."""
-        record = encode(topic, event, trace, record_id)
-        return await self.publisher.producer.send(
-            self.prefix + topic.name, record.value, key=record.key, headers=record.headers
-        )
 
 
 def size_of(event: Any) -> int:

@@ -35,6 +35,9 @@ from workers.curator import application
 from workers.curator.changelogs import SOURCES
 from workers.curator.clerk import Clerk
 
+BATCH_BYTES = 512 * 1024
+"""What one request brings of a partition: less than the topics' largest record."""
+
 log = structlog.get_logger()
 
 
@@ -73,7 +76,7 @@ async def live(config: Config, worker_id: str, stop: asyncio.Event) -> int:
     tasks = task_sets.load(Path(config.tasks.file))
     if not tasks.train:
         raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
-    async with Publisher(config.bus, worker_id) as publisher:
+    async with Publisher(config.bus, worker_id, BATCH_BYTES) as publisher:
         app = application.create(config, worker_id)
         clerks = []
         for agent in agents(config, tasks):
