@@ -247,7 +247,7 @@ def trainer(materials: Materials) -> dict[str, Any]:
         "train_ms": rounded(quantile(column(inside, "train_ms"), 0.5), 1),
         "publish_ms": rounded(quantile(column(inside, "publish_ms"), 0.5), 1),
         "mismatch": spread(column([row for row in inside if row.get("same_version_tokens")], GAP)),
-        "drift": spread(column(inside, "mismatch")),
+        "drift": spread(column([row for row in inside if not row.get("supervised")], "mismatch")),
         "stale_groups": int(sum(column(inside, "stale_groups"))),
     }
 
