@@ -260,7 +260,9 @@ async def test_a_curator_killed_again_and_again_decides_as_a_replay_of_its_input
     assert set(decided) >= set(world.orders)
 
 
-async def test_a_curator_whose_local_store_is_wiped_comes_back_with_its_whole_state(configure, tmp_path):
+@pytest.mark.parametrize("changelogs", ["kept", "wiped"])
+async def test_a_curator_whose_tables_are_wiped_comes_back_with_its_whole_state(configure, tmp_path, changelogs):
+    """The local store comes back from the changelogs, and without those from the topics themselves."""
     config = configure()
     async with Publisher(config.bus, "world") as publisher:
         world = World(config, publisher)
@@ -269,6 +271,8 @@ async def test_a_curator_whose_local_store_is_wiped_comes_back_with_its_whole_st
             await world.until_played(BETWEEN, playing)
             curator.kill()
             shutil.rmtree(config.run.folder / "faust")
+            if changelogs == "wiped":
+                wipe(config, [spec.name for spec in changelog_topics(config)])
             curator.start()
             await playing
             assert curator.stop() == 0
@@ -277,7 +281,9 @@ async def test_a_curator_whose_local_store_is_wiped_comes_back_with_its_whole_st
             ]
     restored = {line["agent"]: line["batches"] for line in told if line["event"] == "state restored"}
     assert restored.keys() == set(SOURCES)
-    assert min(restored.values()) > 0
+    assert (min(restored.values()) > 0) == (changelogs == "kept")
+    recalled = {line["agent"]: line["differs_from"] for line in told if "told by the topics" in line["event"]}
+    assert recalled == (dict.fromkeys(SOURCES) if changelogs == "wiped" else {})
     decided, again = await replayed(config, tmp_path / "tasks.toml")
     assert decided == again
     assert set(decided) >= set(world.orders)
@@ -445,6 +451,13 @@ async def test_two_curators_share_the_partitions_and_one_goes_on_alone(configure
     decided, again = await replayed(config, tmp_path / "tasks.toml")
     assert decided == again
     assert set(decided) >= set(world.orders)
+
+
+def wipe(config: Config, names: list[str]) -> None:
+    """Delete changelogs and make them anew, empty."""
+    with admin.connect(config.bus) as client:
+        client.delete_topics(names)
+    admin.apply_all(config.bus, changelog_topics(config))
 
 
 def grow(config: Config, partitions: int, *names: str) -> None:

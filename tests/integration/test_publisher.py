@@ -7,13 +7,12 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError
 
-from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.bus.codec import Encoded
-from topics import trajectories
+from topics import observations
 
-NAME = trajectories.TOPIC.name
-PARTITIONS = 3
+NAME = observations.TOPIC.name
+PARTITIONS = observations.TOPIC.partitions
 
 
 def records(number: int) -> list[Encoded]:
@@ -42,10 +41,7 @@ async def read(bus, number: int) -> dict[int, list[Encoded]]:
 
 @pytest.fixture
 def bus(services):
-    config = services.config()
-    with admin.connect(config.bus) as client:
-        client.create_partitions({config.bus.prefix + NAME: PARTITIONS})
-    return config.bus
+    return services.config().bus
 
 
 async def test_many_records_sent_at_once_lie_in_the_same_partitions_and_order_as_single_ones(bus):
@@ -76,7 +72,7 @@ async def test_nothing_is_sent_of_no_records(bus):
 
 
 async def test_records_that_the_broker_refuses_are_an_error(bus):
-    too_large = Encoded(b"key", b"x" * (2 * trajectories.TOPIC.max_message_bytes), [])
+    too_large = Encoded(b"key", b"x" * (2 * observations.TOPIC.max_message_bytes), [])
     async with Publisher(bus, "test") as publisher:
         with pytest.raises(MessageSizeTooLargeError):
             await publisher.send_all(NAME, [too_large])

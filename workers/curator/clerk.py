@@ -41,6 +41,7 @@ from dart_streams.telemetry.waits import Waiting
 from topics import curation_log
 from workers.curator.changelogs import MOST_BYTES
 from workers.curator.ledger import Ledger
+from workers.curator.memory import recalled
 
 MOST = 256
 """Records of one batch; as many may wait for the next."""
@@ -134,10 +135,17 @@ class Clerk:
         return 0 if self.one_state else event.message.partition
 
     async def _ledger(self, partition: int) -> Ledger:
-        """Return a partition's ledger. One just brought back first publishes what may not have been."""
+        """Return a partition's ledger. One just brought back first publishes what may not have been.
+
+        An empty table is that of a new run, or was lost: then the topics tell.
+        """
         ledger = self.ledgers.get(partition)
         if ledger is None:
             ledger = Ledger(self.agent, self.table, partition)
+            if not ledger.sequence:
+                found = await recalled(self.agent, self.publisher, None if self.one_state else partition, MOST)
+                if found is not None:
+                    await ledger.adopt(found)
             await self._publish(ledger.unsent)
             self.ledgers[partition] = ledger
         return ledger

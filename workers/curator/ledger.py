@@ -18,6 +18,7 @@ from dart_streams.curation.journal import (
     snapshot_key,
     snapshot_of,
 )
+from dart_streams.curation.recollection import Recollection
 
 SNAPSHOT_BYTES = 256 * 1024
 SNAPSHOT_ENTRIES = 1024
@@ -68,6 +69,13 @@ class Ledger:
     def is_behind(self) -> bool:
         """Say whether the table has batches of this partition that were not written here."""
         return newest(self.table.data, self.partition) > self.sequence
+
+    async def adopt(self, found: Recollection) -> None:
+        """Begin with a state that the topics have told, as the table had none; return when a snapshot is kept."""
+        log = structlog.get_logger().bind(agent=self.agent.name, partition=self.partition)
+        log.warning("journal lost: the state is told by the topics", differs_from=found.diverged)
+        self.state, self.unsent, self.sequence = found.state, found.last, 1
+        await self._write(snapshot_key(self.partition), encode(snapshot_of(self.sequence, self.state)))
 
     async def maybe_snapshot(self) -> None:
         """Replace a journal that has grown past the size of a snapshot by one, so that restoring stays quick."""
