@@ -49,15 +49,16 @@ def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
     """Capture, with the store at hand if its screenshots are wanted."""
     from dart_streams.replay import capture as capturing
 
+    traces = config.run.folder / capturing.TRACES
     chosen = capturing.chosen(names)
     if not blobs:
-        capturing.capture(config, path, chosen, tell=note)
+        capturing.capture(config, path, chosen, traces=traces, tell=note)
         return
     from dart_streams.store import SyncStore, connect
 
     session = connect(config.store)
     try:
         store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
-        capturing.capture(config, path, chosen, store, tell=note)
+        capturing.capture(config, path, chosen, store, traces, note)
     finally:
         session.cluster.shutdown()

@@ -19,10 +19,12 @@ from dart_streams.replay.bundle import Blob, Kept, Manifest, Section, Writer
 from dart_streams.replay.recorded import CONFIG, TASKS
 from dart_streams.run.folder import without_nulls
 from dart_streams.store import MissingBlob, SyncStore
+from dart_streams.tracing.timeline import lines_in
 from topics import ALL, BY_NAME, Topic, curation_log, observations
 from topics.values import BlobRef
 
 POLL_MS = 200
+TRACES = "traces"
 AT_ONCE = 32
 """Screenshots read from the store at a time."""
 ORDER = (curation_log.TOPIC, *(topic for topic in ALL if topic is not curation_log.TOPIC))
@@ -44,9 +46,10 @@ def capture(
     path: Path,
     topics: Sequence[Topic],
     store: SyncStore | None = None,
+    traces: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Section]:
-    """Write what the topics have now, and with a ``store`` the screenshots that observations show.
+    """Write what the topics have now, the spans in ``traces``, and with a ``store`` the screenshots observed.
 
     Raises
     ------
@@ -72,6 +75,8 @@ def capture(
                 topic.name, noting(records, refs) if store and topic is observations.TOPIC else records
             )
             tell(f"{topic.name}: {section.items} records")
+        if traces is not None and traces.is_dir():
+            tell(f"spans: {bundle.section(TRACES, 'lines', lines_in(traces)).items}")
         if store:
             section = bundle.blobs(blobs(store, list(refs.values())))
             tell(f"screenshots: {section.items}")

@@ -49,17 +49,38 @@ class LineMetricExporter(MetricExporter):
         """Do nothing: no file stays open."""
 
 
-class LineSpanExporter(SpanExporter):
-    """Appends one line a span to ``path``."""
+MOST_BYTES = 64 * 1024 * 1024
+MOST_FILES = 16
 
-    def __init__(self, path: Path, process: str) -> None:
+
+class LineSpanExporter(SpanExporter):
+    """Appends one line a span to ``path``; a full file becomes ``<name>.1.jsonl``, and the oldest of these goes."""
+
+    def __init__(self, path: Path, process: str, most_bytes: int = MOST_BYTES) -> None:
         self.path = path
         self.process = process
+        self.most_bytes = most_bytes
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write finished spans."""
         lines = [{"process": self.process, **span_fields(span)} for span in spans]
+        rotate(self.path, self.most_bytes)
         return SpanExportResult.SUCCESS if append(self.path, lines) else SpanExportResult.FAILURE
+
+
+def rotate(path: Path, most_bytes: int) -> None:
+    """Give way to a new file if this one is full; a disk that refuses keeps the old one growing."""
+    try:
+        if not path.exists() or path.stat().st_size < most_bytes:
+            return
+        for number in range(MOST_FILES - 1, 0, -1):
+            older = path.with_name(f"{path.stem}.{number}.jsonl")
+            if older.exists():
+                older.replace(path.with_name(f"{path.stem}.{number + 1}.jsonl"))
+        path.replace(path.with_name(f"{path.stem}.1.jsonl"))
+        path.with_name(f"{path.stem}.{MOST_FILES}.jsonl").unlink(missing_ok=True)
+    except OSError:
+        return
 
 
 def append(path: Path, lines: Sequence[dict[str, Any]]) -> bool:

@@ -17,8 +17,10 @@ from aiokafka import TopicPartition
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.config import Config, load
 from dart_streams.store import SyncStore, connect
-from topics import curated, weights
+from dart_streams.telemetry import names, setup, spans
+from topics import curated, trained, weights
 from topics.curated import CuratedGroup
+from topics.trained import TrainedStep
 from topics.weights import WeightVersion
 
 
@@ -73,13 +75,22 @@ async def live(config: Config) -> None:
                 groups = [g for g in (*groups, group) if fresh(g, version, config.curation.max_staleness)]
             if len(groups) == config.trainer.groups_per_step:
                 version += 1
-                await asyncio.to_thread(store.write_trained, version, row_of(groups, version, consumed))
-                await publisher.publish(weights.TOPIC, version_of(config, version, consumed))
+                row = row_of(groups, version, consumed)
+                links = [spans.group(config.bus.run, group.group_id) for group in groups]
+                ids = spans.train_step(config.bus.run, version)
+                with spans.traced(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
+                    span.note(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
+                    await asyncio.to_thread(store.write_trained, version, row)
+                    await publisher.publish(weights.TOPIC, version_of(config, version, consumed))
+                    await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, **row))
                 groups = []
     await records.stop()
     session.cluster.shutdown()
 
 
 if __name__ == "__main__":
+    deployment = load(Path(sys.argv[1]))
+    setup.start(deployment, "trainer-0")
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(live(load(Path(sys.argv[1]))))
+        asyncio.run(live(deployment))
+    setup.stop()

@@ -36,9 +36,11 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import Header, Undecodable, encode
 from dart_streams.curation.decisions import Agent, Record, Step
 from dart_streams.curation.journal import Input, record_of
-from dart_streams.telemetry import names
+from dart_streams.telemetry import names, spans
+from dart_streams.telemetry.spans import Traced
 from dart_streams.telemetry.waits import Waiting
 from topics import Topic, curation_log
+from topics.curated import CuratedGroup
 from workers.curator.changelogs import MOST_BYTES
 from workers.curator.ledger import Ledger
 
@@ -171,6 +173,8 @@ class Clerk:
         for read, step in steps:
             trace = [(name, value) for name, value in read.headers if name in TRACE]
             for decision in step.decisions:
+                if isinstance(decision.event, CuratedGroup):
+                    trace_group(self.publisher.bus.run, decision.event)
                 sent.append(await self._send(decision.topic, decision.event, decision.id, trace))
             if step.applied is not None:
                 name = f"{self.agent.name}/{read.topic}/{read.partition}/{read.offset}"
@@ -196,6 +200,17 @@ class Clerk:
         return await self.publisher.producer.send(
             self.prefix + topic.name, record.value, key=record.key, headers=record.headers
         )
+
+
+def trace_group(run: str, group: CuratedGroup) -> None:
+    """Leave a span of a curated group that links its trajectories."""
+    Traced(
+        names.SPAN_GROUP,
+        ids=spans.group(run, group.group_id),
+        parent=spans.ROOT,
+        links=[spans.trajectory(member.trajectory_id) for member in group.members],
+        attributes={names.ATTR_GROUP: group.group_id, names.ATTR_TASK: group.task_id},
+    ).end()
 
 
 def size_of(event: Any) -> int:
