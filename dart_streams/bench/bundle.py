@@ -12,9 +12,9 @@ import tomli_w
 
 import topics
 from dart_streams.bench.curation_circle import Circle
-from dart_streams.bench.curation_world import Odds
+from dart_streams.bench.curation_world import Odds, task_set
 from dart_streams.bus.codec import encode
-from dart_streams.config import Config
+from dart_streams.config import Config, parse
 from dart_streams.curation.decisions import Agent, Record, advance
 from dart_streams.replay.bundle import Kept, Manifest, Section, Writer
 from dart_streams.replay.recorded import CONFIG, TASKS
@@ -67,6 +67,17 @@ def write(path: Path, config: Config, tasks: TaskSet, circle: LoggingCircle) -> 
         for topic in logs:
             bundle.records(topic.name, kept(topic, circle.logs[topic.name]))
     return bundle.sections
+
+
+def make(path: Path, trajectories: int, tasks: int, slots: int) -> dict[str, Any]:
+    """Write a bundle of so many rollouts, and return how large it is."""
+    config, set_ = parse({"env": {"slots": slots}}), task_set(tasks)
+    circle = played(config, set_, trajectories, Odds(faults=0.02, partial=0.05, lift=0.0005))
+    sections = write(path, config, set_, circle)
+    return {
+        "records": sum(section.items for section in sections if section.kind == "records"),
+        "mb": round(path.stat().st_size / 1e6, 2),
+    }
 
 
 def kept(topic: topics.Topic, log: list[Any]) -> Iterator[Kept]:

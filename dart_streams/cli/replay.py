@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dart_streams.cli.options import AsJson
-from dart_streams.cli.output import note
+from dart_streams.cli.options import AsJson, ConfigFile, read_config
+from dart_streams.cli.output import note, show
 from dart_streams.errors import UserError
 from dart_streams.replay import rerun, whatif
 from dart_streams.replay.bundle import Bundle
@@ -30,14 +31,30 @@ def replay(
         typer.Option("--set", help="What if KEY were VALUE; may be given several times.", metavar="KEY=VALUE"),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Where to draw the what-if (svg).", show_default=False)] = None,
+    into: Annotated[
+        str, typer.Option(help="Publish the records into topics of this prefix.", metavar="PREFIX", show_default=False)
+    ] = "",
+    speed: Annotated[str, typer.Option(help="With --into: 1x, 10x, … or max.")] = "max",
+    begin: Annotated[
+        str, typer.Option("--from", help="With --into: the first offset, or time (ISO 8601).", show_default=False)
+    ] = "",
+    until: Annotated[
+        str, typer.Option("--until", help="With --into: the offset, or time, to stop before.", show_default=False)
+    ] = "",
+    topics: Annotated[str, typer.Option(help="With --into: topics, with commas. [default: all]")] = "",
+    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Decide again what was recorded, without services, and compare; the first difference is shown, with exit code 1.
 
-    With --set: what each setting alone, and all together, would have changed.
+    With --set: what each setting alone, and all together, would have changed. With --into: the records again, in
+    shadow topics of the configuration's broker.
     """
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     bundle = Bundle(path)
+    if into:
+        show(published(bundle, config, into, speed, begin, until, topics), as_json=as_json)
+        return
     if settings:
         show_what_if(what_if(bundle, settings), plot, as_json=as_json)
         return
@@ -50,6 +67,44 @@ def replay(
         tell(outcome)
     if not outcome.equal:
         raise typer.Exit(1)
+
+
+def published(
+    bundle: Bundle, config: Path | None, into: str, speed: str, begin: str, until: str, topics: str
+) -> list[msgspec.Struct]:
+    """Publish a bundle's records under another prefix."""
+    from dart_streams.replay import republish
+
+    bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
+    (first, first_timed), (end, end_timed) = bound_of(begin), bound_of(until)
+    span = republish.Span(first, end, first_timed, end_timed)
+    names = [name.strip() for name in topics.split(",") if name.strip()]
+    return [*republish.republish(bundle, bus, republish.chosen(bundle, names), span, speed_of(speed))]
+
+
+def speed_of(text: str) -> float | None:
+    """Return how many times as fast as recorded; None for ``max``."""
+    if text == "max":
+        return None
+    try:
+        speed = float(text.removesuffix("x"))
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        raise UserError(f"--speed {text!r}: give max, or a multiple such as 1x or 10x")
+    return speed
+
+
+def bound_of(text: str) -> tuple[int | None, bool]:
+    """Return an offset, or a time in epoch milliseconds and True; None for nothing."""
+    if not text:
+        return None, False
+    if text.isdecimal():
+        return int(text), False
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000), True
+    except ValueError:
+        raise UserError(f"{text!r} is neither an offset nor a time such as 2026-01-31T12:00:00+00:00") from None
 
 
 def tell(outcome: rerun.Outcome) -> None:

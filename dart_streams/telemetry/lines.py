@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from opentelemetry.sdk.metrics import Histogram
 from opentelemetry.sdk.metrics.export import (
     ExponentialHistogramDataPoint,
@@ -17,6 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 MS_NS = 1_000_000
+_span_lines = msgspec.json.Encoder(enc_hook=str)
 
 
 class LineMetricExporter(MetricExporter):
@@ -63,9 +65,9 @@ class LineSpanExporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write finished spans."""
-        lines = [{"process": self.process, **span_fields(span)} for span in spans]
         rotate(self.path, self.most_bytes)
-        return SpanExportResult.SUCCESS if append(self.path, lines) else SpanExportResult.FAILURE
+        text = _span_lines.encode_lines([{"process": self.process, **span_fields(span)} for span in spans])
+        return SpanExportResult.SUCCESS if append_bytes(self.path, text) else SpanExportResult.FAILURE
 
 
 def rotate(path: Path, most_bytes: int) -> None:
@@ -86,10 +88,15 @@ def rotate(path: Path, most_bytes: int) -> None:
 def append(path: Path, lines: Sequence[dict[str, Any]]) -> bool:
     """Append JSON lines to a file and say whether that worked."""
     text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
+    return append_bytes(path, text.encode())
+
+
+def append_bytes(path: Path, data: bytes) -> bool:
+    """Append to a file and say whether that worked."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(text)
+        with path.open("ab") as file:
+            file.write(data)
     except OSError:
         return False
     return True

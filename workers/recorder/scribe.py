@@ -18,13 +18,13 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, event_of
 from dart_streams.bus.codec import Undecodable
 from dart_streams.store import AsyncStore
+from dart_streams.summary import Incomplete, broken, summarise
 from dart_streams.telemetry import names
 from dart_streams.telemetry.propagation import context_of
 from dart_streams.telemetry.spans import attached, traced
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
-from dart_streams.summary import Incomplete, broken, summarise
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
