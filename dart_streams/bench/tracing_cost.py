@@ -181,7 +181,8 @@ async def order_for_ever(publisher: Publisher, played: Played) -> None:
     """Keep orders waiting."""
     ordered = 0
     while True:
-        while ordered < AHEAD + await played.steps() // 4:
+        wanted = AHEAD + await played.steps() // 4
+        while ordered < wanted:
             await publisher.publish(rollout_orders.TOPIC, order(ordered))
             ordered += 1
         await asyncio.sleep(0.05)

@@ -122,6 +122,7 @@ class Tally:
 
 
 def hash_of(values: tuple[Any, ...]) -> int:
-    """Return a number of a row's values; a map's order says nothing."""
+    """Return a number of a row's values; a map's order says nothing, and the database keeps an empty list as null."""
     plain = [dict(sorted(value.items())) if isinstance(value, dict) else value for value in values]
+    plain = [None if value == [] or value == {} else value for value in plain]
     return int.from_bytes(blake2b(_encode(plain), digest_size=BITS // 8).digest())

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from cassandra.cluster import Session
@@ -29,8 +30,8 @@ def stored(session: Session, run: str) -> Iterator[Row]:
 
 def plain(value: Any) -> Any:
     """Return a value as the projection has it: a time as epoch milliseconds, an empty collection not as None."""
-    if hasattr(value, "timestamp"):
-        return round(value.timestamp() * 1000)
+    if isinstance(value, datetime):  # the driver's times are UTC, and do not say so
+        return round(value.replace(tzinfo=UTC).timestamp() * 1000)
     return dict(value) if hasattr(value, "items") else value
 
 

@@ -1,10 +1,13 @@
 """Dead letters are shown with their reasons, and go back to where they came from as they were, once."""
 
+import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 import tomli_w
 from aiokafka import ConsumerRecord
 from typer.testing import CliRunner
@@ -29,12 +32,17 @@ def deployment(services, tmp_path: Path) -> tuple[Config, tuple[str, str]]:
 
 def answer(*arguments: str):
     done = CliRunner().invoke(main.build(arguments), [*arguments, "--json"])
+    structlog.reset_defaults()
     if done.exception:
         raise done.exception
     return json.loads(done.stdout)
 
 
-async def put_aside(config: Config, *values: bytes) -> None:
+def put_aside(config: Config, *values: bytes) -> None:
+    asyncio.run(send_all(config, values))
+
+
+async def send_all(config: Config, values: Sequence[bytes]) -> None:
     name = config.bus.prefix + trajectories.TOPIC.name
     async with Publisher(config.bus, "test") as publisher:
         for number, value in enumerate(values):
@@ -42,9 +50,9 @@ async def put_aside(config: Config, *values: bytes) -> None:
             await dead_letters.send(publisher, trajectories.TOPIC, record, "not a trajectories/1: truncated")
 
 
-async def test_letters_are_listed_shown_and_sent_back_once(deployment):
+def test_letters_are_listed_shown_and_sent_back_once(deployment):
     config, where = deployment
-    await put_aside(config, b"{", b"[]")
+    put_aside(config, b"{", b"[]")
     (row,) = answer("dlq", "list", *where)
     assert (row["topic"], row["letters"], row["reasons"]) == ("trajectories", 2, {"not a trajectories/1": 2})
     shown = answer("dlq", "show", "trajectories.dlq", *where)
@@ -63,10 +71,10 @@ async def test_letters_are_listed_shown_and_sent_back_once(deployment):
     assert back[0].headers == [("x", b"y"), (letters.REDRIVEN, b"0@1")]
 
 
-async def test_what_is_not_there_is_refused_and_nothing_is_sent(deployment):
+def test_what_is_not_there_is_refused_and_nothing_is_sent(deployment):
     config, where = deployment
     assert answer("dlq", "list", *where) == []
-    await put_aside(config, b"{")
+    put_aside(config, b"{")
     for arguments, told in (
         (("show", "trajectory"), "no topic 'trajectory'"),
         (("redrive", "trajectories", "--at", "0@7"), "there are 0@0"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 from typer.testing import CliRunner
 
 from dart_streams.bench import bundle as making
@@ -26,7 +27,10 @@ DIGEST = "ef35ee9afb792cf8c9d74ea514389d75"
 
 
 def command(*arguments: str):
-    return CliRunner().invoke(main.build(arguments), arguments)
+    try:
+        return CliRunner().invoke(main.build(arguments), arguments)
+    finally:
+        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")
