@@ -76,6 +76,12 @@ def span_exporters(config: Config, process: str) -> list[SpanExporter]:
     return exporters
 
 
+def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Add the trace that a log line belongs to; this is a processor of structlog's."""
+    context = trace.get_current_span().get_span_context()
+    return fields | {"trace": f"{context.trace_id:032x}"} if context.trace_flags.sampled else fields
+
+
 def start_logs(process: str, to: TextIO | None = None) -> None:
     """Send logs to stderr (or ``to``): for people on a terminal, JSON lines elsewhere.
 
@@ -89,6 +95,7 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         add_process,
+        add_trace,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dart_streams.telemetry import lines, names, propagation, spans
+from dart_streams.telemetry import lines, names, propagation, setup, spans
 from dart_streams.telemetry.lines import LineSpanExporter
 from dart_streams.telemetry.outbox import Outbox
 from dart_streams.telemetry.sampling import RatioAndFailures
@@ -71,6 +71,17 @@ def test_without_sampling_only_failures_are_written_under_their_own_ids(tracing)
     assert late.attributes == {names.ATTR_REQUEST: "t/0/0", names.ATTR_QUEUE_MS: 3.0, names.ATTR_KEPT: True}
     assert (late.status.is_ok, late.status.description) == (False, "no reply within 5 s")
     assert raised.status.description == "ValueError: bad"
+
+
+def test_a_log_line_names_its_trace_if_that_is_written(tracing):
+    assert setup.add_trace(None, "info", {"event": "e"}) == {"event": "e"}
+    for ratio, expected in (
+        (1.0, {"event": "e", "trace": f"{spans.trajectory('t').trace_id:032x}"}),
+        (0.0, {"event": "e"}),
+    ):
+        tracing(ratio)
+        with traced(names.SPAN_TRAJECTORY, ids=spans.trajectory("t"), parent=spans.ROOT):
+            assert setup.add_trace(None, "info", {"event": "e"}) == expected
 
 
 def test_the_ratio_picks_whole_traces(tracing):

@@ -79,7 +79,8 @@ class Player:
         """
         run = EpisodeRun(self, self.begin(order, min(order.max_steps, task.max_steps)), task, enter)
         try:
-            with run.trail.own.current():
+            bound = structlog.contextvars.bound_contextvars(trajectory=run.episode.trajectory_id)
+            with bound, run.trail.own.current():
                 end = await run.play()
             run.trail.ended(end)
         finally:
