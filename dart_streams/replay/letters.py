@@ -67,7 +67,7 @@ def topic_of(name: str) -> Topic:
 def summary(bus: Bus) -> list[Letters]:
     """Return a row for each topic that has dead letters."""
     found = []
-    for topic in BY_NAME.values():
+    for topic in with_letters(bus):
         letters = list(read(bus, topic))
         if letters:
             reasons = Counter(text(headers(letter), ERROR).partition(":")[0][:80] for letter in letters)
@@ -80,6 +80,24 @@ def summary(bus: Bus) -> list[Letters]:
                 )
             )
     return found
+
+
+def with_letters(bus: Bus) -> list[Topic]:
+    """Return the topics that have dead letters, or had some."""
+    client = sync_clients.consumer(bus, "dead-letters")
+    try:
+        there = client.topics()
+        names = {bus.prefix + topic.name + DEAD_LETTERS: topic for topic in BY_NAME.values()}
+        places = [
+            TopicPartition(name, number)
+            for name in names
+            if name in there
+            for number in client.partitions_for_topic(name)
+        ]
+        ends = client.end_offsets(places) if places else {}
+        return [names[name] for name in dict.fromkeys(place.topic for place, end in ends.items() if end)]
+    finally:
+        client.close()
 
 
 def shown(bus: Bus, topic: Topic, place: str = "") -> list[Letter]:
@@ -177,10 +195,9 @@ def read_topic(bus: Bus, name: str, since_ms: int) -> Iterator[Kept]:
     """Yield what a topic has now, from a time on; nothing of one that is not there."""
     client: KafkaConsumer = sync_clients.consumer(bus, "dead-letters")
     try:
-        numbers = client.partitions_for_topic(name) or set()
-        places = [TopicPartition(name, number) for number in sorted(numbers)]
-        if not places:
+        if name not in client.topics():  # asking for the partitions of one that is not there waits long
             return
+        places = [TopicPartition(name, number) for number in sorted(client.partitions_for_topic(name))]
         client.assign(places)
         ends = {place: end for place, end in client.end_offsets(places).items() if end}
         for place, begin in begins(client, places, since_ms).items():

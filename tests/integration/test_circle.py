@@ -200,7 +200,7 @@ def test_an_optimiser_step_is_walked_down_and_a_screenshot_up(bundle: Path):
 def test_an_unknown_id_is_refused_with_the_nearest_one(bundle: Path):
     refused = command("trace", "g00000", "--bundle", str(bundle))
     assert isinstance(refused.exception, UserError)
-    assert "did you mean 'g00000" in str(refused.exception)
+    assert "did you mean 'g0000" in str(refused.exception)
 
 
 def test_the_store_is_rebuilt_from_the_log(finished: Finished, bundle: Path):
