@@ -1,7 +1,7 @@
 """Task sets: a task is an exact instance, ``environment/page#seed``; the seeds of the splits never overlap."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -84,9 +84,15 @@ class TaskSet:
 
 def load(path: Path) -> TaskSet:
     """Read a task set; raise :class:`ConfigError` that names the file and the key."""
-    data = read_tables(path, f"no task set {path}: set tasks.file, relative to the configuration file")
-    refuse_unknown_keys(TaskFile, data, str(path))
+    return parse(
+        read_tables(path, f"no task set {path}: set tasks.file, relative to the configuration file"), str(path)
+    )
+
+
+def parse(data: dict[str, Any], source: str) -> TaskSet:
+    """Turn nested tables into a task set; raise :class:`ConfigError` that names ``source`` and the offending key."""
+    refuse_unknown_keys(TaskFile, data, source)
     try:
         return TaskSet(msgspec.convert(data, TaskFile).pages)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{source}: {error}") from None

@@ -13,6 +13,7 @@ from topics import (
     rollout_budgets,
     rollout_orders,
     task_difficulty,
+    trained,
     trajectories,
     weights,
     weights_serving,
@@ -30,6 +31,7 @@ ALL: tuple[Topic, ...] = (
     curated.TOPIC,
     weights.TOPIC,
     weights_serving.TOPIC,
+    trained.TOPIC,
     curation_log.TOPIC,
 )
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in ALL}

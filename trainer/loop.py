@@ -3,16 +3,16 @@
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import msgspec
 import structlog
-from opentelemetry import trace
 from torch import Tensor
 
 from dart_streams.config import Config
 from dart_streams.store import SyncStore
-from dart_streams.telemetry import names
+from dart_streams.telemetry import names, spans
 from trainer import crash_points, pulse
 from trainer.checkpoint import Checkpoints
 from trainer.consumer import CuratedConsumer
@@ -60,7 +60,7 @@ class Loop:
         self.speaker = speaker
         self.epoch = epoch
         self.stop = stop
-        self.tracer = trace.get_tracer(names.TRACER)
+        self.run_id = config.bus.run
 
     def run(self, state: State) -> None:
         """Train from ``state`` on, and end with a checkpoint of the last step."""
@@ -72,8 +72,7 @@ class Loop:
             if not batch.groups:
                 self._tell_consumed(batch)
                 continue
-            attributes = {names.ATTR_VERSION: state.version, names.ATTR_STEP: state.train_step}
-            with self.tracer.start_as_current_span(names.SPAN_TRAIN_STEP, attributes=attributes):
+            with self._span(state, batch):
                 try:
                     state, saved_step = self._train(state, batch, saved_step)
                 except Stopped:
@@ -100,6 +99,17 @@ class Loop:
             ]
         )
 
+    def _span(self, state: State, batch: Batch) -> AbstractContextManager[spans.Traced]:
+        """Return the span of the step that makes the next version; it links the groups that the step takes."""
+        attributes = {names.ATTR_VERSION: state.version + 1, names.ATTR_TRAIN_STEP: state.train_step + 1}
+        return spans.traced(
+            names.SPAN_TRAIN_STEP,
+            ids=spans.train_step(self.run_id, state.version + 1),
+            parent=spans.ROOT,
+            links=[spans.group(self.run_id, ready.group.group_id) for ready in batch.groups],
+            attributes=attributes,
+        )
+
     def _train(self, state: State, batch: Batch, saved_step: int) -> tuple[State, int]:
         """Make one step of a batch; return the state after it, and the step of the newest checkpoint."""
         crash_points.reach(crash_points.BEFORE_STEP)
@@ -124,7 +134,7 @@ class Loop:
         1. The checkpoint: from here on the groups are trained, whatever happens. A process that dies before it trains
            them again, from the same weights.
         2. The version: files, then the event. A process that dies before it announces these weights when it resumes.
-        3. The row in ``trained``. A process that dies before it writes the row when it resumes.
+        3. The row in ``trained`` and its event. A process that dies before it does both when it resumes.
         4. The offsets in Kafka, for people only.
         """
         weights = self.learner.weights()
@@ -149,6 +159,7 @@ class Loop:
         crash_points.reach(crash_points.AFTER_EVENT)
         figures = state.last.metrics | {"publish_ms": publish_ms, "checkpoint_ms": checkpoint_ms}
         write_row(speaker.store, state.train_step, state.last, figures)
+        speaker.publisher.tell_trained(state.train_step, state.last, figures)
         speaker.consumer.commit(state.position)
         speaker.reporter.trained(state.train_step, state.version, batch, figures)
 

@@ -85,6 +85,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         if publisher:
             if state.last is not None:
                 write_row(store, state.train_step, state.last, state.last.metrics)
+                publisher.tell_trained(state.train_step, state.last, state.last.metrics)
             composer = compose(config, prefetcher, state, epoch, life)
             speaker = Speaker(composer.consumer, publisher, store, Reporter(config.trainer.mismatch_alarm))
         log.info("training", version=state.version, train_step=state.train_step, epoch=epoch, ranks=ranks.count)

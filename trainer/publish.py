@@ -21,10 +21,11 @@ from dart_streams.config import Bus, Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy import weights as weight_files
 from dart_streams.telemetry.propagation import current_headers
-from topics import weights
+from topics import Topic, trained, weights
+from topics.trained import TrainedStep
 from topics.weights import WeightVersion
 from trainer.lineage import Lineage, first_version
-from trainer.state import State
+from trainer.state import State, Trained
 
 SEND_S = 30.0
 CLOSE_S = 5.0
@@ -98,18 +99,34 @@ class Publisher:
         if newest is not None and groups_consumed > newest.groups_consumed:
             self._announce(again(newest, self.epoch, groups_consumed))
 
+    def tell_trained(self, train_step: int, row: Trained, metrics: Mapping[str, float]) -> None:
+        """Tell what a step was made of, once its row is durable; the log then has all that the store has."""
+        event = TrainedStep(
+            train_step=train_step,
+            version=row.version,
+            epoch=row.epoch,
+            group_ids=row.group_ids,
+            trajectory_ids=row.trajectory_ids,
+            metrics=dict(metrics),
+            at_ms=row.at_ms,
+        )
+        self._send(trained.TOPIC, event, f"step {train_step}", record_id=f"{row.epoch}/{train_step}")
+
     def _announce(self, event: WeightVersion) -> None:
-        record = encode(weights.TOPIC, event, current_headers())
+        self._send(weights.TOPIC, event, f"weight version {event.version}")
+        self.lineage = self.lineage.after(event)
+
+    def _send(self, topic: Topic, event: msgspec.Struct, what: str, record_id: str = "") -> None:
+        record = encode(topic, event, current_headers(), record_id)
         try:
             self._producer.send(
-                self.bus.prefix + weights.TOPIC.name, key=record.key, value=record.value, headers=record.headers
+                self.bus.prefix + topic.name, key=record.key, value=record.value, headers=record.headers
             ).get(timeout=SEND_S)
         except KafkaError as error:
             raise ServiceUnavailable(
-                f"the broker at {self.bus.servers} did not take weight version {event.version} within {SEND_S:g} s "
+                f"the broker at {self.bus.servers} did not take {what} within {SEND_S:g} s "
                 f"({error}): the trainer goes on from its checkpoint when it is started again"
             ) from error
-        self.lineage = self.lineage.after(event)
 
     def _retire(self) -> None:
         """Remove the folders of earlier versions but the newest ``keep``, those never announced included."""

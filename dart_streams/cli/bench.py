@@ -56,6 +56,29 @@ def agents(
         show(asyncio.run(module("curation_agents").measure(Path(folder), servers, trajectories)))
 
 
+@app.command()
+def tracing(
+    rounds: Annotated[int, typer.Option(help="How often each sampling ratio has its turn.", min=2)] = 8,
+    block_s: Annotated[float, typer.Option(help="Seconds a turn.", min=0.5)] = 3.0,
+    servers: Annotated[str, typer.Option(help="The broker; its topics are made and left there.")] = "127.0.0.1:9092",
+    store_port: Annotated[int, typer.Option(help="The database's port on this machine.")] = 9042,
+) -> None:
+    """Throughput of env worker, rollout worker and recorder with tracing at 0.1 and 1.0, divided by that without."""
+    with tempfile.TemporaryDirectory() as folder:
+        show(asyncio.run(module("tracing_cost").measure(Path(folder), servers, store_port, rounds, block_s)))
+
+
+@app.command()
+def bundle(
+    output: Annotated[Path, typer.Argument(help="The bundle to write.")],
+    trajectories: Trajectories = 100_000,
+    tasks: Annotated[int, typer.Option(help="Tasks in the set.", min=1)] = 1_000,
+    slots: Annotated[int, typer.Option(help="Slots that the backlog is for.", min=1)] = 64,
+) -> None:
+    """Write a bundle of so many made-up rollouts, for `replay`."""
+    show(module("bundle").make(output, trajectories, tasks, slots))
+
+
 def module(name: str) -> Any:
     """Import a benchmark: only the one that was asked for is loaded."""
     return importlib.import_module(f"dart_streams.bench.{name}")

@@ -41,6 +41,11 @@ COMMANDS = (
     ),
     Command("train", "dart_streams.cli.process:train", "Be the training process."),
     Command("tasks", "dart_streams.cli.tasks:tasks", "Show what is decided of each task, and why."),
+    Command("trace", "dart_streams.cli.trace:trace", "Walk from any id to what it came from and went into."),
+    Command("capture", "dart_streams.cli.capture:capture", "Write a run's records into one file, or check one."),
+    Command("replay", "dart_streams.cli.replay:replay", "Decide again what was recorded, compare, and ask what if."),
+    Command("dlq", "dart_streams.cli.dlq:app", "Show dead letters, and send them back."),
+    Command("store", "dart_streams.cli.store:app", "Make the store again from the log, and compare the two."),
     Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy of the demonstration."),
     Command("bench", "dart_streams.cli.bench:app", "Measure this project on this machine."),
 )

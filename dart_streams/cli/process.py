@@ -6,12 +6,14 @@ on them.
 
 import importlib
 import sys
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
 from dart_streams.bus.topology import TopicSpec
-from dart_streams.cli.options import ConfigFile, read_config
+from dart_streams.cli.options import AsJson, ConfigFile, read_config
+from dart_streams.cli.output import show
 from dart_streams.config import Config
 
 Kind = Literal["env", "rollout", "recorder", "curator", "monitor"]
@@ -26,12 +28,31 @@ def worker(
     become(f"workers.{kind}.main", read_config(config), name or f"{kind}-0")
 
 
-def train(config: ConfigFile = None) -> None:
-    """Be the training process until it has done its steps or is told to stop."""
-    become("trainer.main", read_config(config))
+def train(
+    config: ConfigFile = None,
+    replay: Annotated[
+        Path | None, typer.Option("--replay", help="Make recorded steps of this bundle again.", show_default=False)
+    ] = None,
+    steps: Annotated[int, typer.Option(help="With --replay: how many.", min=1)] = 1,
+    first: Annotated[
+        int | None, typer.Option("--from", help="With --replay: the first train step.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Be the training process until it has done its steps or is told to stop.
+
+    With --replay: make optimiser steps of a bundle again, without services, and compare their losses; exit code 1 if
+    one differs by more than 1e-5.
+    """
+    if replay is None:
+        become("trainer.main", read_config(config))
+    result = importlib.import_module("trainer.reproduce").run(replay, steps, first)
+    show(result, as_json=as_json)
+    if not all(step.equal for step in result):
+        raise typer.Exit(1)
 
 
-def become(module: str, config: Config, *arguments: str) -> None:
+def become(module: str, config: Config, *arguments: str) -> NoReturn:
     """Call ``run(config, *arguments)`` of a process's wiring module and exit with what it returns."""
     sys.exit(importlib.import_module(module).run(config, *arguments))
 

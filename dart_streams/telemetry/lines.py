@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from opentelemetry.sdk.metrics import Histogram
 from opentelemetry.sdk.metrics.export import (
     ExponentialHistogramDataPoint,
@@ -17,6 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 MS_NS = 1_000_000
+_span_lines = msgspec.json.Encoder(enc_hook=str)
 
 
 class LineMetricExporter(MetricExporter):
@@ -49,26 +51,52 @@ class LineMetricExporter(MetricExporter):
         """Do nothing: no file stays open."""
 
 
-class LineSpanExporter(SpanExporter):
-    """Appends one line a span to ``path``."""
+MOST_BYTES = 64 * 1024 * 1024
+MOST_FILES = 16
 
-    def __init__(self, path: Path, process: str) -> None:
+
+class LineSpanExporter(SpanExporter):
+    """Appends one line a span to ``path``; a full file becomes ``<name>.1.jsonl``, and the oldest of these goes."""
+
+    def __init__(self, path: Path, process: str, most_bytes: int = MOST_BYTES) -> None:
         self.path = path
         self.process = process
+        self.most_bytes = most_bytes
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write finished spans."""
-        lines = [{"process": self.process, **span_fields(span)} for span in spans]
-        return SpanExportResult.SUCCESS if append(self.path, lines) else SpanExportResult.FAILURE
+        rotate(self.path, self.most_bytes)
+        text = _span_lines.encode_lines([{"process": self.process, **span_fields(span)} for span in spans])
+        return SpanExportResult.SUCCESS if append_bytes(self.path, text) else SpanExportResult.FAILURE
+
+
+def rotate(path: Path, most_bytes: int) -> None:
+    """Give way to a new file if this one is full; a disk that refuses keeps the old one growing."""
+    try:
+        if not path.exists() or path.stat().st_size < most_bytes:
+            return
+        for number in range(MOST_FILES - 1, 0, -1):
+            older = path.with_name(f"{path.stem}.{number}.jsonl")
+            if older.exists():
+                older.replace(path.with_name(f"{path.stem}.{number + 1}.jsonl"))
+        path.replace(path.with_name(f"{path.stem}.1.jsonl"))
+        path.with_name(f"{path.stem}.{MOST_FILES}.jsonl").unlink(missing_ok=True)
+    except OSError:
+        return
 
 
 def append(path: Path, lines: Sequence[dict[str, Any]]) -> bool:
     """Append JSON lines to a file and say whether that worked."""
     text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
+    return append_bytes(path, text.encode())
+
+
+def append_bytes(path: Path, data: bytes) -> bool:
+    """Append to a file and say whether that worked."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(text)
+        with path.open("ab") as file:
+            file.write(data)
     except OSError:
         return False
     return True

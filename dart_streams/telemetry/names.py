@@ -62,6 +62,7 @@ TRAINER_MISMATCH = "trainer.mismatch"  # histogram: |log-probability of engine l
 
 # Everyone
 DEAD_LETTERS = "dead_letters"  # counter: records put aside; attribute topic
+SPANS_DROPPED = "telemetry.spans.dropped"  # counter: spans that found no room, or no exporter that took them
 CALLS_MS = "calls_ms"  # histogram: any other bounded call; attribute call
 
 # Monitor
@@ -70,14 +71,26 @@ MONITOR_SILENT_S = "monitor.silent_s"  # gauge: seconds since the newest record;
 MONITOR_STALLS = "monitor.stalls"  # counter: stalls of the circle reported; attribute topic
 
 # Spans and their attributes
-SPAN_EPISODE = "episode"
-SPAN_STEP = "step"
-SPAN_GENERATE = "generate"
-SPAN_RECORD = "record"
-SPAN_TRAIN_STEP = "train step"
+SPAN_TRAJECTORY = "trajectory"  # env: a whole episode; its ids are derived from the trajectory's id
+SPAN_STEP = "step"  # env: a trace of its own, from a screen to the next observation; links its trajectory
+SPAN_REQUEST = "request"  # env: an action request until its reply; child of the step
+SPAN_GENERATE = "generate"  # rollout worker: from taking a request to its reply; child of the request
+SPAN_EXECUTE = "execute"  # env: an action and the screenshot after it; child of the step
+SPAN_RECORD = "record"  # recorder: an observation's row into the store; child of the step that led to it
+SPAN_GROUP = "group"  # curator: a curated group; links its trajectories
+SPAN_TRAIN_STEP = "train step"  # trainer: an optimiser step; links its groups
+SPAN_SWITCH = "switch"  # rollout worker: new weights loaded; links the optimiser step that made them
 ATTR_TRAJECTORY = "dart.trajectory.id"
 ATTR_TASK = "dart.task.id"
 ATTR_REQUEST = "dart.request.id"
 ATTR_STEP = "dart.step"
 ATTR_VERSION = "dart.weights.version"
+ATTR_TRAIN_STEP = "dart.train_step"
+ATTR_GROUP = "dart.group.id"
+ATTR_HOST = "dart.host"
+ATTR_QUEUE_MS = "dart.queue_ms"
+ATTR_FETCH_MS = "dart.fetch_ms"
+ATTR_GENERATE_MS = "dart.generate_ms"
+ATTR_TOKENS = "dart.tokens"
+ATTR_KEPT = "dart.kept"  # true on a span that was written only because it failed
 ATTR_OUTCOME = "dart.outcome"

@@ -14,11 +14,13 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.trace.export import SpanExporter
 
 from dart_streams.config import Config
 from dart_streams.telemetry.lines import LineMetricExporter, LineSpanExporter
+from dart_streams.telemetry.outbox import Outbox
+from dart_streams.telemetry.sampling import RatioAndFailures
+from dart_streams.telemetry.spans import NamedIds
 
 OTLP_SPANS = "opentelemetry.exporter.otlp.proto.http"
 OTLP_TIMEOUT_S = 2
@@ -40,10 +42,13 @@ def start(config: Config, process: str) -> None:
     )
     metrics.set_meter_provider(MeterProvider([reader], resource=resource, shutdown_on_exit=False))
     tracing = TracerProvider(
-        ParentBased(TraceIdRatioBased(config.telemetry.sampling)), resource=resource, shutdown_on_exit=False
+        RatioAndFailures(config.telemetry.sampling),
+        resource=resource,
+        shutdown_on_exit=False,
+        id_generator=NamedIds(),
     )
     for exporter in span_exporters(config, process):
-        tracing.add_span_processor(BatchSpanProcessor(exporter))
+        tracing.add_span_processor(Outbox(exporter))
     trace.set_tracer_provider(tracing)
 
 
@@ -71,6 +76,12 @@ def span_exporters(config: Config, process: str) -> list[SpanExporter]:
     return exporters
 
 
+def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Add the trace that a log line belongs to; this is a processor of structlog's."""
+    context = trace.get_current_span().get_span_context()
+    return fields | {"trace": f"{context.trace_id:032x}"} if context.trace_flags.sampled else fields
+
+
 def start_logs(process: str, to: TextIO | None = None) -> None:
     """Send logs to stderr (or ``to``): for people on a terminal, JSON lines elsewhere.
 
@@ -84,6 +95,7 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         add_process,
+        add_trace,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

@@ -17,27 +17,29 @@ from aiokafka import TopicPartition
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.config import Config, load
 from dart_streams.store import SyncStore, connect
-from topics import curated, weights
+from dart_streams.telemetry import names, setup, spans
+from topics import curated, trained, weights
 from topics.curated import CuratedGroup
+from topics.trained import TrainedStep
 from topics.weights import WeightVersion
 
 
-def version_of(config: Config, version: int, groups: int) -> WeightVersion:
+def version_of(config: Config, version: int, groups: int, epoch: int) -> WeightVersion:
     return WeightVersion(
         model_id=config.policy.model_id,
         version=version,
         uri=f"file:///nowhere/{version}",
         sha256="0" * 64,
         train_step=version,
-        epoch=1,
+        epoch=epoch,
         groups_consumed=groups,
     )
 
 
-def row_of(groups: list[CuratedGroup], version: int, consumed: int) -> dict[str, Any]:
+def row_of(groups: list[CuratedGroup], version: int, consumed: int, epoch: int) -> dict[str, Any]:
     return {
         "version": version,
-        "epoch": 1,
+        "epoch": epoch,
         "group_ids": [group.group_id for group in groups],
         "trajectory_ids": [member.trajectory_id for group in groups for member in group.members],
         "metrics": {"loss": 1.0 / version, "reward": sum(g.mean for g in groups) / len(groups), "consumed": consumed},
@@ -59,13 +61,14 @@ async def live(config: Config) -> None:
     records = consumer(config.bus, group=None, client_id="trainer")
     place = TopicPartition(config.bus.prefix + curated.TOPIC.name, 0)
     rows = store.trained()
+    epoch = store.claim_epoch(config.policy.model_id)
     version, consumed = len(rows), int(rows[-1]["metrics"]["consumed"]) if rows else 0
     groups: list[CuratedGroup] = []
     async with Publisher(config.bus, "trainer") as publisher:
         await start_within(records, config.bus)
         records.assign([place])
         records.seek(place, consumed)
-        await publisher.publish(weights.TOPIC, version_of(config, version, consumed))
+        await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
         while not stop.is_set():
             for batch in (await records.getmany(timeout_ms=100, max_records=1)).values():
                 consumed += 1
@@ -73,13 +76,22 @@ async def live(config: Config) -> None:
                 groups = [g for g in (*groups, group) if fresh(g, version, config.curation.max_staleness)]
             if len(groups) == config.trainer.groups_per_step:
                 version += 1
-                await asyncio.to_thread(store.write_trained, version, row_of(groups, version, consumed))
-                await publisher.publish(weights.TOPIC, version_of(config, version, consumed))
+                row = row_of(groups, version, consumed, epoch)
+                links = [spans.group(config.bus.run, group.group_id) for group in groups]
+                ids = spans.train_step(config.bus.run, version)
+                with spans.traced(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
+                    span.note(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
+                    await asyncio.to_thread(store.write_trained, version, row)
+                    await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
+                    await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, **row))
                 groups = []
     await records.stop()
     session.cluster.shutdown()
 
 
 if __name__ == "__main__":
+    deployment = load(Path(sys.argv[1]))
+    setup.start(deployment, "trainer-0")
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(live(load(Path(sys.argv[1]))))
+        asyncio.run(live(deployment))
+    setup.stop()

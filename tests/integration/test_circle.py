@@ -9,19 +9,32 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import psutil
 import pytest
+import structlog
+from cassandra.cluster import Cluster
 from rich.console import Console
+from typer.testing import CliRunner
 
 from dart_streams import config as configuration
+from dart_streams.cli import main
 from dart_streams.cli.run import changelogs
 from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.replay import capture
+from dart_streams.replay.bundle import Bundle
 from dart_streams.run import folder, leftovers, processes, report
 from dart_streams.run.circle import Circle
 from dart_streams.run.session import InterruptedRun, Session
 from dart_streams.run.supervisor import Spec
+from dart_streams.store.projection import COLUMNS
+from dart_streams.telemetry import names
+from dart_streams.tracing import chain, facts
+from dart_streams.tracing.timeline import Timeline
+from topics import observations, trajectories
 
 HERE = Path(__file__).parent
 STAND_IN = HERE / "stand_in_trainer.py"
@@ -60,16 +73,57 @@ def living_below(pid: int) -> list[psutil.Process]:
     return [p for p in psutil.Process(pid).children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_the_circle_turns_and_loses_nothing(services, tmp_path):
-    config = circle_config(services, tmp_path)
+class Finished(NamedTuple):
+    """A run that is over."""
+
+    made: folder.RunFolder
+    shown: str
+    left: set[int]
+
+    @property
+    def config(self) -> Config:
+        return self.made.config()
+
+
+@pytest.fixture(scope="module")
+def finished(services, tmp_path_factory) -> Finished:
+    config = circle_config(services, tmp_path_factory.mktemp("circle"))
+    config = msgspec.structs.replace(config, telemetry=msgspec.structs.replace(config.telemetry, sampling=1.0))
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
     before = {p.pid for p in living_below(os.getpid())}
     shown = io.StringIO()
     asyncio.run(session_of(made, Console(file=shown, width=160)).run())
+    return Finished(made, shown.getvalue(), {p.pid for p in living_below(os.getpid())} - before)
+
+
+@pytest.fixture(scope="module")
+def bundle(finished: Finished) -> Path:
+    """The run in one file, with its screenshots and spans."""
+    path = finished.made.path / "run.dart"
+    done = command("capture", finished.made.id, "--state", finished.config.run.state_dir, "-o", str(path), "--blobs")
+    assert done.exit_code == 0, done.output
+    return path
+
+
+def command(*arguments: str):
+    try:
+        return CliRunner().invoke(main.build(arguments), arguments)
+    finally:
+        structlog.reset_defaults()
+
+
+def answer(*arguments: str, expect: int = 0):
+    done = command(*arguments, "--json")
+    assert done.exit_code == expect, (done.output, done.exception)
+    return json.loads(done.stdout)
+
+
+def test_the_circle_turns_and_loses_nothing(finished: Finished):
+    made, config, shown = finished.made, finished.config, finished.shown
     found = json.loads((made.path / "report.json").read_text())
     assert found["lost"] == 0
     assert found["open"] == 0
-    assert found["versions_served"] >= 6, shown.getvalue()
+    assert found["versions_served"] >= 6, shown
     assert found["staleness"]["max"] <= config.curation.max_staleness
     assert found["failed_loads"] == 0
     assert found["evaluation"]["before"]["episodes"] == found["evaluation"]["after"]["episodes"] == 24
@@ -78,8 +132,116 @@ def test_the_circle_turns_and_loses_nothing(services, tmp_path):
     assert found["requests"]["timed_out"] == 0
     assert 0.2 < found["env_utilisation"] <= 1
     assert "<svg" in (made.path / "report.html").read_text()
-    assert {p.pid for p in living_below(os.getpid())} <= before
+    assert not finished.left
     assert leftovers.read(made.path / "processes.json") is None
+
+
+def test_a_captured_run_decides_again_as_it_decided(finished: Finished, bundle: Path):
+    sections = {row["name"]: row for row in answer("capture", str(bundle), "--verify")}
+    assert sections["blobs"]["items"] > 0
+    assert sections["traces"]["items"] > 0
+    again = answer("replay", str(bundle))
+    assert again["equal"] is True
+    assert all(agent["decisions"] == agent["bytes_compared"] > 0 for agent in again["agents"])
+
+
+def test_every_trained_step_can_be_followed_to_its_screenshot(finished: Finished, bundle: Path):
+    run = ("--run", finished.made.id, "--state", finished.config.run.state_dir)
+    live = answer("trace", "--coverage", *run)
+    assert live["trained_steps"] > 50
+    assert (live["traced_steps"], live["coverage"], live["broken"]) == (live["trained_steps"], 1.0, {})
+    assert answer("trace", "--coverage", "--bundle", str(bundle)) == live
+
+
+@pytest.mark.parametrize("missing", [names.SPAN_TRAIN_STEP, names.SPAN_GROUP, names.SPAN_TRAJECTORY, names.SPAN_STEP])
+def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
+    source = Bundle(bundle)
+    known = facts.Facts().fold(facts.of_bundle(source))
+    lines = list(source.lines("traces"))
+    step = known.trained[2]
+    member = next(member for member in known.groups[step.group_ids[0]].members if member.selected)
+    marks = {
+        names.SPAN_TRAIN_STEP: f'"{names.ATTR_TRAIN_STEP}":2}}',
+        names.SPAN_GROUP: f'"{names.ATTR_GROUP}":"{step.group_ids[0]}"',
+        names.SPAN_TRAJECTORY: f'"{names.ATTR_TRAJECTORY}":"{member.trajectory_id}"',
+        names.SPAN_STEP: f'"{names.ATTR_TRAJECTORY}":"{member.trajectory_id}"',
+    }
+    name = f'"name":"{missing}"'
+    kept = [line for line in lines if name.encode() not in line or marks[missing].encode() not in line]
+    assert len(kept) < len(lines)
+    found = chain.coverage(known, Timeline(kept), source.manifest.run)
+    assert found.traced_steps < found.trained_steps
+    assert list(found.broken) == [missing]
+
+
+def test_an_optimiser_step_is_walked_down_and_a_screenshot_up(bundle: Path):
+    down = answer("trace", "3", "--bundle", str(bundle))
+    group = down["made_of"][0]
+    request = next(step for member in group["made_of"] for step in member["made_of"])
+    assert {"screenshot", "env_host", "tokens", "logprobs", "versions"} <= set(request["fields"])
+    assert [segment["id"] for segment in request["made_of"]][:2] == ["to the rollout worker", "queue"]
+    assert [node["id"] for node in down["went_into"]] == ["v3"]
+    up = answer("trace", request["fields"]["screenshot"][:16], "--bundle", str(bundle))
+    steps = {
+        step["id"]
+        for seen in up["went_into"]
+        for trajectory in seen["went_into"]
+        for found in trajectory["went_into"]
+        for step in found["went_into"]
+    }
+    assert "3" in steps
+    for identity in (request["id"], group["id"], group["made_of"][0]["id"], "v3"):
+        assert answer("trace", identity, "--bundle", str(bundle))["id"] == identity
+    slow = answer("trace", "--slowest", "--bundle", str(bundle), "--most", "3")
+    assert [row["total_ms"] for row in slow] == sorted((row["total_ms"] for row in slow), reverse=True)
+    assert all(row["segments"][row["most"]] == row["most_ms"] for row in slow)
+
+
+def test_an_unknown_id_is_refused_with_the_nearest_one(bundle: Path):
+    refused = command("trace", "g00000", "--bundle", str(bundle))
+    assert isinstance(refused.exception, UserError)
+    assert "did you mean 'g0000" in str(refused.exception)
+
+
+def test_the_store_is_rebuilt_from_the_log(finished: Finished, bundle: Path):
+    config = finished.config
+    run = ("--run", finished.made.id, "--state", config.run.state_dir)
+    first = json.loads(command("store", "diff", *run, "--json").stdout)
+    up_to_date = {table["table"] for table in first if table["rows"] == table["rows_of_log"]}
+    assert up_to_date >= {"trained", "epochs"}, "the recorder may have been stopped before the last cancelled episodes"
+    assert all(table["equal"] for table in first if table["table"] in up_to_date)
+    before = answer("store", "rebuild", *run)
+    assert all(table["equal"] and table["rows"] for table in before)
+    with Cluster(list(config.store.hosts), port=config.store.port) as cluster:
+        session = cluster.connect(config.store.keyspace)
+        blobs = sorted(session.execute("SELECT sha256, chunk, data FROM blobs"))
+        for table in (*COLUMNS, "blobs"):
+            session.execute(f"TRUNCATE {table}", timeout=60)
+        wiped = answer("store", "diff", *run, expect=1)
+        assert [table["rows"] for table in wiped] == [0] * len(COLUMNS)
+        assert answer("store", "rebuild", "--bundle", str(bundle)) == before
+        restored = sorted(session.execute("SELECT sha256, chunk, data FROM blobs"))
+        assert restored
+        assert set(restored) <= set(blobs)
+    assert answer("store", "rebuild", "--wipe", *run) == before
+
+
+def test_a_bundle_is_published_again_under_a_shadow_prefix_and_never_under_a_live_one(finished: Finished, bundle: Path):
+    where = ("--config", str(finished.made.config_file), "--topics", "observations,trajectories")
+    shadow = f"shadow.{finished.made.id}."
+    told = {row["topic"]: row for row in answer("replay", str(bundle), "--into", shadow, *where)}
+    source, bus = Bundle(bundle), msgspec.structs.replace(finished.config.bus, prefix=shadow)
+    for topic in (observations.TOPIC, trajectories.TOPIC):
+        kept = sorted(source.records(topic.name), key=lambda record: (record.partition, record.offset))
+        again = sorted(capture.now_in(bus, topic), key=lambda record: (record.partition, record.offset))
+        assert told[topic.name]["records"] == len(kept) == len(again)
+        assert [(r.partition, r.key, r.value, r.headers, r.at_ms) for r in again] == [
+            (r.partition, r.key, r.value, r.headers, r.at_ms) for r in kept
+        ]
+    for prefix in (shadow, finished.config.bus.prefix):
+        refused = command("replay", str(bundle), "--into", prefix, *where)
+        assert isinstance(refused.exception, UserError)
+        assert repr(prefix) in str(refused.exception)
 
 
 RUN = """

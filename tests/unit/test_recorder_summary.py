@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.summary import Incomplete, broken, summarise
 from topics.observations import End, Observation, Taken
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling, Segment
-from workers.recorder.summary import Incomplete, broken, summarise
 
 ORDER = RolloutOrder(
     order_id="g/0",

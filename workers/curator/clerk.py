@@ -36,9 +36,11 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import Encoded, Undecodable, encode
 from dart_streams.curation.decisions import Agent, Record, Step
 from dart_streams.curation.journal import Input, record_of
-from dart_streams.telemetry import names
+from dart_streams.telemetry import names, spans
+from dart_streams.telemetry.spans import Traced
 from dart_streams.telemetry.waits import Waiting
 from topics import curation_log
+from topics.curated import CuratedGroup
 from workers.curator.changelogs import MOST_BYTES
 from workers.curator.ledger import Ledger
 from workers.curator.memory import recalled
@@ -179,6 +181,8 @@ class Clerk:
         for read, step in steps:
             trace = [(name, value) for name, value in read.headers if name in TRACE]
             for decision in step.decisions:
+                if isinstance(decision.event, CuratedGroup):
+                    trace_group(self.publisher.bus.run, decision.event)
                 record = encode(decision.topic, decision.event, trace, decision.id)
                 outbox.setdefault(decision.topic.name, []).append(record)
             if step.applied is not None:
@@ -198,6 +202,17 @@ class Clerk:
             self.decisions.add(made, {"agent": self.agent.name, "kind": self.agent.outputs[0].name})
         for fate, number in fates.items():
             self.fates.add(number, {"fate": fate})
+
+
+def trace_group(run: str, group: CuratedGroup) -> None:
+    """Leave a span of a curated group that links its trajectories."""
+    Traced(
+        names.SPAN_GROUP,
+        ids=spans.group(run, group.group_id),
+        parent=spans.ROOT,
+        links=[spans.trajectory(member.trajectory_id) for member in group.members],
+        attributes={names.ATTR_GROUP: group.group_id, names.ATTR_TASK: group.task_id},
+    ).end()
 
 
 def size_of(event: Any) -> int:

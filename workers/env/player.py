@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import structlog
-from opentelemetry import trace
 
 from dart_streams import actions
 from dart_streams.bus.clients import Publisher
@@ -21,6 +20,7 @@ from dart_streams.store import AsyncStore
 from dart_streams.store.blobs import ref_of
 from dart_streams.tasks import Task
 from dart_streams.telemetry import names
+from dart_streams.telemetry.spans import traced
 from topics.observations import End
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef
@@ -32,10 +32,10 @@ from workers.env.instruments import State
 from workers.env.journal import Journal
 from workers.env.replies import Replies, UnreadableReply
 from workers.env.scaling import Size, rescale
+from workers.env.trail import Trail
 from workers.env.trajectory_ids import new_trajectory_id
 
 log = structlog.get_logger()
-tracer = trace.get_tracer(names.TRACER)
 
 ERROR_PAUSE_S = 1.0
 """A worker that answers with an error is asked again after so long, then after twice as long."""
@@ -78,10 +78,13 @@ class Player:
         A cancelled episode ends as ``cancelled``; then the cancellation goes on.
         """
         run = EpisodeRun(self, self.begin(order, min(order.max_steps, task.max_steps)), task, enter)
-        attributes = {names.ATTR_TRAJECTORY: run.episode.trajectory_id, names.ATTR_TASK: task.task_id}
-        with tracer.start_as_current_span(names.SPAN_EPISODE, attributes=attributes) as span:
-            end = await run.play()
-            span.set_attribute(names.ATTR_OUTCOME, end.kind)
+        try:
+            bound = structlog.contextvars.bound_contextvars(trajectory=run.episode.trajectory_id)
+            with bound, run.trail.own.current():
+                end = await run.play()
+            run.trail.ended(end)
+        finally:
+            run.trail.own.end()
         return end
 
     async def refuse(self, order: RolloutOrder, why: str) -> End:
@@ -102,6 +105,7 @@ class EpisodeRun:
         self.task = task
         self.enter = enter
         self.journal = Journal(player.publisher)
+        self.trail = Trail(episode.trajectory_id, task.task_id, episode.order, player.host)
         self.keeping: asyncio.Task[None] | None = None
         self.environment: Environment | None = None
         self.oracle: AsyncIterator[actions.Action] | None = None
@@ -130,7 +134,10 @@ class EpisodeRun:
     async def _close(self, end: End) -> None:
         """Tell the end and free the environment, side by side."""
         last = self.episode.close(end, now_ms())
-        await asyncio.gather(self.journal.tell(last, self.keeping), self._free())
+        with self.trail.current():
+            telling = self.journal.tell(last, self.keeping)
+        self.trail.step_told(telling)
+        await asyncio.gather(telling, self._free())
         count_end(self.episode.order, end)
 
     async def _free(self) -> None:
@@ -182,8 +189,14 @@ class EpisodeRun:
         self.enter("wait")
         fresh = self.episode.fresh
         self.episode = self.episode.settle()
-        telling = self.journal.tell(fresh, self.keeping) if fresh is not None else None
-        move = await (self._ask(ask.attempt) if self.oracle is None else self._demonstrated())
+        telling = None
+        if fresh is not None:
+            with self.trail.current():
+                telling = self.journal.tell(fresh, self.keeping)
+            self.trail.step_told(telling)
+            self.trail.begin_step(fresh.step)
+        with self.trail.current():
+            move = await (self._ask(ask.attempt) if self.oracle is None else self._demonstrated())
         if telling is not None:
             await telling
         return move
@@ -207,13 +220,18 @@ class EpisodeRun:
             now_ms() + int(timeout_s * 1000),
         )
         began = self.shown if attempt == 0 else time.perf_counter()
-        with tracer.start_as_current_span(names.SPAN_STEP, attributes={names.ATTR_REQUEST: request.request_id}):
+        with traced(
+            names.SPAN_REQUEST, attributes=self.trail.attributes(names.ATTR_REQUEST, request.request_id)
+        ) as span:
             try:
                 reply = await self.player.replies.ask(request, timeout_s)
             except TimeoutError:
-                return self._unanswered(attempt, f"no reply to {request.request_id} within {timeout_s:g} s")
-            except UnreadableReply as why:
-                return self._unanswered(attempt, f"unreadable reply to {request.request_id}: {why}")
+                why = f"no reply to {request.request_id} within {timeout_s:g} s"
+                span.fail(why)
+                return self._unanswered(attempt, why)
+            except UnreadableReply as error:
+                span.fail(str(error))
+                return self._unanswered(attempt, f"unreadable reply to {request.request_id}: {error}")
         self.episode, move = self.episode.hear(reply, attempt)
         if reply.error is None:
             trip_ms = since_ms(began)
@@ -232,7 +250,8 @@ class EpisodeRun:
         self.enter("step")
         began = time.perf_counter()
         action = rescale(act.action, self._policy_size(), self.screen_size)
-        screen = await self.environment.step(action, act.action_id, self.episode.on_last_step)
+        with self.trail.current(), traced(names.SPAN_EXECUTE, attributes=self.trail.attributes()):
+            screen = await self.environment.step(action, act.action_id, self.episode.on_last_step)
         execute_ms = since_ms(began)
         instruments.execute_ms.record(execute_ms)
         instruments.steps.add(1, {"purpose": self.episode.order.purpose})

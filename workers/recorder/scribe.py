@@ -18,11 +18,13 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, event_of
 from dart_streams.bus.codec import Undecodable
 from dart_streams.store import AsyncStore
+from dart_streams.summary import Incomplete, broken, summarise
 from dart_streams.telemetry import names
+from dart_streams.telemetry.propagation import context_of
+from dart_streams.telemetry.spans import attached, traced
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
-from workers.recorder.summary import Incomplete, broken, summarise
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
@@ -48,7 +50,7 @@ class Scribe:
     async def take_down(self, records: Sequence[ConsumerRecord]) -> set[str]:
         """Write a batch and announce what ended in it; return the hosts it came from once all of it is durable."""
         batch = await self._decoded(records)
-        await asyncio.gather(*(self._write(item.observation) for item in batch))
+        await asyncio.gather(*(self._write(item) for item in batch))
         ends = {item.observation.trajectory_id: item for item in batch if item.observation.end is not None}
         await asyncio.gather(*(self._finish(item) for item in ends.values()))
         return {item.observation.env_host for item in batch}
@@ -62,9 +64,12 @@ class Scribe:
                 await dead_letters.send(self.publisher, observations.TOPIC, record, str(why))
         return batch
 
-    async def _write(self, observation: Observation) -> None:
+    async def _write(self, item: Recorded) -> None:
         began = time.perf_counter()
-        await self.store.write_step(observation)
+        observation = item.observation
+        attributes = {names.ATTR_TRAJECTORY: observation.trajectory_id, names.ATTR_STEP: observation.step}
+        with traced(names.SPAN_RECORD, parent=context_of(item.record.headers), attributes=attributes):
+            await self.store.write_step(observation)
         write_ms.record((time.perf_counter() - began) * 1000)
         steps_written.add(1)
 
@@ -74,7 +79,8 @@ class Scribe:
         # A cancelled episode's order is delivered again: announcing it would pass for the order's finish.
         if trajectory.outcome == "cancelled":
             return
-        await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
+        with attached(context_of(item.record.headers)):
+            await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
         announced.add(1, {"outcome": trajectory.outcome})
 
     async def _summed_up(self, item: Recorded) -> Trajectory:

@@ -6,16 +6,18 @@ dead letter; a fault of the engine becomes the reply's ``error``.
 
 import asyncio
 import time
+from typing import Any
 
 import structlog
 from aiokafka import ConsumerRecord
-from opentelemetry import metrics, trace
+from opentelemetry import metrics
 
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, event_of
 from dart_streams.bus.codec import Undecodable
 from dart_streams.telemetry import names
 from dart_streams.telemetry.propagation import context_of
+from dart_streams.telemetry.spans import traced
 from topics import action_requests, actions
 from topics.action_requests import ActionRequest
 from topics.actions import Action
@@ -25,7 +27,6 @@ from workers.rollout.intake import Intake
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
-tracer = trace.get_tracer(names.TRACER)
 in_flight = meter.create_gauge(names.ROLLOUT_IN_FLIGHT)
 queue_ms = meter.create_histogram(names.ROLLOUT_QUEUE_MS, "ms")
 generate_ms = meter.create_histogram(names.ROLLOUT_GENERATE_MS, "ms")
@@ -113,21 +114,39 @@ class Desk:
         """Generate and reply before the deadline, or drop the request: nobody waits for it any more."""
         left_ms = request.deadline_ms - now_ms()
         waited_ms = overlap_ms((record.timestamp, now_ms()), self.full_ms)
-        attributes = {names.ATTR_REQUEST: request.request_id, names.ATTR_TRAJECTORY: request.trajectory_id}
-        with tracer.start_as_current_span(names.SPAN_GENERATE, context_of(record.headers), attributes=attributes):
+        attributes: dict[str, Any] = {
+            names.ATTR_REQUEST: request.request_id,
+            names.ATTR_TRAJECTORY: request.trajectory_id,
+            names.ATTR_STEP: request.step,
+            names.ATTR_HOST: self.worker_id,
+        }
+        with traced(names.SPAN_GENERATE, parent=context_of(record.headers), attributes=attributes) as span:
             try:
                 if left_ms <= 0:
                     raise TimeoutError
                 async with asyncio.timeout(left_ms / 1000):
-                    reply = await self.reply_to(request, received - waited_ms / 1000)
+                    reply, fetch_ms = await self.reply_to(request, received - waited_ms / 1000)
+                    span.note(
+                        ATTR_QUEUE_MS=reply.queue_ms,
+                        ATTR_FETCH_MS=fetch_ms,
+                        ATTR_GENERATE_MS=reply.generate_ms,
+                        ATTR_TOKENS=len(reply.tokens),
+                        ATTR_VERSION=reply.versions[-1].version if reply.versions else None,
+                    )
+                    if reply.error:
+                        span.fail(reply.error)
                     await self.publisher.publish(actions.TOPIC, reply, partition=request.reply_partition)
             except TimeoutError:
+                span.fail("past its deadline")
                 requests.add(1, {"result": "late"})
                 return
         requests.add(1, {"result": "failed" if reply.error else "answered"})
 
-    async def reply_to(self, request: ActionRequest, arrived: float) -> Action:
-        """Return the reply to a request that ``arrived`` at this monotonic time; a fault becomes its ``error``."""
+    async def reply_to(self, request: ActionRequest, arrived: float) -> tuple[Action, float]:
+        """Return the reply to a request that ``arrived`` at this monotonic time, and how long its images took (ms).
+
+        A fault of the engine becomes the reply's ``error``.
+        """
         made, error, started = NOTHING, None, time.monotonic()
         try:
             made = await self.engine.generate(request)
@@ -140,7 +159,7 @@ class Desk:
         generate_ms.record(took_ms)
         blob_read_ms.record(made.fetch_ms)
         tokens.add(len(made.tokens))
-        return Action(
+        reply = Action(
             request_id=request.request_id,
             trajectory_id=request.trajectory_id,
             step=request.step,
@@ -156,6 +175,7 @@ class Desk:
             generate_ms=round(took_ms, 3),
             error=error,
         )
+        return reply, round(made.fetch_ms, 3)
 
 
 def overlap_ms(one: tuple[int, int], other: tuple[int, int]) -> int:

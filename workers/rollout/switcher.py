@@ -11,6 +11,7 @@ from opentelemetry import metrics
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.telemetry import names
+from dart_streams.telemetry.spans import ROOT, Traced, train_step
 from topics import weights_serving
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
@@ -34,6 +35,7 @@ class Switcher:
         self, config: Config, worker_id: str, engine: Engine, publisher: Publisher, follower: Follower, first: int
     ) -> None:
         self.settings = config.rollout
+        self.run = config.bus.run
         self.engine = engine
         self.publisher = publisher
         self.follower = follower
@@ -84,8 +86,15 @@ class Switcher:
     async def switch(self, target: WeightVersion) -> None:
         """Load ``target`` and announce it, or announce that it failed; the old weights then keep serving."""
         started = time.monotonic()
+        span = Traced(
+            names.SPAN_SWITCH,
+            parent=ROOT,
+            links=[train_step(self.run, target.version)],
+            attributes={names.ATTR_VERSION: target.version, names.ATTR_HOST: self.own.worker_id},
+        )
         try:
-            paused = await self.engine.load(target)
+            with span.current():
+                paused = await self.engine.load(target)
         except LoadFault as fault:
             log.error("weights not loaded", version=target.version, serving=self.own.version, because=str(fault))
             switches.add(1, {"result": "failed"})
@@ -101,4 +110,6 @@ class Switcher:
             self.own = WeightsServing(
                 worker_id=self.own.worker_id, version=target.version, since_ms=now, alive_ms=now, pause_ms=paused
             )
+        finally:
+            span.end()
         await self.beat()

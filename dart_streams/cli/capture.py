@@ -1,0 +1,64 @@
+"""``dart-streams capture``: a run's records in one file, or a check of such a file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+
+from dart_streams.cli.options import AsJson, read_config
+from dart_streams.cli.output import note, show
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.replay import bundle
+from dart_streams.run import folder
+
+
+def capture(
+    name: Annotated[str, typer.Argument(help="The run's id; with --verify a bundle.", metavar="RUN|BUNDLE")] = "latest",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The bundle to write. [default: RUN.dart]", show_default=False)
+    ] = None,
+    topics: Annotated[
+        str, typer.Option(help="Topics to take, with commas. [default: all of the contract]", show_default=False)
+    ] = "",
+    blobs: Annotated[bool, typer.Option("--blobs", help="Take the screenshots too.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check a bundle, and capture nothing.")] = False,
+    state: Annotated[Path, typer.Option("--state", help="The state folder.")] = Path(".dart"),
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="A deployment's configuration, where there is no run's folder."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's topics, configuration and task set, with --blobs its screenshots, into one file; or check one."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    if verify:
+        show(bundle.verify(Path(name)), as_json=as_json, title=f"{name} is whole")
+        return
+    deployment = read_config(config) if config else folder.find(str(state), name).config()
+    path = output or Path(f"{deployment.bus.run}.dart")
+    if path.exists():
+        raise UserError(f"{path} exists: remove it, or name another file with --output")
+    write(deployment, path, [topic.strip() for topic in topics.split(",") if topic.strip()], blobs=blobs)
+    show(bundle.verify(path), as_json=as_json, title=f"{path}, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
+    """Capture, with the store at hand if its screenshots are wanted."""
+    from dart_streams.replay import capture as capturing
+
+    traces = config.run.folder / capturing.TRACES
+    chosen = capturing.chosen(names)
+    if not blobs:
+        capturing.capture(config, path, chosen, traces=traces, tell=note)
+        return
+    from dart_streams.store import SyncStore, connect
+
+    session = connect(config.store)
+    try:
+        store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
+        capturing.capture(config, path, chosen, store, traces, note)
+    finally:
+        session.cluster.shutdown()

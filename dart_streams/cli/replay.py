@@ -1,0 +1,165 @@
+"""``dart-streams replay``: a bundle's decisions again, or what other settings would have changed."""
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import structlog
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dart_streams.cli.options import AsJson, ConfigFile, read_config
+from dart_streams.cli.output import note, show
+from dart_streams.errors import UserError
+from dart_streams.replay import rerun, whatif
+from dart_streams.replay.bundle import Bundle
+from dart_streams.replay.recorded import config_of, tasks_of
+
+LONGEST = 300
+"""Characters of one side of a divergence in the terminal; --json has it whole."""
+
+
+def replay(
+    path: Annotated[Path, typer.Argument(help="A bundle, made by `capture`.", metavar="BUNDLE")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="What if KEY were VALUE; may be given several times.", metavar="KEY=VALUE"),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where to draw the what-if (svg).", show_default=False)] = None,
+    into: Annotated[
+        str, typer.Option(help="Publish the records into topics of this prefix.", metavar="PREFIX", show_default=False)
+    ] = "",
+    speed: Annotated[str, typer.Option(help="With --into: 1x, 10x, … or max.")] = "max",
+    begin: Annotated[
+        str, typer.Option("--from", help="With --into: the first offset, or time (ISO 8601).", show_default=False)
+    ] = "",
+    until: Annotated[
+        str, typer.Option("--until", help="With --into: the offset, or time, to stop before.", show_default=False)
+    ] = "",
+    topics: Annotated[str, typer.Option(help="With --into: topics, with commas. [default: all]")] = "",
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide again what was recorded, without services, and compare; the first difference is shown, with exit code 1.
+
+    With --set: what each setting alone, and all together, would have changed. With --into: the records again, in
+    shadow topics of the configuration's broker.
+    """
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    bundle = Bundle(path)
+    if into:
+        show(published(bundle, config, into, speed, begin, until, topics), as_json=as_json)
+        return
+    if settings:
+        show_what_if(what_if(bundle, settings), plot, as_json=as_json)
+        return
+    if plot:
+        raise UserError("--plot draws a what-if: give it at least one --set KEY=VALUE")
+    outcome = rerun.replay(bundle)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode())
+    else:
+        tell(outcome)
+    if not outcome.equal:
+        raise typer.Exit(1)
+
+
+def published(
+    bundle: Bundle, config: Path | None, into: str, speed: str, begin: str, until: str, topics: str
+) -> list[msgspec.Struct]:
+    """Publish a bundle's records under another prefix."""
+    from dart_streams.replay import republish
+
+    bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
+    (first, first_timed), (end, end_timed) = bound_of(begin), bound_of(until)
+    span = republish.Span(first, end, first_timed, end_timed)
+    names = [name.strip() for name in topics.split(",") if name.strip()]
+    return [*republish.republish(bundle, bus, republish.chosen(bundle, names), span, speed_of(speed))]
+
+
+def speed_of(text: str) -> float | None:
+    """Return how many times as fast as recorded; None for ``max``."""
+    if text == "max":
+        return None
+    try:
+        speed = float(text.removesuffix("x"))
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        raise UserError(f"--speed {text!r}: give max, or a multiple such as 1x or 10x")
+    return speed
+
+
+def bound_of(text: str) -> tuple[int | None, bool]:
+    """Return an offset, or a time in epoch milliseconds and True; None for nothing."""
+    if not text:
+        return None, False
+    if text.isdecimal():
+        return int(text), False
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000), True
+    except ValueError:
+        raise UserError(f"{text!r} is neither an offset nor a time such as 2026-01-31T12:00:00+00:00") from None
+
+
+def tell(outcome: rerun.Outcome) -> None:
+    """Print what a replay found."""
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("agent", "inputs", "decisions", "compared byte for byte"):
+        table.add_column(name, justify="left" if name == "agent" else "right")
+    for count in outcome.agents:
+        table.add_row(count.agent, *(f"{number:,}" for number in msgspec.structs.astuple(count)[1:]))
+    console.print(table)
+    found = outcome.divergence
+    if found is None:
+        decisions = sum(count.decisions for count in outcome.agents)
+        console.print(f"[green]equal[/green]: {decisions:,} decisions; digest {outcome.digest}")
+        return
+    console.print(f"[red]differs[/red] first at {escape(found.input)}, agent {found.agent}: {escape(found.what)}")
+    for side in ("recorded", "replayed"):
+        text = str(getattr(found, side))
+        console.print(f"  {side}: {escape(text[:LONGEST] + ('…' if len(text) > LONGEST else ''))}", soft_wrap=True)
+    console.print(f"  cause: {escape(found.cause)}", soft_wrap=True)
+
+
+def what_if(bundle: Bundle, settings: Sequence[str]) -> list[whatif.Figures]:
+    """Run the circle for each setting alone and, if there are several, for all together."""
+    variants = {setting: config_of(bundle, [setting]) for setting in settings}
+    if len(settings) > 1:
+        variants["all of these"] = config_of(bundle, settings)
+    return whatif.compare(whatif.Recorded(bundle), tasks_of(bundle), config_of(bundle), variants)
+
+
+def show_what_if(found: Sequence[whatif.Figures], plot: Path | None, *, as_json: bool) -> None:
+    """Print a column a setting, its steps over its rollouts as bars, and draw the plot if it was asked for."""
+    from dart_streams.replay import whatif_plot
+
+    if plot:
+        plot.write_text(whatif_plot.svg(found))
+        note(f"drawn: {plot}")
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    table = Table(title="what if", title_justify="left")
+    table.add_column("")
+    for figures in found:
+        table.add_column(escape(figures.name), justify="right", overflow="fold")
+    for field in msgspec.structs.fields(whatif.Figures):
+        if field.name not in ("name", "curve"):
+            values = [getattr(figures, field.name) for figures in found]
+            table.add_row(field.name.replace("_", " "), *("" if value is None else f"{value:,}" for value in values))
+    console = Console()
+    console.print(table)
+    curves = [figures for figures in found if figures.curve]
+    most = max((figures.curve[-1][1] for figures in curves), default=0)
+    console.print("optimiser steps over rollouts ended")
+    for figures in curves:
+        console.print(
+            f"  {whatif_plot.bars(figures, most)} {figures.steps_trained:>6,}  {escape(figures.name)}", soft_wrap=True
+        )

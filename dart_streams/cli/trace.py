@@ -1,0 +1,149 @@
+"""``dart-streams trace``: from any id to what it came from and went into; the slowest requests; how much is traced."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import structlog
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.tree import Tree
+
+from dart_streams.cli.options import AsJson
+from dart_streams.cli.output import note, show
+from dart_streams.config import Bus, Config
+from dart_streams.errors import UserError
+from dart_streams.replay.bundle import Bundle
+from dart_streams.replay.recorded import config_of
+from dart_streams.run import folder
+from dart_streams.tracing import chain, facts, segments, timeline
+from dart_streams.tracing.walk import Node, Walk
+
+LONGEST = 60
+"""Characters of a field in the tree; --json has it whole."""
+
+
+class Source(NamedTuple):
+    """Where a run's records and spans are: on the broker and in its folder, or all in a bundle."""
+
+    config: Config
+    traces: Path
+    bundle: Bundle | None
+
+    @property
+    def bus(self) -> Bus:
+        """The run's bus."""
+        return self.config.bus
+
+    def timeline(self) -> timeline.Timeline:
+        """Read the spans."""
+        if self.bundle is None:
+            return timeline.Timeline(timeline.lines_in(self.traces))
+        return timeline.Timeline(self.bundle.lines("traces") if self.bundle.has("traces") else ())
+
+    def facts(self) -> facts.Facts:
+        """Read the records."""
+        records = facts.of_topics(self.bus) if self.bundle is None else facts.of_bundle(self.bundle)
+        return facts.Facts().fold(records)
+
+
+def trace(
+    identity: Annotated[
+        str,
+        typer.Argument(
+            help="A request, trajectory, group, train step (12), weight version (v12) or screenshot (sha256).",
+            metavar="ID",
+            show_default=False,
+        ),
+    ] = "",
+    run: Annotated[str, typer.Option(help="The run's id.")] = "latest",
+    state: Annotated[Path, typer.Option("--state", help="The state folder.")] = Path(".dart"),
+    bundle: Annotated[
+        Path | None, typer.Option(help="Read a bundle instead of the run's topics and files.", show_default=False)
+    ] = None,
+    slowest: Annotated[bool, typer.Option("--slowest", help="List the slowest requests.")] = False,
+    most: Annotated[int, typer.Option(help="How many of the slowest.", min=1)] = 10,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Count trained steps with an unbroken chain to their screenshot.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Walk from an id both ways: to what it was made of, and to what was made of it."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    if bool(identity) + slowest + coverage != 1:
+        raise UserError("give an id, or --slowest, or --coverage")
+    source = source_of(run, state, bundle)
+    spans = source.timeline()
+    if not spans.by_id:
+        note(f"no spans: the run had telemetry.sampling = {source.config.telemetry.sampling:g}")
+    if slowest:
+        show(segments.slowest(spans, most), as_json=as_json, title="slowest requests", empty="no request was traced")
+    elif coverage:
+        tell_coverage(chain.coverage(source.facts(), spans, source.bus.run), as_json=as_json)
+    else:
+        node = Walk(source.facts(), spans, source.bus.run).of(identity)
+        if as_json:
+            typer.echo(msgspec.json.format(msgspec.json.encode(node), indent=2).decode())
+        else:
+            Console().print(tree_of(node))
+
+
+def source_of(run: str, state: Path, path: Path | None) -> Source:
+    """Return where to read from."""
+    if path is not None:
+        bundle = Bundle(path)
+        return Source(config_of(bundle), Path(), bundle)
+    found = folder.find(str(state), run)
+    return Source(found.config(), found.path / "traces", None)
+
+
+def tell_coverage(found: chain.Coverage, *, as_json: bool) -> None:
+    """Print how much of what was trained can be traced."""
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    share = "nothing was trained" if found.coverage is None else f"{found.coverage:.2%}"
+    typer.echo(
+        f"{found.traced_steps} of {found.trained_steps} trained steps ({found.optimiser_steps} optimiser steps) "
+        f"can be followed to their screenshot: {share}"
+    )
+    for missing, number in found.broken.items():
+        typer.echo(f"  {number} end at: {missing}")
+    for example in found.examples:
+        typer.echo(f"  for instance {example}")
+
+
+def tree_of(node: Node) -> Tree:
+    """Return a node and all that hangs on it as a tree of text."""
+    return grown(Tree(label(node)), node)
+
+
+def grown(tree: Tree, node: Node) -> Tree:
+    """Hang a node's neighbours into its tree: ``←`` what it was made of, ``→`` what it went into."""
+    for arrow, others in (("←", node.made_of), ("→", node.went_into)):
+        for other in others:
+            grown(tree.add(f"[dim]{arrow}[/dim] {label(other)}"), other)
+    return tree
+
+
+def label(node: Node) -> str:
+    """Return a node in one line."""
+    parts = [f"[bold]{node.kind}[/bold] {escape(node.id)}"]
+    if node.ms is not None:
+        parts.append(f"[cyan]{node.ms:,.1f} ms[/cyan]")
+    parts += [f"[dim]{name}[/dim] {escape(shortened(value))}" for name, value in node.fields.items()]
+    return "  ".join(parts)
+
+
+def shortened(value: Any) -> str:
+    """Return a field's value so short that a line of them can be read."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={shortened(item)}" for name, item in value.items())[: 3 * LONGEST]
+    if isinstance(value, list):
+        value = [round(item, 3) if isinstance(item, float) else item for item in value]
+    text = str(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

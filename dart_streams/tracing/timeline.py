@@ -1,0 +1,78 @@
+"""The spans that a run's processes left, by id, by trace, and by what they are of."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from opentelemetry.trace import SpanContext
+
+from dart_streams.telemetry import names
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A span as a line of a file; times are epoch milliseconds, ids and links hex."""
+
+    process: str
+    name: str
+    trace: str
+    span: str
+    parent: str | None = None
+    start_ms: float = 0.0
+    end_ms: float = 0.0
+    status: str = "UNSET"
+    attributes: dict[str, Any] = {}
+    links: list[str] = []
+
+    @property
+    def ms(self) -> float:
+        """How long it lasted."""
+        return self.end_ms - self.start_ms
+
+
+_decoder = msgspec.json.Decoder(Span)
+
+
+def id_of(context: SpanContext) -> str:
+    """Return a span's id as links have it: ``trace:span``, in hex."""
+    return f"{context.trace_id:032x}:{context.span_id:016x}"
+
+
+class Timeline:
+    """All spans of a run."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self.by_id: dict[str, Span] = {}
+        self.traces: dict[str, list[Span]] = defaultdict(list)
+        self.steps: dict[tuple[str, int], Span] = {}
+        self.switches: dict[int, list[Span]] = defaultdict(list)
+        for line in lines:
+            try:
+                self._take(_decoder.decode(line))
+            except msgspec.DecodeError:
+                continue  # the last line of a process that was killed
+
+    def get(self, context: SpanContext) -> Span | None:
+        """Return the span of this context, or None."""
+        return self.by_id.get(id_of(context))
+
+    def step(self, trajectory_id: str, step: int) -> Span | None:
+        """Return the span of the step that was decided on screen ``step``, or None."""
+        return self.steps.get((trajectory_id, step))
+
+    def _take(self, span: Span) -> None:
+        self.by_id[f"{span.trace}:{span.span}"] = span
+        self.traces[span.trace].append(span)
+        if span.name == names.SPAN_STEP:
+            place = (span.attributes.get(names.ATTR_TRAJECTORY, ""), span.attributes.get(names.ATTR_STEP, -1))
+            self.steps[place] = span
+        elif span.name == names.SPAN_SWITCH:
+            self.switches[span.attributes.get(names.ATTR_VERSION, -1)].append(span)
+
+
+def lines_in(folder: Path) -> Iterator[bytes]:
+    """Yield the lines of a run's trace files."""
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open("rb") as file:
+            yield from file

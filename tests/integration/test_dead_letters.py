@@ -1,0 +1,86 @@
+"""Dead letters are shown with their reasons, and go back to where they came from as they were, once."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+import tomli_w
+from aiokafka import ConsumerRecord
+from typer.testing import CliRunner
+
+from dart_streams.bus import dead_letters
+from dart_streams.bus.clients import Publisher
+from dart_streams.cli import main
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.replay import letters
+from dart_streams.run.folder import without_nulls
+from topics import curated, trajectories
+
+
+@pytest.fixture
+def deployment(services, tmp_path: Path) -> tuple[Config, tuple[str, str]]:
+    config = services.config()
+    file = tmp_path / "config.toml"
+    file.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+    return config, ("--config", str(file))
+
+
+def answer(*arguments: str):
+    done = CliRunner().invoke(main.build(arguments), [*arguments, "--json"])
+    structlog.reset_defaults()
+    if done.exception:
+        raise done.exception
+    return json.loads(done.stdout)
+
+
+def put_aside(config: Config, *values: bytes) -> None:
+    asyncio.run(send_all(config, values))
+
+
+async def send_all(config: Config, values: Sequence[bytes]) -> None:
+    name = config.bus.prefix + trajectories.TOPIC.name
+    async with Publisher(config.bus, "test") as publisher:
+        for number, value in enumerate(values):
+            record = ConsumerRecord(name, 0, number, 1, 0, b"key", value, None, 3, len(value), (("x", b"y"),))
+            await dead_letters.send(publisher, trajectories.TOPIC, record, "not a trajectories/1: truncated")
+
+
+def test_letters_are_listed_shown_and_sent_back_once(deployment):
+    config, where = deployment
+    put_aside(config, b"{", b"[]")
+    (row,) = answer("dlq", "list", *where)
+    assert (row["topic"], row["letters"], row["reasons"]) == ("trajectories", 2, {"not a trajectories/1": 2})
+    shown = answer("dlq", "show", "trajectories.dlq", *where)
+    assert [(letter["place"], letter["key"], letter["value"]) for letter in shown] == [
+        ("0@0", "key", "{"),
+        ("0@1", "key", "[]"),
+    ]
+    assert shown[1]["came_from"] == f"{config.bus.prefix}trajectories[0]@1"
+    assert answer("dlq", "redrive", "trajectories", "--at", "0@1", *where)[0]["outcome"].startswith("sent as ")
+    outcomes = [
+        row["outcome"].partition(" as ")[0] for row in answer("dlq", "redrive", "trajectories", "--all", *where)
+    ]
+    assert outcomes == ["sent", "sent before"]
+    back = list(letters.read_topic(config.bus, config.bus.prefix + trajectories.TOPIC.name, 0))
+    assert [(record.key, record.value) for record in back] == [(b"key", b"[]"), (b"key", b"{")]
+    assert back[0].headers == [("x", b"y"), (letters.REDRIVEN, b"0@1")]
+
+
+def test_what_is_not_there_is_refused_and_nothing_is_sent(deployment):
+    config, where = deployment
+    assert answer("dlq", "list", *where) == []
+    put_aside(config, b"{")
+    for arguments, told in (
+        (("show", "trajectory"), "no topic 'trajectory'"),
+        (("redrive", "trajectories", "--at", "0@7"), "there are 0@0"),
+        (("redrive", "trajectories"), "--all"),
+    ):
+        with pytest.raises(UserError, match=told):
+            answer("dlq", *arguments, *where)
+    assert answer("dlq", "redrive", curated.TOPIC.name, "--all", *where) == []
+    assert list(letters.read_topic(config.bus, config.bus.prefix + trajectories.TOPIC.name, 0)) == []

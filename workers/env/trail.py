@@ -1,0 +1,64 @@
+"""The spans of one episode: its own, and one a step, each a trace of its own that links to the trajectory's."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from dart_streams.telemetry import names, spans
+from topics.observations import End
+from topics.rollout_orders import RolloutOrder
+from topics.values import FAULTS
+
+
+class Trail:
+    """A step's span lasts until the observation it leads to is told: that record carries its context."""
+
+    def __init__(self, trajectory_id: str, task_id: str, order: RolloutOrder, host: str) -> None:
+        self.trajectory_id = trajectory_id
+        self.host = host
+        self.number: int | None = None
+        self.step: spans.Traced | None = None
+        self.own = spans.Traced(
+            names.SPAN_TRAJECTORY,
+            ids=spans.trajectory(trajectory_id),
+            parent=spans.ROOT,
+            attributes={
+                names.ATTR_TRAJECTORY: trajectory_id,
+                names.ATTR_TASK: task_id,
+                names.ATTR_GROUP: order.group_id,
+                names.ATTR_HOST: host,
+            },
+        )
+
+    def current(self) -> contextlib.AbstractContextManager[None]:
+        """Be within the step under way, or before the first one within the trajectory."""
+        return spans.attached((self.step or self.own).context)
+
+    def begin_step(self, number: int) -> None:
+        """Begin the step that is decided on screen ``number`` (from 0)."""
+        self.number = number
+        self.step = spans.Traced(
+            names.SPAN_STEP,
+            parent=spans.ROOT,
+            links=[spans.trajectory(self.trajectory_id)],
+            attributes=self.attributes(names.ATTR_HOST, self.host),
+        )
+
+    def step_told(self, telling: "asyncio.Future[None]") -> None:
+        """End the step under way when the observation that it led to is published."""
+        step, self.step = self.step, None
+        if step is not None:
+            telling.add_done_callback(lambda _: step.end())
+
+    def ended(self, end: End) -> None:
+        """Note how the episode has ended. A fault, or a straggler cut off, has failed."""
+        self.own.note(ATTR_OUTCOME=end.kind)
+        if end.kind in FAULTS or end.reason == "straggler":
+            self.own.fail(end.reason or end.kind)
+
+    def attributes(self, *more: Any) -> dict[str, Any]:
+        """Return what spans of the step under way have in common, and one name and value more."""
+        common: dict[str, Any] = {names.ATTR_TRAJECTORY: self.trajectory_id}
+        if self.number is not None:
+            common[names.ATTR_STEP] = self.number
+        return common | dict(zip(more[::2], more[1::2], strict=True))
