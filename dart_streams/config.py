@@ -275,7 +275,9 @@ class Trainer(Section):
     def __post_init__(self) -> None:
         """Refuse what would be ignored in silence."""
         if self.dual_clip and (self.objective == "cispo" or self.dual_clip <= 1):
-            raise ValueError("dual_clip must be above 1 (0 is off), and cispo has none: it clips weights, not gradients")
+            raise ValueError(
+                "dual_clip must be above 1 (0 is off), and cispo has none: it clips weights, not gradients"
+            )
         if self.mask_low > 1 or self.mask_high < 1:
             raise ValueError("mask_low must be at most 1 and mask_high at least 1: equal policies have the ratio 1")
 

@@ -81,8 +81,9 @@ class Learner:
         tokens, sequences = self.ranks.total([own_tokens, len(samples)])
         if not tokens:
             return Learned(False, {}, 0, 0, 0.0)
-        count = int(self.ranks.largest(math.ceil(len(samples) / self.settings.micro_batch)))
-        batches = self.collator.batches(groups, self.settings.micro_batch, count)
+        pieces = self.collator.pieces(groups, self.settings.micro_batch, self.settings.micro_batch_tokens)
+        count = int(self.ranks.largest(len(pieces)))
+        batches = self.collator.batches(groups, pieces, count)
         try:
             updates = self._updates(batches, count, tokens, version, stopping)
         except step.Stopped:
