@@ -263,6 +263,14 @@ class Trainer(Section):
     ``prefetch_mb`` bounds the screenshots read ahead, beyond those of one step. ``mismatch_alarm`` is in nats a token.
     ``dtype`` is what layers compute in; weights, gradients and log-probabilities stay float32. ``recompute`` trades
     time for the memory of activations.
+
+    ``objective``: PPO's clip of each token; ``gspo``, of whole sequences (set ``clip_low`` and ``clip_high`` to about
+    3e-4); ``cispo``, of the weight alone. ``dual_clip`` (above 1; 0 is off) bounds tokens of negative advantage.
+    ``correction`` of trainer against engine: ratios are cut at ``tis_cap``; or count as 0 outside ``mask_low`` to
+    ``mask_high``; or are not corrected for.
+
+    A forward pass takes at most ``micro_batch`` sequences and ``micro_batch_tokens`` tokens, padding and image tokens
+    included; a longer sequence goes alone.
     """
 
     processes: int = 1
@@ -273,12 +281,18 @@ class Trainer(Section):
     learning_rate: float = 1.5e-4
     weight_decay: float = 0.0
     grad_clip: float = 1.0
+    objective: Literal["ppo", "gspo", "cispo"] = "ppo"
     clip_low: float = 0.2
     clip_high: float = 0.28
+    dual_clip: float = 0.0
+    correction: Literal["truncate", "mask", "none"] = "truncate"
     tis_cap: float = 1.0
+    mask_low: float = 0.5
+    mask_high: float = 5.0
     kl_beta: float = 0.0
     entropy_beta: float = 0.0
     micro_batch: int = 16
+    micro_batch_tokens: int = 16_384
     dtype: Literal["float32", "bfloat16"] = "float32"
     recompute: bool = False
     prefetch_mb: int = 256
@@ -288,6 +302,15 @@ class Trainer(Section):
     weights_uri: str = ""
     max_train_steps: int | None = None
     pulse: Pulse = Pulse()
+
+    def __post_init__(self) -> None:
+        """Refuse what would be ignored in silence."""
+        if self.dual_clip and (self.objective == "cispo" or self.dual_clip <= 1):
+            raise ValueError(
+                "dual_clip must be above 1 (0 is off), and cispo has none: it clips weights, not gradients"
+            )
+        if self.mask_low > 1 or self.mask_high < 1:
+            raise ValueError("mask_low must be at most 1 and mask_high at least 1: equal policies have the ratio 1")
 
 
 class Evaluation(Section):

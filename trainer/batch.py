@@ -61,17 +61,24 @@ class Collator:
         self.merge = renderer.image_processor.merge_size**2
         self._patches: dict[str, Patches] = {}
 
-    def batches(self, groups: Sequence[ReadyGroup], size: int, count: int) -> Iterator[MicroBatch]:
-        """Yield ``count`` micro-batches of at most ``size`` sequences each, with empty ones at the end if need be.
+    def pieces(self, groups: Sequence[ReadyGroup], sequences: int, tokens: int) -> list[Sequence[Sample]]:
+        """Return the samples of all groups, packed by :func:`pack`."""
+        seen = {sha256: self._seen(data) for group in groups for sha256, data in group.images.items()}
+        samples = [item for group in groups for item in group.samples]
+        return list(pack(samples, [length(item, seen) for item in samples], sequences, tokens))
+
+    def batches(
+        self, groups: Sequence[ReadyGroup], pieces: Sequence[Sequence[Sample]], count: int
+    ) -> Iterator[MicroBatch]:
+        """Yield ``pieces`` of the samples of ``groups`` as ``count`` micro-batches, empty ones at the end if need be.
 
         Each is made in the background while the one before is used.
         """
         images = {sha256: data for group in groups for sha256, data in group.images.items()}
-        pieces: list[Sequence[Sample]] = list(pack([item for group in groups for item in group.samples], size))
-        pieces += [()] * (count - len(pieces))
+        wanted = [*pieces, *[()] * (count - len(pieces))]
         with ThreadPoolExecutor(1, thread_name_prefix="collate") as ahead:
-            made = ahead.submit(self.collate, pieces[0], images) if pieces else None
-            for following in [*pieces[1:], None]:
+            made = ahead.submit(self.collate, wanted[0], images) if wanted else None
+            for following in [*wanted[1:], None]:
                 if made is None:
                     return
                 current = made.result()
@@ -123,15 +130,38 @@ class Collator:
             blank = Image.new("RGB", (BLANK_SIDE, BLANK_SIDE))
             self._patches = {"": self.renderer.pixels([blank])}
 
+    def _seen(self, data: bytes) -> int:
+        """Return how many tokens an image takes in a prompt; only its header is read."""
+        with Image.open(io.BytesIO(data)) as image:
+            return int(self.renderer.image_processor.get_number_of_image_patches(image.height, image.width, {})) // (
+                self.merge
+            )
+
     def _cut(self, data: bytes) -> Patches:
         with Image.open(io.BytesIO(data)) as image:
             return self.renderer.pixels([image.convert("RGB")])
 
 
-def pack(samples: Sequence[Sample], size: int) -> Iterator[Sequence[Sample]]:
-    """Yield runs of at most ``size`` samples, in order: neighbours have like lengths and share screens."""
-    for start in range(0, len(samples), size):
-        yield samples[start : start + size]
+def length(item: Sample, seen: Mapping[str, int]) -> int:
+    """Return the tokens of a sample, its images included; ``seen`` has those of each image."""
+    return len(item.prompt) + len(item.answer) + sum(seen[ref.sha256] - 1 for ref in item.images)
+
+
+def pack(samples: Sequence[Sample], lengths: Sequence[int], sequences: int, tokens: int) -> Iterator[Sequence[Sample]]:
+    """Yield runs of ``samples``, in order: neighbours have like lengths and share screens.
+
+    A run has at most ``sequences`` of them, and with padding (as many times its longest) at most ``tokens`` tokens; a
+    sample longer than that is alone.
+    """
+    start, longest = 0, 0
+    for end, tall in enumerate(lengths):
+        size = end - start
+        if size and (size == sequences or (size + 1) * max(longest, tall) > tokens):
+            yield samples[start:end]
+            start, longest = end, 0
+        longest = max(longest, tall)
+    if start < len(samples):
+        yield samples[start:]
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, left: bool = False) -> tuple[Tensor, Tensor]:

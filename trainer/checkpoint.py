@@ -1,6 +1,5 @@
 """Checkpoints: model, optimiser and state, complete under their final name or not there at all."""
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from dart_streams import durable
 from trainer import crash_points
 from trainer.ranks import Ranks
 from trainer.state import State
@@ -45,11 +45,11 @@ class Checkpoints:
         dcp.save(tensors(model, optimizer), storage_writer=writer)
         if self.ranks.first:
             crash_points.reach(crash_points.IN_CHECKPOINT)
-            write_durably(partial / STATE, msgspec.json.encode(state))
-            sync_folder(partial)
+            durable.write(partial / STATE, msgspec.json.encode(state))
+            durable.sync(partial)
             shutil.rmtree(self.folder / name, ignore_errors=True)
             partial.rename(self.folder / name)
-            sync_folder(self.folder)
+            durable.sync(self.folder)
             for old in self.complete()[:-KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
 
@@ -76,20 +76,3 @@ def tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     """Return the sharded tensors of both, by names that do not depend on the number of ranks."""
     of_model, of_optimizer = get_state_dict(model, optimizer)
     return {"model": of_model, "optimizer": of_optimizer}
-
-
-def write_durably(file: Path, data: bytes) -> None:
-    """Write a file and return when it is on the disk."""
-    with file.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Return when the folder's entries are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

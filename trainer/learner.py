@@ -98,8 +98,9 @@ class Learner:
         tokens, sequences = self.ranks.total([own_tokens, len(samples)])
         if not tokens:
             return Learned(False, {}, 0, 0, 0.0)
-        count = int(self.ranks.largest(math.ceil(len(samples) / self.settings.micro_batch)))
-        batches = self.collator.batches(groups, self.settings.micro_batch, count)
+        pieces = self.collator.pieces(groups, self.settings.micro_batch, self.settings.micro_batch_tokens)
+        count = int(self.ranks.largest(len(pieces)))
+        batches = self.collator.batches(groups, pieces, count)
         try:
             updates = self._updates(batches, count, tokens, version, stopping)
         except step.Stopped:
@@ -117,7 +118,9 @@ class Learner:
         At ratio 1 the gradient of the policy loss of advantage 1 is that of the answers' mean negative log-likelihood.
         """
         other = copy.copy(self)
-        other.settings = msgspec.structs.replace(self.settings, minibatches=1, epochs=1, kl_beta=0.0, entropy_beta=0.0)
+        other.settings = msgspec.structs.replace(
+            self.settings, minibatches=1, epochs=1, objective="ppo", dual_clip=0.0, kl_beta=0.0, entropy_beta=0.0
+        )
         return other
 
     def _updates(

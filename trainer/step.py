@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -11,8 +11,24 @@ from torch.distributed.tensor import DTensor
 
 from dart_streams.config import Trainer
 from trainer.batch import MicroBatch
-from trainer.objective import kl_k3, masked_sum, policy_loss, truncated_weights
+from trainer.objective import (
+    Metrics,
+    clipped_weight_loss,
+    kl_k3,
+    masked_sum,
+    masked_weights,
+    policy_loss,
+    sequence_loss,
+    truncated_weights,
+)
 from trainer.ranks import Ranks
+
+OBJECTIVES: Mapping[str, Callable[..., tuple[Tensor, Metrics]]] = {
+    "ppo": policy_loss,
+    "gspo": sequence_loss,
+    "cispo": clipped_weight_loss,
+}
+"""By their names in the configuration."""
 
 
 class Stopped(Exception):
@@ -110,15 +126,17 @@ def losses(
     if old_logp_BA is None:
         old_logp_BA = new_logp_BA.detach()
     rollout_logp_BA = torch.where(batch.corrected_BA, batch.rollout_logp_BA, old_logp_BA)
-    policy, metrics = policy_loss(
+    weight_BA, altered_BA = importance(old_logp_BA, rollout_logp_BA, settings)
+    policy, metrics = OBJECTIVES[settings.objective](
         new_logp_BA,
         old_logp_BA,
         batch.advantage_B1,
         batch.mask_BA,
-        truncated_weights(old_logp_BA, rollout_logp_BA, settings.tis_cap),
+        weight_BA,
         settings.clip_low,
         settings.clip_high,
         denominator=tokens,
+        **({"dual_clip": settings.dual_clip} if settings.dual_clip else {}),
     )
     entropy = masked_sum(entropy_BA, batch.mask_BA) / tokens
     kl = torch.zeros((), device=policy.device)
@@ -137,7 +155,7 @@ def losses(
             entropy.detach(),
             kl.detach(),
             batch.corrected_BA.sum(),
-            masked_sum((log_ratio_BA.exp() > settings.tis_cap).float(), batch.corrected_BA),
+            masked_sum(altered_BA.float(), batch.corrected_BA),
             masked_sum(log_ratio_BA.abs(), batch.corrected_BA),
             masked_sum(log_ratio_BA.exp() - 1 - log_ratio_BA, batch.corrected_BA),
             same_BA.sum(),
@@ -145,6 +163,17 @@ def losses(
         ]
     )
     return loss, Sums(*sums.double().tolist())
+
+
+def importance(old_logp: Tensor, rollout_logp: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:
+    """Return each token's weight for what the engine's policy differed, and where it is not the plain ratio."""
+    ratio = (old_logp - rollout_logp).detach().exp()
+    if settings.correction == "truncate":
+        return truncated_weights(old_logp, rollout_logp, settings.tis_cap), ratio > settings.tis_cap
+    if settings.correction == "mask":
+        weight = masked_weights(old_logp, rollout_logp, settings.mask_low, settings.mask_high)
+        return weight, (ratio < settings.mask_low) | (ratio > settings.mask_high)
+    return torch.ones_like(ratio), torch.zeros_like(ratio)
 
 
 def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float) -> float:

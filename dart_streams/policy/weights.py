@@ -1,19 +1,26 @@
 """Weight versions in and out: one safetensors file in a directory at any fsspec URL, checked by its SHA-256."""
 
+import contextlib
 import hashlib
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import fsspec
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageTextToText
 
+from dart_streams import durable
 from dart_streams.errors import UserError
 from topics.weights import WeightVersion
 
 FILE = "model.safetensors"
+PROBE = "probe.json"
+"""What transformers makes of a fixed prompt with these weights, if it is there: :mod:`dart_streams.policy.probe`."""
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
 CHUNK = 1 << 20
 
 
@@ -25,20 +32,29 @@ class MissingWeights(UserError):
     """There are no weights where they should be."""
 
 
-def save(state_dict: Mapping[str, torch.Tensor], uri: str) -> str:
-    """Write ``state_dict`` to the directory ``uri`` and return its SHA-256 (hex).
+def save(state_dict: Mapping[str, torch.Tensor], uri: str, beside: Mapping[str, bytes] = NOTHING) -> str:
+    """Write ``state_dict`` to the directory ``uri``, small files ``beside`` it, and return its SHA-256 (hex).
 
-    The file appears under its final name only when it is complete. Of tensors that share memory (tied embeddings)
-    the first is kept, as Hugging Face does.
+    The file appears under its final name only when it is complete; on a local disk all of it is durable on return. Of
+    tensors that share memory (tied embeddings) the first is kept, as Hugging Face does.
     """
     filesystem, folder = fsspec.core.url_to_fs(uri)
+    local_disk = "file" in protocols(filesystem)
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
         local = Path(scratch) / FILE
         save_file(distinct(state_dict), local, metadata={"format": "pt"})
         sha256 = digest(local)
         filesystem.makedirs(folder, exist_ok=True)
+        for name, data in beside.items():
+            filesystem.pipe_file(f"{folder}/{name}", data)
         filesystem.put_file(str(local), f"{folder}/{FILE}.partial")
+    if local_disk:
+        for name in (*beside, f"{FILE}.partial"):
+            durable.sync(Path(folder) / name)
     filesystem.mv(f"{folder}/{FILE}.partial", f"{folder}/{FILE}")
+    if local_disk:
+        durable.sync(Path(folder))
+        durable.sync(Path(folder).parent)
     return sha256
 
 
@@ -80,6 +96,12 @@ def load(model: torch.nn.Module, path: Path) -> None:
         raise ValueError(f"{path} is of another model: missing {sorted(missing)[:3]}, unknown {sorted(unexpected)[:3]}")
 
 
+def of_model(folder: Path) -> Mapping[str, torch.Tensor]:
+    """Return the state of a Hugging Face directory under the model's own names, as versions have them."""
+    state: Mapping[str, torch.Tensor] = AutoModelForImageTextToText.from_pretrained(folder).state_dict()
+    return state
+
+
 def digest(file: Path) -> str:
     """Return the SHA-256 (hex) of a file."""
     with file.open("rb") as stream:
@@ -104,6 +126,8 @@ def download(filesystem: fsspec.AbstractFileSystem, source: str, target: Path, v
             filesystem.get_file(source, str(partial / FILE))
         except FileNotFoundError:
             raise MissingWeights(f"version {version.version}: no weights at {version.uri}") from None
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.get_file(f"{source.rpartition('/')[0]}/{PROBE}", str(partial / PROBE))
         verify(partial / FILE, version)
         partial.replace(target)
     finally:

@@ -5,7 +5,18 @@ import math
 import pytest
 import torch
 
-from trainer.objective import kl_k3, policy_loss, token_logp, truncated_weights
+from dart_streams.config import parse
+from dart_streams.errors import ConfigError
+from trainer.objective import (
+    clipped_weight_loss,
+    kl_k3,
+    masked_weights,
+    policy_loss,
+    sequence_loss,
+    token_logp,
+    truncated_weights,
+)
+from trainer.step import OBJECTIVES, importance
 
 
 def row(*values: float) -> torch.Tensor:
@@ -96,6 +107,123 @@ def test_only_the_new_log_probabilities_get_a_gradient() -> None:
     loss, _ = policy_loss(tensors[0], tensors[1], tensors[2], row(1.0), row(1.0))
     loss.backward()
     assert [tensor.grad is not None for tensor in tensors] == [True, False, False]
+
+
+@pytest.mark.parametrize(("ratio", "weight"), [(0.4, 0.0), (0.5001, 0.5001), (1.0, 1.0), (4.9, 4.9), (5.1, 0.0)])
+def test_a_masked_weight_is_the_plain_ratio_or_nothing(ratio: float, weight: float) -> None:
+    assert masked_weights(row(math.log(ratio)), row(0.0)).item() == pytest.approx(weight, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("correction", "weights", "altered"),
+    [
+        ("truncate", [1.0, 0.3679, 0.0183], [True, False, False]),
+        ("mask", [2.7183, 0.0, 0.0], [False, True, True]),
+        ("none", [1.0, 1.0, 1.0], [False, False, False]),
+    ],
+)
+def test_the_correction_of_engine_against_trainer_is_configured(
+    correction: str, weights: list[float], altered: list[bool]
+) -> None:
+    settings = parse({"trainer": {"correction": correction}}).trainer
+    found, changed = importance(row(-1.0, -2.0, -5.0), row(-2.0, -1.0, -1.0), settings)
+    assert found[0].tolist() == pytest.approx(weights, abs=1e-4)
+    assert changed[0].bool().tolist() == altered
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "objective"),
+    [(-1.0, 20.0, -10.0), (-1.0, 9.0, -9.0), (-1.0, 0.5, -0.8), (1.0, 20.0, 1.28), (-2.0, 20.0, -20.0)],
+)
+def test_the_dual_clip_bounds_what_a_runaway_ratio_costs(advantage: float, ratio: float, objective: float) -> None:
+    new = row(math.log(ratio)).requires_grad_()
+    loss, metrics = policy_loss(new, row(0.0), row(advantage), row(1.0), row(1.0), dual_clip=10.0)
+    loss.backward()
+    assert -loss.item() == pytest.approx(objective, rel=1e-5)
+    assert new.grad is not None
+    clipped = ratio != 9.0
+    assert (new.grad.item() == 0.0) == clipped
+    assert metrics["clip_share"].item() == float(clipped)
+
+
+def gspo(new: torch.Tensor, advantage: float, mask: torch.Tensor | None = None, **clip: float) -> torch.Tensor:
+    ones = torch.ones_like(new)
+    loss, _ = sequence_loss(new, torch.zeros_like(new), row(advantage), ones if mask is None else mask, ones, **clip)
+    return loss
+
+
+def test_gspo_clips_the_geometric_mean_of_a_sequence_and_not_its_tokens() -> None:
+    """Ratios 2 and 1/2 have the mean 1; 2 and 2 have 2. PPO would clip a token of the first sequence."""
+    wide = {"clip_low": 0.2, "clip_high": 0.28}
+    assert gspo(torch.log(row(2.0, 0.5)), 1.0, **wide).item() == pytest.approx(-1.0, rel=1e-6)
+    assert gspo(torch.log(row(2.0, 2.0)), 1.0, **wide).item() == pytest.approx(-1.28, rel=1e-6)
+    assert gspo(torch.log(row(4.0, 0.25, 1.1**3)), 1.0, **wide).item() == pytest.approx(-1.1, rel=1e-6)
+    assert gspo(torch.log(row(0.5, 0.5)), -1.0, **wide).item() == pytest.approx(0.8, rel=1e-6)
+
+
+@pytest.mark.parametrize(("drift", "clipped"), [(3.9e-4, False), (4.1e-4, True), (-3.1e-4, False)])
+def test_the_clip_of_gspo_is_by_default_the_papers(drift: float, clipped: bool) -> None:
+    new = row(drift, drift).requires_grad_()
+    gspo(new, 1.0).backward()
+    assert new.grad is not None
+    assert (new.grad == 0).all().item() == clipped
+
+
+def test_the_gradient_of_gspo_is_that_of_its_formula_differentiated_as_it_stands() -> None:
+    """(pi_new(y) / pi_old(y)) ** (1 / |y|) * A, times |y| tokens over the batch's tokens."""
+    torch.manual_seed(1)
+    new, mask = (-torch.rand(2, 4)).requires_grad_(), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    old, advantage = -torch.rand(2, 4), torch.tensor([[1.5], [-0.7]])
+    wide = {"clip_low": 0.9, "clip_high": 9.0}
+    loss, metrics = sequence_loss(new, old, advantage, mask, torch.ones(2, 4), **wide)
+    loss.backward()
+    assert metrics["clip_share"].item() == 0.0
+    plain = new.detach().clone().requires_grad_()
+    lengths = mask.sum(1)
+    ratio_B = (((plain - old) * mask).sum(1) / lengths).exp()
+    (-(ratio_B * advantage[:, 0] * lengths).sum() / mask.sum()).backward()
+    torch.testing.assert_close(new.grad, plain.grad)
+
+
+def test_cispo_keeps_the_gradient_that_the_clip_of_ppo_removes() -> None:
+    new = torch.log(row(1.5, 0.5)).requires_grad_()
+    loss, metrics = clipped_weight_loss(new, row(0.0, 0.0), row(1.0), torch.ones(1, 2), row(1.0))
+    loss.backward()
+    assert new.grad is not None
+    assert new.grad[0].tolist() == pytest.approx([-1.28 / 2, -0.5 / 2])
+    assert metrics["clip_share"].item() == 0.5
+    assert metrics["ratio"].item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", list(OBJECTIVES))
+def test_every_objective_is_reinforce_at_ratio_one_and_deaf_to_padding(name: str) -> None:
+    new = row(-0.5, -1.0, math.nan).requires_grad_()
+    old, weight = row(-0.5, -1.0, math.inf), row(1.0, 0.5, math.nan)
+    loss, metrics = OBJECTIVES[name](new, old, row(3.0), row(1.0, 1.0, 0.0), weight, 0.2, 0.28)
+    loss.backward()
+    assert math.isfinite(loss.item())
+    assert new.grad is not None
+    assert new.grad.tolist() == [[-1.5, -0.75, 0.0]]
+    assert (metrics["tokens"].item(), metrics["clip_share"].item()) == (2, 0.0)
+
+
+@pytest.mark.parametrize("name", list(OBJECTIVES))
+def test_micro_batches_of_every_objective_add_up_to_the_whole(name: str) -> None:
+    torch.manual_seed(2)
+    new, old, weight = -torch.rand(6, 5), -torch.rand(6, 5), torch.rand(6, 5)
+    mask, advantage = torch.rand(6, 5) > 0.4, torch.randn(6, 1)
+    whole, _ = OBJECTIVES[name](new, old, advantage, mask, weight)
+    cuts = (slice(0, 1), slice(1, 4), slice(4, 6))
+    parts = [OBJECTIVES[name](new[i], old[i], advantage[i], mask[i], weight[i], denominator=mask.sum()) for i in cuts]
+    assert sum(loss for loss, _ in parts).item() == pytest.approx(whole.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"dual_clip": 0.5}, {"dual_clip": 3.0, "objective": "cispo"}, {"mask_low": 1.5}, {"objective": "grpo"}]
+)
+def test_settings_that_mean_nothing_are_refused(wrong: dict) -> None:
+    with pytest.raises(ConfigError, match="trainer"):
+        parse({"trainer": wrong})
 
 
 def test_kl_k3_is_zero_at_equality_and_positive_elsewhere() -> None:

@@ -1,5 +1,6 @@
 """Weights go out and come back as they were, or not at all."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,30 @@ def test_tensors_that_share_memory_are_saved_once(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     assert list(load_file(tmp_path / weights.FILE)) == ["embed"]
+
+
+def test_files_are_on_the_disk_before_they_have_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sync is looked at when it happens: what it is of, and what had its name by then."""
+    seen: list[tuple[str, bool]] = []
+    fsync = os.fsync
+
+    def looking(descriptor: int) -> None:
+        fsync(descriptor)
+        synced = Path(f"/proc/self/fd/{descriptor}").readlink()
+        seen.append((synced.name, (tmp_path / "v3" / weights.FILE).exists()))
+
+    monkeypatch.setattr(os, "fsync", looking)
+    weights.save(STATE, str(tmp_path / "v3"), {weights.PROBE: b"{}"})
+    assert seen == [
+        *((weights.PROBE, False), (f"{weights.FILE}.partial", False)),
+        *(("v3", True), (tmp_path.name, True)),
+    ]
+
+
+def test_what_lies_beside_weights_is_fetched_with_them(tmp_path: Path) -> None:
+    sha256 = weights.save(STATE, "memory://runs/beside", {weights.PROBE: b"{}"})
+    folder = weights.fetch(version("memory://runs/beside", sha256), tmp_path)
+    assert (folder / weights.PROBE).read_bytes() == b"{}"
 
 
 def test_a_half_written_file_has_another_name(tmp_path: Path) -> None:

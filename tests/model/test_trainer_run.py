@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -247,27 +248,54 @@ def test_groups_dropped_while_waiting_are_told_to_dispatch(run: Callable[..., Ru
         assert ended(trainer) == 0
 
 
-def test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed(run: Callable[..., Run]) -> None:
-    steps = len(crash_points.ALL) + 1
-    undisturbed, disturbed = run(trainer={"max_train_steps": steps}), run(trainer={"max_train_steps": steps})
-    for ours in (undisturbed, disturbed):
-        ours.add([ours.maker.group(index) for index in range(2 * steps)])
-    assert undisturbed.train() == 0
-    for point in crash_points.ALL:
-        with training(disturbed.config, f"{point}:1") as trainer:
-            assert ended(trainer) == -signal.SIGKILL, point
-    assert disturbed.train() == 0
+KILLS = (
+    [f"{point}:1" for point in crash_points.ALL],
+    [f"{point}:1" for point in reversed(crash_points.ALL)],
+    [f"{point}:2" for point in crash_points.ALL],
+)
+"""Three runs, each killed at every point, before any other step or after one: fifteen kills."""
+STEPS_KILLED = 8
+"""One more than the run that makes most steps before its last kill."""
 
+
+def killed_again_and_again(ours: Run, kills: Sequence[str]) -> None:
+    """Start trainers that die at these points, one after the other, and then one that may end."""
+    for kill in kills:
+        with training(ours.config, kill) as trainer:
+            assert ended(trainer) == -signal.SIGKILL, kill
+    with training(ours.config) as trainer:
+        assert ended(trainer) == 0
+
+
+def test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed(run: Callable[..., Run]) -> None:
+    undisturbed, *disturbed = [run(trainer={"max_train_steps": STEPS_KILLED}) for _ in range(1 + len(KILLS))]
+    groups = [undisturbed.maker.group(index) for index in range(2 * STEPS_KILLED)]
+    for ours in (undisturbed, *disturbed):
+        ours.add(groups)
+    with ThreadPoolExecutor(len(KILLS)) as at_once:
+        killed = [at_once.submit(killed_again_and_again, *each) for each in zip(disturbed, KILLS, strict=True)]
+        assert undisturbed.train() == 0
+        for each in killed:
+            each.result()
+    for ours in disturbed:
+        compare(ours, undisturbed, [made.group.group_id for made in groups])
+
+
+def compare(disturbed: Run, undisturbed: Run, group_ids: Sequence[str]) -> None:
+    """Nothing was lost, nothing trained twice, no version number means two things, and the losses are the same."""
     expected, rows = undisturbed.trained(), disturbed.trained()
+    assert [group for row in rows for group in row["group_ids"]] == list(group_ids)
     assert [row["group_ids"] for row in rows] == [row["group_ids"] for row in expected]
     assert [row["metrics"]["loss"] for row in rows] == pytest.approx([r["metrics"]["loss"] for r in expected], abs=1e-5)
     versions = disturbed.versions()
+    announced = [(event.epoch, event.version) for event in versions]
+    assert announced == sorted(set(announced)), "each incarnation's versions strictly increase"
     assert [event.version for event in versions] == sorted(event.version for event in versions)
     uris: dict[int, set[str]] = {}
     for event in versions:
         uris.setdefault(event.version, set()).add(event.uri)
     assert all(len(places) == 1 for places in uris.values()), "a number means one set of weights"
-    assert sorted(uris) == list(range(steps + 1))
+    assert sorted(uris) == list(range(STEPS_KILLED + 1))
     final, wanted = (load_file(Path(r.versions()[-1].uri) / weight_files.FILE) for r in (disturbed, undisturbed))
     for name, weight in wanted.items():
         torch.testing.assert_close(final[name], weight, rtol=0, atol=1e-6)

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 import torch
 from PIL import Image
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForImageTextToText
 
 from dart_streams.bench.backlog import Made, Maker
@@ -20,6 +21,7 @@ from dart_streams.config import Config, parse
 from dart_streams.policy import tiny
 from dart_streams.policy.rendering import Prompt, Renderer
 from dart_streams.services.ports import free_port
+from trainer import step
 from trainer.batch import Collator
 from trainer.learner import Learner
 from trainer.policy import load
@@ -55,6 +57,17 @@ def ready(made: Made, renderer: Renderer) -> ReadyGroup:
     group = made.group
     selection = select(group, group.members, made.observations, renderer, limits.max_images, limits.max_texts)
     return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=selection.refused, read_ms=0.0)
+
+
+class Gradients(NamedTuple):
+    of: dict[str, torch.Tensor]
+    micro_batches: int
+    figures: dict[str, float]
+
+
+def full(gradient: torch.Tensor | None) -> torch.Tensor:
+    assert gradient is not None
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
 
 def plain_logp(policy: torch.nn.Module, renderer: Renderer, item: Sample, images: dict[str, bytes]) -> torch.Tensor:
@@ -187,14 +200,60 @@ def test_a_step_is_not_stopped_between_its_updates(model: Path, renderer: Render
     assert learned.updated
 
 
-def test_the_result_does_not_depend_on_the_size_of_micro_batches(model: Path, renderer: Renderer, ranks: Ranks) -> None:
-    figures = []
-    for size in (2, 50):
-        config = parse({"trainer": {"micro_batch": size}})
-        groups = [ready(Maker(config, renderer).group(index), renderer) for index in range(2)]
-        figures.append(Learner(model, renderer, config.trainer, ranks).learn(groups, 0, lambda: False).figures)
-    for name, value in figures[0].items():
-        assert figures[1][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+def gradients(model: Path, renderer: Renderer, ranks: Ranks, groups: list[ReadyGroup], **settings: int) -> Gradients:
+    """Return the gradient of one step, before it is clipped, how many micro-batches it was made of, and its figures."""
+    config = parse({"trainer": {"grad_clip": 1e9, **settings}})
+    learner = Learner(model, renderer, config.trainer, ranks)
+    pieces = learner.collator.pieces(groups, config.trainer.micro_batch, config.trainer.micro_batch_tokens)
+    tokens = float(sum(len(item.answer) for group in groups for item in group.samples))
+    batches = learner.collator.batches(groups, pieces, len(pieces))
+    sums = step.accumulate(learner.scorer, batches, None, config.trainer, 0, tokens, ranks, lambda: False)
+    found = {name: full(parameter.grad) for name, parameter in learner.scorer.named_parameters()}
+    return Gradients(found, len(pieces), step.figures(sums, 1))
+
+
+def test_the_gradient_does_not_depend_on_how_micro_batches_are_packed(
+    model: Path, renderer: Renderer, ranks: Ranks
+) -> None:
+    groups = [ready(Maker(Config(), renderer).group(index), renderer) for index in range(2)]
+    whole = gradients(model, renderer, ranks, groups, micro_batch=50)
+    assert whole.micro_batches == 1
+    counted = gradients(model, renderer, ranks, groups, micro_batch=2)
+    budgets = [gradients(model, renderer, ranks, groups, micro_batch=50, micro_batch_tokens=n) for n in (600, 300, 1)]
+    samples = sum(len(group.samples) for group in groups)
+    assert 1 < budgets[0].micro_batches < budgets[1].micro_batches < budgets[2].micro_batches == samples
+    for other in (counted, *budgets):
+        for name, gradient in whole.of.items():
+            assert (other.of[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
+        assert other.figures == pytest.approx(whole.figures, rel=1e-4, abs=1e-6)
+
+
+def test_no_micro_batch_is_larger_than_its_budget_of_tokens(renderer: Renderer) -> None:
+    groups = [ready(Maker(Config(), renderer).group(index), renderer) for index in range(3)]
+    collator = Collator(renderer)
+    for budget in (400, 800):
+        sizes = []
+        for batch in collator.batches(groups, pieces := collator.pieces(groups, 50, budget), len(pieces)):
+            assert batch.input_ids_BL.numel() <= budget
+            sizes.append(len(batch.input_ids_BL))
+        assert sum(sizes) == sum(len(group.samples) for group in groups)
+        assert max(sizes) > 1
+
+
+@pytest.mark.parametrize("objective", ["ppo", "gspo", "cispo"])
+def test_the_first_update_of_a_step_is_the_same_by_every_objective(
+    model: Path, renderer: Renderer, ranks: Ranks, objective: str
+) -> None:
+    """All ratios are 1 then. In a second epoch they are not, and the objectives differ."""
+    group = ready(Maker(Config(), renderer).group(1), renderer)
+    figures = {}
+    for name in ("ppo", objective):
+        for epochs in (1, 2):
+            config = parse({"trainer": {"objective": name, "epochs": epochs, "learning_rate": 1e-3}})
+            learned = Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False)
+            figures[name, epochs] = learned.figures["grad_norm"]
+    assert figures[objective, 1] == pytest.approx(figures["ppo", 1], rel=1e-4)
+    assert (figures[objective, 2] == pytest.approx(figures["ppo", 2], rel=1e-4)) == (objective == "ppo")
 
 
 def test_a_step_that_is_stopped_changes_nothing(model: Path, renderer: Renderer, ranks: Ranks) -> None:
