@@ -71,8 +71,8 @@ def test_the_panel_is_drawn_before_anything_is_known():
 
 def test_the_line_says_the_same():
     assert line(MOMENT) == (
-        "circle 3:10, 5:50 left | 14.3 steps/s | 93% of slots past their reset | 812 episodes, success 61% | groups 72/80 | "
-        "version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
+        "circle 3:10, 5:50 left | 14.3 steps/s | 93% of slots past their reset | 812 episodes, success 61% | "
+        "groups 72/80 | version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
     )
 
 
