@@ -17,13 +17,13 @@ setup: ## Install what is missing: system packages, two Python environments, jar
 demo: setup ## Run the whole circle: train the tiny policy, and write a report.
 	@$(STREAMS)/dart-streams run deploy/config/demo.toml
 
-# Both halves run, even if the first fails; real services are started once for both.
+# Both halves run side by side, for they wait more than they work; real services are started once for both.
 test: setup ## Run all tests.
 	@$(STREAMS)/python -m pytest -q tests/unit
 	@$(STREAMS)/python -m dart_streams.services.private bash -c ' \
+		told=$$(mktemp); $(MODEL)/python -m pytest -q tests/model >$$told 2>&1 & \
 		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model; streams=$$?; \
-		$(MODEL)/python -m pytest -q tests/model; model=$$?; \
-		exit $$((streams || model))'
+		wait $$!; model=$$?; cat $$told; rm $$told; exit $$((streams || model))'
 
 lint: setup ## Check style and types.
 	@$(STREAMS)/ruff check .
