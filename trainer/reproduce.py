@@ -20,6 +20,7 @@ from dart_streams.replay.bundle import Bundle
 from dart_streams.replay.recorded import config_of, tasks_of
 from dart_streams.store.blobs import MissingBlob
 from dart_streams.tracing import facts
+from topics.curated import CuratedGroup
 from topics.observations import Observation
 from topics.trained import TrainedStep
 from topics.values import BlobRef
@@ -144,7 +145,7 @@ def steps_from(known: facts.Facts, steps: int, first: int | None) -> list[Traine
     return [step for number, step in sorted(known.trained.items()) if number >= first][:steps]
 
 
-def groups_of(known: facts.Facts, step: TrainedStep) -> list[facts.CuratedGroup]:
+def groups_of(known: facts.Facts, step: TrainedStep) -> list[CuratedGroup]:
     """Return a step's groups in the order it took them."""
     for group_id in step.group_ids:
         if group_id not in known.groups:

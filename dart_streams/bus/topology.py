@@ -7,6 +7,7 @@ import msgspec
 
 import topics
 from dart_streams.config import Bus
+from dart_streams.errors import UserError
 from topics import Topic
 from topics.topic import DAY_MS
 
@@ -31,6 +32,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     action: Literal["create", "add partitions", "alter", "shrink"]
     before: dict[str, str]
     after: dict[str, str]
+
+
+def named(name: str) -> Topic:
+    """Return the topic of this name (without a prefix); raise :class:`UserError` if the contract has none such."""
+    if name not in topics.BY_NAME:
+        raise UserError(f"no topic {name!r}: there are {', '.join(topics.BY_NAME)}")
+    return topics.BY_NAME[name]
 
 
 def declared(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]:

@@ -1,14 +1,12 @@
 """``dart-streams capture``: a run's records in one file, or a check of such a file."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 
-from dart_streams.cli.options import AsJson, read_config
-from dart_streams.cli.output import note, show
+from dart_streams.cli.options import AsJson, State, listed, read_config
+from dart_streams.cli.output import log_to_stderr, note, show
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.replay import bundle
@@ -25,7 +23,7 @@ def capture(
     ] = "",
     blobs: Annotated[bool, typer.Option("--blobs", help="Take the screenshots too.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check a bundle, and capture nothing.")] = False,
-    state: Annotated[Path, typer.Option("--state", help="The state folder.")] = Path(".dart"),
+    state: State = Path(".dart"),
     config: Annotated[
         Path | None,
         typer.Option("--config", "-c", help="A deployment's configuration, where there is no run's folder."),
@@ -33,7 +31,7 @@ def capture(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's topics, configuration and task set, with --blobs its screenshots, into one file; or check one."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    log_to_stderr()
     if verify:
         show(bundle.verify(Path(name)), as_json=as_json, title=f"{name} is whole")
         return
@@ -41,7 +39,7 @@ def capture(
     path = output or Path(f"{deployment.bus.run}.dart")
     if path.exists():
         raise UserError(f"{path} exists: remove it, or name another file with --output")
-    write(deployment, path, [topic.strip() for topic in topics.split(",") if topic.strip()], blobs=blobs)
+    write(deployment, path, listed(topics), blobs=blobs)
     show(bundle.verify(path), as_json=as_json, title=f"{path}, {path.stat().st_size / 1e6:.1f} MB")
 
 

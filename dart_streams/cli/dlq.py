@@ -1,33 +1,24 @@
 """``dart-streams dlq``: the dead letters of a deployment, and sending them back."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 
-from dart_streams.cli.options import AsJson, ConfigFile, read_config
-from dart_streams.cli.output import show
+from dart_streams.cli.options import AsJson, ConfigFile, State, read_config
+from dart_streams.cli.output import log_to_stderr, show
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.replay import letters
 from dart_streams.run import folder
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
 OfTopic = Annotated[str, typer.Argument(help="The topic whose dead letters are meant.", metavar="TOPIC")]
 Run = Annotated[str, typer.Option("--run", help="A run instead of a configuration's deployment.", show_default=False)]
-State = Annotated[Path, typer.Option("--state", help="The state folder.")]
 Place = Annotated[
     str, typer.Option("--at", help="One letter, by its place.", metavar="PARTITION@OFFSET", show_default=False)
 ]
-
-
-@app.callback()
-def log_to_stderr() -> None:
-    """Keep stdout for the command's result."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def bus_of(config: Path | None, run: str, state: Path) -> Bus:

@@ -16,7 +16,13 @@ ConfigFile = Annotated[
         "--config", "-c", help=f"Configuration file. [default: {DEFAULT_CONFIG} if it is there]", show_default=False
     ),
 ]
+State = Annotated[Path, typer.Option("--state", help="The state folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def listed(text: str) -> list[str]:
+    """Return the names in an option's text, which has commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def read_config(path: Path | None) -> Config:

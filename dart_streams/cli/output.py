@@ -1,9 +1,11 @@
 """How commands print: rows as a table for people or as JSON for programs, notes on stderr."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import structlog
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -20,10 +22,20 @@ def note(text: str) -> None:
     notes.print(text, markup=False, soft_wrap=True)
 
 
+def log_to_stderr() -> None:
+    """Keep stdout for the command's result."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
+def show_json(value: Any) -> None:
+    """Print a value as JSON."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
 def show(rows: Sequence[msgspec.Struct], *, as_json: bool, title: str = "", empty: str = "nothing") -> None:
     """Print rows of one kind, a column a field."""
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        show_json(rows)
         return
     if not rows:
         typer.echo(empty)

@@ -1,20 +1,18 @@
 """``dart-streams replay``: a bundle's decisions again, or what other settings would have changed."""
 
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import structlog
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dart_streams.cli.options import AsJson, ConfigFile, read_config
-from dart_streams.cli.output import note, show
+from dart_streams.cli.options import AsJson, ConfigFile, listed, read_config
+from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.errors import UserError
 from dart_streams.replay import rerun, whatif
 from dart_streams.replay.bundle import Bundle
@@ -50,7 +48,7 @@ def replay(
     With --set: what each setting alone, and all together, would have changed. With --into: the records again, in
     shadow topics of the configuration's broker.
     """
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    log_to_stderr()
     bundle = Bundle(path)
     if into:
         show(published(bundle, config, into, speed, begin, until, topics), as_json=as_json)
@@ -62,7 +60,7 @@ def replay(
         raise UserError("--plot draws a what-if: give it at least one --set KEY=VALUE")
     outcome = rerun.replay(bundle)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode())
+        show_json(outcome)
     else:
         tell(outcome)
     if not outcome.equal:
@@ -78,8 +76,8 @@ def published(
     bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
     (first, first_timed), (end, end_timed) = bound_of(begin), bound_of(until)
     span = republish.Span(first, end, first_timed, end_timed)
-    names = [name.strip() for name in topics.split(",") if name.strip()]
-    return [*republish.republish(bundle, bus, republish.chosen(bundle, names), span, speed_of(speed))]
+    chosen = republish.chosen(bundle, listed(topics))
+    return [*republish.republish(bundle, bus, chosen, span, speed_of(speed))]
 
 
 def speed_of(text: str) -> float | None:
@@ -144,7 +142,7 @@ def show_what_if(found: Sequence[whatif.Figures], plot: Path | None, *, as_json:
         plot.write_text(whatif_plot.svg(found))
         note(f"drawn: {plot}")
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        show_json(found)
         return
     table = Table(title="what if", title_justify="left")
     table.add_column("")

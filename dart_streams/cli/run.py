@@ -11,7 +11,7 @@ from rich.console import Console
 from dart_streams import tasks as task_sets
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topology import TopicSpec
-from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, read_config
+from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, State, read_config
 from dart_streams.cli.output import note, show
 from dart_streams.config import Config
 from dart_streams.errors import UserError
@@ -22,8 +22,6 @@ from dart_streams.run.session import Session
 from dart_streams.run.supervisor import Supervisor
 from dart_streams.run.watch import watching
 from dart_streams.telemetry import setup
-
-State = Annotated[Path, typer.Option("--state", help="The state folder.")]
 
 
 def run(

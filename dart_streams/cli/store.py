@@ -1,22 +1,19 @@
 """``dart-streams store``: make the store's tables of a run again from the log, and compare the two."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import structlog
 import typer
 from cassandra.cluster import Session
 
 import topics
 from dart_streams.bus.codec import Undecodable, decode
-from dart_streams.cli.options import AsJson
-from dart_streams.cli.output import note, show
+from dart_streams.cli.options import AsJson, State
+from dart_streams.cli.output import log_to_stderr, note, show
 from dart_streams.config import Config
-from dart_streams.errors import UserError
 from dart_streams.replay import capture
 from dart_streams.replay.bundle import Bundle, Kept
 from dart_streams.replay.recorded import config_of, headers_of
@@ -24,10 +21,9 @@ from dart_streams.run import folder
 from dart_streams.store import connect, projection, rebuilding
 from dart_streams.store.projection import Tally
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
 Run = Annotated[str, typer.Option("--run", help="The run's id.")]
-State = Annotated[Path, typer.Option("--state", help="The state folder.")]
 FromBundle = Annotated[
     Path | None, typer.Option("--bundle", help="Take the log from a bundle, not from the broker.", show_default=False)
 ]
@@ -42,12 +38,6 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     rows_of_log: int
     digest_of_log: str
-
-
-@app.callback()
-def log_to_stderr() -> None:
-    """Keep stdout for the command's result."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 @app.command("rebuild")
@@ -128,8 +118,7 @@ def records(config: Config, source: Bundle | None, topic: topics.Topic) -> Itera
     """Yield a topic's records, of a bundle or as the broker has them now."""
     if source is not None:
         return source.records(topic.name)
-    if not capture.existing(config.bus, [topic]):
-        raise UserError(f"the broker has no topic {config.bus.prefix}{topic.name}")
+    capture.existing(config.bus, [topic])
     return capture.now_in(config.bus, topic)
 
 

@@ -1,30 +1,21 @@
 """``dart-streams topics``: the topics of a deployment, as declared and as they are."""
 
-import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-import structlog
 import typer
 
 import topics
 from dart_streams.bus import admin
-from dart_streams.bus.topology import Change, TopicSpec, declared
+from dart_streams.bus.topology import Change, TopicSpec, declared, named
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
-from dart_streams.cli.output import note, show
+from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.cli.process import changelogs
 from dart_streams.config import Config
-from dart_streams.errors import UserError
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
 AS_DECLARED = "all topics are as declared"
-
-
-@app.callback()
-def log_to_stderr() -> None:
-    """Keep stdout for the command's result."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def wanted_by(config: Config) -> list[TopicSpec]:
@@ -70,7 +61,7 @@ def print_schema(
     name: Annotated[str, typer.Argument(help="A topic. [default: all of them]", show_default=False)] = "",
 ) -> None:
     """Print the JSON schema of a topic's event, or of every topic's."""
-    if name and name not in topics.BY_NAME:
-        raise UserError(f"no topic {name!r}: there are {', '.join(topics.BY_NAME)}")
-    schemas: Any = {topic.schema: msgspec.json.schema(topic.event) for topic in topics.ALL if name in ("", topic.name)}
-    typer.echo(msgspec.json.format(msgspec.json.encode(schemas if not name else schemas.popitem()[1]), indent=2))
+    if name:
+        show_json(msgspec.json.schema(named(name).event))
+    else:
+        show_json({topic.schema: msgspec.json.schema(topic.event) for topic in topics.ALL})

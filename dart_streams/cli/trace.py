@@ -1,18 +1,15 @@
 """``dart-streams trace``: from any id to what it came from and went into; the slowest requests; how much is traced."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import msgspec
-import structlog
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from dart_streams.cli.options import AsJson
-from dart_streams.cli.output import note, show
+from dart_streams.cli.options import AsJson, State
+from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.config import Bus, Config
 from dart_streams.errors import UserError
 from dart_streams.replay.bundle import Bundle
@@ -59,7 +56,7 @@ def trace(
         ),
     ] = "",
     run: Annotated[str, typer.Option(help="The run's id.")] = "latest",
-    state: Annotated[Path, typer.Option("--state", help="The state folder.")] = Path(".dart"),
+    state: State = Path(".dart"),
     bundle: Annotated[
         Path | None, typer.Option(help="Read a bundle instead of the run's topics and files.", show_default=False)
     ] = None,
@@ -71,7 +68,7 @@ def trace(
     as_json: AsJson = False,
 ) -> None:
     """Walk from an id both ways: to what it was made of, and to what was made of it."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    log_to_stderr()
     if bool(identity) + slowest + coverage != 1:
         raise UserError("give an id, or --slowest, or --coverage")
     source = source_of(run, state, bundle)
@@ -85,7 +82,7 @@ def trace(
     else:
         node = Walk(source.facts(), spans, source.bus.run).of(identity)
         if as_json:
-            typer.echo(msgspec.json.format(msgspec.json.encode(node), indent=2).decode())
+            show_json(node)
         else:
             Console().print(tree_of(node))
 
@@ -102,7 +99,7 @@ def source_of(run: str, state: Path, path: Path | None) -> Source:
 def tell_coverage(found: chain.Coverage, *, as_json: bool) -> None:
     """Print how much of what was trained can be traced."""
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        show_json(found)
         return
     share = "nothing was trained" if found.coverage is None else f"{found.coverage:.2%}"
     typer.echo(

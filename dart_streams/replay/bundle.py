@@ -47,6 +47,12 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
 
+    @classmethod
+    def of(cls, record: Any) -> Self:
+        """Return a Kafka client's record as it is kept."""
+        headers = [*map(tuple, record.headers)]
+        return cls(record.partition, record.offset, record.timestamp, record.key, record.value, headers)
+
 
 class Blob(msgspec.Struct, frozen=True, array_like=True):
     """A screenshot's bytes under their sha256 (hex)."""

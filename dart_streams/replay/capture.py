@@ -13,6 +13,7 @@ import msgspec
 import tomli_w
 
 from dart_streams.bus import sync_clients
+from dart_streams.bus.topology import named
 from dart_streams.config import Bus, Config
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.replay.bundle import Blob, Kept, Manifest, Section, Writer
@@ -20,7 +21,7 @@ from dart_streams.replay.recorded import CONFIG, TASKS
 from dart_streams.run.folder import without_nulls
 from dart_streams.store import MissingBlob, SyncStore
 from dart_streams.tracing.timeline import lines_in
-from topics import ALL, BY_NAME, Topic, curation_log, observations
+from topics import ALL, Topic, curation_log, observations
 from topics.values import BlobRef
 
 POLL_MS = 200
@@ -112,14 +113,7 @@ def now_in(bus: Bus, topic: Topic) -> Iterator[Kept]:
             limits = {place.partition: end for place, end in ends.items()}
             for record in records:
                 if record.offset < limits.get(record.partition, 0):
-                    yield kept(record)
-
-
-def kept(record: Any) -> Kept:
-    """Return a client's record as a bundle keeps it."""
-    return Kept(
-        record.partition, record.offset, record.timestamp, record.key, record.value, [*map(tuple, record.headers)]
-    )
+                    yield Kept.of(record)
 
 
 def noting(records: Iterator[Kept], refs: dict[str, BlobRef]) -> Iterator[Kept]:
@@ -147,7 +141,4 @@ def blobs(store: SyncStore, refs: Sequence[BlobRef]) -> Iterator[Blob]:
 
 def chosen(names: Sequence[str]) -> list[Topic]:
     """Return topics by name, all of them if none is named; raise :class:`UserError` for one that is none."""
-    for name in names:
-        if name not in BY_NAME:
-            raise UserError(f"no topic {name!r}: there are {', '.join(BY_NAME)}")
-    return [BY_NAME[name] for name in names] or list(ALL)
+    return [named(name) for name in names] or list(ALL)

@@ -14,7 +14,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.dead_letters import AT_MS, ERROR, OFFSET, PARTITION, TOPIC, TRIES
-from dart_streams.bus.topology import DEAD_LETTERS
+from dart_streams.bus.topology import DEAD_LETTERS, named
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.replay.bundle import Kept
@@ -58,10 +58,7 @@ class Redriven(msgspec.Struct, frozen=True, kw_only=True):
 
 def topic_of(name: str) -> Topic:
     """Return the topic whose dead letters are meant; raise :class:`UserError` if there is none such."""
-    plain = name.removesuffix(DEAD_LETTERS)
-    if plain not in BY_NAME:
-        raise UserError(f"no topic {plain!r}: there are {', '.join(BY_NAME)}")
-    return BY_NAME[plain]
+    return named(name.removesuffix(DEAD_LETTERS))
 
 
 def summary(bus: Bus) -> list[Letters]:
@@ -210,14 +207,7 @@ def read_topic(bus: Bus, name: str, since_ms: int) -> Iterator[Kept]:
             elif time.monotonic() - heard > bus.wait_s:
                 raise ServiceUnavailable(f"{name} gave nothing for {bus.wait_s:g} s: is Kafka well?")
             for record in (record for batch in batches.values() for record in batch):
-                yield Kept(
-                    record.partition,
-                    record.offset,
-                    record.timestamp,
-                    record.key,
-                    record.value,
-                    [*map(tuple, record.headers)],
-                )
+                yield Kept.of(record)
     finally:
         client.close()
 

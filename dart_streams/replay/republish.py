@@ -13,7 +13,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from dart_streams.bus import admin, sync_clients
-from dart_streams.bus.topology import TopicSpec, spec_of
+from dart_streams.bus.topology import TopicSpec, named, spec_of
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.replay.bundle import Bundle, BundleError, Kept
@@ -185,7 +185,4 @@ def make(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
 def chosen(bundle: Bundle, names: Sequence[str]) -> list[Topic]:
     """Return the topics to publish: those named, or all that the bundle has of the contract."""
     wanted = list(names) or [name for name in bundle.topics() if name in BY_NAME]
-    for name in wanted:
-        if name not in BY_NAME:
-            raise UserError(f"no topic {name!r}: there are {', '.join(BY_NAME)}")
-    return [BY_NAME[name] for name in wanted]
+    return [named(name) for name in wanted]

@@ -221,7 +221,7 @@ class EpisodeRun:
         )
         began = self.shown if attempt == 0 else time.perf_counter()
         with traced(
-            names.SPAN_REQUEST, attributes=self.trail.attributes(names.ATTR_REQUEST, request.request_id)
+            names.SPAN_REQUEST, attributes=self.trail.attributes | {names.ATTR_REQUEST: request.request_id}
         ) as span:
             try:
                 reply = await self.player.replies.ask(request, timeout_s)
@@ -250,7 +250,7 @@ class EpisodeRun:
         self.enter("step")
         began = time.perf_counter()
         action = rescale(act.action, self._policy_size(), self.screen_size)
-        with self.trail.current(), traced(names.SPAN_EXECUTE, attributes=self.trail.attributes()):
+        with self.trail.current(), traced(names.SPAN_EXECUTE, attributes=self.trail.attributes):
             screen = await self.environment.step(action, act.action_id, self.episode.on_last_step)
         execute_ms = since_ms(began)
         instruments.execute_ms.record(execute_ms)

@@ -41,7 +41,7 @@ class Trail:
             names.SPAN_STEP,
             parent=spans.ROOT,
             links=[spans.trajectory(self.trajectory_id)],
-            attributes=self.attributes(names.ATTR_HOST, self.host),
+            attributes=self.attributes | {names.ATTR_HOST: self.host},
         )
 
     def step_told(self, telling: "asyncio.Future[None]") -> None:
@@ -56,9 +56,10 @@ class Trail:
         if end.kind in FAULTS or end.reason == "straggler":
             self.own.fail(end.reason or end.kind)
 
-    def attributes(self, *more: Any) -> dict[str, Any]:
-        """Return what spans of the step under way have in common, and one name and value more."""
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What spans of the step under way have in common."""
         common: dict[str, Any] = {names.ATTR_TRAJECTORY: self.trajectory_id}
         if self.number is not None:
             common[names.ATTR_STEP] = self.number
-        return common | dict(zip(more[::2], more[1::2], strict=True))
+        return common
