@@ -33,6 +33,8 @@ def run(
     if resume and name:
         raise UserError("--resume names the run already: leave out --id")
     wanted = read_config(config)
+    if wanted.policy.path:
+        bootstrap.named(wanted)
     runs = Path(wanted.run.state_dir).absolute() / "runs"
     ended, services = leftovers.end_leftovers(runs)
     if ended:

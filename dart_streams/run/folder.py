@@ -102,7 +102,7 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
     Raises
     ------
     UserError
-        If the id is taken, cannot name topics, or there is no such run to resume.
+        If the id is taken, cannot name topics, there is no such run to resume, or the task set cannot be read.
     """
     if not run_id or not set(run_id) <= ID_CHARACTERS:
         raise ConfigError(f"run id {run_id!r}: use letters, digits, '-' and '_', for it becomes part of topic names")
@@ -112,6 +112,8 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
         raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {known(state / 'runs')}")
     if not resume and folder.path.exists():
         raise UserError(f"run {run_id!r} exists: resume it with --resume {run_id}, or choose another --id")
+    if not resume:
+        task_sets.load(tasks_file)
     folder.path.mkdir(parents=True, exist_ok=True)
     if not resume:
         shutil.copyfile(tasks_file, folder.path / "tasks.toml")

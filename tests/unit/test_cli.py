@@ -41,6 +41,15 @@ def test_an_error_s_text_is_printed_as_it_is_even_with_brackets(tmp_path: Path):
     assert str(file) in done.stderr.replace("\n", "")
 
 
+def test_a_run_of_a_model_that_is_not_there_ends_before_it_leaves_anything(tmp_path: Path):
+    file = tmp_path / "c.toml"
+    file.write_text("[policy]\npath = '/no/such/model'\n")
+    done = dart_streams("run", str(file), folder=tmp_path)
+    assert done.returncode == 2
+    assert "policy.path: /no/such/model is no Hugging Face model directory" in done.stderr
+    assert not (tmp_path / ".dart").exists()
+
+
 def test_an_unknown_command_and_an_unknown_worker_are_refused():
     assert dart_streams("upp").returncode == 2
     unknown = dart_streams("worker", "environment")

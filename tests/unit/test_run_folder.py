@@ -90,3 +90,10 @@ def test_a_policy_that_is_no_model_directory_is_refused(tmp_path):
     config = msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, path=str(tmp_path)))
     with pytest.raises(ConfigError, match=r"policy\.path: .* has no config\.json"):
         named(config)
+
+
+def test_a_missing_task_set_is_named_before_anything_is_written(config, tmp_path):
+    (tmp_path / "tasks.toml").unlink()
+    with pytest.raises(ConfigError, match=r"no task set .*tasks\.toml: set tasks\.file"):
+        create(config, tmp_path, "one")
+    assert not (tmp_path / "state" / "runs").exists()
