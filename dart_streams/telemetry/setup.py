@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from dart_streams.config import Config
 from dart_streams.telemetry.lines import LineMetricExporter, LineSpanExporter
 from dart_streams.telemetry.outbox import Outbox
+from dart_streams.telemetry.repeats import Repeats
 from dart_streams.telemetry.sampling import RatioAndFailures
 from dart_streams.telemetry.spans import NamedIds
 
@@ -85,7 +86,7 @@ def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, A
 def start_logs(process: str, to: TextIO | None = None) -> None:
     """Send logs to stderr (or ``to``): for people on a terminal, JSON lines elsewhere.
 
-    Libraries are heard from warnings on.
+    Libraries are heard from warnings on, each with the same words once in a while.
     """
     stream = to or sys.stderr
 
@@ -116,4 +117,5 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last], foreign_pre_chain=shared
         )
     )
+    handler.addFilter(Repeats())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
