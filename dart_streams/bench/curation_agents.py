@@ -1,9 +1,11 @@
 """How fast the four agents are over Kafka: ``dart-streams bench agents``.
 
 Writes finished rollouts to a fresh set of topics, starts a curator process, and prints JSON: trajectories a second
-through all four agents until nothing is left to read, by the clock and by the curator's CPU time; the lag that is left
-when its last offsets are committed, and how long that took; and how long it takes from a lone trajectory until dispatch
-has acted on it.
+through all four agents until nothing is left to read, by the clock and by the curator's CPU time; the curator's lag,
+from its first commit until nothing is left of it; and how long it takes from a lone trajectory until dispatch has acted
+on it. Give the curator a core of its own, and the broker and this program the others::
+
+    taskset -c 0 dart-streams bench agents --core 1
 """
 
 import asyncio
@@ -13,7 +15,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import tomli_w
@@ -36,7 +38,8 @@ AGENTS = ("difficulty", "budget", "groups", "dispatch")
 CURATOR = "curator"
 """The curator's consumer group."""
 LAG_BOUND_S = 30.0
-LAG_LOOK_S = 0.2
+LAG_LOOK_S = 0.5
+POLL_MS = 200
 LONE = 50
 """How many lone trajectories are timed."""
 
@@ -90,20 +93,40 @@ async def write(publisher: Publisher, events: list[Trajectory]) -> None:
         await asyncio.gather(*sent)
 
 
-async def flood(log: AIOKafkaConsumer, count: int, curator: psutil.Process) -> tuple[float, float, dict[str, int]]:
-    """Read until every agent has applied ``count`` records.
+class Flood(NamedTuple):
+    """A flood: its seconds by the clock and of the curator's CPU time, and the records that each agent applied.
 
-    Return the seconds from first to last by the clock, those of the curator's CPU time, and each agent's records.
+    ``lag`` has (seconds since the first look, records still to do), from the first commit until nothing was left.
     """
+
+    wall_s: float
+    cpu_s: float
+    seen: dict[str, int]
+    lag: list[tuple[float, int]]
+
+
+async def flood(log: AIOKafkaConsumer, count: int, curator: psutil.Process, bus: Bus) -> Flood:
+    """Read until every agent has applied ``count`` records, and the curator has committed all of its inputs."""
+    lag = asyncio.create_task(lag_until_none(bus))
+    try:
+        wall_s, spent_s, seen = await applied(log, count, curator)
+        async with asyncio.timeout(LAG_BOUND_S):
+            return Flood(wall_s, spent_s, seen, await lag)
+    finally:
+        lag.cancel()
+
+
+async def applied(log: AIOKafkaConsumer, count: int, curator: psutil.Process) -> tuple[float, float, dict[str, int]]:
+    """Read until every agent has applied ``count`` records; return seconds by the clock, of CPU time, and records."""
     seen = dict.fromkeys(AGENTS, 0)
     first = last = spent_s = 0.0
-    async for record in log:
-        last = record.timestamp / 1000
-        first = first or last
-        spent_s = spent_s or cpu_s(curator)
-        seen[event_of(curation_log.TOPIC, record).agent] += 1
-        if min(seen.values()) >= count:
-            break
+    while min(seen.values()) < count:
+        for batch in (await log.getmany(timeout_ms=POLL_MS)).values():
+            last = batch[-1].timestamp / 1000
+            first = first or batch[0].timestamp / 1000
+            spent_s = spent_s or cpu_s(curator)
+            for record in batch:
+                seen[event_of(curation_log.TOPIC, record).agent] += 1
     return last - first, cpu_s(curator) - spent_s, seen
 
 
@@ -113,16 +136,17 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-async def lag_left(bus: Bus) -> tuple[int, float]:
-    """Wait for the curator's lag to go; return what is left of it (records), and how long that took (seconds)."""
+async def lag_until_none(bus: Bus) -> list[tuple[float, int]]:
+    """Look at the curator's lag again and again until it has one no more."""
+    looks: list[tuple[float, int]] = []
     started = time.perf_counter()
     async with lag_reader(bus) as lags:
-        while True:
+        while not looks or looks[-1][1]:
             places = [lag for lag in await lags.read() if lag.group == CURATOR]
-            left, waited_s = sum(lag.records for lag in places), time.perf_counter() - started
-            if (places and not left) or waited_s > LAG_BOUND_S:
-                return left, waited_s
+            if places:
+                looks.append((round(time.perf_counter() - started, 1), sum(lag.records for lag in places)))
             await asyncio.sleep(LAG_LOOK_S)
+    return looks
 
 
 async def lone(publisher: Publisher, log: AIOKafkaConsumer, events: list[Trajectory], count: int) -> list[float]:
@@ -139,8 +163,8 @@ async def lone(publisher: Publisher, log: AIOKafkaConsumer, events: list[Traject
     return sorted(took)
 
 
-async def measure(folder: Path, servers: str, count: int) -> dict[str, Any]:
-    """Flood a curator with ``count`` trajectories, then let some come alone."""
+async def measure(folder: Path, servers: str, count: int, core: int | None = None) -> dict[str, Any]:
+    """Flood a curator with ``count`` trajectories, then let some come alone; it may run on ``core`` only."""
     config = configuration(folder, servers)
     changelogs = importlib.import_module("workers.curator.changelogs")
     admin.apply_all(config.bus, changelogs.changelog_topics(config))
@@ -150,11 +174,10 @@ async def measure(folder: Path, servers: str, count: int) -> dict[str, Any]:
         await publisher.publish(weights.TOPIC, CountingTrainer(1).weights())
         await write(publisher, events[:count])
         await start_within(log, config.bus)
-        curator = start_curator(folder)
+        curator = start_curator(folder, core)
         try:
             async with asyncio.timeout(BOUND_S):
-                wall_s, spent_s, seen = await flood(log, count, psutil.Process(curator.pid))
-                left, waited_s = await lag_left(config.bus)
+                found = await flood(log, count, psutil.Process(curator.pid), config.bus)
                 took = await lone(publisher, log, events[count:], count)
         finally:
             await log.stop()
@@ -162,17 +185,20 @@ async def measure(folder: Path, servers: str, count: int) -> dict[str, Any]:
             curator.wait(30)
     return {
         "trajectories": count,
-        "events": seen,
-        "wall_s": round(wall_s, 2),
-        "per_s": round(count / wall_s),
-        "cpu_s": round(spent_s, 2),
-        "per_cpu_s": round(count / spent_s),
-        "lag": {"left": left, "after_s": round(waited_s, 1)},
+        "events": found.seen,
+        "wall_s": round(found.wall_s, 2),
+        "per_s": round(count / found.wall_s),
+        "cpu_s": round(found.cpu_s, 2),
+        "per_cpu_s": round(count / found.cpu_s),
+        "lag": [{"at_s": at_s, "records": records} for at_s, records in found.lag],
         "lone_ms": {"p50": round(took[len(took) // 2], 1), "max": round(took[-1], 1)},
     }
 
 
-def start_curator(folder: Path) -> subprocess.Popen[bytes]:
-    """Start a curator process of this deployment."""
+def start_curator(folder: Path, core: int | None) -> subprocess.Popen[bytes]:
+    """Start a curator process of this deployment, on one core if one is given."""
     program = Path(sys.executable).parent / "dart-streams"
-    return subprocess.Popen([program, "worker", "curator", "--config", folder / "config.toml"])
+    curator = subprocess.Popen([program, "worker", "curator", "--config", folder / "config.toml"])
+    if core is not None:
+        psutil.Process(curator.pid).cpu_affinity([core])
+    return curator

@@ -50,10 +50,11 @@ def reducers(
 def agents(
     trajectories: Trajectories = 10_000,
     servers: Annotated[str, typer.Option(help="The broker; its topics are made and left there.")] = "127.0.0.1:9092",
+    core: Annotated[int | None, typer.Option(help="The core to keep the curator on.", show_default=False)] = None,
 ) -> None:
     """Finished rollouts a second through all four agents of a curator process, over Kafka."""
     with tempfile.TemporaryDirectory() as folder:
-        show(asyncio.run(module("curation_agents").measure(Path(folder), servers, trajectories)))
+        show(asyncio.run(module("curation_agents").measure(Path(folder), servers, trajectories, core)))
 
 
 @app.command()
