@@ -1,8 +1,9 @@
 """Whose turn it is: the order in which tasks get their groups.
 
 Tasks come in passes, each pass in another shuffled order. A task that teaches little is passed over by chance, but
-never ``patience`` times in a row, so none starves. A task that always succeeds teaches nothing: it gets no groups, only
-a probe (a single rollout) now and then; a regression then shows in its rate, and it gets groups again.
+never ``patience`` times in a row, so none starves: of ``n`` tasks, one without an open group gets its next within
+``(patience + 1) x n`` groups. A task that always succeeds teaches nothing: it gets no groups, only a probe (a single
+rollout) now and then; a regression then shows in its rate, and it gets groups again.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,8 @@
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dart_streams.bench.curation_world import task_set
 from dart_streams.config import parse
@@ -275,6 +277,29 @@ def test_no_task_starves_and_the_informative_ones_get_more(choice):
     assert share == pytest.approx(0.5, abs=0.01) if choice == "even" else 0.2 < share < 0.4
     last = {order.task_id: int(order.group_id[1:]) for order in agent.orders}
     assert min(last.values()) > 600 - 4 * 10 - 5
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 1000), st.sets(st.integers(0, 8)))
+def test_a_task_without_an_open_group_gets_one_within_so_many_groups(tasks, patience, seed, hopeless):
+    agent = Dispatch(
+        tasks=tasks,
+        curation={"dispatch": {"patience": patience, "seed": seed}, "budget": {"dynamic": False}},
+        trainer={"groups_per_step": 99},
+    )
+    agent.weights()
+    free_since: dict[str, int] = {}
+    for order in iter(agent.orders):
+        if agent.state.next_group >= 40 * tasks:
+            break
+        wins = int(order.task_id.split("#")[1]) not in hopeless and order.sample % 2
+        agent.finish(order, "success" if wins else "failure")
+        for task_id in agent.settings.task_ids:
+            if task_id in agent.state.tasks and agent.state.tasks[task_id].open:
+                free_since.pop(task_id, None)
+            else:
+                waited = agent.state.next_group - free_since.setdefault(task_id, agent.state.next_group)
+                assert waited <= (patience + 1) * tasks, task_id
 
 
 def groups_of(agent, groups, wins):
