@@ -20,6 +20,7 @@ import msgspec
 import pytest
 import tomli_w
 from aiokafka import ConsumerRecord, TopicPartition
+from faust.types import TP
 
 import topics
 from dart_streams.bench.curation_world import CountingTrainer, Odds, play
@@ -38,6 +39,7 @@ from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 from workers.curator.changelogs import SOURCES, changelog_topics
 from workers.curator.main import live
+from workers.curator.transport import Consumer
 
 BOUND_S = 90.0
 KILLS = 20 if "DART_SLOW_TESTS" in os.environ else 3
@@ -414,6 +416,62 @@ async def test_a_stopped_curator_goes_on_where_it_was(configure):
     assert event_of(task_difficulty.TOPIC, told).success_rate == 0.5
     decided, again = await replayed(config, Path(config.tasks.file))
     assert decided == again
+
+
+def waiting_records(consumer: Consumer) -> int:
+    """Return how many records wait in the streams' buffers."""
+    return sum(buffer.qsize() for buffer in consumer.app.flow_control._queues)
+
+
+async def test_no_record_is_lost_that_comes_while_a_restarted_curator_seeks_its_inputs(configure, monkeypatch):
+    config = configure()
+    seek, sought = Consumer.perform_seek, []
+
+    async def seek_until_records_wait(consumer: Consumer) -> None:
+        await seek(consumer)
+        async with asyncio.timeout(BOUND_S):
+            while not (waiting := waiting_records(consumer)):  # noqa: ASYNC110 - a turn later they may be taken
+                await asyncio.sleep(0)
+        sought.append(waiting)
+
+    async with Publisher(config.bus, "test") as publisher:
+        async with living(config):
+            await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
+            await first(config, rollout_budgets.TOPIC, lambda record: True)
+        for number in range(1, 101):
+            ended = finished(0, trajectory_id=f"t{number}", order_id=f"g{number:06d}/0/0", group_id=f"g{number:06d}")
+            await publisher.publish(trajectories.TOPIC, ended, record_id=ended.trajectory_id)
+        monkeypatch.setattr(Consumer, "perform_seek", seek_until_records_wait)
+        async with living(config):
+            await first(config, curation_log.TOPIC, seen_all(dict.fromkeys(("difficulty", "groups", "budget"), 101)))
+    assert sought and max(sought) > 1
+
+
+async def test_an_input_of_which_nothing_was_committed_is_sought_from_its_beginning(configure, monkeypatch):
+    config = configure()
+    seek, found = Consumer.perform_seek, []
+
+    async def noted(consumer: Consumer) -> None:
+        found.append(consumer)
+        await seek(consumer)
+
+    async def not_yet(consumer: Consumer, *_: Any, **__: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(Consumer, "perform_seek", noted)
+    monkeypatch.setattr(Consumer, "commit", not_yet)
+    place = TP(config.bus.prefix + trajectories.TOPIC.name, 0)
+    async with Publisher(config.bus, "test") as publisher, living(config):
+        await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
+        await first(config, rollout_budgets.TOPIC, lambda record: True)
+        [consumer] = found
+        assert await consumer.position(place) == 1
+        consumer.stop_flow()
+        await consumer.perform_seek()
+        assert await consumer.position(place) == 0
+        consumer.resume_flow()
+        await publisher.publish(trajectories.TOPIC, finished(1), record_id="t1")
+        await first(config, curated.TOPIC, lambda record: True)
 
 
 async def test_an_agents_partitions_have_a_state_each(configure):

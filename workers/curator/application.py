@@ -8,6 +8,7 @@ from dart_streams.config import Config
 from dart_streams.curation.decisions import Agent
 from topics import Topic
 from workers.curator.changelogs import MOST_BYTES, SOURCES, application
+from workers.curator.transport import Flow, Transport
 
 FETCH_BYTES = 128 * 1024
 """What one fetch brings of a partition. The client serves what it has fetched of one before it turns to the next, so
@@ -24,7 +25,7 @@ def create(config: Config, worker_id: str) -> faust.App:
     """
     folder = config.run.folder / "faust"
     folder.mkdir(parents=True, exist_ok=True)
-    return faust.App(
+    app = faust.App(
         application(config),
         broker=";".join(f"kafka://{server.strip()}" for server in config.bus.servers.split(",")),
         datadir=str(folder),
@@ -47,7 +48,11 @@ def create(config: Config, worker_id: str) -> faust.App:
         producer_max_request_size=MOST_BYTES,
         producer_linger=0.0,
         consumer_max_fetch_size=FETCH_BYTES,
+        cython_optimizations=True,
     )
+    app.transport = Transport(app.conf.broker_consumer, app)
+    app.flow_control = Flow()
+    return app
 
 
 def source(app: faust.App, config: Config, topics: tuple[Topic, ...]) -> Any:

@@ -21,6 +21,7 @@ come in another order, in which the group already ordered would be another task'
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -45,11 +46,11 @@ from workers.curator.changelogs import MOST_BYTES
 from workers.curator.ledger import Ledger
 from workers.curator.memory import recalled
 
-MOST = 256
+MOST = 512
 """Records of one batch; as many may wait for the next."""
 LINGER_MS_A_RECORD = 1.0
 MOST_LINGER_MS = 100.0
-"""After a batch the next may gather so long: in a flood, larger batches cost less a record."""
+"""After a batch the next may gather so long, unless it is full before: larger batches cost less a record."""
 LOOK_S = 1.0
 TRACE = frozenset({"traceparent", "tracestate"})
 """The headers of the W3C trace context: a decision carries on the trace of the record that caused it."""
@@ -69,6 +70,7 @@ class Clerk:
         self.prefix = publisher.bus.prefix
         self.ledgers: dict[int, Ledger] = {}
         self.gathered: asyncio.Queue[Any] = asyncio.Queue(MOST)
+        self.is_full = asyncio.Event()
         meter = metrics.get_meter(names.METER)
         self.events = meter.create_counter(names.CURATOR_EVENTS)
         self.decisions = meter.create_counter(names.CURATOR_DECISIONS)
@@ -79,13 +81,15 @@ class Clerk:
         """Take what Faust reads, and leave it unacknowledged. This is the Faust agent."""
         async for event in stream.noack().events():
             await self.gathered.put(event)
+            if self.gathered.full():
+                self.is_full.set()
 
     async def settle_for_ever(self, stop: asyncio.Event) -> None:
         """Settle what was gathered, batch by batch, until ``stop`` is set; then leave snapshots."""
         batch: list[Any] = []
         while not stop.is_set():
             if len(batch) > 1:
-                await asyncio.sleep(min(MOST_LINGER_MS, len(batch) * LINGER_MS_A_RECORD) / 1000)
+                await self._linger(min(MOST_LINGER_MS, len(batch) * LINGER_MS_A_RECORD) / 1000)
             batch = [event for event in await self._next_batch() if self._is_ours(event)]
             for partition in dict.fromkeys(self._partition(event) for event in batch):
                 events = [event for event in batch if self._partition(event) == partition]
@@ -114,6 +118,13 @@ class Clerk:
         for partition, ledger in list(self.ledgers.items()):
             if ledger.is_behind():
                 del self.ledgers[partition]
+
+    async def _linger(self, bound_s: float) -> None:
+        """Return when the next batch is full, or ``bound_s`` are over."""
+        self.is_full.clear()
+        if not self.gathered.full():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.is_full.wait(), bound_s)
 
     async def _next_batch(self) -> list[Any]:
         """Return what was gathered, at least one record unless none comes for a second."""
