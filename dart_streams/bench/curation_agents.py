@@ -190,7 +190,7 @@ async def measure(folder: Path, servers: str, count: int, core: int | None = Non
         "per_s": round(count / found.wall_s),
         "cpu_s": round(found.cpu_s, 2),
         "per_cpu_s": round(count / found.cpu_s),
-        "lag": [{"at_s": at_s, "records": records} for at_s, records in found.lag],
+        "lag": {f"{at_s} s": records for at_s, records in found.lag},
         "lone_ms": {"p50": round(took[len(took) // 2], 1), "max": round(took[-1], 1)},
     }
 

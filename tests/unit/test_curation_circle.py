@@ -114,16 +114,37 @@ def test_rollouts_that_end_in_order_are_never_trained_on_past_the_bound(shape):
         checked = len(circle.trainer.trained)
 
 
+class Granting(Circle):
+    """A circle that notes the rollouts that dispatch was granted for a task's next group when it opens one."""
+
+    def __init__(self, *arguments):
+        self.newest, self.granted = {}, {}
+        super().__init__(*arguments)
+
+    def deliver(self, agent, topic, offset):
+        if (agent.name, topic) == ("dispatch", "rollout-budgets"):
+            budget = self.logs[topic][offset].event
+            self.newest[budget.task_id] = budget.rollouts
+        return super().deliver(agent, topic, offset)
+
+    def publish(self, topic, identity, event):
+        if topic == "rollout-orders":
+            base = self.config.curation.budget.base
+            self.granted.setdefault(event.group_id, self.newest.get(event.task_id, base))
+        super().publish(topic, identity, event)
+
+
 @settings(max_examples=15, deadline=None)
 @given(SHAPES)
 def test_budget_spent_is_at_most_granted_and_every_group_and_trajectory_is_used_once(shape):
-    circle = circle_of(shape)
+    circle = circle_of(shape, Granting)
     for _ in range(200):
         turn(circle)
     granted = {}
     for order in events(circle, "rollout-orders"):
         where = place(order.order_id)
-        assert granted.setdefault(where.number, order.group_size) == order.group_size <= 8
+        assert granted.setdefault(where.number, order.group_size) == order.group_size
+        assert order.group_size in (circle.granted[order.group_id], 1)
         assert where.sample < order.group_size
         assert where.attempt < shape["attempts"]
     orders = [order.order_id for order in events(circle, "rollout-orders")]
