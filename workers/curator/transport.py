@@ -19,7 +19,7 @@ from mode import Service
 from mode.services import WaitResults
 from mode.utils.queues import FlowControlEvent
 
-FETCH_MS = 50
+FETCH_MS = 100
 """A fetch waits so long for records. While it waits, the client asks for none, also of partitions that have some."""
 
 
