@@ -58,7 +58,7 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer = super()._create_worker_consumer(transport)
-        consumer._fetch_max_wait_ms = FETCH_MS
+        consumer._fetch_max_wait_ms = min(FETCH_MS, consumer._fetch_max_wait_ms)
         return consumer
 
 
