@@ -296,6 +296,26 @@ def test_tokens_of_the_same_version_measure_engine_against_trainer(model: Path, 
     assert same.difference / same.corrected == pytest.approx(0.25, abs=1e-5)
 
 
+def test_tokens_of_a_member_from_the_pool_have_the_weight_one(model: Path, renderer: Renderer) -> None:
+    made = Maker(Config(), renderer).group(1)
+    stored, *online = made.group.members
+    members = [msgspec.structs.replace(stored, source="pool"), *online]
+    group = ready(made._replace(group=msgspec.structs.replace(made.group, members=members)), renderer)
+    assert {item.trajectory_id for item in group.samples if item.logprobs is None} == {stored.trajectory_id}
+    scorer, collator = load(model, renderer, torch.device("cpu")), Collator(renderer)
+    tokens = sum(len(item.answer) for item in group.samples)
+    with torch.no_grad():
+        logp_BA, _ = scorer(collator.collate(group.samples, group.images))
+        for row, item in enumerate(group.samples):
+            if item.logprobs is not None:
+                surer = (logp_BA[row, : len(item.answer)] + 1.0).tolist()
+                group.samples[row] = msgspec.structs.replace(item, logprobs=surer)
+        loss, _ = losses(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 0, tokens)
+    weights = [1.0 if item.logprobs is None else 0.3679 for item in group.samples]
+    parts = [weight * item.advantage * len(item.answer) for weight, item in zip(weights, group.samples, strict=True)]
+    assert loss.item() == pytest.approx(-sum(parts) / tokens, abs=1e-4)
+
+
 def test_the_kl_to_a_frozen_reference_is_zero_at_first_and_then_part_of_the_loss(
     model: Path, renderer: Renderer, ranks: Ranks
 ) -> None:
