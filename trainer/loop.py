@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import msgspec
@@ -99,10 +98,10 @@ class Loop:
             ]
         )
 
-    def _span(self, state: State, batch: Batch) -> AbstractContextManager[spans.Traced]:
+    def _span(self, state: State, batch: Batch) -> spans.Traced:
         """Return the span of the step that makes the next version; it links the groups that the step takes."""
         attributes = {names.ATTR_VERSION: state.version + 1, names.ATTR_TRAIN_STEP: state.train_step + 1}
-        return spans.traced(
+        return spans.Traced(
             names.SPAN_TRAIN_STEP,
             ids=spans.train_step(self.run_id, state.version + 1),
             parent=spans.ROOT,

@@ -2,14 +2,18 @@
 
 An environment worker, a rollout worker (scripted answers without latency) and a recorder play in one process as fast
 as its processor lets them, over a real broker and database: the worst case, since in a real circle they wait for the
-model. While they play, the sampling ratio changes every block, in turn, so that what else the machine does meets all
-ratios alike; each block's throughput is observations a second of this process's CPU time, and the cost of a ratio is
-the median over rounds of its throughput divided by that without tracing in the same round.
+model, the browser or the disk. Throughput is observations a second of this process's CPU time, all of its threads
+included: that is what tracing takes away, and unlike the clock it does not depend on who else uses the processors.
+
+Tracing changes every block, in an order that is turned round every round, so that what else the machine does meets
+all alike; spans are written out before a block is over. A ratio's cost is the median, over rounds, of its throughput
+divided by that without tracing in the same round; its interval is the 95 % one of that median, by resampling rounds.
 """
 
 import asyncio
 import contextlib
 import importlib
+import random
 import statistics
 import time
 import uuid
@@ -19,22 +23,22 @@ from typing import Any
 
 import tomli_w
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.config import Config, parse
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry import setup
-from dart_streams.telemetry.sampling import RatioAndFailures
 from topics import observations, rollout_orders, weights
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
 from topics.weights import WeightVersion
 
-RATIOS = (0.0, 0.1, 1.0)
+RATIOS = (None, 0.0, 0.1, 1.0)
+"""None: no tracing at all. At 0.0 only what fails is written, but contexts travel."""
+SETTLE_S = 0.2
+"""After a change of the ratio: what began with the other one ends."""
+RESAMPLED = 2000
 PAGE = {
     "environment": "simulated",
     "page": "steps-3",
@@ -74,33 +78,38 @@ async def measure(folder: Path, servers: str, store_port: int, rounds: int, bloc
     config = configuration(folder, servers, store_port)
     await asyncio.to_thread(admin.apply_all, config.bus)
     setup.start(config, "bench")
-    sampler = sampler_in_use()
-    made: dict[float, list[float]] = {ratio: [] for ratio in RATIOS}
+    made: dict[float | None, list[float]] = {ratio: [] for ratio in RATIOS}
     async with playing(config) as played:
-        await block(played, block_s)
+        await block(played, 1.0, block_s)
         for number in range(rounds):
             for ratio in RATIOS if number % 2 else RATIOS[::-1]:
-                sampler.rule = ParentBased(TraceIdRatioBased(ratio))
-                made[ratio].append(await block(played, block_s))
+                made[ratio].append(await block(played, ratio, block_s))
     setup.stop()
     return {
         "rounds": rounds,
         "block_s": block_s,
-        "steps_per_cpu_s": {str(ratio): round(statistics.median(values), 1) for ratio, values in made.items()},
+        "cpu_us_a_step": {label(ratio): round(1e6 / statistics.median(values)) for ratio, values in made.items()},
         "throughput_to_none": {
-            str(ratio): round(statistics.median(a / b for a, b in zip(made[ratio], made[0.0], strict=True)), 4)
-            for ratio in RATIOS[1:]
+            label(ratio): compared(made[ratio], made[None]) for ratio in RATIOS if ratio is not None
         },
         "spans_written": sum(1 for path in (config.run.folder / "traces").glob("*") for _ in path.open("rb")),
     }
 
 
-def sampler_in_use() -> RatioAndFailures:
-    """Return the sampler that this process's telemetry was started with."""
-    provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider) or not isinstance(provider.sampler, RatioAndFailures):
-        raise TypeError("telemetry was started by someone else")
-    return provider.sampler
+def label(ratio: float | None) -> str:
+    """Return what a ratio is called."""
+    return "none" if ratio is None else str(ratio)
+
+
+def compared(traced: Sequence[float], none: Sequence[float]) -> dict[str, Any]:
+    """Return the median of the ratios of pairs, and its 95 % interval by resampling them."""
+    ratios = [one / other for one, other in zip(traced, none, strict=True)]
+    drawn = random.Random(0)
+    medians = sorted(statistics.median(drawn.choices(ratios, k=len(ratios))) for _ in range(RESAMPLED))
+    return {
+        "median": round(statistics.median(ratios), 4),
+        "interval": [round(medians[RESAMPLED * 25 // 1000], 4), round(medians[RESAMPLED * 975 // 1000], 4)],
+    }
 
 
 class Played:
@@ -115,10 +124,14 @@ class Played:
         return sum((await self.records.end_offsets(self.places)).values())
 
 
-async def block(played: Played, block_s: float) -> float:
-    """Let the circle play for a while; return the observations published a second of CPU time."""
+async def block(played: Played, ratio: float | None, block_s: float) -> float:
+    """Let the circle play with this ratio for a while; return the observations a second of CPU time."""
+    setup.sample(ratio)
+    await asyncio.sleep(SETTLE_S)
+    setup.flush()
     steps, cpu = await played.steps(), time.process_time()
     await asyncio.sleep(block_s)
+    setup.flush()
     made = await played.steps() - steps
     if not made:
         raise ServiceUnavailable(f"no observation in {block_s:g} s: see `dart-streams doctor`")

@@ -3,13 +3,14 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
 
+import structlog
 from opentelemetry import metrics
-from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from dart_streams.telemetry import names
+from dart_streams.telemetry.spans import Traced
 
 MOST = 8192
 """Spans that wait at most; more are dropped, the newest first."""
@@ -18,34 +19,45 @@ EVERY_S = 1.0
 LAST_S = 5.0
 """How long the end of a process waits for what is left."""
 
+log = structlog.get_logger()
 
-class Outbox(SpanProcessor):
+
+class SpanExporter(Protocol):
+    """Where spans go from an outbox."""
+
+    def export(self, spans: Sequence[Traced]) -> bool:
+        """Take ended spans and say whether that worked."""
+        ...
+
+    def shutdown(self) -> None:
+        """Free everything."""
+        ...
+
+
+class Outbox:
     """Hands spans to ``exporter`` in batches, from a thread of its own; what it cannot is counted as dropped."""
 
     def __init__(self, exporter: SpanExporter, most: int = MOST, every_s: float = EVERY_S) -> None:
         self.exporter = exporter
         self.most = most
         self.every_s = every_s
-        self.waiting: deque[ReadableSpan] = deque()
+        self.waiting: deque[Traced] = deque()
         self.dropped = 0
         self.counter = metrics.get_meter(names.METER).create_counter(names.SPANS_DROPPED)
         self._wake = threading.Event()
         self._stopping = False
+        self._failing = False
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
         self._thread.start()
 
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Do nothing: a span counts once it has ended."""
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Take a finished span, if there is room."""
-        if not (span.context and span.context.trace_flags.sampled):
-            return
-        if self._stopping or len(self.waiting) >= self.most:
+    def take(self, span: Traced) -> None:
+        """Take an ended span, if there is room."""
+        waiting = len(self.waiting)
+        if self._stopping or waiting >= self.most:
             self._drop(1)
             return
         self.waiting.append(span)
-        if len(self.waiting) >= BATCH:
+        if waiting == BATCH:
             self._wake.set()
 
     def shutdown(self) -> None:
@@ -56,9 +68,9 @@ class Outbox(SpanProcessor):
         self._drop(len(self.waiting))
         self.exporter.shutdown()
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+    def flush(self, within_s: float = 30.0) -> bool:
         """Return when nothing waits any more, or the time is over; say which."""
-        deadline = time.monotonic() + timeout_millis / 1000
+        deadline = time.monotonic() + within_s
         while self.waiting and time.monotonic() < deadline:
             self._wake.set()
             time.sleep(0.005)
@@ -75,11 +87,16 @@ class Outbox(SpanProcessor):
                 for _ in batch:
                     self.waiting.popleft()
 
-    def _exported(self, batch: list[ReadableSpan]) -> bool:
+    def _exported(self, batch: list[Traced]) -> bool:
         try:
-            return self.exporter.export(batch) is SpanExportResult.SUCCESS
+            exported = self.exporter.export(batch)
         except Exception:  # noqa: BLE001 - telemetry never fails a worker, whatever its exporter raises
-            return False
+            exported = False
+        if exported is self._failing:
+            self._failing = not exported
+            said = log.info if exported else log.warning
+            said("spans are taken again" if exported else "spans are dropped", by=type(self.exporter).__name__)
+        return exported
 
     def _drop(self, number: int) -> None:
         if number:

@@ -1,20 +1,34 @@
 """W3C trace context in Kafka headers: what a record was caused by travels with it."""
 
+import re
 from collections.abc import Sequence
 
-from opentelemetry import propagate
-from opentelemetry.context import Context
+from dart_streams.telemetry.spans import ROOT, SpanRef, current
 
+TRACEPARENT = "traceparent"
 Header = tuple[str, bytes]
+
+_parts = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?").fullmatch
 
 
 def current_headers() -> list[Header]:
-    """Return the current trace context as record headers; empty outside a span."""
-    carrier: dict[str, str] = {}
-    propagate.inject(carrier)
-    return [(key, value.encode()) for key, value in carrier.items()]
+    """Return the current span as record headers; empty outside a span."""
+    ref = current()
+    return [(TRACEPARENT, b"00-%032x-%016x-%02x" % ref)] if ref.trace_id else []
 
 
-def context_of(headers: Sequence[Header]) -> Context:
-    """Return the trace context a record carries. Kafka allows headers without a value: those are skipped."""
-    return propagate.extract({key: value.decode(errors="replace") for key, value in headers if value is not None})
+def context_of(headers: Sequence[tuple[str, bytes | None]]) -> SpanRef:
+    """Return the span that a record was made in; ``ROOT`` if it names none, or not as W3C has it."""
+    for name, value in headers:
+        if name == TRACEPARENT and value is not None:
+            return parsed(value)
+    return ROOT
+
+
+def parsed(value: bytes) -> SpanRef:
+    """Return the span that a ``traceparent`` names (https://www.w3.org/TR/trace-context), or ``ROOT``."""
+    found = _parts(value)
+    if found is None or found[1] == b"ff" or (found[1] == b"00" and found[5]):
+        return ROOT
+    trace_id, span_id = int(found[2], 16), int(found[3], 16)
+    return SpanRef(trace_id, span_id, bool(int(found[4], 16) & 1)) if trace_id and span_id else ROOT

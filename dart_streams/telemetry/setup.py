@@ -3,29 +3,23 @@
 A full disk, a missing exporter or an unreachable collector costs telemetry, never the process.
 """
 
-import importlib.util
 import logging
 import sys
 from typing import Any, TextIO
 
 import structlog
-from opentelemetry import metrics, trace
+from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SpanExporter
 
 from dart_streams.config import Config
+from dart_streams.telemetry import spans
 from dart_streams.telemetry.lines import LineMetricExporter, LineSpanExporter
-from dart_streams.telemetry.outbox import Outbox
+from dart_streams.telemetry.outbox import Outbox, SpanExporter
 from dart_streams.telemetry.repeats import Repeats
-from dart_streams.telemetry.sampling import RatioAndFailures
-from dart_streams.telemetry.spans import NamedIds
 
-OTLP_SPANS = "opentelemetry.exporter.otlp.proto.http"
-OTLP_TIMEOUT_S = 2
-"""An unreachable collector delays a process's end by at most this."""
+_outboxes: list[Outbox] = []
 
 
 def start(config: Config, process: str) -> None:
@@ -36,51 +30,63 @@ def start(config: Config, process: str) -> None:
     resource = Resource.create(
         {"service.name": f"dart_streams.{process.partition('-')[0]}", "service.instance.id": process}
     )
-    folder = config.run.folder
-    reader = PeriodicExportingMetricReader(
-        LineMetricExporter(folder / "metrics" / f"{process}.jsonl", process),
-        export_interval_millis=config.telemetry.metrics_every_s * 1000,
-    )
-    metrics.set_meter_provider(MeterProvider([reader], resource=resource, shutdown_on_exit=False))
-    tracing = TracerProvider(
-        RatioAndFailures(config.telemetry.sampling),
-        resource=resource,
-        shutdown_on_exit=False,
-        id_generator=NamedIds(),
-    )
-    for exporter in span_exporters(config, process):
-        tracing.add_span_processor(Outbox(exporter))
-    trace.set_tracer_provider(tracing)
+    readers = [
+        PeriodicExportingMetricReader(exporter, export_interval_millis=config.telemetry.metrics_every_s * 1000)
+        for exporter in metric_exporters(config, process)
+    ]
+    metrics.set_meter_provider(MeterProvider(readers, resource=resource, shutdown_on_exit=False))
+    _outboxes.extend(Outbox(exporter) for exporter in span_exporters(config, process, resource))
+    sample(config.telemetry.sampling)
+
+
+def sample(ratio: float | None) -> None:
+    """Write this share of traces from now on, and all spans that fail; None: make no spans at all."""
+    if ratio is None:
+        spans.end()
+    else:
+        spans.begin(ratio, *(outbox.take for outbox in _outboxes))
+
+
+def flush() -> None:
+    """Return when the spans that have ended are written."""
+    for outbox in _outboxes:
+        outbox.flush()
 
 
 def stop() -> None:
     """Write what is still in memory; call it once, at the end of a process."""
-    for provider in (metrics.get_meter_provider(), trace.get_tracer_provider()):
-        if isinstance(provider, MeterProvider | TracerProvider):
-            provider.shutdown()
+    spans.end()
+    while _outboxes:
+        _outboxes.pop().shutdown()
+    provider = metrics.get_meter_provider()
+    if isinstance(provider, MeterProvider):
+        provider.shutdown()
 
 
-def span_exporters(config: Config, process: str) -> list[SpanExporter]:
-    """Return where sampled spans go: the run's folder, and a collector if one is configured."""
-    exporters: list[SpanExporter] = []
-    if config.telemetry.sampling > 0:
-        exporters.append(LineSpanExporter(config.run.folder / "traces" / f"{process}.jsonl", process))
-    if config.telemetry.otlp_endpoint:
-        if importlib.util.find_spec("opentelemetry.exporter") and importlib.util.find_spec(OTLP_SPANS):
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+def metric_exporters(config: Config, process: str) -> list[MetricExporter]:
+    """Return where metrics go: the run's folder, and a collector if one is configured."""
+    exporters: list[MetricExporter] = [LineMetricExporter(config.run.folder / "metrics" / f"{process}.jsonl", process)]
+    if endpoint := config.telemetry.otlp_endpoint:
+        from dart_streams.telemetry import collector
 
-            exporters.append(OTLPSpanExporter(endpoint=config.telemetry.otlp_endpoint, timeout=OTLP_TIMEOUT_S))
-        else:
-            structlog.get_logger().warning(
-                "no OTLP export", why="opentelemetry-exporter-otlp-proto-http is not installed"
-            )
+        exporters.append(collector.metric_exporter(endpoint))
+    return exporters
+
+
+def span_exporters(config: Config, process: str, resource: Resource) -> list[SpanExporter]:
+    """Return where spans go: the run's folder, and a collector if one is configured."""
+    exporters: list[SpanExporter] = [LineSpanExporter(config.run.folder / "traces" / f"{process}.jsonl", process)]
+    if endpoint := config.telemetry.otlp_endpoint:
+        from dart_streams.telemetry import collector
+
+        exporters.append(collector.CollectorSpanExporter(endpoint, resource))
     return exporters
 
 
 def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Add the trace that a log line belongs to; this is a processor of structlog's."""
-    context = trace.get_current_span().get_span_context()
-    return fields | {"trace": f"{context.trace_id:032x}"} if context.trace_flags.sampled else fields
+    ref = spans.current()
+    return fields | {"trace": f"{ref.trace_id:032x}"} if ref.sampled else fields
 
 
 def start_logs(process: str, to: TextIO | None = None) -> None:

@@ -3,97 +3,118 @@
 What a trajectory, a group or an optimiser step is called, everyone knows; so the ids of its span are derived from its
 name. A group can link its trajectories, and a step its groups, without anyone having told them of a span, also after
 a restart. A request's spans are ordinary ones: their context travels in record headers.
+
+Spans are made here and not by the SDK's tracer, because a step has five of them and most are not sampled: such a span
+is an object with three ids, and a sampled one costs an entry in a queue (docs/performance.md has both beside the
+SDK's). Ratio, parents and contexts mean what they mean in OpenTelemetry, and its exporters get its spans.
 """
 
 import contextlib
+import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar, Token
 from hashlib import blake2b
-from typing import Any
-
-from opentelemetry import context as contexts
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.sdk.trace import RandomIdGenerator
-from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 from dart_streams.telemetry import names
 
-ROOT = Context()
+LOW = (1 << 64) - 1
+"""The part of a trace id that the sampling ratio is compared with, as in OpenTelemetry."""
+
+
+class SpanRef(NamedTuple):
+    """Which span: what W3C calls a trace context. ``sampled`` says whether its trace is written."""
+
+    trace_id: int
+    span_id: int
+    sampled: bool = True
+
+
+ROOT = SpanRef(0, 0, False)
 """The parent of a span that begins a trace of its own."""
 
-_ids: ContextVar[SpanContext | None] = ContextVar("ids of the next span", default=None)
-_tracer = trace.get_tracer(names.TRACER)
+_current: ContextVar[SpanRef] = ContextVar("the span that the running code is in", default=ROOT)
 
 
-def named(kind: str, *parts: object) -> SpanContext:
-    """Return the context of the span of this name: the same anywhere."""
+def current() -> SpanRef:
+    """Return the span that the running code is in, :data:`ROOT` outside of any."""
+    return _current.get()
+
+
+def named(kind: str, *parts: object) -> SpanRef:
+    """Return the span of this name: the same anywhere."""
     digest = blake2b("\x1f".join([kind, *map(str, parts)]).encode(), digest_size=24).digest()
-    return SpanContext(
-        int.from_bytes(digest[:16]) or 1,
-        int.from_bytes(digest[16:]) or 1,
-        is_remote=True,
-        trace_flags=TraceFlags(TraceFlags.SAMPLED),
-    )
+    return SpanRef(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
 
 
-def trajectory(trajectory_id: str) -> SpanContext:
-    """Return the context of a trajectory's span."""
+def trajectory(trajectory_id: str) -> SpanRef:
+    """Return a trajectory's span."""
     return named(names.SPAN_TRAJECTORY, trajectory_id)
 
 
-def group(run: str, group_id: str) -> SpanContext:
-    """Return the context of a curated group's span."""
+def group(run: str, group_id: str) -> SpanRef:
+    """Return a curated group's span."""
     return named(names.SPAN_GROUP, run, group_id)
 
 
-def train_step(run: str, version: int) -> SpanContext:
-    """Return the context of the optimiser step that made a weight version."""
+def train_step(run: str, version: int) -> SpanRef:
+    """Return the span of the optimiser step that made a weight version."""
     return named(names.SPAN_TRAIN_STEP, run, version)
 
 
-class NamedIds(RandomIdGenerator):
-    """Random ids, but for a span that is begun with ids of its own."""
-
-    def generate_trace_id(self) -> int:
-        """Return the trace id of the span being begun."""
-        ids = _ids.get()
-        return super().generate_trace_id() if ids is None else ids.trace_id
-
-    def generate_span_id(self) -> int:
-        """Return the id of the span being begun."""
-        ids = _ids.get()
-        return super().generate_span_id() if ids is None else ids.span_id
-
-
 class Traced:
-    """A span under way. End it with :meth:`end`; one that has failed is written even if its trace was not sampled."""
+    """A span under way; as a context it is the current one, and what the body raises is its failure.
+
+    Without a context, end it with :meth:`end`. It is written if its trace was picked, or if it has failed.
+    """
+
+    __slots__ = (
+        "attributes",
+        "ended_ns",
+        "failure",
+        "links",
+        "name",
+        "parent_id",
+        "ref",
+        "started_ns",
+        "within",
+    )
 
     def __init__(
         self,
         name: str,
         *,
-        ids: SpanContext | None = None,
-        parent: Context | None = None,
-        links: Iterable[SpanContext] = (),
-        attributes: Mapping[str, Any] | None = None,
+        ids: SpanRef | None = None,
+        parent: SpanRef | None = None,
+        links: Sequence[SpanRef] = (),
+        attributes: dict[str, Any] | None = None,
     ) -> None:
         self.name = name
-        self.parent = contexts.get_current() if parent is None else parent
-        self.links = list(links)
-        self.attributes = dict(attributes or {})
-        self.started_ns = time.time_ns()
+        self.links = links
+        self.attributes = {} if attributes is None else attributes
         self.failure = ""
-        self.span = self._start(ids, self.attributes)
-        self.context = trace.set_span_in_context(self.span, self.parent)
+        self.started_ns = self.ended_ns = 0
+        self.parent_id = 0
+        self.ref = ROOT
+        if (tracing := _tracing.now) is not None:
+            self._begin(tracing, ids, _current.get() if parent is None else parent)
+
+    def _begin(self, tracing: "Tracing", ids: SpanRef | None, parent: SpanRef) -> None:
+        trace_id, self.parent_id, sampled = parent
+        span_id = random.getrandbits(64) or 1 if ids is None else ids.span_id
+        if not trace_id:
+            trace_id = random.getrandbits(128) or 1 if ids is None else ids.trace_id
+            sampled = trace_id & LOW < tracing.bound
+        self.ref = SpanRef(trace_id, span_id, sampled)
+        self.started_ns = time.time_ns()
 
     def note(self, **attributes: Any) -> None:
         """Set attributes by their names in :mod:`dart_streams.telemetry.names`; those without a value are left out."""
         for name, value in attributes.items():
             if value is not None:
                 self.attributes[getattr(names, name)] = value
-                self.span.set_attribute(getattr(names, name), value)
 
     def fail(self, why: str) -> None:
         """Say that what the span stands for has failed."""
@@ -101,49 +122,76 @@ class Traced:
 
     def end(self) -> None:
         """End the span."""
-        if self.failure and not self.span.is_recording():
-            self.span = self._start(self.span.get_span_context(), {**self.attributes, names.ATTR_KEPT: True})
-        if self.failure:
-            self.span.set_status(Status(StatusCode.ERROR, self.failure))
-        self.span.end()
+        tracing, ref = _tracing.now, self.ref
+        if tracing is None or not (ref.sampled or (self.failure and ref.trace_id)):
+            return
+        if not ref.sampled:
+            self.attributes[names.ATTR_KEPT] = True
+        self.ended_ns = time.time_ns()
+        for take in tracing.takers:
+            take(self)
 
-    @contextlib.contextmanager
-    def current(self) -> Iterator["Traced"]:
-        """Be the current span while the body lasts; what the body raises is its failure."""
-        with attached(self.context):
-            try:
-                yield self
-            except BaseException as error:
-                self.fail(f"{type(error).__name__}: {error}")
-                raise
+    def current(self) -> "Within":
+        """Return a context that is within the span, notes its failure, and does not end it."""
+        return Within(self.ref, self)
 
-    def _start(self, ids: SpanContext | None, attributes: Mapping[str, Any]) -> trace.Span:
-        links = [Link(context) for context in self.links]
-        token = _ids.set(ids if ids is not None and ids.is_valid else None)
-        try:
-            return _tracer.start_span(
-                self.name, self.parent, attributes=attributes, links=links, start_time=self.started_ns
-            )
-        finally:
-            _ids.reset(token)
+    def __enter__(self) -> Self:
+        self.within = Within(self.ref, self)
+        self.within.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.within.__exit__(kind, error, trace)
+        self.end()
 
 
-@contextlib.contextmanager
-def traced(name: str, **settings: Any) -> Iterator[Traced]:
-    """Be within a span while the body lasts; what the body raises, or :meth:`Traced.fail`, is its failure."""
-    made = Traced(name, **settings)
-    try:
-        with made.current():
-            yield made
-    finally:
-        made.end()
+class Within:
+    """A context in which a span is the current one; what the body raises is the failure of ``traced``, if given."""
+
+    __slots__ = ("ref", "token", "traced")
+
+    def __init__(self, ref: SpanRef, traced: Traced | None = None) -> None:
+        self.ref = ref
+        self.traced = traced
+
+    def __enter__(self) -> None:
+        self.token: Token[SpanRef] = _current.set(self.ref)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A coroutine that is closed by the garbage collector ends in another context than it began in.
+        with contextlib.suppress(ValueError):
+            _current.reset(self.token)
+        if kind is not None and self.traced is not None:
+            self.traced.fail(f"{kind.__name__}: {error}")
 
 
-@contextlib.contextmanager
-def attached(context: Context) -> Iterator[None]:
-    """Make a context the current one while the body lasts."""
-    token = contexts.attach(context)
-    try:
-        yield
-    finally:
-        contexts.detach(token)
+class Tracing(NamedTuple):
+    """How a process traces: where its written spans go, and the bound that the ratio sets to a trace's id."""
+
+    takers: tuple[Callable[[Traced], None], ...]
+    bound: int
+
+
+class Switch:
+    """What :func:`begin` and :func:`end` set."""
+
+    now: Tracing | None = None
+
+
+_tracing = Switch()
+
+
+def begin(ratio: float, *takers: Callable[[Traced], None]) -> None:
+    """Trace from now on: hand ended spans to ``takers``, of this share of traces, and all that have failed."""
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"a sampling ratio of {ratio:g} is none: it is between 0 and 1")
+    _tracing.now = Tracing(takers, round(ratio * (LOW + 1)))
+
+
+def end() -> None:
+    """Trace no more: spans are nothing, and records carry no context."""
+    _tracing.now = None

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from opentelemetry.trace import SpanContext
 
 from dart_streams.telemetry import names
+from dart_streams.telemetry.spans import SpanRef
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,9 +34,9 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 _decoder = msgspec.json.Decoder(Span)
 
 
-def id_of(context: SpanContext) -> str:
+def id_of(ref: SpanRef) -> str:
     """Return a span's id as links have it: ``trace:span``, in hex."""
-    return f"{context.trace_id:032x}:{context.span_id:016x}"
+    return f"{ref.trace_id:032x}:{ref.span_id:016x}"
 
 
 class Timeline:
@@ -53,9 +53,9 @@ class Timeline:
             except msgspec.DecodeError:
                 continue  # the last line of a process that was killed
 
-    def get(self, context: SpanContext) -> Span | None:
-        """Return the span of this context, or None."""
-        return self.by_id.get(id_of(context))
+    def get(self, ref: SpanRef) -> Span | None:
+        """Return the span, or None."""
+        return self.by_id.get(id_of(ref))
 
     def step(self, trajectory_id: str, step: int) -> Span | None:
         """Return the span of the step that was decided on screen ``step``, or None."""

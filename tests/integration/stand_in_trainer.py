@@ -79,7 +79,7 @@ async def live(config: Config) -> None:
                 row = row_of(groups, version, consumed, epoch)
                 links = [spans.group(config.bus.run, group.group_id) for group in groups]
                 ids = spans.train_step(config.bus.run, version)
-                with spans.traced(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
+                with spans.Traced(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
                     span.note(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
                     await asyncio.to_thread(store.write_trained, version, row)
                     await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))

@@ -1,148 +1,228 @@
 """Spans are found by name, failures are always written, and nothing that ends a span waits or fails."""
 
+import asyncio
+import contextvars
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from opentelemetry import context as contexts
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from dart_streams.telemetry import lines, names, propagation, setup, spans
 from dart_streams.telemetry.lines import LineSpanExporter
 from dart_streams.telemetry.outbox import Outbox
-from dart_streams.telemetry.sampling import RatioAndFailures
-from dart_streams.telemetry.spans import NamedIds, traced
+from dart_streams.telemetry.spans import Traced
+
+Start = Callable[[float], list[Traced]]
 
 
 @pytest.fixture
-def tracing(monkeypatch: pytest.MonkeyPatch):
-    """Make spans of a provider of the test's own, of this ratio; return what is written."""
+def tracing():
+    """Trace with this ratio; return the list that written spans appear in."""
 
-    def start(ratio: float) -> InMemorySpanExporter:
-        provider = TracerProvider(RatioAndFailures(ratio), id_generator=NamedIds())
-        written = InMemorySpanExporter()
-        provider.add_span_processor(SimpleSpanProcessor(written))
-        monkeypatch.setattr(spans, "_tracer", provider.get_tracer("test"))
+    def start(ratio: float) -> list[Traced]:
+        written: list[Traced] = []
+        spans.begin(ratio, written.append)
         return written
 
-    return start
+    yield start
+    spans.end()
 
 
-def test_a_named_span_has_the_ids_that_others_link_to_and_its_children_have_their_own(tracing):
+def test_a_named_span_has_the_ids_that_others_link_to_and_its_children_have_their_own(tracing: Start):
     written = tracing(1.0)
     name = spans.trajectory("t1")
-    with traced(names.SPAN_TRAJECTORY, ids=name, parent=spans.ROOT), traced(names.SPAN_RECORD):
+    with Traced(names.SPAN_TRAJECTORY, ids=name, parent=spans.ROOT), Traced(names.SPAN_RECORD):
         pass
-    with traced(names.SPAN_GROUP, links=[name]):
+    with Traced(names.SPAN_GROUP, links=[name]):
         pass
-    child, own, group = written.get_finished_spans()
-    assert (own.context.trace_id, own.context.span_id, own.parent) == (name.trace_id, name.span_id, None)
-    assert (child.context.trace_id, child.parent.span_id) == (name.trace_id, name.span_id)
-    assert child.context.span_id != name.span_id
-    assert (group.links[0].context.trace_id, group.links[0].context.span_id) == (name.trace_id, name.span_id)
+    child, own, group = written
+    assert (own.ref, own.parent_id) == (name, 0)
+    assert (child.ref.trace_id, child.parent_id) == (name.trace_id, name.span_id)
+    assert child.ref.span_id != name.span_id
+    assert list(group.links) == [name]
     assert len({spans.trajectory("t2").trace_id, name.trace_id, spans.group("r", "t1").trace_id}) == 3
 
 
-def test_the_context_crosses_a_record_s_headers(tracing):
+def test_the_context_crosses_a_record_s_headers(tracing: Start):
     written = tracing(1.0)
-    with traced(names.SPAN_STEP, parent=spans.ROOT):
+    with Traced(names.SPAN_STEP, parent=spans.ROOT):
         headers = propagation.current_headers()
-    with traced(names.SPAN_RECORD, parent=propagation.context_of(headers)):
+    with Traced(names.SPAN_RECORD, parent=propagation.context_of(headers)):
         pass
-    step, record = written.get_finished_spans()
-    assert (record.context.trace_id, record.parent.span_id) == (step.context.trace_id, step.context.span_id)
+    step, record = written
+    assert (record.ref.trace_id, record.parent_id) == (step.ref.trace_id, step.ref.span_id)
+    assert propagation.current_headers() == []
 
 
-def test_without_sampling_only_failures_are_written_under_their_own_ids(tracing):
+@given(st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.booleans())
+def test_what_we_write_into_headers_is_what_opentelemetry_reads(trace_id: int, span_id: int, sampled: bool):
+    with spans.Within(spans.SpanRef(trace_id, span_id, sampled)):
+        headers = propagation.current_headers()
+    carrier = {name: value.decode() for name, value in headers}
+    context = trace.get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()
+    assert (context.trace_id, context.span_id, context.trace_flags.sampled) == (trace_id, span_id, sampled)
+
+
+IDS = f"{7:032x}-{9:016x}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"00-{IDS}-01",
+        f"00-{IDS}-00",
+        f"00-{IDS}-03",
+        f"01-{IDS}-01",
+        f"01-{IDS}-01-more",
+        f"00-{IDS}-01-more",
+        f"ff-{IDS}-01",
+        f"00-{'0' * 32}-{9:016x}-01",
+        f"00-{7:032x}-{'0' * 16}-01",
+        f"00-{'G' * 32}-{9:016x}-01",
+        f"00-{IDS}",
+        "",
+    ],
+)
+def test_headers_that_others_write_are_read_as_opentelemetry_reads_them(value: str):
+    read = propagation.context_of([("id", b"x"), ("traceparent", None), ("traceparent", value.encode())])
+    context = trace.get_current_span(TraceContextTextMapPropagator().extract({"traceparent": value})).get_span_context()
+    expected = (context.trace_id, context.span_id, context.trace_flags.sampled) if context.is_valid else spans.ROOT
+    assert read == expected
+
+
+@given(st.lists(st.integers(1, 2**128 - 1), min_size=1), st.floats(0, 1))
+def test_the_ratio_picks_the_traces_that_opentelemetry_s_picks(traces: list[int], ratio: float):
+    sampler = TraceIdRatioBased(ratio)
+    written: list[Traced] = []
+    spans.begin(ratio, written.append)
+    try:
+        for trace_id in traces:
+            Traced("span", ids=spans.SpanRef(trace_id, 1), parent=spans.ROOT).end()
+    finally:
+        spans.end()
+    picked = [one for one in traces if sampler.should_sample(None, one, "span").decision is Decision.RECORD_AND_SAMPLE]
+    assert [span.ref.trace_id for span in written] == picked
+
+
+def test_without_sampling_only_failures_are_written_under_their_own_ids(tracing: Start):
     written = tracing(0.0)
-    with traced(names.SPAN_STEP, parent=spans.ROOT) as step:
-        with traced(names.SPAN_REQUEST, attributes={names.ATTR_REQUEST: "t/0/0"}) as request:
+    with Traced(names.SPAN_STEP, parent=spans.ROOT) as step:
+        with Traced(names.SPAN_REQUEST, attributes={names.ATTR_REQUEST: "t/0/0"}) as request:
             request.note(ATTR_QUEUE_MS=3.0)
             request.fail("no reply within 5 s")
-        with pytest.raises(ValueError, match="bad"), traced(names.SPAN_EXECUTE):
+        with pytest.raises(ValueError, match="bad"), Traced(names.SPAN_EXECUTE):
             raise ValueError("bad")
-    late, raised = written.get_finished_spans()
-    assert late.context.trace_id == step.span.get_span_context().trace_id == raised.context.trace_id
-    assert late.parent.span_id == step.span.get_span_context().span_id
+    late, raised = written
+    assert late.ref.trace_id == step.ref.trace_id == raised.ref.trace_id
+    assert late.parent_id == step.ref.span_id
     assert late.attributes == {names.ATTR_REQUEST: "t/0/0", names.ATTR_QUEUE_MS: 3.0, names.ATTR_KEPT: True}
-    assert (late.status.is_ok, late.status.description) == (False, "no reply within 5 s")
-    assert raised.status.description == "ValueError: bad"
+    assert late.failure == "no reply within 5 s"
+    assert raised.failure == "ValueError: bad"
 
 
-def test_a_log_line_names_its_trace_if_that_is_written(tracing):
+def test_a_log_line_names_its_trace_if_that_is_written(tracing: Start):
     assert setup.add_trace(None, "info", {"event": "e"}) == {"event": "e"}
     for ratio, expected in (
         (1.0, {"event": "e", "trace": f"{spans.trajectory('t').trace_id:032x}"}),
         (0.0, {"event": "e"}),
     ):
         tracing(ratio)
-        with traced(names.SPAN_TRAJECTORY, ids=spans.trajectory("t"), parent=spans.ROOT):
+        with Traced(names.SPAN_TRAJECTORY, ids=spans.trajectory("t"), parent=spans.ROOT):
             assert setup.add_trace(None, "info", {"event": "e"}) == expected
 
 
-def test_the_ratio_picks_whole_traces(tracing):
+def test_the_ratio_picks_whole_traces(tracing: Start):
     written = tracing(0.3)
     for number in range(300):
-        with traced(names.SPAN_TRAJECTORY, ids=spans.trajectory(f"t{number}"), parent=spans.ROOT), traced("child"):
+        with Traced(names.SPAN_TRAJECTORY, ids=spans.trajectory(f"t{number}"), parent=spans.ROOT), Traced("child"):
             pass
-    found = written.get_finished_spans()
-    traces = {span.context.trace_id for span in found}
-    assert len(found) == 2 * len(traces)
+    traces = {span.ref.trace_id for span in written}
+    assert len(written) == 2 * len(traces)
     assert 60 < len(traces) < 120
 
 
-def test_without_telemetry_spans_cost_no_error():
-    with traced(names.SPAN_STEP, ids=spans.trajectory("t")) as span:
+@pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
+def test_a_ratio_that_is_none_is_refused(ratio: float):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        spans.begin(ratio)
+
+
+def test_without_telemetry_spans_are_nothing_and_records_carry_no_context():
+    with Traced(names.SPAN_STEP, ids=spans.trajectory("t")) as span:
         span.note(ATTR_OUTCOME="success")
         span.fail("why")
-    assert contexts.get_current() == contexts.Context()
+        assert propagation.current_headers() == []
+    assert spans.current() == spans.ROOT
 
 
-class Stuck(SpanExporter):
+async def test_tasks_have_the_span_that_they_were_begun_in_and_a_closed_one_disturbs_no_other(tracing: Start):
+    tracing(1.0)
+
+    async def inside(name: str) -> spans.SpanRef:
+        with Traced(name) as span:
+            await asyncio.sleep(0)
+            assert spans.current() == span.ref
+            return span.ref
+
+    async def abandoned() -> None:
+        with Traced("abandoned"):
+            await asyncio.Event().wait()
+
+    with Traced("outer", parent=spans.ROOT) as outer:
+        left = abandoned()
+        contextvars.copy_context().run(left.send, None)
+        refs = await asyncio.gather(*(inside(str(number)) for number in range(3)))
+        assert {ref.trace_id for ref in refs} == {outer.ref.trace_id}
+        left.close()
+        assert spans.current() == outer.ref
+    assert len({ref.span_id for ref in refs}) == 3
+
+
+class Stuck:
     """An exporter that takes nothing until it is freed, and then fails or raises."""
 
-    def __init__(self, outcome: SpanExportResult | Exception) -> None:
+    def __init__(self, outcome: bool | Exception) -> None:
         self.outcome = outcome
         self.called = threading.Event()
         self.free = threading.Event()
 
-    def export(self, spans) -> SpanExportResult:
+    def export(self, spans) -> bool:
         self.called.set()
         self.free.wait(10)
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
 
+    def shutdown(self) -> None:
+        pass
 
-@pytest.mark.parametrize("outcome", [SpanExportResult.FAILURE, RuntimeError("no collector"), SpanExportResult.SUCCESS])
+
+@pytest.mark.parametrize("outcome", [False, RuntimeError("no collector"), True])
 def test_an_exporter_that_stands_still_or_fails_drops_spans_and_counts_them(outcome):
     exporter = Stuck(outcome)
     outbox = Outbox(exporter, most=10, every_s=0.01)
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(outbox)
-    tracer = provider.get_tracer("test")
-    tracer.start_span("first").end()
+    outbox.take(Traced("first"))
     assert exporter.called.wait(5)
     for _ in range(24):
-        tracer.start_span("more").end()
+        outbox.take(Traced("more"))
     assert outbox.dropped == 15
     exporter.free.set()
     outbox.shutdown()
-    assert outbox.dropped == (15 if outcome is SpanExportResult.SUCCESS else 25)
+    assert outbox.dropped == (15 if outcome is True else 25)
 
 
 def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lines, "MOST_FILES", 3)
     exporter = LineSpanExporter(tmp_path / "env-0.jsonl", "env-0", most_bytes=1)
-    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
     for number in range(6):
-        span = tracer.start_span(f"span {number}")
-        span.end()
-        assert exporter.export([span]) is SpanExportResult.SUCCESS
+        assert exporter.export([Traced(f"span {number}")])
     found = {path.name: json.loads(path.read_text())["name"] for path in tmp_path.iterdir()}
     assert found == {"env-0.jsonl": "span 5", "env-0.1.jsonl": "span 4", "env-0.2.jsonl": "span 3"}
 
@@ -150,6 +230,4 @@ def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: 
 def test_a_folder_that_cannot_be_written_fails_no_one(tmp_path: Path):
     (tmp_path / "file").write_text("")
     exporter = LineSpanExporter(tmp_path / "file" / "env-0.jsonl", "env-0")
-    span = trace.get_tracer("test").start_span("span")
-    assert exporter.export([]) is SpanExportResult.FAILURE
-    span.end()
+    assert not exporter.export([Traced("span")])

@@ -20,7 +20,7 @@ from dart_streams.store import AsyncStore
 from dart_streams.store.blobs import ref_of
 from dart_streams.tasks import Task
 from dart_streams.telemetry import names
-from dart_streams.telemetry.spans import traced
+from dart_streams.telemetry.spans import Traced
 from topics.observations import End
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef
@@ -220,7 +220,7 @@ class EpisodeRun:
             now_ms() + int(timeout_s * 1000),
         )
         began = self.shown if attempt == 0 else time.perf_counter()
-        with traced(
+        with Traced(
             names.SPAN_REQUEST, attributes=self.trail.attributes | {names.ATTR_REQUEST: request.request_id}
         ) as span:
             try:
@@ -250,7 +250,7 @@ class EpisodeRun:
         self.enter("step")
         began = time.perf_counter()
         action = rescale(act.action, self._policy_size(), self.screen_size)
-        with self.trail.current(), traced(names.SPAN_EXECUTE, attributes=self.trail.attributes):
+        with self.trail.current(), Traced(names.SPAN_EXECUTE, attributes=self.trail.attributes):
             screen = await self.environment.step(action, act.action_id, self.episode.on_last_step)
         execute_ms = since_ms(began)
         instruments.execute_ms.record(execute_ms)

@@ -1,7 +1,6 @@
 """The spans of one episode: its own, and one a step, each a trace of its own that links to the trajectory's."""
 
 import asyncio
-import contextlib
 from typing import Any
 
 from dart_streams.telemetry import names, spans
@@ -16,11 +15,12 @@ class Trail:
     def __init__(self, trajectory_id: str, task_id: str, order: RolloutOrder, host: str) -> None:
         self.trajectory_id = trajectory_id
         self.host = host
+        self.named = spans.trajectory(trajectory_id)
         self.number: int | None = None
         self.step: spans.Traced | None = None
         self.own = spans.Traced(
             names.SPAN_TRAJECTORY,
-            ids=spans.trajectory(trajectory_id),
+            ids=self.named,
             parent=spans.ROOT,
             attributes={
                 names.ATTR_TRAJECTORY: trajectory_id,
@@ -30,9 +30,9 @@ class Trail:
             },
         )
 
-    def current(self) -> contextlib.AbstractContextManager[None]:
+    def current(self) -> spans.Within:
         """Be within the step under way, or before the first one within the trajectory."""
-        return spans.attached((self.step or self.own).context)
+        return spans.Within((self.step or self.own).ref)
 
     def begin_step(self, number: int) -> None:
         """Begin the step that is decided on screen ``number`` (from 0)."""
@@ -40,7 +40,7 @@ class Trail:
         self.step = spans.Traced(
             names.SPAN_STEP,
             parent=spans.ROOT,
-            links=[spans.trajectory(self.trajectory_id)],
+            links=[self.named],
             attributes=self.attributes | {names.ATTR_HOST: self.host},
         )
 

@@ -21,7 +21,7 @@ from dart_streams.store import AsyncStore
 from dart_streams.summary import Incomplete, broken, summarise
 from dart_streams.telemetry import names
 from dart_streams.telemetry.propagation import context_of
-from dart_streams.telemetry.spans import attached, traced
+from dart_streams.telemetry.spans import Traced, Within
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
@@ -68,7 +68,7 @@ class Scribe:
         began = time.perf_counter()
         observation = item.observation
         attributes = {names.ATTR_TRAJECTORY: observation.trajectory_id, names.ATTR_STEP: observation.step}
-        with traced(names.SPAN_RECORD, parent=context_of(item.record.headers), attributes=attributes):
+        with Traced(names.SPAN_RECORD, parent=context_of(item.record.headers), attributes=attributes):
             await self.store.write_step(observation)
         write_ms.record((time.perf_counter() - began) * 1000)
         steps_written.add(1)
@@ -79,7 +79,7 @@ class Scribe:
         # A cancelled episode's order is delivered again: announcing it would pass for the order's finish.
         if trajectory.outcome == "cancelled":
             return
-        with attached(context_of(item.record.headers)):
+        with Within(context_of(item.record.headers)):
             await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
         announced.add(1, {"outcome": trajectory.outcome})
 

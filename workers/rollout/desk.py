@@ -17,7 +17,7 @@ from dart_streams.bus.clients import Publisher, event_of
 from dart_streams.bus.codec import Undecodable
 from dart_streams.telemetry import names
 from dart_streams.telemetry.propagation import context_of
-from dart_streams.telemetry.spans import traced
+from dart_streams.telemetry.spans import Traced
 from topics import action_requests, actions
 from topics.action_requests import ActionRequest
 from topics.actions import Action
@@ -120,7 +120,7 @@ class Desk:
             names.ATTR_STEP: request.step,
             names.ATTR_HOST: self.worker_id,
         }
-        with traced(names.SPAN_GENERATE, parent=context_of(record.headers), attributes=attributes) as span:
+        with Traced(names.SPAN_GENERATE, parent=context_of(record.headers), attributes=attributes) as span:
             try:
                 if left_ms <= 0:
                     raise TimeoutError
