@@ -7,6 +7,14 @@ import msgspec
 from dart_streams.telemetry import names
 from dart_streams.tracing.timeline import Span, Timeline
 
+PARTS = (
+    ("queue", names.ATTR_QUEUE_MS),
+    ("screenshots", names.ATTR_FETCH_MS),
+    ("prefill", names.ATTR_PREFILL_MS),
+    ("decode", names.ATTR_DECODE_MS),
+)
+"""What a rollout worker's span says of itself."""
+
 
 class Segment(msgspec.Struct, frozen=True):
     """A part of a request's way; ``ms`` long."""
@@ -50,11 +58,7 @@ def segments(trace: Sequence[Span]) -> list[Segment]:
 
 def inside(generate: Span) -> list[tuple[str, float]]:
     """Split a rollout worker's span into what it says of itself, and the rest."""
-    parts = [
-        ("queue", float(generate.attributes.get(names.ATTR_QUEUE_MS, 0.0))),
-        ("screenshots", float(generate.attributes.get(names.ATTR_FETCH_MS, 0.0))),
-        ("prefill and decode", float(generate.attributes.get(names.ATTR_GENERATE_MS, 0.0))),
-    ]
+    parts = [(name, float(generate.attributes.get(attribute, 0.0))) for name, attribute in PARTS]
     # The queue may have begun before the span did, on the topic: only what lies in the span is its part.
     return [*parts, ("publish the reply", generate.ms - sum(ms for _, ms in parts))]
 

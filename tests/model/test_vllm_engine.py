@@ -5,6 +5,7 @@ import hashlib
 import io
 import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,6 +180,34 @@ def test_many_requests_at_once_each_get_their_own_figures(engine, loop, policies
         logprobs, entropies = policies.score(one, made.tokens, version=0)
         assert close(made.logprobs, logprobs)
         assert close(made.entropies, entropies)
+
+
+def test_the_first_token_is_there_before_the_answer_and_nothing_is_kept_of_either(engine, loop, policies):
+    serve(engine, loop, policies.versions[0])
+
+    async def first_tokens():
+        whole = asyncio.ensure_future(engine.generate(request(4, max_tokens=64)))
+        began = time.perf_counter()
+        async with asyncio.timeout(60):
+            while not (seen := await engine.thread.call(lambda core: dict(core.first_token_s))):
+                pass
+        assert not whole.done()
+        dropped = asyncio.ensure_future(engine.generate(request(5, max_tokens=64)))
+        async with asyncio.timeout(60):
+            while len(await engine.thread.call(lambda core: dict(core.first_token_s))) < 2:
+                pass
+        dropped.cancel()
+        made = await whole
+        return seen, made, (time.perf_counter() - began) * 1000
+
+    seen, made, total_ms = loop.run(first_tokens())
+    assert len(seen) == 1
+    assert 0 < made.prefill_ms < total_ms
+
+    async def forgotten():
+        return await engine.thread.call(lambda core: (core.first_token_s, core.entropies, core.ids))
+
+    assert loop.run(forgotten()) == ({}, {}, {})
 
 
 def test_the_same_request_twice_is_drawn_anew(engine, loop):

@@ -125,11 +125,13 @@ class Desk:
                 if left_ms <= 0:
                     raise TimeoutError
                 async with asyncio.timeout(left_ms / 1000):
-                    reply, fetch_ms = await self.reply_to(request, received - waited_ms / 1000)
+                    reply, made = await self.reply_to(request, received - waited_ms / 1000)
                     span.note(
                         ATTR_QUEUE_MS=reply.queue_ms,
-                        ATTR_FETCH_MS=fetch_ms,
+                        ATTR_FETCH_MS=round(made.fetch_ms, 3),
                         ATTR_GENERATE_MS=reply.generate_ms,
+                        ATTR_PREFILL_MS=round(made.prefill_ms, 3),
+                        ATTR_DECODE_MS=round(max(0.0, reply.generate_ms - made.prefill_ms), 3),
                         ATTR_TOKENS=len(reply.tokens),
                         ATTR_VERSION=reply.versions[-1].version if reply.versions else None,
                     )
@@ -142,8 +144,8 @@ class Desk:
                 return
         requests.add(1, {"result": "failed" if reply.error else "answered"})
 
-    async def reply_to(self, request: ActionRequest, arrived: float) -> tuple[Action, float]:
-        """Return the reply to a request that ``arrived`` at this monotonic time, and how long its images took (ms).
+    async def reply_to(self, request: ActionRequest, arrived: float) -> tuple[Action, Generation]:
+        """Return the reply to a request that ``arrived`` at this monotonic time, and what the engine made.
 
         A fault of the engine becomes the reply's ``error``.
         """
@@ -175,7 +177,7 @@ class Desk:
             generate_ms=round(took_ms, 3),
             error=error,
         )
-        return reply, round(made.fetch_ms, 3)
+        return reply, made
 
 
 def overlap_ms(one: tuple[int, int], other: tuple[int, int]) -> int:

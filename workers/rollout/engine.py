@@ -24,7 +24,8 @@ class EngineDead(Exception):
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """An answer: ``tokens``, ``logprobs`` and ``entropies`` (nats) have one entry a generated token.
 
-    ``fetch_ms`` is how long the prompt's screenshots took from the store, before generation began.
+    ``fetch_ms`` is how long the prompt's screenshots took from the store, before generation began; ``prefill_ms`` how
+    long after that the first token was there, the wait for the engine's next step included.
     """
 
     text: str
@@ -35,6 +36,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     prompt_sha: str
     fetch_ms: float = 0.0
+    prefill_ms: float = 0.0
 
 
 class Engine(Protocol):

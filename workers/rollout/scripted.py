@@ -55,6 +55,7 @@ class ScriptedEngine:
             versions=segments(self.switches, started, time.monotonic(), len(pieces)),
             prompt_tokens=len(PIECES.findall(prompt)),
             prompt_sha=hashlib.sha256(prompt.encode()).hexdigest(),
+            prefill_ms=self.settings.latency_ms / max(1, len(pieces)),
         )
 
     async def load(self, version: WeightVersion) -> float:

@@ -37,7 +37,10 @@ from workers.rollout.patches import Patches
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine generated for the request called ``key``."""
+    """What the engine generated for the request called ``key``; its first token was there at ``first_token_s``.
+
+    That is a time of ``time.perf_counter``: the end of the engine step that made the token.
+    """
 
     key: str
     tokens: list[int]
@@ -45,6 +48,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     entropies: list[float]
     versions: list[Segment]
     prompt_tokens: int
+    first_token_s: float
 
 
 class Core:
@@ -55,6 +59,7 @@ class Core:
         self.merged: int = renderer.image_processor.merge_size**2
         self.entropies: Entropies = {}
         self.ids: dict[str, str] = {}
+        self.first_token_s: dict[str, float] = {}
         arguments = vllm_settings.arguments(config, model_dir, not current_platform.is_cpu(), seed)
         processor = processor_class(renderer.allowed_mask, self.entropies)
         self.llm = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[processor]))
@@ -108,7 +113,12 @@ class Core:
 
     def step(self) -> list[Made]:
         """Let every request under way make a token; return those that are finished."""
-        return [self.made(output) for output in self.llm.step()]
+        outputs = self.llm.step()
+        now = time.perf_counter()
+        for key, made in self.entropies.items():
+            if made:
+                self.first_token_s.setdefault(key, now)
+        return [self.made(output) for output in outputs]
 
     def made(self, output: Any) -> Made:
         """Take a finished request's results out of the books."""
@@ -124,6 +134,7 @@ class Core:
             entropies=[entropies[index] for index in range(len(tokens))],
             versions=[Segment(version=int(s.version), start=s.start, end=s.end) for s in answer.weight_versions],
             prompt_tokens=len(output.prompt_token_ids),
+            first_token_s=self.first_token_s.pop(key),
         )
 
     def abort(self, key: str) -> None:
@@ -131,6 +142,7 @@ class Core:
         if (internal := self.ids.pop(key, None)) is not None:
             self.llm.abort_request([internal], internal=True)
             del self.entropies[key]
+            self.first_token_s.pop(key, None)
 
     def switch(self, folder: Path, version: int) -> float:
         """Load the weights in ``folder`` in place and return how long that took (milliseconds).

@@ -77,6 +77,7 @@ class VllmEngine:
             raise EngineFault("the engine has not started")
         prompt = self.renderer.prompt(request.turns)
         images, fetch_ms = await self.images.of(prompt.images)
+        began = time.perf_counter()
         made = await self.thread.generate(prompt, images, request.sampling)
         return Generation(
             text=self.renderer.text(made.tokens),
@@ -87,6 +88,7 @@ class VllmEngine:
             prompt_tokens=made.prompt_tokens,
             prompt_sha=prompt.sha,
             fetch_ms=fetch_ms,
+            prefill_ms=(made.first_token_s - began) * 1000,
         )
 
     async def load(self, version: WeightVersion) -> float:
