@@ -63,7 +63,6 @@ TRAINER_MISMATCH = "trainer.mismatch"  # histogram: |log-probability of engine l
 # Everyone
 DEAD_LETTERS = "dead_letters"  # counter: records put aside; attribute topic
 SPANS_DROPPED = "telemetry.spans.dropped"  # counter: spans that found no room, or no exporter that took them
-CALLS_MS = "calls_ms"  # histogram: any other bounded call; attribute call
 
 # Monitor
 MONITOR_LAG = "monitor.lag"  # gauge: records a consumer group has not committed; attributes group, topic

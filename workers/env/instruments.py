@@ -26,6 +26,7 @@ answered = meter.create_counter(names.ENV_REQUESTS_ANSWERED)
 timed_out = meter.create_counter(names.ENV_REQUESTS_TIMED_OUT)
 abandoned = meter.create_counter(names.ENV_REQUESTS_ABANDONED)
 ignored = meter.create_counter(names.ENV_REPLIES_IGNORED)
+browser_restarts = meter.create_counter(names.ENV_BROWSER_RESTARTS)
 
 
 class SlotTimes:

@@ -6,6 +6,7 @@ import structlog
 
 from dart_streams.config import Config
 from dart_streams.tasks import Task
+from workers.env import instruments
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.browser import Browser
 from workers.env.miniwob.page import MiniwobPage
@@ -60,6 +61,7 @@ class MiniwobBackend:
         async with self._launching:
             if self.browser is not None and not self.browser.alive:
                 log.warning("browser died; starting another", exit_code=self.browser.process.poll())
+                instruments.browser_restarts.add(1)
                 await self.browser.end()
                 self.browser = None
                 self._free.clear()
