@@ -1,17 +1,20 @@
 """What tracing costs: ``dart-streams bench tracing``.
 
 An environment worker, a rollout worker (scripted answers without latency) and a recorder play in one process as fast
-as its processor lets them, over a real broker and database: the worst case, since in a real circle they wait for the
-model, the browser or the disk. Throughput is observations a second of this process's CPU time, all of its threads
-included: that is what tracing takes away, and unlike the clock it does not depend on who else uses the processors.
+as its processor lets them, over a real broker and database: the worst case, since their steps cost nothing but what
+has to do with events, and neither the broker, the database, the browser nor the model is counted.
 
-Tracing changes every block, in an order that is turned round every round, so that what else the machine does meets
-all alike; spans are written out before a block is over. A ratio's cost is the median, over rounds, of its throughput
-divided by that without tracing in the same round; its interval is the 95 % one of that median, by resampling rounds.
+Throughput is steps a second of this process's CPU time, all of its threads included: that is what tracing takes away,
+and unlike the clock it does not depend on who else uses the processors. A turn plays a number of episodes from their
+orders until all are recorded and their spans written, so that a turn's work is the same to the step. Every round each
+ratio has its turn, in an order that is turned round every round, so that what else the machine does meets all alike.
+A ratio's cost is the median, over rounds, of its throughput divided by that without tracing in the same round; its
+interval is the 95 % one of that median, by resampling rounds.
 """
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import random
 import statistics
@@ -26,18 +29,17 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, consumer, start_within
-from dart_streams.config import Config, parse
+from dart_streams.bus.codec import encode
+from dart_streams.config import Bus, Config, parse
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry import setup
-from topics import observations, rollout_orders, weights
+from topics import Topic, observations, rollout_orders, trajectories, weights
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
 from topics.weights import WeightVersion
 
 RATIOS = (None, 0.0, 0.1, 1.0)
 """None: no tracing at all. At 0.0 only what fails is written, but contexts travel."""
-SETTLE_S = 0.2
-"""After a change of the ratio: what began with the other one ends."""
 RESAMPLED = 2000
 PAGE = {
     "environment": "simulated",
@@ -46,10 +48,10 @@ PAGE = {
     "train_seeds": [0, 50],
     "heldout_seeds": [100, 101],
 }
-BOUND_S = 60.0
-"""How long the workers may take until they play."""
-AHEAD = 400
-"""Orders that wait at any time."""
+BOUND_S = 120.0
+"""How long a turn may take, the first of which waits for the workers to start."""
+LOOK_S = 0.05
+"""How often is looked whether a turn is over."""
 
 
 def configuration(folder: Path, servers: str, store_port: int) -> Config:
@@ -73,25 +75,24 @@ def configuration(folder: Path, servers: str, store_port: int) -> Config:
     )
 
 
-async def measure(folder: Path, servers: str, store_port: int, rounds: int, block_s: float) -> dict[str, Any]:
+async def measure(folder: Path, servers: str, store_port: int, rounds: int, episodes: int) -> dict[str, Any]:
     """Play with each ratio in turn, ``rounds`` times, and return the figures."""
     config = configuration(folder, servers, store_port)
     await asyncio.to_thread(admin.apply_all, config.bus)
     setup.start(config, "bench")
     made: dict[float | None, list[float]] = {ratio: [] for ratio in RATIOS}
-    async with playing(config) as played:
-        await block(played, 1.0, block_s)
+    async with playing(config) as circle:
+        for ratio in RATIOS:
+            await turn(circle, ratio, episodes)
         for number in range(rounds):
             for ratio in RATIOS if number % 2 else RATIOS[::-1]:
-                made[ratio].append(await block(played, ratio, block_s))
+                made[ratio].append(await turn(circle, ratio, episodes))
     setup.stop()
     return {
         "rounds": rounds,
-        "block_s": block_s,
+        "episodes": episodes,
         "cpu_us_a_step": {label(ratio): round(1e6 / statistics.median(values)) for ratio, values in made.items()},
-        "throughput_to_none": {
-            label(ratio): compared(made[ratio], made[None]) for ratio in RATIOS if ratio is not None
-        },
+        "throughput_to_none": {label(ratio): compared(made[ratio], made[None]) for ratio in RATIOS[1:]},
         "spans_written": sum(1 for path in (config.run.folder / "traces").glob("*") for _ in path.open("rb")),
     }
 
@@ -112,93 +113,75 @@ def compared(traced: Sequence[float], none: Sequence[float]) -> dict[str, Any]:
     }
 
 
-class Played:
-    """Counts the observations that were published."""
+class Circle:
+    """Three workers under way: orders go in, and what is recorded of them is counted."""
 
-    def __init__(self, records: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> None:
+    def __init__(self, bus: Bus, publisher: Publisher, records: AIOKafkaConsumer) -> None:
+        self.bus = bus
+        self.publisher = publisher
         self.records = records
-        self.places = places
+        self.ordered = 0
+        self.workers: list[asyncio.Task[Any]] = []
 
-    async def steps(self) -> int:
-        """Return how many there are."""
-        return sum((await self.records.end_offsets(self.places)).values())
+    async def count(self, topic: Topic) -> int:
+        """Return how many records a topic has had."""
+        partitions = range(await self.publisher.partitions_of(topic))
+        places = [TopicPartition(self.bus.prefix + topic.name, number) for number in partitions]
+        return sum((await self.records.end_offsets(places)).values())
+
+    async def play(self, episodes: int) -> None:
+        """Play so many episodes; raise what ended a worker instead, or :class:`ServiceUnavailable` if they hang."""
+        numbers = range(self.ordered, self.ordered + episodes)
+        self.ordered += episodes
+        name = rollout_orders.TOPIC.name
+        await self.publisher.send_all(name, [encode(rollout_orders.TOPIC, order(number)) for number in numbers])
+        deadline = time.monotonic() + BOUND_S
+        while await self.count(trajectories.TOPIC) < self.ordered:
+            for worker in self.workers:
+                if worker.done():
+                    worker.result()
+            if time.monotonic() > deadline:
+                raise ServiceUnavailable(f"{episodes} episodes were not played within {BOUND_S:g} s")
+            await asyncio.sleep(LOOK_S)
 
 
-async def block(played: Played, ratio: float | None, block_s: float) -> float:
-    """Let the circle play with this ratio for a while; return the observations a second of CPU time."""
+async def turn(circle: Circle, ratio: float | None, episodes: int) -> float:
+    """Play with this ratio; return the steps a second of CPU time."""
     setup.sample(ratio)
-    await asyncio.sleep(SETTLE_S)
+    gc.collect()
+    before, cpu_s = await circle.count(observations.TOPIC), time.process_time()
+    await circle.play(episodes)
     setup.flush()
-    steps, cpu = await played.steps(), time.process_time()
-    await asyncio.sleep(block_s)
-    setup.flush()
-    made = await played.steps() - steps
-    if not made:
-        raise ServiceUnavailable(f"no observation in {block_s:g} s: see `dart-streams doctor`")
-    return made / (time.process_time() - cpu)
+    cpu_s = time.process_time() - cpu_s
+    return (await circle.count(observations.TOPIC) - before - episodes) / cpu_s
 
 
 @contextlib.asynccontextmanager
-async def playing(config: Config) -> AsyncIterator[Played]:
-    """Yield the count of observations while three workers play; they are named, for this part may not import them."""
+async def playing(config: Config) -> AsyncIterator[Circle]:
+    """Yield a circle of three workers; they are named, for this part may not import them."""
     env, rollout, recorder = (
         importlib.import_module(f"workers.{name}.main") for name in ("env", "rollout", "recorder")
     )
     stop = asyncio.Event()
-    async with Publisher(config.bus, "bench") as publisher, counting(config, publisher) as played:
+    records = consumer(config.bus, group=None, client_id="bench")
+    async with Publisher(config.bus, "bench") as publisher:
+        await start_within(records, config.bus)
         await publisher.publish(weights.TOPIC, first_version(config))
-        tasks = [
+        circle = Circle(config.bus, publisher, records)
+        circle.workers = [
             asyncio.create_task(env.live(config, "env-0", stop)),
             asyncio.create_task(rollout.live(config, "rollout-0", rollout.engine_of(config), stop)),
             asyncio.create_task(recorder.live(config, "recorder-0", stop)),
-            asyncio.create_task(order_for_ever(publisher, played)),
         ]
         try:
-            await until_played(played, tasks)
-            yield played
+            yield circle
         finally:
             stop.set()
-            tasks.pop().cancel()
-            await asyncio.wait(tasks, timeout=config.run.drain_s + 10)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def counting(config: Config, publisher: Publisher) -> AsyncIterator[Played]:
-    """Yield a count of the deployment's observations."""
-    partitions = await publisher.partitions_of(observations.TOPIC)
-    records = consumer(config.bus, group=None, client_id="bench")
-    await start_within(records, config.bus)
-    try:
-        name = config.bus.prefix + observations.TOPIC.name
-        yield Played(records, [TopicPartition(name, number) for number in range(partitions)])
-    finally:
-        await records.stop()
-
-
-async def until_played(played: Played, tasks: Sequence["asyncio.Task[Any]"]) -> None:
-    """Return when the first steps are played; raise what ended a worker instead."""
-    deadline = time.monotonic() + BOUND_S
-    while await played.steps() < 50:
-        for task in tasks:
-            if task.done():
-                task.result()
-        if time.monotonic() > deadline:
-            raise ServiceUnavailable(f"the workers did not begin to play within {BOUND_S:g} s")
-        await asyncio.sleep(0.1)
-
-
-async def order_for_ever(publisher: Publisher, played: Played) -> None:
-    """Keep orders waiting."""
-    ordered = 0
-    while True:
-        wanted = AHEAD + await played.steps() // 4
-        while ordered < wanted:
-            await publisher.publish(rollout_orders.TOPIC, order(ordered))
-            ordered += 1
-        await asyncio.sleep(0.05)
+            await asyncio.wait(circle.workers, timeout=config.run.drain_s + 10)
+            for worker in circle.workers:
+                worker.cancel()
+            await asyncio.gather(*circle.workers, return_exceptions=True)
+            await records.stop()
 
 
 def order(number: int) -> RolloutOrder:

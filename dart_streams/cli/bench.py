@@ -59,14 +59,14 @@ def agents(
 
 @app.command()
 def tracing(
-    rounds: Annotated[int, typer.Option(help="How often each sampling ratio has its turn.", min=2)] = 40,
-    block_s: Annotated[float, typer.Option(help="Seconds a turn.", min=0.5)] = 1.0,
+    rounds: Annotated[int, typer.Option(help="How often each sampling ratio has its turn.", min=2)] = 60,
+    episodes: Annotated[int, typer.Option(help="Episodes a turn, of three steps each.", min=1)] = 60,
     servers: Annotated[str, typer.Option(help="The broker; its topics are made and left there.")] = "127.0.0.1:9092",
     store_port: Annotated[int, typer.Option(help="The database's port on this machine.")] = 9042,
 ) -> None:
     """Throughput of env worker, rollout worker and recorder with tracing, divided by that without: by ratio."""
     with tempfile.TemporaryDirectory() as folder:
-        show(asyncio.run(module("tracing_cost").measure(Path(folder), servers, store_port, rounds, block_s)))
+        show(asyncio.run(module("tracing_cost").measure(Path(folder), servers, store_port, rounds, episodes)))
 
 
 @app.command()

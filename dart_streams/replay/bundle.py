@@ -14,9 +14,9 @@ import contextlib
 import hashlib
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, Self, TypeVar
 
 import msgspec
 import zstandard
@@ -30,6 +30,7 @@ LEVEL = 3
 CHUNK = 1 << 20
 LONGEST_ITEM = 1 << 30
 
+T = TypeVar("T")
 Kind = Literal["text", "records", "blobs", "lines"]
 
 
@@ -185,21 +186,19 @@ class Bundle:
 
     def text(self, name: str) -> str:
         """Return a text section."""
-        return b"".join(self._items(self._section(name))).decode()
+        return b"".join(self._items(self._section(name), bytes)).decode()
 
     def records(self, topic: str) -> Iterator[Kept]:
         """Yield a topic's records, in order within a partition."""
-        decoder = msgspec.msgpack.Decoder(Kept)
-        return map(decoder.decode, self._items(self._section(topic)))
+        return self._items(self._section(topic), msgspec.msgpack.Decoder(Kept).decode)
 
     def blobs(self) -> Iterator[Blob]:
         """Yield the screenshots."""
-        decoder = msgspec.msgpack.Decoder(Blob)
-        return map(decoder.decode, self._items(self._section("blobs")))
+        return self._items(self._section("blobs"), msgspec.msgpack.Decoder(Blob).decode)
 
     def lines(self, name: str) -> Iterator[bytes]:
         """Yield the lines of a section of lines."""
-        return self._items(self._section(name))
+        return self._items(self._section(name), bytes)
 
     def has(self, name: str) -> bool:
         """Say whether there is such a section."""
@@ -216,15 +215,16 @@ class Bundle:
             there = ", ".join(self.sections)
             raise BundleError(f"{self.path} has no {name}: it has {there}; capture the run again with it") from None
 
-    def _items(self, section: Section) -> Iterator[bytes]:
-        """Yield a section's items; raise :class:`BundleError` where the bytes are not what was written."""
+    def _items(self, section: Section, decode: Callable[[bytes], T]) -> Iterator[T]:
+        """Yield a section's items, decoded; raise :class:`BundleError` where the bytes are not what was written."""
         with self.path.open("rb") as file:
             file.seek(section.start)
             with decompressing(self.path, section.name):
                 reader = zstandard.ZstdDecompressor().stream_reader(file, read_size=CHUNK, read_across_frames=False)
                 for _ in range(section.items):
                     length = struct.unpack(">I", exactly(reader, 4))[0]
-                    yield exactly(reader, length)
+                    yield decode(exactly(reader, length))
+                reader.read(1)  # nothing is left; zstd compares its checksum of the section at its end
 
 
 @contextlib.contextmanager

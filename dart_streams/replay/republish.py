@@ -112,20 +112,23 @@ def settle(sent: list[Any], bus: Bus) -> None:
 class Pace:
     """Lets records go at their own pace, or a multiple of it; the first sets the clock."""
 
-    def __init__(self, speed: float | None, wait: Callable[[float], None]) -> None:
+    def __init__(
+        self, speed: float | None, wait: Callable[[float], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.speed = speed
         self.wait = wait
+        self.clock = clock
         self.first_ms: int | None = None
-        self.begun = time.monotonic()
+        self.begun = clock()
 
     def until(self, at_ms: int) -> None:
         """Return when a record of this time is due."""
         if self.speed is None:
             return
         if self.first_ms is None:
-            self.first_ms, self.begun = at_ms, time.monotonic()
+            self.first_ms, self.begun = at_ms, self.clock()
         due = self.begun + (at_ms - self.first_ms) / 1000 / self.speed
-        left = due - time.monotonic()
+        left = due - self.clock()
         if left > 0:
             self.wait(left)
 
