@@ -84,9 +84,9 @@ def span_exporters(config: Config, process: str, resource: Resource) -> list[Spa
 
 
 def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Add the trace that a log line belongs to; this is a processor of structlog's."""
+    """Add the trace that a log line belongs to, also one of which only failures are written; for structlog."""
     ref = spans.current()
-    return fields | {"trace": f"{ref.trace_id:032x}"} if ref.sampled else fields
+    return fields | {"trace": f"{ref.trace_id:032x}"} if ref.trace_id else fields
 
 
 def start_logs(process: str, to: TextIO | None = None) -> None:

@@ -14,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dart_streams.telemetry import lines, names, propagation, setup, spans
+from dart_streams.telemetry import lines, names, propagation, spans
 from dart_streams.telemetry.lines import LineSpanExporter
 from dart_streams.telemetry.outbox import Outbox
 from dart_streams.telemetry.spans import Traced
@@ -125,17 +125,6 @@ def test_without_sampling_only_failures_are_written_under_their_own_ids(tracing:
     assert late.attributes == {names.ATTR_REQUEST: "t/0/0", names.ATTR_QUEUE_MS: 3.0, names.ATTR_KEPT: True}
     assert late.failure == "no reply within 5 s"
     assert raised.failure == "ValueError: bad"
-
-
-def test_a_log_line_names_its_trace_if_that_is_written(tracing: Start):
-    assert setup.add_trace(None, "info", {"event": "e"}) == {"event": "e"}
-    for ratio, expected in (
-        (1.0, {"event": "e", "trace": f"{spans.trajectory('t').trace_id:032x}"}),
-        (0.0, {"event": "e"}),
-    ):
-        tracing(ratio)
-        with Traced(names.SPAN_TRAJECTORY, ids=spans.trajectory("t"), parent=spans.ROOT):
-            assert setup.add_trace(None, "info", {"event": "e"}) == expected
 
 
 def test_the_ratio_picks_whole_traces(tracing: Start):

@@ -23,7 +23,7 @@ from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import Traced
 from topics.observations import End
 from topics.rollout_orders import RolloutOrder
-from topics.values import BlobRef
+from topics.values import FAULTS, BlobRef
 from workers.env import instruments
 from workers.env.clock import now_ms, since_ms
 from workers.env.environment import Backend, Environment, EnvironmentFault, Oracle, Screen
@@ -82,6 +82,7 @@ class Player:
             bound = structlog.contextvars.bound_contextvars(trajectory=run.episode.trajectory_id)
             with bound, run.trail.own.current():
                 end = await run.play()
+                tell_fault(order, end)
             run.trail.ended(end)
         finally:
             run.trail.own.end()
@@ -89,9 +90,11 @@ class Player:
 
     async def refuse(self, order: RolloutOrder, why: str) -> End:
         """Tell that an order cannot be played here at all."""
-        end = End(kind="env_error", reward=None, reason=why)
-        await Journal(self.publisher).tell(self.begin(order, 0).close(end, now_ms()), None)
+        end, episode = End(kind="env_error", reward=None, reason=why), self.begin(order, 0)
+        await Journal(self.publisher).tell(episode.close(end, now_ms()), None)
         count_end(order, end)
+        with structlog.contextvars.bound_contextvars(trajectory=episode.trajectory_id):
+            tell_fault(order, end)
         return end
 
 
@@ -272,6 +275,12 @@ def oracle_of(environment: Environment) -> Oracle:
     if not hasattr(environment, "demonstrate"):
         raise EnvironmentFault(f"{type(environment).__name__} has no oracle: it cannot demonstrate a task")
     return cast(Oracle, environment)
+
+
+def tell_fault(order: RolloutOrder, end: End) -> None:
+    """Log an end that is a fault of the infrastructure."""
+    if end.kind in FAULTS:
+        log.warning("episode failed", order=order.order_id, task=order.task_id, outcome=end.kind, why=end.reason)
 
 
 def count_end(order: RolloutOrder, end: End) -> None:

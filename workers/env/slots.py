@@ -7,7 +7,6 @@ import structlog
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
 from dart_streams.tasks import TaskSet
-from topics.values import FAULTS
 from workers.env.instruments import SlotTimes
 from workers.env.intake import Intake, Taken
 from workers.env.player import Player
@@ -78,9 +77,7 @@ class Slots:
             task = self.tasks.get(order.task_id)
         except ConfigError as unknown:
             await self.intake.put_aside(taken.record, str(unknown))
-            end = await self.player.refuse(order, str(unknown))
+            await self.player.refuse(order, str(unknown))
         else:
-            end = await self.player.play(order, task, lambda state: self.times.enter(index, state))
-        if end.kind in FAULTS:
-            log.warning("episode failed", order=order.order_id, task=order.task_id, outcome=end.kind, why=end.reason)
+            await self.player.play(order, task, lambda state: self.times.enter(index, state))
         self.intake.orders.end(order.order_id)

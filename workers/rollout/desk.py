@@ -154,7 +154,9 @@ class Desk:
             made = await self.engine.generate(request)
         except EngineFault as fault:
             error = str(fault)
-            log.warning("request failed", request_id=request.request_id, because=error)
+            log.warning(
+                "request failed", trajectory=request.trajectory_id, request_id=request.request_id, because=error
+            )
         took_ms = (time.monotonic() - started) * 1000 - made.fetch_ms
         queued_ms = (started - arrived) * 1000
         queue_ms.record(queued_ms)
