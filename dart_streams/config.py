@@ -322,7 +322,11 @@ class Evaluation(Section):
 
 
 class Telemetry(Section):
-    """Tracing and metrics. ``sampling`` is the share of step requests traced; ``stall_s`` when a wait is reported."""
+    """Tracing and metrics. ``sampling`` is the share of step requests traced; ``stall_s`` when a wait is reported.
+
+    Spans that fail are written at any ``sampling``. ``otlp_endpoint`` is a collector's base address for OTLP over HTTP,
+    for instance ``http://127.0.0.1:4318``; empty: spans and metrics stay in the run's folder.
+    """
 
     sampling: float = 0.0
     otlp_endpoint: str = ""

@@ -73,8 +73,8 @@ def trace(
         raise UserError("give an id, or --slowest, or --coverage")
     source = source_of(run, state, bundle)
     spans = source.timeline()
-    if not spans.by_id:
-        note(f"no spans: the run had telemetry.sampling = {source.config.telemetry.sampling:g}")
+    if (sampling := source.config.telemetry.sampling) < 1:
+        note(f"telemetry.sampling was {sampling:g}: only that share of traces was written, and what failed")
     if slowest:
         show(segments.slowest(spans, most), as_json=as_json, title="slowest requests", empty="no request was traced")
     elif coverage:

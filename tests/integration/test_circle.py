@@ -32,6 +32,7 @@ from dart_streams.run.session import InterruptedRun, Session
 from dart_streams.run.supervisor import Spec
 from dart_streams.store.projection import COLUMNS
 from dart_streams.telemetry import names
+from dart_streams.telemetry.readings import Readings
 from dart_streams.tracing import chain, facts
 from dart_streams.tracing.timeline import Timeline
 from topics import observations, trajectories
@@ -145,6 +146,43 @@ def test_a_captured_run_decides_again_as_it_decided(finished: Finished, bundle: 
     assert all(agent["decisions"] == agent["bytes_compared"] > 0 for agent in again["agents"])
 
 
+def test_the_bundle_replays_three_times_to_the_same_decisions_where_there_is_nothing_else(bundle: Path, tmp_path: Path):
+    """Another folder, no services, no state: the file is all there is."""
+    alone = tmp_path / "run.dart"
+    alone.write_bytes(bundle.read_bytes())
+    program = [str(Path(sys.executable).parent / "dart-streams"), "replay", alone.name, "--json"]
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("DART_")}
+    outcomes = [
+        json.loads(subprocess.run(program, cwd=tmp_path, env=bare, capture_output=True, check=True, timeout=120).stdout)
+        for _ in range(3)
+    ]
+    assert outcomes[0]["equal"] is True
+    assert outcomes[0]["digest"]
+    assert outcomes[1:] == outcomes[:1] * 2
+    assert [path.name for path in tmp_path.iterdir()] == [alone.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        (names.MONITOR_LAG, {"group", "topic"}),
+        (names.MONITOR_SILENT_S, {"topic"}),
+        (names.ENV_SLOTS_BUSY, set()),
+        (names.ENV_SLOT_MS, {"state"}),
+        (names.ENV_EPISODES, {"outcome", "purpose", "page"}),
+        (names.ROLLOUT_QUEUE_MS, set()),
+        (names.ROLLOUT_GENERATE_MS, set()),
+        (names.ROLLOUT_REQUESTS, {"result"}),
+        (names.ROLLOUT_SWITCH_PAUSE_MS, set()),
+    ],
+)
+def test_what_the_dashboard_shows_is_measured(finished: Finished, name: str, labels: set[str]):
+    series = Readings(finished.made.path / "metrics").points[name]
+    points = [point for one in series.values() for point in one]
+    assert points
+    assert all(set(point["attributes"]) == labels for point in points)
+
+
 def test_every_trained_step_can_be_followed_to_its_screenshot(finished: Finished, bundle: Path):
     run = ("--run", finished.made.id, "--state", finished.config.run.state_dir)
     live = answer("trace", "--coverage", *run)
@@ -195,6 +233,7 @@ def test_an_optimiser_step_is_walked_down_and_a_screenshot_up(bundle: Path):
     slow = answer("trace", "--slowest", "--bundle", str(bundle), "--most", "3")
     assert [row["total_ms"] for row in slow] == sorted((row["total_ms"] for row in slow), reverse=True)
     assert all(row["segments"][row["most"]] == row["most_ms"] for row in slow)
+    assert all(row["segments"]["prefill"] > 0 and row["segments"]["decode"] > 0 for row in slow)
 
 
 def test_an_unknown_id_is_refused_with_the_nearest_one(bundle: Path):
