@@ -45,7 +45,7 @@ class Outbox:
         self.dropped = 0
         self.counter = metrics.get_meter(names.METER).create_counter(names.SPANS_DROPPED)
         self._wake = threading.Event()
-        self._stopping = False
+        self.stopping = threading.Event()
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
         self._thread.start()
@@ -53,7 +53,7 @@ class Outbox:
     def take(self, span: Traced) -> None:
         """Take an ended span, if there is room."""
         waiting = len(self.waiting)
-        if self._stopping or waiting >= self.most:
+        if self.stopping.is_set() or waiting >= self.most:
             self._drop(1)
             return
         self.waiting.append(span)
@@ -62,7 +62,7 @@ class Outbox:
 
     def shutdown(self) -> None:
         """Write what is left, within a bound, and end the thread."""
-        self._stopping = True
+        self.stopping.set()
         self._wake.set()
         self._thread.join(LAST_S)
         self._drop(len(self.waiting))
@@ -77,15 +77,18 @@ class Outbox:
         return not self.waiting
 
     def _run(self) -> None:
-        while not (self._stopping and not self.waiting):
-            self._wake.wait(0 if self._stopping else self.every_s)
+        while not (self.stopping.is_set() and not self.waiting):
+            self._wake.wait(0 if self.stopping.is_set() else self.every_s)
             self._wake.clear()
             while self.waiting:
                 batch = [self.waiting[index] for index in range(min(BATCH, len(self.waiting)))]
-                if not self._exported(batch):
+                exported = self._exported(batch)
+                if not exported:
                     self._drop(len(batch))
                 for _ in batch:
                     self.waiting.popleft()
+                if self.stopping.is_set() and not exported:
+                    return  # a process that ends does not wait for one batch after another to fail
 
     def _exported(self, batch: list[Traced]) -> bool:
         try:

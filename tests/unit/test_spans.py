@@ -179,10 +179,12 @@ class Stuck:
 
     def __init__(self, outcome: bool | Exception) -> None:
         self.outcome = outcome
+        self.batches = 0
         self.called = threading.Event()
         self.free = threading.Event()
 
     def export(self, spans) -> bool:
+        self.batches += 1
         self.called.set()
         self.free.wait(10)
         if isinstance(self.outcome, Exception):
@@ -191,6 +193,21 @@ class Stuck:
 
     def shutdown(self) -> None:
         pass
+
+
+def test_at_the_end_of_a_process_a_batch_that_fails_is_the_last_one():
+    exporter = Stuck(False)
+    outbox = Outbox(exporter, every_s=3600)
+    for _ in range(5000):
+        outbox.take(Traced("span"))
+    assert exporter.called.wait(5)
+    ending = threading.Thread(target=outbox.shutdown)
+    ending.start()
+    assert outbox.stopping.wait(5)
+    exporter.free.set()
+    ending.join()
+    assert exporter.batches == 1
+    assert outbox.dropped == 5000
 
 
 @pytest.mark.parametrize("outcome", [False, RuntimeError("no collector"), True])
