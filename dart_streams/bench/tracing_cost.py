@@ -10,6 +10,10 @@ orders until all are recorded and their spans written, so that a turn's work is 
 ratio has its turn, in an order that is turned round every round, so that what else the machine does meets all alike.
 A ratio's cost is the median, over rounds, of its throughput divided by that without tracing in the same round; its
 interval is the 95 % one of that median, by resampling rounds.
+
+That interval is some percent wide on a busy machine, wider than what it is to show. So each turn is followed by the
+spans and record headers of as many steps alone, without a circle: what they take more than without tracing, divided by
+the circle's CPU time a step, is the share of throughput that spans cost, and busy neighbours slow both down alike.
 """
 
 import asyncio
@@ -27,6 +31,7 @@ from typing import Any
 import tomli_w
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from dart_streams.bench.tracing_spans import STEPS, spans_alone
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.bus.codec import encode
@@ -43,7 +48,7 @@ RATIOS = (None, 0.0, 0.1, 1.0)
 RESAMPLED = 2000
 PAGE = {
     "environment": "simulated",
-    "page": "steps-3",
+    "page": f"steps-{STEPS}",
     "max_steps": 6,
     "train_seeds": [0, 50],
     "heldout_seeds": [100, 101],
@@ -81,18 +86,25 @@ async def measure(folder: Path, servers: str, store_port: int, rounds: int, epis
     await asyncio.to_thread(admin.apply_all, config.bus)
     setup.start(config, "bench")
     made: dict[float | None, list[float]] = {ratio: [] for ratio in RATIOS}
+    alone: dict[float | None, list[float]] = {ratio: [] for ratio in RATIOS}
     async with playing(config) as circle:
         for ratio in RATIOS:
             await turn(circle, ratio, episodes)
         for number in range(rounds):
             for ratio in RATIOS if number % 2 else RATIOS[::-1]:
                 made[ratio].append(await turn(circle, ratio, episodes))
+                alone[ratio].append(spans_alone(ratio))
     setup.stop()
+    step_us = 1e6 / statistics.median(made[None])
     return {
         "rounds": rounds,
         "episodes": episodes,
         "cpu_us_a_step": {label(ratio): round(1e6 / statistics.median(values)) for ratio, values in made.items()},
         "throughput_to_none": {label(ratio): compared(made[ratio], made[None]) for ratio in RATIOS[1:]},
+        "spans_alone_us_a_step": {label(ratio): round(statistics.median(values), 1) for ratio, values in alone.items()},
+        "throughput_to_none_by_spans_alone": {
+            label(ratio): compared_alone(alone[ratio], alone[None], step_us) for ratio in RATIOS[1:]
+        },
         "spans_written": sum(1 for path in (config.run.folder / "traces").glob("*") for _ in path.open("rb")),
     }
 
@@ -104,11 +116,20 @@ def label(ratio: float | None) -> str:
 
 def compared(traced: Sequence[float], none: Sequence[float]) -> dict[str, Any]:
     """Return the median of the ratios of pairs, and its 95 % interval by resampling them."""
-    ratios = [one / other for one, other in zip(traced, none, strict=True)]
+    return estimated([one / other for one, other in zip(traced, none, strict=True)])
+
+
+def compared_alone(traced: Sequence[float], none: Sequence[float], step_us: float) -> dict[str, Any]:
+    """Return the same from microseconds a step of spans alone, where a step takes ``step_us`` without them."""
+    return estimated([step_us / (step_us + one - other) for one, other in zip(traced, none, strict=True)])
+
+
+def estimated(values: Sequence[float]) -> dict[str, Any]:
+    """Return the median of values, and its 95 % interval by resampling them."""
     drawn = random.Random(0)
-    medians = sorted(statistics.median(drawn.choices(ratios, k=len(ratios))) for _ in range(RESAMPLED))
+    medians = sorted(statistics.median(drawn.choices(values, k=len(values))) for _ in range(RESAMPLED))
     return {
-        "median": round(statistics.median(ratios), 4),
+        "median": round(statistics.median(values), 4),
         "interval": [round(medians[RESAMPLED * 25 // 1000], 4), round(medians[RESAMPLED * 975 // 1000], 4)],
     }
 

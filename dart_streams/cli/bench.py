@@ -59,8 +59,8 @@ def agents(
 
 @app.command()
 def tracing(
-    rounds: Annotated[int, typer.Option(help="How often each sampling ratio has its turn.", min=2)] = 60,
-    episodes: Annotated[int, typer.Option(help="Episodes a turn, of three steps each.", min=1)] = 60,
+    rounds: Annotated[int, typer.Option(help="How often each sampling ratio has its turn.", min=2)] = 80,
+    episodes: Annotated[int, typer.Option(help="Episodes a turn, of three steps each.", min=1)] = 32,
     servers: Annotated[str, typer.Option(help="The broker; its topics are made and left there.")] = "127.0.0.1:9092",
     store_port: Annotated[int, typer.Option(help="The database's port on this machine.")] = 9042,
 ) -> None:
