@@ -14,8 +14,8 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
 )
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
-
-from dart_streams.telemetry.spans import Traced
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 MS_NS = 1_000_000
 _span_lines = msgspec.json.Encoder(enc_hook=str)
@@ -55,7 +55,7 @@ MOST_BYTES = 64 * 1024 * 1024
 MOST_FILES = 16
 
 
-class LineSpanExporter:
+class LineSpanExporter(SpanExporter):
     """Appends one line a span to ``path``; a full file becomes ``<name>.1.jsonl``, and the oldest of these goes."""
 
     def __init__(self, path: Path, process: str, most_bytes: int = MOST_BYTES) -> None:
@@ -63,13 +63,11 @@ class LineSpanExporter:
         self.process = process
         self.most_bytes = most_bytes
 
-    def export(self, spans: Sequence[Traced]) -> bool:
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write ended spans and say whether that worked."""
         rotate(self.path, self.most_bytes)
-        return append_bytes(self.path, _span_lines.encode_lines([span_fields(span, self.process) for span in spans]))
-
-    def shutdown(self) -> None:
-        """Do nothing: no file stays open."""
+        text = _span_lines.encode_lines([span_fields(span, self.process) for span in spans])
+        return SpanExportResult.SUCCESS if append_bytes(self.path, text) else SpanExportResult.FAILURE
 
 
 def rotate(path: Path, most_bytes: int) -> None:
@@ -129,19 +127,19 @@ def point_of(name: str, point: Any) -> dict[str, Any]:
     return fields | {"value": point.value}
 
 
-def span_fields(span: Traced, process: str) -> dict[str, Any]:
+def span_fields(span: ReadableSpan, process: str) -> dict[str, Any]:
     """Return an ended span as plain values."""
-    trace_id, span_id, _ = span.ref
+    context = span.context
     return {
         "process": process,
         "name": span.name,
-        "trace": f"{trace_id:032x}",
-        "span": f"{span_id:016x}",
-        "parent": f"{span.parent_id:016x}" if span.parent_id else None,
-        "start_ms": span.started_ns / MS_NS,
-        "end_ms": span.ended_ns / MS_NS,
-        "status": "ERROR" if span.failure else "UNSET",
-        "failure": span.failure,
-        "attributes": span.attributes,
-        "links": [f"{link.trace_id:032x}:{link.span_id:016x}" for link in span.links],
+        "trace": f"{context.trace_id:032x}" if context else None,
+        "span": f"{context.span_id:016x}" if context else None,
+        "parent": f"{span.parent.span_id:016x}" if span.parent else None,
+        "start_ms": (span.start_time or 0) / MS_NS,
+        "end_ms": (span.end_time or 0) / MS_NS,
+        "status": span.status.status_code.name,
+        "failure": span.status.description or "",
+        "attributes": dict(span.attributes or {}),
+        "links": [f"{link.context.trace_id:032x}:{link.context.span_id:016x}" for link in span.links],
     }

@@ -3,14 +3,14 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
 
 import structlog
 from opentelemetry import metrics
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from dart_streams.telemetry import names
-from dart_streams.telemetry.spans import Traced
 
 MOST = 8192
 """Spans that wait at most; more are dropped, the newest first."""
@@ -22,26 +22,14 @@ LAST_S = 5.0
 log = structlog.get_logger()
 
 
-class SpanExporter(Protocol):
-    """Where spans go from an outbox."""
-
-    def export(self, spans: Sequence[Traced]) -> bool:
-        """Take ended spans and say whether that worked."""
-        ...
-
-    def shutdown(self) -> None:
-        """Free everything."""
-        ...
-
-
-class Outbox:
+class Outbox(SpanProcessor):
     """Hands spans to ``exporter`` in batches, from a thread of its own; what it cannot is counted as dropped."""
 
     def __init__(self, exporter: SpanExporter, most: int = MOST, every_s: float = EVERY_S) -> None:
         self.exporter = exporter
         self.most = most
         self.every_s = every_s
-        self.waiting: deque[Traced] = deque()
+        self.waiting: deque[ReadableSpan] = deque()
         self.dropped = 0
         self.counter = metrics.get_meter(names.METER).create_counter(names.SPANS_DROPPED)
         self._wake = threading.Event()
@@ -50,7 +38,10 @@ class Outbox:
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
         self._thread.start()
 
-    def take(self, span: Traced) -> None:
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Do nothing: a span counts once it has ended."""
+
+    def on_end(self, span: ReadableSpan) -> None:
         """Take an ended span, if there is room."""
         waiting = len(self.waiting)
         if self.stopping.is_set() or waiting >= self.most:
@@ -68,9 +59,9 @@ class Outbox:
         self._drop(len(self.waiting))
         self.exporter.shutdown()
 
-    def flush(self, within_s: float = 30.0) -> bool:
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Return when nothing waits any more, or the time is over; say which."""
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + timeout_millis / 1000
         while self.waiting and time.monotonic() < deadline:
             self._wake.set()
             time.sleep(0.005)
@@ -90,9 +81,9 @@ class Outbox:
                 if self.stopping.is_set() and not exported:
                     return  # a process that ends does not wait for one batch after another to fail
 
-    def _exported(self, batch: list[Traced]) -> bool:
+    def _exported(self, batch: list[ReadableSpan]) -> bool:
         try:
-            exported = self.exporter.export(batch)
+            exported = self.exporter.export(batch) is SpanExportResult.SUCCESS
         except Exception:  # noqa: BLE001 - telemetry never fails a worker, whatever its exporter raises
             exported = False
         if exported is self._failing:

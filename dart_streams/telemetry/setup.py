@@ -8,18 +8,18 @@ import sys
 from typing import Any, TextIO
 
 import structlog
-from opentelemetry import metrics
+from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter
 
 from dart_streams.config import Config
 from dart_streams.telemetry import spans
 from dart_streams.telemetry.lines import LineMetricExporter, LineSpanExporter
-from dart_streams.telemetry.outbox import Outbox, SpanExporter
+from dart_streams.telemetry.outbox import Outbox
 from dart_streams.telemetry.repeats import Repeats
-
-_outboxes: list[Outbox] = []
 
 
 def start(config: Config, process: str) -> None:
@@ -35,32 +35,35 @@ def start(config: Config, process: str) -> None:
         for exporter in metric_exporters(config, process)
     ]
     metrics.set_meter_provider(MeterProvider(readers, resource=resource, shutdown_on_exit=False))
-    _outboxes.extend(Outbox(exporter) for exporter in span_exporters(config, process, resource))
+    provider = spans.Provider(config.telemetry.sampling, resource)
+    for exporter in span_exporters(config, process):
+        provider.add_span_processor(Outbox(exporter))
+    trace.set_tracer_provider(provider)
     sample(config.telemetry.sampling)
 
 
 def sample(ratio: float | None) -> None:
     """Write this share of traces from now on, and all spans that fail; None: make no spans at all."""
-    if ratio is None:
+    provider = trace.get_tracer_provider()
+    if ratio is None or not isinstance(provider, spans.Provider):
         spans.end()
     else:
-        spans.begin(ratio, *(outbox.take for outbox in _outboxes))
+        spans.begin(ratio, provider)
 
 
 def flush() -> None:
     """Return when the spans that have ended are written."""
-    for outbox in _outboxes:
-        outbox.flush()
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, TracerProvider):
+        provider.force_flush()
 
 
 def stop() -> None:
     """Write what is still in memory; call it once, at the end of a process."""
     spans.end()
-    while _outboxes:
-        _outboxes.pop().shutdown()
-    provider = metrics.get_meter_provider()
-    if isinstance(provider, MeterProvider):
-        provider.shutdown()
+    for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
+        if isinstance(provider, MeterProvider | TracerProvider):
+            provider.shutdown()
 
 
 def metric_exporters(config: Config, process: str) -> list[MetricExporter]:
@@ -73,13 +76,13 @@ def metric_exporters(config: Config, process: str) -> list[MetricExporter]:
     return exporters
 
 
-def span_exporters(config: Config, process: str, resource: Resource) -> list[SpanExporter]:
+def span_exporters(config: Config, process: str) -> list[SpanExporter]:
     """Return where spans go: the run's folder, and a collector if one is configured."""
     exporters: list[SpanExporter] = [LineSpanExporter(config.run.folder / "traces" / f"{process}.jsonl", process)]
     if endpoint := config.telemetry.otlp_endpoint:
         from dart_streams.telemetry import collector
 
-        exporters.append(collector.CollectorSpanExporter(endpoint, resource))
+        exporters.append(collector.span_exporter(endpoint))
     return exporters
 
 

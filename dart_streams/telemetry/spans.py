@@ -4,19 +4,28 @@ What a trajectory, a group or an optimiser step is called, everyone knows; so th
 name. A group can link its trajectories, and a step its groups, without anyone having told them of a span, also after
 a restart. A request's spans are ordinary ones: their context travels in record headers.
 
-Spans are made here and not by the SDK's tracer, because a step has five of them and most are not sampled: such a span
-is an object with three ids, and a sampled one costs an entry in a queue (docs/performance.md has both beside the
-SDK's). Ratio, parents and contexts mean what they mean in OpenTelemetry, and its exporters get its spans.
+A step has five spans, and most are not sampled. So a span under way is only its ids, which are OpenTelemetry's current
+context: spans that a library or an engine makes of its own join it. When it ends, it is known whether it is written,
+for a failure is at any ratio; if so, it becomes a span of the SDK's, and goes the way of all spans.
 """
 
 import contextlib
 import random
 import time
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar, Token
+from collections.abc import Sequence
+from contextvars import Token
 from hashlib import blake2b
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SynchronousMultiSpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
 from dart_streams.telemetry import names
 
@@ -31,16 +40,20 @@ class SpanRef(NamedTuple):
     span_id: int
     sampled: bool = True
 
+    def as_context(self) -> SpanContext:
+        """Return what OpenTelemetry calls the span's context."""
+        flags = TraceFlags(TraceFlags.SAMPLED if self.sampled else TraceFlags.DEFAULT)
+        return SpanContext(self.trace_id, self.span_id, is_remote=True, trace_flags=flags)
+
 
 ROOT = SpanRef(0, 0, False)
 """The parent of a span that begins a trace of its own."""
 
-_current: ContextVar[SpanRef] = ContextVar("the span that the running code is in", default=ROOT)
-
 
 def current() -> SpanRef:
     """Return the span that the running code is in, :data:`ROOT` outside of any."""
-    return _current.get()
+    context = trace.get_current_span().get_span_context()
+    return SpanRef(context.trace_id, context.span_id, context.trace_flags.sampled) if context.is_valid else ROOT
 
 
 def named(kind: str, *parts: object) -> SpanRef:
@@ -72,7 +85,6 @@ class Traced:
 
     __slots__ = (
         "attributes",
-        "ended_ns",
         "failure",
         "links",
         "name",
@@ -95,11 +107,11 @@ class Traced:
         self.links = links
         self.attributes = {} if attributes is None else attributes
         self.failure = ""
-        self.started_ns = self.ended_ns = 0
+        self.started_ns = 0
         self.parent_id = 0
         self.ref = ROOT
         if (tracing := _tracing.now) is not None:
-            self._begin(tracing, ids, _current.get() if parent is None else parent)
+            self._begin(tracing, ids, current() if parent is None else parent)
 
     def _begin(self, tracing: "Tracing", ids: SpanRef | None, parent: SpanRef) -> None:
         trace_id, self.parent_id, sampled = parent
@@ -127,9 +139,23 @@ class Traced:
             return
         if not ref.sampled:
             self.attributes[names.ATTR_KEPT] = True
-        self.ended_ns = time.time_ns()
-        for take in tracing.takers:
-            take(self)
+        tracing.provider.processors.on_end(self._written(tracing.provider.resource))
+
+    def _written(self, resource: Resource) -> ReadableSpan:
+        """Return the span, which ends now, as the SDK has it."""
+        trace_id = self.ref.trace_id
+        return ReadableSpan(
+            self.name,
+            context=SpanRef(trace_id, self.ref.span_id).as_context(),
+            parent=SpanRef(trace_id, self.parent_id).as_context() if self.parent_id else None,
+            resource=resource,
+            attributes=self.attributes,
+            links=[Link(link.as_context()) for link in self.links],
+            status=Status(StatusCode.ERROR, self.failure) if self.failure else Status(),
+            start_time=self.started_ns,
+            end_time=time.time_ns(),
+            instrumentation_scope=SCOPE,
+        )
 
     def current(self) -> "Within":
         """Return a context that is within the span, notes its failure, and does not end it."""
@@ -157,22 +183,39 @@ class Within:
         self.traced = traced
 
     def __enter__(self) -> None:
-        self.token: Token[SpanRef] = _current.set(self.ref)
+        self.token: Token[Context] = contexts.attach(trace.set_span_in_context(NonRecordingSpan(self.ref.as_context())))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A coroutine that is closed by the garbage collector ends in another context than it began in.
+        # A coroutine that is closed by the garbage collector ends in another context than it began in; the library's
+        # own `detach` would log that.
         with contextlib.suppress(ValueError):
-            _current.reset(self.token)
+            self.token.var.reset(self.token)
         if kind is not None and self.traced is not None:
             self.traced.fail(f"{kind.__name__}: {error}")
+
+
+SCOPE = InstrumentationScope(names.TRACER)
+
+
+class Provider(TracerProvider):
+    """The SDK's, whose processors get our spans too; spans that others make follow their parent, or else ``ratio``."""
+
+    def __init__(self, ratio: float, resource: Resource | None = None) -> None:
+        self.processors = SynchronousMultiSpanProcessor()
+        super().__init__(
+            ParentBased(TraceIdRatioBased(ratio)),
+            resource=resource,
+            shutdown_on_exit=False,
+            active_span_processor=self.processors,
+        )
 
 
 class Tracing(NamedTuple):
     """How a process traces: where its written spans go, and the bound that the ratio sets to a trace's id."""
 
-    takers: tuple[Callable[[Traced], None], ...]
+    provider: Provider
     bound: int
 
 
@@ -185,11 +228,11 @@ class Switch:
 _tracing = Switch()
 
 
-def begin(ratio: float, *takers: Callable[[Traced], None]) -> None:
-    """Trace from now on: hand ended spans to ``takers``, of this share of traces, and all that have failed."""
+def begin(ratio: float, provider: Provider) -> None:
+    """Trace from now on: hand ``provider`` the ended spans of this share of traces, and all that have failed."""
     if not 0 <= ratio <= 1:
         raise ValueError(f"a sampling ratio of {ratio:g} is none: it is between 0 and 1")
-    _tracing.now = Tracing(takers, round(ratio * (LOW + 1)))
+    _tracing.now = Tracing(provider, round(ratio * (LOW + 1)))
 
 
 def end() -> None:

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -19,20 +21,36 @@ from dart_streams.telemetry.lines import LineSpanExporter
 from dart_streams.telemetry.outbox import Outbox
 from dart_streams.telemetry.spans import Traced
 
-Start = Callable[[float], list[Traced]]
+Start = Callable[[float], list[ReadableSpan]]
+
+
+class Keeper(SpanProcessor):
+    """Keeps what the SDK makes."""
+
+    def __init__(self) -> None:
+        self.written: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.written.append(span)
+
+
+def begin(ratio: float) -> Keeper:
+    keeper = Keeper()
+    provider = spans.Provider(ratio)
+    provider.add_span_processor(keeper)
+    spans.begin(ratio, provider)
+    return keeper
 
 
 @pytest.fixture
 def tracing():
     """Trace with this ratio; return the list that written spans appear in."""
-
-    def start(ratio: float) -> list[Traced]:
-        written: list[Traced] = []
-        spans.begin(ratio, written.append)
-        return written
-
-    yield start
+    yield lambda ratio: begin(ratio).written
     spans.end()
+
+
+def ref(context) -> spans.SpanRef:
+    return spans.SpanRef(context.trace_id, context.span_id)
 
 
 def test_a_named_span_has_the_ids_that_others_link_to_and_its_children_have_their_own(tracing: Start):
@@ -43,10 +61,10 @@ def test_a_named_span_has_the_ids_that_others_link_to_and_its_children_have_thei
     with Traced(names.SPAN_GROUP, links=[name]):
         pass
     child, own, group = written
-    assert (own.ref, own.parent_id) == (name, 0)
-    assert (child.ref.trace_id, child.parent_id) == (name.trace_id, name.span_id)
-    assert child.ref.span_id != name.span_id
-    assert list(group.links) == [name]
+    assert (ref(own.context), own.parent) == (name, None)
+    assert (child.context.trace_id, ref(child.parent)) == (name.trace_id, name)
+    assert child.context.span_id != name.span_id
+    assert [ref(link.context) for link in group.links] == [name]
     assert len({spans.trajectory("t2").trace_id, name.trace_id, spans.group("r", "t1").trace_id}) == 3
 
 
@@ -57,7 +75,7 @@ def test_the_context_crosses_a_record_s_headers(tracing: Start):
     with Traced(names.SPAN_RECORD, parent=propagation.context_of(headers)):
         pass
     step, record = written
-    assert (record.ref.trace_id, record.parent_id) == (step.ref.trace_id, step.ref.span_id)
+    assert ref(record.parent) == ref(step.context)
     assert propagation.current_headers() == []
 
 
@@ -100,15 +118,14 @@ def test_headers_that_others_write_are_read_as_opentelemetry_reads_them(value: s
 @given(st.lists(st.integers(1, 2**128 - 1), min_size=1), st.floats(0, 1))
 def test_the_ratio_picks_the_traces_that_opentelemetry_s_picks(traces: list[int], ratio: float):
     sampler = TraceIdRatioBased(ratio)
-    written: list[Traced] = []
-    spans.begin(ratio, written.append)
+    written = begin(ratio).written
     try:
         for trace_id in traces:
             Traced("span", ids=spans.SpanRef(trace_id, 1), parent=spans.ROOT).end()
     finally:
         spans.end()
     picked = [one for one in traces if sampler.should_sample(None, one, "span").decision is Decision.RECORD_AND_SAMPLE]
-    assert [span.ref.trace_id for span in written] == picked
+    assert [span.context.trace_id for span in written] == picked
 
 
 def test_without_sampling_only_failures_are_written_under_their_own_ids(tracing: Start):
@@ -120,11 +137,11 @@ def test_without_sampling_only_failures_are_written_under_their_own_ids(tracing:
         with pytest.raises(ValueError, match="bad"), Traced(names.SPAN_EXECUTE):
             raise ValueError("bad")
     late, raised = written
-    assert late.ref.trace_id == step.ref.trace_id == raised.ref.trace_id
-    assert late.parent_id == step.ref.span_id
+    assert late.context.trace_id == step.ref.trace_id == raised.context.trace_id
+    assert late.parent.span_id == step.ref.span_id
     assert late.attributes == {names.ATTR_REQUEST: "t/0/0", names.ATTR_QUEUE_MS: 3.0, names.ATTR_KEPT: True}
-    assert late.failure == "no reply within 5 s"
-    assert raised.failure == "ValueError: bad"
+    assert (late.status.is_ok, late.status.description) == (False, "no reply within 5 s")
+    assert raised.status.description == "ValueError: bad"
 
 
 def test_the_ratio_picks_whole_traces(tracing: Start):
@@ -132,7 +149,7 @@ def test_the_ratio_picks_whole_traces(tracing: Start):
     for number in range(300):
         with Traced(names.SPAN_TRAJECTORY, ids=spans.trajectory(f"t{number}"), parent=spans.ROOT), Traced("child"):
             pass
-    traces = {span.ref.trace_id for span in written}
+    traces = {span.context.trace_id for span in written}
     assert len(written) == 2 * len(traces)
     assert 60 < len(traces) < 120
 
@@ -140,7 +157,7 @@ def test_the_ratio_picks_whole_traces(tracing: Start):
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
 def test_a_ratio_that_is_none_is_refused(ratio: float):
     with pytest.raises(ValueError, match="between 0 and 1"):
-        spans.begin(ratio)
+        spans.begin(ratio, spans.Provider(1.0))
 
 
 def test_without_telemetry_spans_are_nothing_and_records_carry_no_context():
@@ -149,6 +166,20 @@ def test_without_telemetry_spans_are_nothing_and_records_carry_no_context():
         span.fail("why")
         assert propagation.current_headers() == []
     assert spans.current() == spans.ROOT
+
+
+def test_spans_that_others_make_join_ours_and_follow_their_ratio():
+    for ratio in (1.0, 0.0):
+        keeper = Keeper()
+        provider = spans.Provider(ratio)
+        provider.add_span_processor(keeper)
+        spans.begin(ratio, provider)
+        theirs = provider.get_tracer("an engine's")
+        with Traced(names.SPAN_GENERATE, parent=spans.ROOT) as ours, theirs.start_as_current_span("prefill") as span:
+            assert ref(span.parent if ratio else span.get_span_context()).trace_id == ours.ref.trace_id
+            assert spans.current().trace_id == ours.ref.trace_id
+        assert [one.name for one in keeper.written] == (["prefill", names.SPAN_GENERATE] if ratio else [])
+    spans.end()
 
 
 async def test_tasks_have_the_span_that_they_were_begun_in_and_a_closed_one_disturbs_no_other(tracing: Start):
@@ -174,16 +205,20 @@ async def test_tasks_have_the_span_that_they_were_begun_in_and_a_closed_one_dist
     assert len({ref.span_id for ref in refs}) == 3
 
 
-class Stuck:
+def ended() -> ReadableSpan:
+    return ReadableSpan("span", context=spans.trajectory("t").as_context())
+
+
+class Stuck(SpanExporter):
     """An exporter that takes nothing until it is freed, and then fails or raises."""
 
-    def __init__(self, outcome: bool | Exception) -> None:
+    def __init__(self, outcome: SpanExportResult | Exception) -> None:
         self.outcome = outcome
         self.batches = 0
         self.called = threading.Event()
         self.free = threading.Event()
 
-    def export(self, spans) -> bool:
+    def export(self, spans) -> SpanExportResult:
         self.batches += 1
         self.called.set()
         self.free.wait(10)
@@ -191,15 +226,12 @@ class Stuck:
             raise self.outcome
         return self.outcome
 
-    def shutdown(self) -> None:
-        pass
-
 
 def test_at_the_end_of_a_process_a_batch_that_fails_is_the_last_one():
-    exporter = Stuck(False)
+    exporter = Stuck(SpanExportResult.FAILURE)
     outbox = Outbox(exporter, every_s=3600)
     for _ in range(5000):
-        outbox.take(Traced("span"))
+        outbox.on_end(ended())
     assert exporter.called.wait(5)
     ending = threading.Thread(target=outbox.shutdown)
     ending.start()
@@ -210,25 +242,26 @@ def test_at_the_end_of_a_process_a_batch_that_fails_is_the_last_one():
     assert outbox.dropped == 5000
 
 
-@pytest.mark.parametrize("outcome", [False, RuntimeError("no collector"), True])
+@pytest.mark.parametrize("outcome", [SpanExportResult.FAILURE, RuntimeError("no collector"), SpanExportResult.SUCCESS])
 def test_an_exporter_that_stands_still_or_fails_drops_spans_and_counts_them(outcome):
     exporter = Stuck(outcome)
     outbox = Outbox(exporter, most=10, every_s=0.01)
-    outbox.take(Traced("first"))
+    outbox.on_end(ended())
     assert exporter.called.wait(5)
     for _ in range(24):
-        outbox.take(Traced("more"))
+        outbox.on_end(ended())
     assert outbox.dropped == 15
     exporter.free.set()
     outbox.shutdown()
-    assert outbox.dropped == (15 if outcome is True else 25)
+    assert outbox.dropped == (15 if outcome is SpanExportResult.SUCCESS else 25)
 
 
 def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lines, "MOST_FILES", 3)
     exporter = LineSpanExporter(tmp_path / "env-0.jsonl", "env-0", most_bytes=1)
     for number in range(6):
-        assert exporter.export([Traced(f"span {number}")])
+        span = ReadableSpan(f"span {number}", context=spans.trajectory("t").as_context())
+        assert exporter.export([span]) is SpanExportResult.SUCCESS
     found = {path.name: json.loads(path.read_text())["name"] for path in tmp_path.iterdir()}
     assert found == {"env-0.jsonl": "span 5", "env-0.1.jsonl": "span 4", "env-0.2.jsonl": "span 3"}
 
@@ -236,4 +269,4 @@ def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: 
 def test_a_folder_that_cannot_be_written_fails_no_one(tmp_path: Path):
     (tmp_path / "file").write_text("")
     exporter = LineSpanExporter(tmp_path / "file" / "env-0.jsonl", "env-0")
-    assert not exporter.export([Traced("span")])
+    assert exporter.export([ended()]) is SpanExportResult.FAILURE
