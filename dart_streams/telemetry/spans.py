@@ -9,7 +9,6 @@ context: spans that a library or an engine makes of its own join it. When it end
 for a failure is at any ratio; if so, it becomes a span of the SDK's, and goes the way of all spans.
 """
 
-import contextlib
 import random
 import time
 from collections.abc import Sequence
@@ -91,7 +90,7 @@ class Traced:
         "parent_id",
         "ref",
         "started_ns",
-        "within",
+        "token",
     )
 
     def __init__(
@@ -111,16 +110,13 @@ class Traced:
         self.parent_id = 0
         self.ref = ROOT
         if (tracing := _tracing.now) is not None:
-            self._begin(tracing, ids, current() if parent is None else parent)
-
-    def _begin(self, tracing: "Tracing", ids: SpanRef | None, parent: SpanRef) -> None:
-        trace_id, self.parent_id, sampled = parent
-        span_id = random.getrandbits(64) or 1 if ids is None else ids.span_id
-        if not trace_id:
-            trace_id = random.getrandbits(128) or 1 if ids is None else ids.trace_id
-            sampled = trace_id & LOW < tracing.bound
-        self.ref = SpanRef(trace_id, span_id, sampled)
-        self.started_ns = time.time_ns()
+            trace_id, self.parent_id, sampled = current() if parent is None else parent
+            span_id = random.getrandbits(64) or 1 if ids is None else ids.span_id
+            if not trace_id:
+                trace_id = random.getrandbits(128) or 1 if ids is None else ids.trace_id
+                sampled = trace_id & LOW < tracing.bound
+            self.ref = SpanRef(trace_id, span_id, sampled)
+            self.started_ns = time.time_ns()
 
     def note(self, **attributes: Any) -> None:
         """Set attributes by their names in :mod:`dart_streams.telemetry.names`; those without a value are left out."""
@@ -162,15 +158,30 @@ class Traced:
         return Within(self.ref, self)
 
     def __enter__(self) -> Self:
-        self.within = Within(self.ref, self)
-        self.within.__enter__()
+        self.token = enter(self.ref)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.within.__exit__(kind, error, trace)
+        leave(self.token)
+        if kind is not None:
+            self.fail(f"{kind.__name__}: {error}")
         self.end()
+
+
+def enter(ref: SpanRef) -> Token[Context]:
+    """Make a span the current one; return what :func:`leave` wants."""
+    return contexts.attach(trace.set_span_in_context(NonRecordingSpan(ref.as_context())))
+
+
+def leave(token: Token[Context]) -> None:
+    """Be where one was before :func:`enter`."""
+    try:  # noqa: SIM105 - on the way of every span: suppress() would cost as much as the rest of it
+        # The library's own `detach` would log what is passed over here.
+        token.var.reset(token)
+    except ValueError:  # a coroutine that is closed by the garbage collector ends in another context than it began in
+        pass
 
 
 class Within:
@@ -183,15 +194,12 @@ class Within:
         self.traced = traced
 
     def __enter__(self) -> None:
-        self.token: Token[Context] = contexts.attach(trace.set_span_in_context(NonRecordingSpan(self.ref.as_context())))
+        self.token = enter(self.ref)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A coroutine that is closed by the garbage collector ends in another context than it began in; the library's
-        # own `detach` would log that.
-        with contextlib.suppress(ValueError):
-            self.token.var.reset(self.token)
+        leave(self.token)
         if kind is not None and self.traced is not None:
             self.traced.fail(f"{kind.__name__}: {error}")
 

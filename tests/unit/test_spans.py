@@ -230,8 +230,9 @@ class Stuck(SpanExporter):
 def test_at_the_end_of_a_process_a_batch_that_fails_is_the_last_one():
     exporter = Stuck(SpanExportResult.FAILURE)
     outbox = Outbox(exporter, every_s=3600)
+    span = ended()
     for _ in range(5000):
-        outbox.on_end(ended())
+        outbox.on_end(span)
     assert exporter.called.wait(5)
     ending = threading.Thread(target=outbox.shutdown)
     ending.start()
@@ -246,10 +247,11 @@ def test_at_the_end_of_a_process_a_batch_that_fails_is_the_last_one():
 def test_an_exporter_that_stands_still_or_fails_drops_spans_and_counts_them(outcome):
     exporter = Stuck(outcome)
     outbox = Outbox(exporter, most=10, every_s=0.01)
-    outbox.on_end(ended())
+    span = ended()
+    outbox.on_end(span)
     assert exporter.called.wait(5)
     for _ in range(24):
-        outbox.on_end(ended())
+        outbox.on_end(span)
     assert outbox.dropped == 15
     exporter.free.set()
     outbox.shutdown()
