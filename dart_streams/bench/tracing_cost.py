@@ -2,14 +2,15 @@
 
 An environment worker, a rollout worker (scripted answers without latency) and a recorder play in one process as fast
 as its processor lets them, over a real broker and database: the worst case, since their steps cost nothing but what
-has to do with events, and neither the broker, the database, the browser nor the model is counted.
+has to do with events: there is no browser and no model.
 
-Throughput is steps a second of this process's CPU time, all of its threads included: that is what tracing takes away,
-and unlike the clock it does not depend on who else uses the processors. A turn plays a number of episodes from their
-orders until all are recorded and their spans written, so that a turn's work is the same to the step. Every round each
-ratio has its turn, in an order that is turned round every round, so that what else the machine does meets all alike.
-A ratio's cost is the median, over rounds, of its throughput divided by that without tracing in the same round; its
-interval is the 95 % one of that median, by resampling rounds.
+Throughput is steps a second of the circle's CPU time: of this process, all of its threads included, and of the broker
+and the database where they are on this machine. That is what tracing takes away, and unlike the clock it does not
+depend on who else uses the processors. A turn plays a number of episodes from their orders until all are recorded and
+their spans written, so that a turn's work is the same to the step. Every round each ratio has its turn, in an order
+that is turned round every round, so that what else the machine does meets all alike. A ratio's cost is the median, over
+rounds, of its throughput divided by that without tracing in the same round; its interval is the 95 % one of that
+median, by resampling rounds.
 
 That interval is some percent wide on a busy machine, wider than what it is to show. So each turn is followed by the
 spans and record headers of as many steps alone, without a circle: what they take more than without tracing, divided by
@@ -28,6 +29,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tomli_w
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -85,20 +87,22 @@ async def measure(folder: Path, servers: str, store_port: int, rounds: int, epis
     config = configuration(folder, servers, store_port)
     await asyncio.to_thread(admin.apply_all, config.bus)
     setup.start(config, "bench")
+    services = listening(store_port, *(int(server.rpartition(":")[2]) for server in servers.split(",")))
     made: dict[float | None, list[float]] = {ratio: [] for ratio in RATIOS}
     alone: dict[float | None, list[float]] = {ratio: [] for ratio in RATIOS}
     async with playing(config) as circle:
         for ratio in RATIOS:
-            await turn(circle, ratio, episodes)
+            await turn(circle, ratio, episodes, services)
         for number in range(rounds):
             for ratio in RATIOS if number % 2 else RATIOS[::-1]:
-                made[ratio].append(await turn(circle, ratio, episodes))
+                made[ratio].append(await turn(circle, ratio, episodes, services))
                 alone[ratio].append(spans_alone(ratio))
     setup.stop()
     step_us = 1e6 / statistics.median(made[None])
     return {
         "rounds": rounds,
         "episodes": episodes,
+        "services": sorted(service.name() for service in services),
         "cpu_us_a_step": {label(ratio): round(1e6 / statistics.median(values)) for ratio, values in made.items()},
         "throughput_to_none": {label(ratio): compared(made[ratio], made[None]) for ratio in RATIOS[1:]},
         "spans_alone_us_a_step": {label(ratio): round(statistics.median(values), 1) for ratio, values in alone.items()},
@@ -166,14 +170,28 @@ class Circle:
             await asyncio.sleep(LOOK_S)
 
 
-async def turn(circle: Circle, ratio: float | None, episodes: int) -> float:
+def listening(*ports: int) -> list[psutil.Process]:
+    """Return the processes of this machine that listen on these ports."""
+    found = {
+        at.pid for at in psutil.net_connections("tcp") if at.status == psutil.CONN_LISTEN and at.laddr.port in ports
+    }
+    return [psutil.Process(pid) for pid in found if pid]
+
+
+def spent_s(services: Sequence[psutil.Process]) -> float:
+    """Return the CPU time of this process and of the services, so far."""
+    times = [service.cpu_times() for service in services]
+    return time.process_time() + sum(each.user + each.system for each in times)
+
+
+async def turn(circle: Circle, ratio: float | None, episodes: int, services: Sequence[psutil.Process]) -> float:
     """Play with this ratio; return the steps a second of CPU time."""
     setup.sample(ratio)
     gc.collect()
-    before, cpu_s = await circle.count(observations.TOPIC), time.process_time()
+    before, cpu_s = await circle.count(observations.TOPIC), spent_s(services)
     await circle.play(episodes)
     setup.flush()
-    cpu_s = time.process_time() - cpu_s
+    cpu_s = spent_s(services) - cpu_s
     return (await circle.count(observations.TOPIC) - before - episodes) / cpu_s
 
 
