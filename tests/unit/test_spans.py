@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
@@ -36,7 +37,7 @@ class Keeper(SpanProcessor):
 
 def begin(ratio: float) -> Keeper:
     keeper = Keeper()
-    provider = spans.Provider(ratio)
+    provider = spans.Provider(ratio, Resource.get_empty())
     provider.add_span_processor(keeper)
     spans.begin(ratio, provider)
     return keeper
@@ -79,6 +80,7 @@ def test_the_context_crosses_a_record_s_headers(tracing: Start):
     assert propagation.current_headers() == []
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.booleans())
 def test_what_we_write_into_headers_is_what_opentelemetry_reads(trace_id: int, span_id: int, sampled: bool):
     with spans.Within(spans.SpanRef(trace_id, span_id, sampled)):
@@ -115,6 +117,7 @@ def test_headers_that_others_write_are_read_as_opentelemetry_reads_them(value: s
     assert read == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 2**128 - 1), min_size=1), st.floats(0, 1))
 def test_the_ratio_picks_the_traces_that_opentelemetry_s_picks(traces: list[int], ratio: float):
     sampler = TraceIdRatioBased(ratio)
@@ -171,7 +174,7 @@ def test_without_telemetry_spans_are_nothing_and_records_carry_no_context():
 def test_spans_that_others_make_join_ours_and_follow_their_ratio():
     for ratio in (1.0, 0.0):
         keeper = Keeper()
-        provider = spans.Provider(ratio)
+        provider = spans.Provider(ratio, Resource.get_empty())
         provider.add_span_processor(keeper)
         spans.begin(ratio, provider)
         theirs = provider.get_tracer("an engine's")
