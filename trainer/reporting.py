@@ -1,13 +1,15 @@
 """What an optimiser step is worth telling: figures for the store, the log, the instruments, and the mismatch alarm."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
+import psutil
 import structlog
 from opentelemetry import metrics
 
 from dart_streams.telemetry import names
+from topics.curated import CuratedGroup
 from trainer.intake import Batch
 from trainer.learner import Learned
 from trainer.prefetch import ReadyGroup
@@ -19,7 +21,11 @@ log = structlog.get_logger()
 
 
 def figures_of(batch: Batch, learned: Learned, version: int, refused: Mapping[str, float]) -> dict[str, float]:
-    """Return all figures of a step that are finite; ``refused`` counts over all ranks."""
+    """Return all figures of a step that are finite; ``refused`` counts over all ranks.
+
+    ``staleness/N`` counts the groups that were N versions behind, ``reward/PAGE`` is the mean over a page's members
+    from online rollouts. ``rss_mb`` is rank 0's memory.
+    """
     groups = [ready.group for ready in batch.groups]
     ages = [staleness(group, version) for group in groups]
     rewards = [member.reward for group in groups for member in group.members if member.source == "online"]
@@ -37,9 +43,22 @@ def figures_of(batch: Batch, learned: Learned, version: int, refused: Mapping[st
         "stale_groups": batch.stale,
         "tokens_left_out": batch.tokens_left_out,
         "supervised": float(batch.supervised),
+        "tokens_per_s": learned.tokens * 1000 / learned.train_ms if learned.train_ms else 0.0,
+        "rss_mb": psutil.Process().memory_info().rss / 2**20,
+        **{f"staleness/{age}": count for age, count in Counter(ages).items()},
+        **{f"reward/{page}": reward for page, reward in page_rewards(groups).items()},
         **refused,
     }
     return {name: float(value) for name, value in figures.items() if math.isfinite(value)}
+
+
+def page_rewards(groups: Sequence[CuratedGroup]) -> dict[str, float]:
+    """Return the mean reward of online members by page: the task id up to its seed."""
+    rewards: defaultdict[str, list[float]] = defaultdict(list)
+    for group in groups:
+        page = group.task_id.partition("#")[0]
+        rewards[page] += [member.reward for member in group.members if member.source == "online"]
+    return {page: sum(found) / len(found) for page, found in rewards.items() if found}
 
 
 def refused_of(groups: list[ReadyGroup]) -> Counter[str]:
@@ -73,6 +92,8 @@ class Reporter:
         self._step_ms.record(figures["train_ms"])
         self._wait_ms.record(figures["data_wait_ms"])
         self._mismatch.record(figures["mismatch"])
+        self._publish_ms.record(figures["publish_ms"])
+        self._checkpoint_ms.record(figures["checkpoint_ms"])
         self._groups.add(0 if batch.supervised else len(batch.groups))
         for ready in batch.groups:
             self._read_ms.record(ready.read_ms)
@@ -100,9 +121,3 @@ class Reporter:
         self._dropped.add(batch.stale, {"why": "stale"})
         for why, count in refused_of(batch.groups).items():
             self._dropped.add(count, {"why": why})
-
-    def published(self, publish_ms: float, checkpoint_ms: float | None) -> None:
-        """Tell how long a version took to go out."""
-        self._publish_ms.record(publish_ms)
-        if checkpoint_ms is not None:
-            self._checkpoint_ms.record(checkpoint_ms)
