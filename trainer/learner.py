@@ -16,13 +16,23 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from dart_streams.config import Trainer
+from dart_streams.policy import probe
+from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
 from trainer import policy, step
 from trainer.batch import Collator, MicroBatch
 from trainer.prefetch import ReadyGroup
 from trainer.ranks import Ranks
+from trainer.samples import Sample
 
 log = structlog.get_logger()
+
+
+class Release(NamedTuple):
+    """What a version of the weights consists of."""
+
+    tensors: Mapping[str, Tensor]
+    probe: Probe
 
 
 class Learned(NamedTuple):
@@ -162,3 +172,28 @@ class Learner:
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole state on rank 0, under the model's own names, and nothing elsewhere."""
         return policy.gathered(self.scorer.policy, self.ranks.first)
+
+    def probe(self) -> Probe:
+        """Return what the present weights make of the fixed probe."""
+        renderer = self.collator.renderer
+        prompt, answer = renderer.prompt(probe.turns()), renderer.answer_tokens(probe.ANSWER)
+        item = Sample(
+            group_id="",
+            trajectory_id="",
+            step=0,
+            prompt=prompt.token_ids,
+            images=prompt.images,
+            answer=answer,
+            logprobs=None,
+            versions=[],
+            advantage=0.0,
+            temperature=1.0,
+        )
+        images = {prompt.images[0].sha256: probe.screen()}
+        with torch.no_grad():
+            logp_BA, _ = self.scorer(Collator(renderer).collate([item], images).to(self.ranks.device))
+        return Probe(prompt=prompt.token_ids, tokens=answer, logprobs=logp_BA[0].tolist())
+
+    def release(self) -> Release:
+        """Return what a version consists of; the tensors on rank 0 only."""
+        return Release(self.weights(), self.probe())

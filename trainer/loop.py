@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 import structlog
-from torch import Tensor
 
 from dart_streams.config import Config
 from dart_streams.store import SyncStore
@@ -16,7 +15,7 @@ from trainer import crash_points, pulse
 from trainer.checkpoint import Checkpoints
 from trainer.consumer import CuratedConsumer
 from trainer.intake import Batch, Intake
-from trainer.learner import Learned, Learner, never, together
+from trainer.learner import Learned, Learner, Release, never, together
 from trainer.publish import Publisher
 from trainer.ranks import Ranks
 from trainer.reporting import Reporter, figures_of, refused_of
@@ -136,24 +135,22 @@ class Loop:
         3. The row in ``trained`` and its event. A process that dies before it does both when it resumes.
         4. The offsets in Kafka, for people only.
         """
-        weights = self.learner.weights()
+        release = self.learner.release()
         started = time.monotonic()
         if state.train_step % self.settings.checkpoint_every == 0:
             self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
             saved_step = state.train_step
         crash_points.reach(crash_points.AFTER_CHECKPOINT)
         if self.speaker:
-            self._speak(self.speaker, state, batch, weights, (time.monotonic() - started) * 1000)
+            self._speak(self.speaker, state, batch, release, (time.monotonic() - started) * 1000)
         return saved_step
 
-    def _speak(
-        self, speaker: Speaker, state: State, batch: Batch, weights: Mapping[str, Tensor], checkpoint_ms: float
-    ) -> None:
+    def _speak(self, speaker: Speaker, state: State, batch: Batch, release: Release, checkpoint_ms: float) -> None:
         if state.last is None:
             raise ValueError("a step without its row")
         speaker.consumer.check()
         started = time.monotonic()
-        speaker.publisher.publish(state, weights)
+        speaker.publisher.publish(state, release)
         publish_ms = (time.monotonic() - started) * 1000
         crash_points.reach(crash_points.AFTER_EVENT)
         figures = state.last.metrics | {"publish_ms": publish_ms, "checkpoint_ms": checkpoint_ms}

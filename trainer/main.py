@@ -72,12 +72,12 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         learner = Learner(folder, renderer, config.trainer, ranks)
         checkpoints = Checkpoints(config.run.folder / "checkpoints", ranks)
         restored = checkpoints.restore(learner.scorer, learner.optimizer)
-        weights = learner.weights()
+        release = learner.release()
         publisher, epoch = None, 0
         if ranks.first:
             epoch = store.claim_epoch(config.policy.model_id)
             publisher = life.enter_context(Publisher(config, epoch))
-        state: State = ranks.from_first(publisher.begin(restored, weights) if publisher else None)
+        state: State = ranks.from_first(publisher.begin(restored, release) if publisher else None)
         reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count)
         prefetcher = Prefetcher(reader.read)
         life.callback(prefetcher.close)

@@ -24,6 +24,7 @@ from dart_streams.telemetry.propagation import current_headers
 from topics import Topic, trained, weights
 from topics.trained import TrainedStep
 from topics.weights import WeightVersion
+from trainer.learner import Release
 from trainer.lineage import Lineage, first_version
 from trainer.state import State, Trained
 
@@ -51,7 +52,7 @@ class Publisher:
     def __exit__(self, *_: object) -> None:
         self._producer.close(timeout=CLOSE_S)
 
-    def begin(self, restored: State | None, state: Mapping[str, Tensor]) -> State:
+    def begin(self, restored: State | None, release: Release) -> State:
         """Announce the weights this incarnation starts from, under its epoch, and return the state with their version.
 
         Weights that were announced already are announced again as they are, without a new number: that fences an older
@@ -59,24 +60,24 @@ class Publisher:
         """
         before = read_log(self.bus)
         found = self.lineage = self.lineage.after_all(before)
-        same = found.newest is not None and sha256_of(state) == found.newest.sha256
+        same = found.newest is not None and sha256_of(release.tensors) == found.newest.sha256
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or State(), version=version)
         if same and found.newest is not None:
             self._announce(again(found.newest, self.epoch, start.position.groups_consumed))
         else:
-            self.publish(start, state)
+            self.publish(start, release)
         meanwhile = before_epoch(read_log(self.bus)[len(before) :], found.model_id, self.epoch)
         overtaking = max((announced.version for announced in meanwhile), default=-1)
         if overtaking >= version:
             start = msgspec.structs.replace(start, version=overtaking + 1)
-            self.publish(start, state)
+            self.publish(start, release)
         return start
 
-    def publish(self, state: State, tensors: Mapping[str, Tensor]) -> None:
+    def publish(self, state: State, release: Release) -> None:
         """Make the files of ``state.version`` durable, announce them, remove versions that nobody needs any more."""
         uri = f"{self.base}/v{state.version:06d}-e{self.epoch}"
-        sha256 = weight_files.save(tensors, uri)
+        sha256 = weight_files.save(release.tensors, uri, {weight_files.PROBE: msgspec.json.encode(release.probe)})
         self._announce(
             WeightVersion(
                 model_id=self.lineage.model_id,

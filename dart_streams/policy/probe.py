@@ -1,7 +1,11 @@
-"""A probe: one prompt and what transformers thinks of an answer to it, so that an engine can be held against it."""
+"""A probe: one prompt and what transformers thinks of an answer to it, so that an engine can be held against it.
+
+The trainer stores one beside each version of the weights; a rollout worker compares its engine with it at its start.
+"""
 
 import hashlib
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,13 +13,18 @@ import torch
 from PIL import Image, ImageDraw
 from transformers import Qwen2_5_VLForConditionalGeneration
 
+from dart_streams.errors import UserError
+from dart_streams.policy import weights
 from dart_streams.policy.batches import answer_logits, collate, log_probabilities
 from dart_streams.policy.rendering import Renderer
 from topics.values import BlobRef, Turn
 
-FILE = "probe.json"
 ANSWER = "Action: click(start_box='(84,120)')"
 INSTRUCTION = "Click the button."
+
+
+class ParityFault(UserError):
+    """An engine and transformers disagree about the same weights: what it generates must not be trained on."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +55,13 @@ def turns() -> list[Turn]:
 
 def measure(model_dir: Path, renderer: Renderer) -> Probe:
     """Return the probe of the weights in ``model_dir``, by transformers in float32."""
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(model_dir, dtype=torch.float32).eval()
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(model_dir, dtype=torch.float32)
+    return measured(model, renderer)
+
+
+def measured(model: torch.nn.Module, renderer: Renderer) -> Probe:
+    """Return the probe of a loaded model."""
+    model.eval()
     prompt, tokens = renderer.prompt(turns()), renderer.answer_tokens(ANSWER)
     batch = collate([renderer.training_inputs(prompt, [Image.open(io.BytesIO(screen()))], tokens)], renderer.pad)
     with torch.no_grad():
@@ -58,10 +73,28 @@ def measure(model_dir: Path, renderer: Renderer) -> Probe:
 
 def write(model_dir: Path, renderer: Renderer) -> None:
     """Measure the probe and store it beside the weights."""
-    (model_dir / FILE).write_bytes(msgspec.json.encode(measure(model_dir, renderer)))
+    (model_dir / weights.PROBE).write_bytes(msgspec.json.encode(measure(model_dir, renderer)))
 
 
 def read(model_dir: Path) -> Probe | None:
-    """Return the stored probe, or None if the directory has none."""
-    file = model_dir / FILE
+    """Return the probe stored beside weights, or None if the directory has none."""
+    file = model_dir / weights.PROBE
     return msgspec.json.decode(file.read_bytes(), type=Probe) if file.is_file() else None
+
+
+def mismatch(probe: Probe, renderer: Renderer, logprobs: Sequence[float]) -> float:
+    """Return how far an engine's ``logprobs`` of the probe's tokens are from the stored ones: a mean, in nats.
+
+    Raises
+    ------
+    ParityFault
+        If ``renderer`` makes another prompt, or other tokens, than the one that the probe was stored with.
+    """
+    if renderer.prompt(turns()).token_ids != probe.prompt:
+        raise ParityFault(
+            "this rollout worker renders the probe's prompt as other tokens than the trainer does: give both the same "
+            "tokenizer and chat template (policy.path)"
+        )
+    if renderer.answer_tokens(ANSWER) != probe.tokens:
+        raise ParityFault("this rollout worker's tokenizer is not the trainer's: give both the same policy.path")
+    return sum(abs(own - stored) for own, stored in zip(logprobs, probe.logprobs, strict=True)) / len(probe.logprobs)

@@ -18,7 +18,7 @@ from transformers import AutoModelForImageTextToText
 
 from dart_streams.bench.backlog import Made, Maker
 from dart_streams.config import Config, parse
-from dart_streams.policy import tiny
+from dart_streams.policy import probe, tiny
 from dart_streams.policy.rendering import Prompt, Renderer
 from dart_streams.services.ports import free_port
 from trainer import step
@@ -348,6 +348,20 @@ def test_layers_in_half_precision_leave_the_weights_in_full(model: Path, rendere
         assert {value.dtype for value in learner.weights().values()} == {torch.float32}
     assert norms[1] == pytest.approx(norms[0], rel=0.1)
     assert norms[1] != norms[0]
+
+
+def test_a_release_has_what_plain_transformers_makes_of_the_probe_with_its_weights(
+    model: Path, renderer: Renderer, ranks: Ranks
+) -> None:
+    config = parse({"trainer": {"learning_rate": 1e-3}})
+    learner = Learner(model, renderer, config.trainer, ranks)
+    first = learner.release().probe
+    learner.learn([ready(Maker(config, renderer).group(0), renderer)], 0, lambda: False)
+    release = learner.release()
+    policy = AutoModelForImageTextToText.from_pretrained(model)
+    policy.load_state_dict(dict(release.tensors))
+    assert probe.mismatch(probe.measured(policy, renderer), renderer, release.probe.logprobs) < 1e-5
+    assert probe.mismatch(first, renderer, release.probe.logprobs) > 1e-3, "the step changed what it says"
 
 
 def step_of(model: Path, count: int, result: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
-from dart_streams.policy import tiny, weights
+from dart_streams.policy import probe, tiny, weights
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import MissingBlob
 from topics.action_requests import ActionRequest
@@ -268,6 +268,35 @@ def test_weights_switch_in_the_middle_of_answers_and_no_request_fails(engine, lo
     assert [segment.version for segment in after.versions] == [1]
 
 
+@pytest.mark.parametrize(("mode", "served"), [("finish", 0), ("abort", 1)])
+def test_requests_under_way_end_first_or_begin_anew_if_that_is_wanted(engine, loop, policies, mode, served):
+    serve(engine, loop, policies.versions[0])
+    asked = [request(number, images=2, max_tokens=64) for number in range(8)]
+    late = request(9, images=1)
+
+    async def switch_under_way():
+        answers = [asyncio.ensure_future(engine.generate(one)) for one in asked]
+        async with asyncio.timeout(60):
+            while not await engine.thread.call(lambda core: any(len(made) > 3 for made in core.entropies.values())):
+                pass
+        engine.mode = mode
+        await engine.load(policies.versions[1])
+        return await asyncio.gather(*answers, engine.generate(late))
+
+    try:
+        *answers, after = loop.run(switch_under_way())
+    finally:
+        engine.mode = "keep"
+    for one, made in zip(asked, answers, strict=True):
+        ((version, start, end),) = [(s.version, s.start, s.end) for s in made.versions]
+        assert (start, end) == (0, len(made.tokens))
+        assert close(made.logprobs, policies.score(one, made.tokens, version)[0])
+    long = [made.versions[0].version for made in answers if len(made.tokens) == 64]
+    assert long
+    assert set(long) == {served}
+    assert [segment.version for segment in after.versions] == [1]
+
+
 def test_images_shown_before_a_switch_are_seen_with_the_new_weights(engine, loop, policies):
     """The vision part changes too: an embedding kept from before would give the old answer."""
     state = {name: tensor * 1.2 if "merger" in name else tensor for name, tensor in policies.model.state_dict().items()}
@@ -278,6 +307,32 @@ def test_images_shown_before_a_switch_are_seen_with_the_new_weights(engine, loop
     serve(engine, loop, policies.versions[2])
     made = loop.run(engine.generate(asked))
     assert close(made.logprobs, policies.score(asked, made.tokens, version=2)[0])
+
+
+def stored_probe(policies: Policies, version: int) -> probe.Probe:
+    """What plain transformers makes of a version."""
+    stored(probe.screen())
+    tokens = policies.renderer.answer_tokens(probe.ANSWER)
+    logprobs, _ = policies.score(msgspec.structs.replace(request(), turns=probe.turns()), tokens, version)
+    prompt = policies.renderer.prompt(probe.turns())
+    return probe.Probe(prompt=prompt.token_ids, tokens=tokens, logprobs=logprobs)
+
+
+def compare(engine, loop, policies, folder: Path, found: probe.Probe) -> None:
+    folder.mkdir()
+    (folder / weights.PROBE).write_bytes(msgspec.json.encode(found))
+    loop.run(engine.compare(engine.thread, folder, policies.versions[0]))
+
+
+def test_the_engine_is_held_against_what_transformers_made_of_the_same_weights(engine, loop, policies, tmp_path):
+    serve(engine, loop, policies.versions[1])
+    compare(engine, loop, policies, tmp_path / "same", stored_probe(policies, 1))
+    with pytest.raises(probe.ParityFault, match=r"differ from the trainer's by .* rollout\.parity_nats"):
+        compare(engine, loop, policies, tmp_path / "other weights", stored_probe(policies, 0))
+    other = msgspec.structs.replace(stored_probe(policies, 1), prompt=[1, 2, 3])
+    with pytest.raises(probe.ParityFault, match="same tokenizer and chat template"):
+        compare(engine, loop, policies, tmp_path / "other prompt", other)
+    assert loop.run(engine.generate(request(7))).tokens, "what was scored leaves nothing behind"
 
 
 def test_of_weights_fetched_from_elsewhere_only_the_served_copy_is_kept(engine, loop, policies):

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import hashlib
 import io
+import itertools
 import json
 import os
 import random
@@ -18,10 +19,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 from PIL import Image, ImageDraw
 
-from dart_streams.config import Config, parse
+from dart_streams.config import Config, SwitchMode, parse
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, Sampling, Turn
 from topics.weights import WeightVersion
@@ -93,7 +95,10 @@ async def measure(arguments: argparse.Namespace) -> dict:
         try:
             for number, in_flight in enumerate(arguments.in_flight):
                 report["loads"].append(await load(engine, screens, arguments, in_flight, number))
-            report["switch_ms"] = await switches(engine, screens, arguments, first)
+            numbers = itertools.count(1)
+            report["switch_ms"] = {}
+            for engine.mode in get_args(SwitchMode):
+                report["switch_ms"][engine.mode] = await switches(engine, screens, arguments, first, numbers)
         finally:
             await engine.stop()
         return report
@@ -132,21 +137,36 @@ async def load(engine: Engine, screens: Screens, arguments: argparse.Namespace, 
     }
 
 
-async def switches(engine: Engine, screens: Screens, arguments: argparse.Namespace, first: WeightVersion) -> dict:
+async def switches(
+    engine: Engine,
+    screens: Screens,
+    arguments: argparse.Namespace,
+    first: WeightVersion,
+    numbers: Iterator[int],
+) -> dict:
     """Switch weights again and again under load; return the pauses (milliseconds) and what the requests saw."""
     spans: list[int] = []
+    took_ms: list[float] = []
+    made = 0
     done = asyncio.Event()
 
     async def slot(seed: int) -> None:
+        nonlocal made
         while not done.is_set():
             for request in episode(screens, 1_000_000 + seed, arguments.images, arguments.tokens):
-                spans.append(len((await engine.generate(request)).versions))
+                asked = time.perf_counter()
+                generation = await engine.generate(request)
+                took_ms.append((time.perf_counter() - asked) * 1000)
+                spans.append(len(generation.versions))
+                made += len(generation.tokens)
 
     slots = [asyncio.create_task(slot(seed)) for seed in range(8)]
     pauses = []
-    for version in range(1, arguments.switches + 1):
+    started = time.perf_counter()
+    for version in itertools.islice(numbers, arguments.switches):
         await asyncio.sleep(0.3)
         pauses.append(await engine.load(announced(first, version)))
+    wall = time.perf_counter() - started
     done.set()
     await asyncio.gather(*slots)
     return {
@@ -154,6 +174,9 @@ async def switches(engine: Engine, screens: Screens, arguments: argparse.Namespa
         "max": round(max(pauses), 1),
         "switches": len(pauses),
         "requests": len(spans),
+        "requests_p50_ms": round(statistics.median(took_ms), 1),
+        "requests_max_ms": round(max(took_ms), 1),
+        "tokens_s": round(made / wall, 1),
         "of_two_versions": sum(count > 1 for count in spans),
     }
 

@@ -7,7 +7,7 @@ Everything here runs on that one thread. Imports vllm: import it only after
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from safetensors.torch import load_file
@@ -26,7 +26,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from dart_streams.config import Config
+from dart_streams.config import Config, SwitchMode
 from dart_streams.policy import weights
 from dart_streams.policy.rendering import Prompt, Renderer
 from topics.values import Sampling, Segment
@@ -51,6 +51,14 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     first_token_s: float
 
 
+class Asked(NamedTuple):
+    """A request as it came."""
+
+    prompt: Prompt
+    images: Sequence[Patches]
+    sampling: Sampling
+
+
 class Core:
     """The engine in this process; :meth:`switch` before the first :meth:`add`, as it starts without weights."""
 
@@ -60,6 +68,8 @@ class Core:
         self.entropies: Entropies = {}
         self.ids: dict[str, str] = {}
         self.first_token_s: dict[str, float] = {}
+        self.asked: dict[str, Asked] = {}
+        self.drained: list[Made] = []
         arguments = vllm_settings.arguments(config, model_dir, not current_platform.is_cpu(), seed)
         processor = processor_class(renderer.allowed_mask, self.entropies)
         self.llm = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[processor]))
@@ -67,7 +77,7 @@ class Core:
     @property
     def busy(self) -> bool:
         """Whether :meth:`step` has something to do."""
-        return self.llm.has_unfinished_requests()
+        return bool(self.drained) or self.llm.has_unfinished_requests()
 
     def add(self, key: str, prompt: Prompt, images: Sequence[Patches], sampling: Sampling) -> None:
         """Take a request; raise :class:`~workers.rollout.engine.EngineFault` if it is too long, for instance."""
@@ -88,7 +98,25 @@ class Core:
             skip_clone=True,
         )
         self.ids[key] = self.llm.add_request(key, self.inputs(prompt, images), params)
+        self.asked[key] = Asked(prompt, images, sampling)
         self.entropies[key] = {}
+
+    def score(self, prompt: Prompt, images: Sequence[Patches], tokens: Sequence[int]) -> list[float]:
+        """Return the log-probability (nats) of each of ``tokens`` as the answer, as it would be drawn.
+
+        Only while nothing is under way: it makes steps of its own.
+        """
+        wanted = {f"score-{place}": place for place in range(len(tokens))}
+        for key, place in wanted.items():
+            params = SamplingParams(max_tokens=1, logprobs=1, logprob_token_ids=[tokens[place]], detokenize=False)
+            sofar = msgspec.structs.replace(prompt, token_ids=[*prompt.token_ids, *tokens[:place]])
+            self.llm.add_request(key, self.inputs(sofar, images), params)
+        found: dict[int, float] = {}
+        while len(found) < len(tokens):
+            for output in self.llm.step():
+                place = wanted[output.request_id]
+                found[place] = output.outputs[0].logprobs[0][tokens[place]].logprob
+        return [found[place] for place in range(len(tokens))]
 
     def inputs(self, prompt: Prompt, images: Sequence[Patches]) -> MultiModalInput | TokensInput:
         """Return a prompt as vLLM has it after preprocessing: image pads repeated, patches attached."""
@@ -113,18 +141,19 @@ class Core:
 
     def step(self) -> list[Made]:
         """Let every request under way make a token; return those that are finished."""
+        drained, self.drained = self.drained, []
         outputs = self.llm.step()
         now = time.perf_counter()
         for key, made in self.entropies.items():
             if made:
                 self.first_token_s.setdefault(key, now)
-        return [self.made(output) for output in outputs]
+        return [*drained, *(self.made(output) for output in outputs)]
 
     def made(self, output: Any) -> Made:
         """Take a finished request's results out of the books."""
         key = output.request_id
         answer = output.outputs[0]
-        del self.ids[key]
+        del self.ids[key], self.asked[key]
         entropies = self.entropies.pop(key)
         tokens = list(answer.token_ids)
         return Made(
@@ -141,21 +170,33 @@ class Core:
         """Forget a request that nobody waits for any more."""
         if (internal := self.ids.pop(key, None)) is not None:
             self.llm.abort_request([internal], internal=True)
-            del self.entropies[key]
+            del self.entropies[key], self.asked[key]
             self.first_token_s.pop(key, None)
 
-    def switch(self, folder: Path, version: int) -> float:
-        """Load the weights in ``folder`` in place and return how long that took (milliseconds).
+    def switch(self, folder: Path, version: int, mode: SwitchMode = "keep") -> float:
+        """Load the weights in ``folder`` in place and return for how long no request was taken (milliseconds).
 
-        Requests under way keep the tokens they have; the rest is computed anew with the new weights, as are images.
+        With ``keep``, requests under way keep the tokens they have; the rest is computed anew with the new weights, as
+        are images. With ``finish`` they end with the old weights first, with ``abort`` they begin anew with the new.
         """
         started = time.perf_counter()
+        asked = dict(self.asked) if mode == "abort" else {}
+        for key in asked:
+            self.abort(key)
+        while mode == "finish" and self.llm.has_unfinished_requests():
+            self.drained = self.step()
+        self.load(folder, version)
+        for key, request in asked.items():
+            self.add(key, *request)
+        return (time.perf_counter() - started) * 1000
+
+    def load(self, folder: Path, version: int) -> None:
+        """Load weights, and forget what was computed with others."""
         self.llm.reset_prefix_cache(reset_running_requests=True)
         tensors = load_file(folder / weights.FILE)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors.items())})
         self.llm.reset_encoder_cache()
         self.llm.set_weight_version(str(version))
-        return (time.perf_counter() - started) * 1000
 
 
 def item(image: Patches) -> MultiModalKwargsItem:

@@ -7,6 +7,7 @@ Import it only after :func:`workers.rollout.vllm_settings.environment` is set.
 
 import asyncio
 import functools
+import io
 import random
 import shutil
 import tempfile
@@ -18,7 +19,7 @@ from PIL import Image
 
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.policy import weights
+from dart_streams.policy import probe, weights
 from dart_streams.policy.rendering import Renderer
 from dart_streams.screens import FACTOR
 from dart_streams.store import AsyncStore, connect_async
@@ -51,6 +52,7 @@ class VllmEngine:
         self.expected = Expected(self.renderer.config)
         self.cache = tempfile.TemporaryDirectory(prefix="weights-")
         self.thread: EngineThread | None = None
+        self.mode = config.rollout.switch_mode
 
     async def start(self, version: WeightVersion) -> None:
         """Build the engine, load ``version`` into it, and generate once: a first time compiles kernels."""
@@ -70,6 +72,33 @@ class VllmEngine:
         blank = Image.new("RGB", (BLANK.width, BLANK.height), "white")
         pixels, grid = self.renderer.pixels([blank])
         await self.thread.generate(self.renderer.prompt(WARMUP), [Patches(pixels, grid[0])], Sampling(max_tokens=2))
+        await self.compare(self.thread, folder, version)
+
+    async def compare(self, thread: EngineThread, folder: Path, version: WeightVersion) -> None:
+        """Hold the engine against what transformers made of the same weights, stored beside them in ``folder``.
+
+        Raises
+        ------
+        ParityFault
+            If they disagree, with the likely reason.
+        """
+        stored = probe.read(folder)
+        if stored is None:
+            log.warning("parity not checked", version=version.version, because=f"no {weights.PROBE} at {version.uri}")
+            return
+        prompt = self.renderer.prompt(probe.turns())
+        with Image.open(io.BytesIO(probe.screen())) as screen:
+            pixels, grid = self.renderer.pixels([screen.convert("RGB")])
+        shown = [Patches(pixels, grid[0])]
+        scored = await thread.call(lambda core: core.score(prompt, shown, stored.tokens))
+        found, bound = probe.mismatch(stored, self.renderer, scored), self.config.rollout.parity_nats
+        if not found <= bound:
+            raise probe.ParityFault(
+                f"vLLM's log-probabilities of version {version.version} differ from the trainer's by {found:.3g} nats "
+                f"a token (rollout.parity_nats is {bound:g}): compare the dtype, policy.path, policy.min_pixels and "
+                "policy.max_pixels of both. Half precision alone may need a larger bound"
+            )
+        log.info("parity checked", version=version.version, mismatch_nats=round(found, 6))
 
     async def generate(self, request: ActionRequest) -> Generation:
         """Answer one request, beside all others that are under way."""
@@ -96,7 +125,7 @@ class VllmEngine:
         if self.thread is None:
             raise LoadFault("the engine has not started")
         folder = await self.fetched(version)
-        paused_ms = await self.thread.call(lambda core: core.switch(folder, version.version))
+        paused_ms = await self.thread.call(lambda core: core.switch(folder, version.version, self.mode))
         await asyncio.to_thread(remove_all_but, folder, Path(self.cache.name))
         return paused_ms
 
