@@ -46,7 +46,7 @@ COMMANDS = (
     Command("replay", "dart_streams.cli.replay:replay", "Decide again what was recorded, compare, and ask what if."),
     Command("dlq", "dart_streams.cli.dlq:app", "Show dead letters, and send them back."),
     Command("store", "dart_streams.cli.store:app", "Make the store again from the log, and compare the two."),
-    Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy of the demonstration."),
+    Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy; export a trained one."),
     Command("bench", "dart_streams.cli.bench:app", "Measure this project on this machine."),
 )
 MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})

@@ -1,7 +1,11 @@
-"""``dart-streams policy``: build the tiny policy of a deployment, once, from demonstrations that travel the topics."""
+"""``dart-streams policy``: build the tiny policy of a deployment, once, from demonstrations that travel the topics.
+
+And the way out: a trained version as a Hugging Face directory.
+"""
 
 import time
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -40,6 +44,29 @@ def build(config: ConfigFile = None) -> None:
     else:
         make(settings, known, folder)
     typer.echo(folder)
+
+
+@app.command()
+def export(
+    target: Annotated[Path, typer.Argument(help="The directory to make.", metavar="DIR")],
+    config: ConfigFile = None,
+    version: Annotated[
+        int | None, typer.Option(help="Which version. [default: the newest]", show_default=False)
+    ] = None,
+) -> None:
+    """Make a Hugging Face directory of a trained version, for transformers, vLLM, or `dart-streams run --init`.
+
+    The broker must be up, and --config that of the run: .dart/runs/latest/config.toml, for instance.
+    """
+    # Here and not above, so that `policy path` works without torch.
+    from dart_streams.policy import exporting
+
+    settings = read_config(config)
+    model_dir = Path(settings.policy.path) if settings.policy.path else recipe.folder(settings, task_set(settings))
+    found = exporting.find(settings.bus, settings.policy.model_id, version)
+    exporting.export(model_dir, found, target)
+    note(f"version {found.version} of {found.model_id!r}, after {found.train_step} training steps")
+    typer.echo(target)
 
 
 def task_set(config: Config) -> tasks.TaskSet:

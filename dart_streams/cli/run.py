@@ -5,6 +5,7 @@ import importlib
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -28,13 +29,15 @@ def run(
     config: Annotated[Path, typer.Argument(help="Configuration file.")] = DEFAULT_CONFIG,
     resume: Annotated[str, typer.Option("--resume", help="Go on with this run.", metavar="RUN")] = "",
     name: Annotated[str, typer.Option("--id", help="The new run's id. [default: the time]", show_default=False)] = "",
+    init: Annotated[
+        Path | None,
+        typer.Option(help="Start from this Qwen2.5-VL class model. [default: policy.path]", metavar="DIR"),
+    ] = None,
 ) -> None:
     """Run the whole circle under a supervisor, and write a report."""
-    if resume and name:
-        raise UserError("--resume names the run already: leave out --id")
-    wanted = read_config(config)
-    if wanted.policy.path:
-        bootstrap.named(wanted)
+    if resume and (name or init):
+        raise UserError("--resume names the run already, and its model: leave out --id and --init")
+    wanted = started_from(init, read_config(config))
     runs = Path(wanted.run.state_dir).absolute() / "runs"
     ended, services = leftovers.end_leftovers(runs)
     if ended:
@@ -46,6 +49,16 @@ def run(
         setup.start_logs("supervisor", log)
         session = session_of(made, owns_services=services)
         asyncio.run(session.run())
+
+
+def started_from(init: Path | None, config: Config) -> Config:
+    """Return a configuration whose policy is the model in ``init``, if one is given; refuse a path that is no model."""
+    if init is not None:
+        policy = msgspec.structs.replace(config.policy, path=str(init.absolute()))
+        config = msgspec.structs.replace(config, policy=policy)
+    if config.policy.path:
+        bootstrap.named(config)
+    return config
 
 
 def session_of(made: RunFolder, *, owns_services: bool) -> Session:

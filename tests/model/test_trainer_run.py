@@ -25,7 +25,7 @@ from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
-from dart_streams.policy import tiny
+from dart_streams.policy import exporting, probe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
@@ -154,6 +154,11 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[...
     weight_files.load(policy, folder)
     assert any(not torch.equal(initial[name], value) for name, value in policy.state_dict().items())
 
+    renderer = Renderer(model, ours.config.policy.min_pixels, ours.config.policy.max_pixels)
+    stored, plain = probe.read(folder), probe.measured(policy, renderer)
+    assert stored is not None
+    assert probe.mismatch(plain, renderer, stored.logprobs) < 1e-5
+
     rows = ours.trained()
     assert [row["train_step"] for row in rows] == [1, 2, 3]
     assert [row["version"] for row in rows] == [1, 2, 3]
@@ -161,7 +166,15 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[...
     assert set(rows[0]["trajectory_ids"]) == {f"trajectory-{group}-{number}" for group in (0, 1) for number in (0, 1)}
     figures = {"loss", "grad_norm", "clip_share", "truncated_share", "mismatch", "kl_rollout", "entropy", "reward"}
     figures |= {"staleness_mean", "staleness_max", "tokens", "sequences", "data_wait_ms", "train_ms", "publish_ms"}
+    figures |= {"tokens_per_s", "rss_mb", "staleness/0", "reward/miniwob/made-up"}
     assert figures <= rows[0]["metrics"].keys()
+    assert rows[0]["metrics"]["staleness/0"] == 2
+    assert rows[0]["metrics"]["reward/miniwob/made-up"] == rows[0]["metrics"]["reward"] == 0.5
+
+    assert exporting.find(ours.config.bus, "tiny").version == 3
+    assert exporting.find(ours.config.bus, "tiny", 2).train_step == 2
+    with pytest.raises(UserError, match="no version 9"):
+        exporting.find(ours.config.bus, "tiny", 9)
 
 
 def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run: Callable[..., Run]) -> None:

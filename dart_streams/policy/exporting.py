@@ -1,0 +1,82 @@
+"""A trained version as a Hugging Face directory of its own, which transformers and vLLM load."""
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForImageTextToText
+from transformers.utils import logging as transformers_logging
+
+from dart_streams.bus import sync_clients
+from dart_streams.bus.codec import decode
+from dart_streams.config import Bus
+from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.policy import weights
+from dart_streams.policy.rendering import refuse_missing
+from topics import weights as weights_topic
+from topics.weights import WeightVersion
+
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", weights.PROBE)
+"""What of the model that training began with is not copied."""
+POLL_MS = 200
+
+
+def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
+    """Return the newest version that was announced of a model, or the one with this ``number``.
+
+    Raises
+    ------
+    UserError
+        If there is none.
+    """
+    found = None
+    for event in announced(bus):
+        if event.model_id == model_id and number in (None, event.version):
+            found = event if found is None or event.version >= found.version else found
+    if found is None:
+        what = "no version" if number is None else f"no version {number}"
+        raise UserError(
+            f"{what} of model {model_id!r} on {bus.prefix}{weights_topic.TOPIC.name}: is --config the run's?"
+        )
+    return found
+
+
+def announced(bus: Bus) -> list[WeightVersion]:
+    """Return all records of ``weights``; raise :class:`ServiceUnavailable` if the broker does not give them in time."""
+    deadline = time.monotonic() + bus.wait_s
+    events: list[WeightVersion] = []
+    with sync_clients.Reader(bus, "export", weights_topic.TOPIC) as records:
+        ends = records.ends()
+        while not records.reached(ends):
+            if time.monotonic() > deadline:
+                raise ServiceUnavailable(f"{bus.prefix}{weights_topic.TOPIC.name} was not read in {bus.wait_s:g} s")
+            events += [decode(weights_topic.TOPIC, each.value, each.headers) for each in records.poll(POLL_MS)]
+    return events
+
+
+def export(model_dir: Path, version: WeightVersion, target: Path) -> None:
+    """Write ``version`` of the model in ``model_dir`` to ``target``, which appears complete or not at all.
+
+    Configuration, tokenizer and image processor are those of ``model_dir``. Weights have the names, and are in the
+    precision, that they have there.
+
+    Raises
+    ------
+    UserError
+        If ``target`` exists, or ``model_dir`` or the version's weights do not.
+    """
+    refuse_missing(model_dir)
+    if target.exists():
+        raise UserError(f"{target} exists already: name another directory, or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    transformers_logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        partial = Path(scratch) / "model"
+        shutil.copytree(model_dir, partial, ignore=shutil.ignore_patterns(*WEIGHTS))
+        model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype="auto")
+        with torch.no_grad():
+            weights.load(model, weights.fetch(version, Path(scratch) / "cache"))
+        model.save_pretrained(partial)
+        partial.replace(target)

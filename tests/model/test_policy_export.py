@@ -1,0 +1,56 @@
+"""A trained version becomes a Hugging Face directory that loads on its own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.policy import exporting, probe, tiny, weights
+from dart_streams.policy.rendering import Renderer
+from topics.weights import WeightVersion
+
+LIMITS = Config().policy
+
+
+def published(model_dir: Path, uri: str) -> WeightVersion:
+    """Other weights than the model's own, as a trainer publishes them."""
+    state = {name: tensor * 1.5 for name, tensor in weights.of_model(model_dir).items()}
+    sha256 = weights.save(state, uri)
+    return WeightVersion(model_id="tiny", version=7, uri=uri, sha256=sha256, train_step=7, epoch=1, groups_consumed=56)
+
+
+def test_an_exported_version_has_its_weights_and_the_tokenizer_it_was_trained_with(tmp_path: Path) -> None:
+    model_dir, target = tmp_path / "tiny", tmp_path / "there" / "trained"
+    tiny.build(model_dir)
+    version = published(model_dir, str(tmp_path / "v7"))
+    exporting.export(model_dir, version, target)
+
+    before, after = weights.of_model(model_dir), weights.of_model(target)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], 1.5 * value) for name, value in before.items())
+    assert {file.name for file in model_dir.iterdir()} == {file.name for file in target.iterdir()}
+    assert [place.name for place in target.parent.iterdir()] == ["trained"], "no scratch is left"
+
+    renderers = [Renderer(folder, LIMITS.min_pixels, LIMITS.max_pixels) for folder in (model_dir, target)]
+    assert len({renderer.prompt(probe.turns()).sha for renderer in renderers}) == 1
+    stored = probe.measure(target, renderers[1])
+    model = AutoModelForImageTextToText.from_pretrained(model_dir)
+    weights.load(model, Path(version.uri))
+    assert probe.mismatch(probe.measured(model, renderers[0]), renderers[1], stored.logprobs) < 1e-6
+
+
+def test_nothing_is_written_over_and_nothing_half_is_left(tmp_path: Path) -> None:
+    model_dir = tmp_path / "tiny"
+    tiny.build(model_dir)
+    version = published(model_dir, str(tmp_path / "v7"))
+    with pytest.raises(UserError, match="exists already"):
+        exporting.export(model_dir, version, model_dir)
+    (tmp_path / "v7" / weights.FILE).unlink()
+    with pytest.raises(UserError, match="no weights"):
+        exporting.export(model_dir, version, tmp_path / "trained")
+    with pytest.raises(UserError, match="no model directory"):
+        exporting.export(tmp_path / "nowhere", version, tmp_path / "trained")
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["tiny", "v7"]
