@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from dart_streams.cli.options import AsJson
+from dart_streams.cli.output import cell
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Trajectories = Annotated[int, typer.Option(help="Finished rollouts to work on.", min=1)]
@@ -80,6 +83,41 @@ def bundle(
     show(module("bundle").make(output, trajectories, tasks, slots))
 
 
+@app.command()
+def weights(
+    workers: Annotated[int, typer.Option(help="Rollout workers.", min=1)] = 2,
+    switches: Annotated[int, typer.Option(help="Versions to switch to.", min=1)] = 20,
+    restarts: Annotated[int, typer.Option(help="Workers to end and start again.", min=1)] = 3,
+    slots: Annotated[int, typer.Option(help="Requests under way at any time.", min=1)] = 16,
+    window_s: Annotated[float, typer.Option(help="Seconds a version, and seconds between without one.")] = 3.0,
+    as_json: AsJson = False,
+) -> None:
+    """A switch of weights in place against a restart of the engine, with real workers under steady load.
+
+    Starts a Kafka, a Cassandra and the workers, and ends them. Takes about 5 minutes.
+    """
+    switching = module("weights_switching")
+    plan = switching.Plan(workers, switches, restarts, slots, window_s)
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(switching.measure(Path(folder), plan))
+    show(found) if as_json else show_lines(found)
+
+
+@app.command()
+def trainer(
+    steps: Annotated[int, typer.Option(help="Batches to train on.", min=5)] = 500,
+    groups: Annotated[int, typer.Option(help="Groups a batch.", min=1)] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """The trainer over a prepared backlog: its wait for data, and what its memory grows by a batch of screenshots.
+
+    Starts a Kafka and a Cassandra, and ends them. Takes about 5 minutes.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        found = module("training").measure(Path(folder), steps, groups)
+    show(found) if as_json else show_lines(found)
+
+
 def module(name: str) -> Any:
     """Import a benchmark: only the one that was asked for is loaded."""
     return importlib.import_module(f"dart_streams.bench.{name}")
@@ -88,3 +126,14 @@ def module(name: str) -> Any:
 def show(found: dict[str, Any]) -> None:
     """Print a benchmark's figures."""
     typer.echo(json.dumps(found, indent=2))
+
+
+def show_lines(found: dict[str, Any]) -> None:
+    """Print a benchmark's figures for people, a line each."""
+    for name, value in found.items():
+        typer.echo(f"{name.replace('_', ' '):>20}  {cell(value) if not isinstance(value, dict) else pairs(value)}")
+
+
+def pairs(value: dict[str, Any]) -> str:
+    """Return the parts of a figure in a line."""
+    return ", ".join(f"{name} {part}" for name, part in value.items())
