@@ -60,7 +60,7 @@ class Renderer:
             raise UserError(f"{model_dir}: {self.config.model_type!r} is not a Qwen2.5-VL class model (policy.path)")
         self.tokenizer = AutoTokenizer.from_pretrained(model_dir)
         self.image_processor = AutoImageProcessor.from_pretrained(
-            model_dir, size={"shortest_edge": min_pixels, "longest_edge": max_pixels}
+            model_dir, min_pixels=min_pixels, max_pixels=max_pixels
         )
         self.chat_template = self.tokenizer.chat_template or CHATML
         self.eos: int = self.tokenizer.eos_token_id

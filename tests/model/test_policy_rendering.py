@@ -56,6 +56,14 @@ def test_a_click_is_three_tokens(x: int, y: int) -> None:
     assert len(TOKENIZER.encode(text).ids) == 3
 
 
+@pytest.mark.parametrize(("lowest", "highest"), [(3136, 1_003_520), (3136, 19_600), (200_000, 1_003_520)])
+def test_images_keep_to_the_deployments_bounds_whatever_the_directory_says(
+    model_dir: Path, lowest: int, highest: int
+) -> None:
+    _, grid = Renderer(model_dir, lowest, highest).pixels([picture()])
+    assert lowest <= int(grid.prod()) * tiny.PATCH**2 <= highest
+
+
 def test_an_answer_ends_with_the_end_token_and_reads_back(renderer: Renderer) -> None:
     text = actions.format(actions.Type("Kenda"))
     tokens = renderer.answer_tokens(text)
