@@ -2,9 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import Any, ClassVar
 
+import fsspec
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 
 from dart_streams.errors import UserError
 from dart_streams.policy import weights
@@ -85,6 +88,40 @@ def test_files_are_on_the_disk_before_they_have_their_name(tmp_path: Path, monke
         *((weights.PROBE, False), (f"{weights.FILE}.partial", False)),
         *(("v3", True), (tmp_path.name, True)),
     ]
+
+
+class ObjectStore(MemoryFileSystem):
+    """As S3 is: no folders, and no rename; what is written is there whole or not at all. Keeps what it has done."""
+
+    protocol = "objects"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    done: ClassVar[list[str]] = []
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Do nothing: there are no folders."""
+
+    def pipe_file(self, path: str, *args: Any, **kwargs: Any) -> None:
+        super().pipe_file(path, *args, **kwargs)
+        self.done.append(f"put {Path(path).name}")
+
+    def put_file(self, lpath: str, rpath: str, *args: Any, **kwargs: Any) -> None:
+        super().put_file(lpath, rpath, *args, **kwargs)
+        self.done.append(f"put {Path(rpath).name}")
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        super().cp_file(path1, path2, **kwargs)
+        self.done.append(f"copy to {Path(path2).name}")
+
+
+def test_on_an_object_store_the_weights_get_their_name_last(tmp_path: Path) -> None:
+    fsspec.register_implementation("objects", ObjectStore, clobber=True)
+    sha256 = weights.save(STATE, "objects://bucket/v3", {weights.PROBE: b"{}"})
+    partial = f"{weights.FILE}.partial"
+    assert ObjectStore.done == [f"put {weights.PROBE}", f"put {partial}", f"copy to {weights.FILE}"]
+    assert sorted(Path(name).name for name in ObjectStore.store) == [weights.FILE, weights.PROBE]
+    folder = weights.fetch(version("objects://bucket/v3", sha256), tmp_path)
+    assert sorted(file.name for file in folder.iterdir()) == [weights.FILE, weights.PROBE]
 
 
 def test_what_lies_beside_weights_is_fetched_with_them(tmp_path: Path) -> None:

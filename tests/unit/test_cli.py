@@ -156,3 +156,22 @@ def test_amounts_are_judged_by_what_is_needed_and_what_is_enough(gib: float, sta
 def test_a_missing_configuration_is_a_user_error(tmp_path: Path):
     with pytest.raises(ConfigError, match="no configuration file"):
         read_config(tmp_path / "none.toml")
+
+
+def test_a_run_starts_from_the_model_directory_that_is_named(tmp_path: Path):
+    run = importlib.import_module("dart_streams.cli.run")
+    model = tmp_path / "model"
+    model.mkdir()
+    with pytest.raises(ConfigError, match=r"model is no Hugging Face model directory"):
+        run.started_from(model, Config())
+    (model / "config.json").write_text("{}")
+    assert run.started_from(model, Config(policy=Policy(model_id="mine"))).policy == Policy(
+        model_id="mine", path=str(model)
+    )
+    assert run.started_from(None, Config()) == Config()
+
+
+def test_a_resumed_run_keeps_its_model(tmp_path: Path):
+    done = dart_streams("run", "--resume", "a-run", "--init", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "leave out --id and --init" in done.stderr
