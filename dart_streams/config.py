@@ -131,8 +131,8 @@ class Rollout(Section):
     """Rollout workers. At most ``roll_width`` of them switch weights at the same time.
 
     A worker not heard of for ``liveness_s`` no longer delays the others' switch. A worker does not serve if the mean
-    difference of its log-probabilities from the trainer's, on a fixed probe, is over ``parity_nats``; layers in half
-    precision need more than the default.
+    difference of its log-probabilities from the trainer's, on a fixed probe, is over ``parity_nats``; half precision
+    in both needs more than the default.
 
     ``switch_mode``: requests under way at a switch go on with the tokens they have (``keep``); or end first, while new
     ones wait (``finish``); or begin anew (``abort``). Only with ``keep`` has an answer tokens of two versions.
@@ -147,7 +147,7 @@ class Rollout(Section):
     roll_width: int = 1
     switch_mode: SwitchMode = "keep"
     retry_s: float = 5.0
-    parity_nats: float = 0.02
+    parity_nats: float = 0.005
     scripted: Scripted = Scripted()
 
 

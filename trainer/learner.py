@@ -192,7 +192,8 @@ class Learner:
         images = {prompt.images[0].sha256: probe.screen()}
         with torch.no_grad():
             logp_BA, _ = self.scorer(Collator(renderer).collate([item], images).to(self.ranks.device))
-        return Probe(prompt=prompt.token_ids, tokens=answer, logprobs=logp_BA[0].tolist())
+        logprobs = logp_BA[0].tolist()
+        return Probe(prompt=prompt.token_ids, tokens=answer, logprobs=logprobs, dtype=self.settings.dtype)
 
     def release(self) -> Release:
         """Return what a version consists of; the tensors on rank 0 only."""

@@ -28,11 +28,15 @@ class ParityFault(UserError):
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """``logprobs`` (nats) has one entry a token of the answer ``tokens`` to ``prompt`` that shows :func:`screen`."""
+    """``logprobs`` (nats) has one entry a token of the answer ``tokens`` to ``prompt`` that shows :func:`screen`.
+
+    ``dtype`` is what the layers computed in.
+    """
 
     prompt: list[int]
     tokens: list[int]
     logprobs: list[float]
+    dtype: str = "float32"
 
 
 def screen() -> bytes:
@@ -82,19 +86,20 @@ def read(model_dir: Path) -> Probe | None:
     return msgspec.json.decode(file.read_bytes(), type=Probe) if file.is_file() else None
 
 
-def mismatch(probe: Probe, renderer: Renderer, logprobs: Sequence[float]) -> float:
-    """Return how far an engine's ``logprobs`` of the probe's tokens are from the stored ones: a mean, in nats.
-
-    Raises
-    ------
-    ParityFault
-        If ``renderer`` makes another prompt, or other tokens, than the one that the probe was stored with.
-    """
+def refuse_other_rendering(probe: Probe, renderer: Renderer) -> None:
+    """Raise :class:`ParityFault` unless ``renderer`` makes the prompt and the answer that ``probe`` was stored with."""
     if renderer.prompt(turns()).token_ids != probe.prompt:
         raise ParityFault(
             "this rollout worker renders the probe's prompt as other tokens than the trainer does: give both the same "
             "tokenizer and chat template (policy.path)"
         )
     if renderer.answer_tokens(ANSWER) != probe.tokens:
-        raise ParityFault("this rollout worker's tokenizer is not the trainer's: give both the same policy.path")
+        raise ParityFault(
+            "this rollout worker makes other tokens of the probe's answer than the trainer does: give both the same "
+            "tokenizer (policy.path)"
+        )
+
+
+def mismatch(probe: Probe, logprobs: Sequence[float]) -> float:
+    """Return how far an engine's ``logprobs`` of the probe's tokens are from the stored ones: a mean, in nats."""
     return sum(abs(own - stored) for own, stored in zip(logprobs, probe.logprobs, strict=True)) / len(probe.logprobs)

@@ -21,6 +21,7 @@ from dart_streams.config import Config, parse
 from dart_streams.policy import probe, tiny
 from dart_streams.policy.rendering import Prompt, Renderer
 from dart_streams.services.ports import free_port
+from topics.values import Segment
 from trainer import step
 from trainer.batch import Collator
 from trainer.learner import Learner
@@ -316,6 +317,32 @@ def test_tokens_of_a_member_from_the_pool_have_the_weight_one(model: Path, rende
     assert loss.item() == pytest.approx(-sum(parts) / tokens, abs=1e-4)
 
 
+def test_of_a_step_generated_across_a_switch_each_token_counts_for_its_own_version(
+    model: Path, renderer: Renderer
+) -> None:
+    """The engine's log-probabilities are off by 0.25 nats before the switch and by 0.5 after it."""
+    group = ready(Maker(Config(), renderer).group(0), renderer)
+    scorer = load(model, renderer, torch.device("cpu"))
+    collator, cut = Collator(renderer), 1
+    with torch.no_grad():
+        logp_BA, _ = scorer(collator.collate(group.samples, group.images))
+        for row, item in enumerate(group.samples):
+            length = len(item.answer)
+            off = torch.tensor([0.25] * cut + [0.5] * (length - cut))
+            segments = [Segment(version=4, start=0, end=cut), Segment(version=5, start=cut, end=length)]
+            exact = (logp_BA[row, :length] + off).tolist()
+            group.samples[row] = msgspec.structs.replace(item, logprobs=exact, versions=segments)
+        batch = collator.collate(group.samples, group.images)
+        found = {version: losses(scorer, batch, None, Config().trainer, version, 1.0)[1] for version in (4, 5)}
+    tokens = sum(len(item.answer) for item in group.samples)
+    before = cut * len(group.samples)
+    assert [found[version].same_version for version in (4, 5)] == [before, tokens - before]
+    assert found[4].same_difference / before == pytest.approx(0.25, abs=1e-5)
+    assert found[5].same_difference / (tokens - before) == pytest.approx(0.5, abs=1e-5)
+    mean = (0.25 * before + 0.5 * (tokens - before)) / tokens
+    assert found[5].difference / found[5].corrected == pytest.approx(mean, abs=1e-5), "every token is corrected for"
+
+
 def test_the_kl_to_a_frozen_reference_is_zero_at_first_and_then_part_of_the_loss(
     model: Path, renderer: Renderer, ranks: Ranks
 ) -> None:
@@ -360,8 +387,8 @@ def test_a_release_has_what_plain_transformers_makes_of_the_probe_with_its_weigh
     release = learner.release()
     policy = AutoModelForImageTextToText.from_pretrained(model)
     policy.load_state_dict(dict(release.tensors))
-    assert probe.mismatch(probe.measured(policy, renderer), renderer, release.probe.logprobs) < 1e-5
-    assert probe.mismatch(first, renderer, release.probe.logprobs) > 1e-3, "the step changed what it says"
+    assert probe.mismatch(probe.measured(policy, renderer), release.probe.logprobs) < 1e-5
+    assert probe.mismatch(first, release.probe.logprobs) > 1e-3, "the step changed what it says"
 
 
 def step_of(model: Path, count: int, result: Path) -> dict[str, Any]:

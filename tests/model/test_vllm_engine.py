@@ -3,21 +3,25 @@
 import asyncio
 import hashlib
 import io
+import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 from PIL import Image, ImageDraw
+from safetensors.torch import load_file
 
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
-from dart_streams.policy import probe, tiny, weights
-from dart_streams.policy.rendering import Renderer
+from dart_streams.policy import exporting, probe, tiny, weights
+from dart_streams.policy.rendering import CHATML, Renderer
 from dart_streams.store import MissingBlob
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, Sampling, Turn
@@ -32,6 +36,8 @@ from transformers import AutoModelForImageTextToText
 from workers.rollout.vllm_engine import VllmEngine
 
 TOLERANCE = 1e-4
+LONG = 200
+"""Tokens of an answer that is still under way when a version has been loaded."""
 SCREENS: dict[str, bytes] = {}
 
 
@@ -93,10 +99,19 @@ class Policies:
             name: tensor * (1 + 0.1 * number) if "lm_head" in name else tensor
             for name, tensor in self.model.state_dict().items()
         }
-        sha256 = weights.save(state, uri)
+        return self.release(state, number, uri, self.probe(state))
+
+    def release(self, state: Any, number: int, uri: str, found: probe.Probe) -> WeightVersion:
+        """Save weights, and beside them what transformers is said to make of the probe, as the trainer does."""
+        sha256 = weights.save(state, uri, {weights.PROBE: msgspec.json.encode(found)})
         return WeightVersion(
             model_id="tiny", version=number, uri=uri, sha256=sha256, train_step=number, epoch=1, groups_consumed=0
         )
+
+    def probe(self, state: Any) -> probe.Probe:
+        """Return what plain transformers makes of the probe with these weights."""
+        self.model.load_state_dict(state)
+        return probe.measured(self.model, self.renderer)
 
     @torch.no_grad()
     def score(self, asked: ActionRequest, tokens: list[int], version: int) -> tuple[list[float], list[float]]:
@@ -242,7 +257,7 @@ def test_special_tokens_are_never_drawn(engine, loop, policies):
 
 def test_weights_switch_in_the_middle_of_answers_and_no_request_fails(engine, loop, policies):
     serve(engine, loop, policies.versions[0])
-    asked = [request(number, images=2, max_tokens=64) for number in range(8)]
+    asked = [request(number, images=2, max_tokens=LONG) for number in range(8)]
 
     async def switch_under_way():
         answers = [asyncio.ensure_future(engine.generate(one)) for one in asked]
@@ -271,7 +286,7 @@ def test_weights_switch_in_the_middle_of_answers_and_no_request_fails(engine, lo
 @pytest.mark.parametrize(("mode", "served"), [("finish", 0), ("abort", 1)])
 def test_requests_under_way_end_first_or_begin_anew_if_that_is_wanted(engine, loop, policies, mode, served):
     serve(engine, loop, policies.versions[0])
-    asked = [request(number, images=2, max_tokens=64) for number in range(8)]
+    asked = [request(number, images=2, max_tokens=LONG) for number in range(8)]
     late = request(9, images=1)
 
     async def switch_under_way():
@@ -291,7 +306,7 @@ def test_requests_under_way_end_first_or_begin_anew_if_that_is_wanted(engine, lo
         ((version, start, end),) = [(s.version, s.start, s.end) for s in made.versions]
         assert (start, end) == (0, len(made.tokens))
         assert close(made.logprobs, policies.score(one, made.tokens, version)[0])
-    long = [made.versions[0].version for made in answers if len(made.tokens) == 64]
+    long = [made.versions[0].version for made in answers if len(made.tokens) == LONG]
     assert long
     assert set(long) == {served}
     assert [segment.version for segment in after.versions] == [1]
@@ -309,30 +324,111 @@ def test_images_shown_before_a_switch_are_seen_with_the_new_weights(engine, loop
     assert close(made.logprobs, policies.score(asked, made.tokens, version=2)[0])
 
 
-def stored_probe(policies: Policies, version: int) -> probe.Probe:
-    """What plain transformers makes of a version."""
-    stored(probe.screen())
-    tokens = policies.renderer.answer_tokens(probe.ANSWER)
-    logprobs, _ = policies.score(msgspec.structs.replace(request(), turns=probe.turns()), tokens, version)
-    prompt = policies.renderer.prompt(probe.turns())
-    return probe.Probe(prompt=prompt.token_ids, tokens=tokens, logprobs=logprobs)
+def test_half_a_version_beside_the_one_that_serves_changes_nothing(engine, loop, policies):
+    serve(engine, loop, policies.versions[0])
+    tensors = load_file(Path(policies.versions[1].uri) / weights.FILE)
+    asked = request(4, images=2)
+
+    async def load_and_ask():
+        slices = await engine.thread.call(lambda core: core.load(tensors))
+        taken = 0
+        while not await engine.thread.call(lambda _: next(slices, True)):
+            taken += 1
+            made = await engine.generate(asked)
+            assert close(made.logprobs, policies.score(asked, made.tokens, version=0)[0])
+        await engine.thread.call(lambda core: core.switch(1))
+        return taken, await engine.generate(asked)
+
+    taken, made = loop.run(load_and_ask())
+    assert taken > 10
+    assert close(made.logprobs, policies.score(asked, made.tokens, version=1)[0])
 
 
-def compare(engine, loop, policies, folder: Path, found: probe.Probe) -> None:
-    folder.mkdir()
-    (folder / weights.PROBE).write_bytes(msgspec.json.encode(found))
-    loop.run(engine.compare(engine.thread, folder, policies.versions[0]))
+def rendered_otherwise(folder: Path) -> None:
+    template = folder / "chat_template.jinja"
+    template.write_text(CHATML.replace("<|im_start|>", "<|im_start|>user\n<|im_end|>\n<|im_start|>", 1))
 
 
-def test_the_engine_is_held_against_what_transformers_made_of_the_same_weights(engine, loop, policies, tmp_path):
-    serve(engine, loop, policies.versions[1])
-    compare(engine, loop, policies, tmp_path / "same", stored_probe(policies, 1))
-    with pytest.raises(probe.ParityFault, match=r"differ from the trainer's by .* rollout\.parity_nats"):
-        compare(engine, loop, policies, tmp_path / "other weights", stored_probe(policies, 0))
-    other = msgspec.structs.replace(stored_probe(policies, 1), prompt=[1, 2, 3])
-    with pytest.raises(probe.ParityFault, match="same tokenizer and chat template"):
-        compare(engine, loop, policies, tmp_path / "other prompt", other)
+def other_tokenizer(folder: Path) -> None:
+    """Two numbers change places: the words of the prompt keep their tokens."""
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["84,"], vocabulary["85,"] = vocabulary["85,"], vocabulary["84,"]
+    file.write_text(json.dumps(tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(rendered_otherwise, "same tokenizer and chat template"), (other_tokenizer, "other tokens of the probe's answer")],
+)
+def test_a_worker_that_renders_otherwise_than_the_trainer_does_not_serve(
+    engine, loop, policies, tmp_path, monkeypatch, change, why
+):
+    folder = tmp_path / "other"
+    shutil.copytree(policies.directory, folder)
+    change(folder)
+    limits = policies.config.policy
+    monkeypatch.setattr(engine, "renderer", Renderer(folder, limits.min_pixels, limits.max_pixels))
+    with pytest.raises(probe.ParityFault, match=why):
+        loop.run(engine.start(policies.versions[0]))
+
+
+def test_a_worker_that_shows_the_model_smaller_images_than_the_trainer_does_not_serve(
+    engine, loop, policies, monkeypatch
+):
+    smaller = Renderer(policies.directory, policies.config.policy.min_pixels, 100 * 28 * 28 // 4)
+    monkeypatch.setattr(engine, "renderer", smaller)
+    with pytest.raises(probe.ParityFault, match=r"policy\.max_pixels of both"):
+        loop.run(engine.start(policies.versions[0]))
+
+
+def test_a_worker_whose_weights_give_something_else_than_the_trainers_does_not_serve(engine, loop, policies):
+    state = policies.model.state_dict()
+    louder = {name: tensor * 1.01 for name, tensor in state.items()}
+    version = policies.release(louder, 0, str(policies.folder / "louder"), policies.probe(state))
+    with pytest.raises(probe.ParityFault, match=r"differ from the trainer's, in float32, by .*rollout\.parity_nats"):
+        loop.run(engine.start(version))
+    loop.run(engine.start(policies.versions[0]))
     assert loop.run(engine.generate(request(7))).tokens, "what was scored leaves nothing behind"
+
+
+def test_weights_without_a_probe_are_served(engine, loop, policies):
+    uri = str(policies.folder / "no probe")
+    sha256 = weights.save(policies.model.state_dict(), uri)
+    loop.run(engine.start(msgspec.structs.replace(policies.versions[0], uri=uri, sha256=sha256)))
+
+
+@pytest.fixture(scope="module")
+def exported(policies: Policies, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Version 1 as a model directory of its own, which another run begins with."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    exporting.export(policies.directory, policies.versions[1], folder)
+    return folder
+
+
+def test_a_run_that_begins_with_an_exported_version_serves_it(engine, loop, policies, exported, monkeypatch):
+    renderer = Renderer(exported, policies.config.policy.min_pixels, policies.config.policy.max_pixels)
+    found = probe.measure(exported, renderer)
+    first = policies.release(weights.of_model(exported), 0, str(policies.folder / "begun"), found)
+    monkeypatch.setattr(engine, "renderer", renderer)
+    loop.run(engine.start(first))
+    asked = request(8, images=2)
+    made = loop.run(engine.generate(asked))
+    assert close(made.logprobs, policies.score(asked, made.tokens, version=1)[0])
+
+
+def test_a_worker_in_half_precision_does_not_serve_for_a_trainer_in_full(policies, loop, exported, monkeypatch):
+    """Its engine is another one, built by vLLM's own loader from an exported directory."""
+    arguments, other = vllm_settings.arguments, {"dtype": "bfloat16", "load_format": "auto"}
+    monkeypatch.setattr(vllm_settings, "arguments", lambda *given: {**arguments(*given), **other})
+    policy = msgspec.structs.replace(policies.config.policy, path=str(exported))
+    half = VllmEngine(msgspec.structs.replace(policies.config, policy=policy), read)
+    try:
+        with pytest.raises(probe.ParityFault, match="in bfloat16, differ from the trainer's, in float32"):
+            loop.run(half.start(policies.versions[0]))
+    finally:
+        loop.run(half.stop())
 
 
 def test_of_weights_fetched_from_elsewhere_only_the_served_copy_is_kept(engine, loop, policies):

@@ -5,12 +5,11 @@ Everything here runs on that one thread. Imports vllm: import it only after
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from safetensors.torch import load_file
 from vllm import EngineArgs, SamplingParams
 from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import MultiModalInput, TokensInput, mm_input, tokens_input
@@ -27,12 +26,12 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from dart_streams.config import Config, SwitchMode
-from dart_streams.policy import weights
 from dart_streams.policy.rendering import Prompt, Renderer
 from topics.values import Sampling, Segment
 from workers.rollout import vllm_settings
 from workers.rollout.allowed import KEY, Entropies, processor_class
 from workers.rollout.engine import EngineFault
+from workers.rollout.incoming import Beside, Incoming, InPlace, Tensors
 from workers.rollout.patches import Patches
 
 
@@ -60,7 +59,7 @@ class Asked(NamedTuple):
 
 
 class Core:
-    """The engine in this process; :meth:`switch` before the first :meth:`add`, as it starts without weights."""
+    """The engine in this process; :meth:`load` and :meth:`switch` before :meth:`add`, as it starts without weights."""
 
     def __init__(self, config: Config, model_dir: Path, renderer: Renderer, seed: int) -> None:
         self.image_pad: int = renderer.config.image_token_id
@@ -73,6 +72,12 @@ class Core:
         arguments = vllm_settings.arguments(config, model_dir, not current_platform.is_cpu(), seed)
         processor = processor_class(renderer.allowed_mask, self.entropies)
         self.llm = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[processor]))
+        self.incoming: Incoming = Beside(self.llm) if current_platform.is_cpu() else InPlace(self.llm)
+
+    @property
+    def dtype(self) -> str:
+        """What layers compute in."""
+        return str(self.llm.model_config.dtype).removeprefix("torch.")
 
     @property
     def busy(self) -> bool:
@@ -113,7 +118,8 @@ class Core:
             self.llm.add_request(key, self.inputs(sofar, images), params)
         found: dict[int, float] = {}
         while len(found) < len(tokens):
-            for output in self.llm.step():
+            finished: list[Any] = self.llm.step()
+            for output in finished:
                 place = wanted[output.request_id]
                 found[place] = output.outputs[0].logprobs[0][tokens[place]].logprob
         return [found[place] for place in range(len(tokens))]
@@ -173,8 +179,12 @@ class Core:
             del self.entropies[key], self.asked[key]
             self.first_token_s.pop(key, None)
 
-    def switch(self, folder: Path, version: int, mode: SwitchMode = "keep") -> float:
-        """Load the weights in ``folder`` in place and return for how long no request was taken (milliseconds).
+    def load(self, tensors: Tensors) -> Iterator[None]:
+        """Load the next version, in slices between which :meth:`step` goes on with the present one."""
+        return self.incoming.load(tensors)
+
+    def switch(self, version: int, mode: SwitchMode = "keep") -> float:
+        """Switch to what was loaded, and return for how long no request was taken (milliseconds).
 
         With ``keep``, requests under way keep the tokens they have; the rest is computed anew with the new weights, as
         are images. With ``finish`` they end with the old weights first, with ``abort`` they begin anew with the new.
@@ -185,18 +195,13 @@ class Core:
             self.abort(key)
         while mode == "finish" and self.llm.has_unfinished_requests():
             self.drained = self.step()
-        self.load(folder, version)
+        self.llm.reset_prefix_cache(reset_running_requests=True)
+        self.incoming.exchange()
+        self.llm.reset_encoder_cache()
+        self.llm.set_weight_version(str(version))
         for key, request in asked.items():
             self.add(key, *request)
         return (time.perf_counter() - started) * 1000
-
-    def load(self, folder: Path, version: int) -> None:
-        """Load weights, and forget what was computed with others."""
-        self.llm.reset_prefix_cache(reset_running_requests=True)
-        tensors = load_file(folder / weights.FILE)
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors.items())})
-        self.llm.reset_encoder_cache()
-        self.llm.set_weight_version(str(version))
 
 
 def item(image: Patches) -> MultiModalKwargsItem:

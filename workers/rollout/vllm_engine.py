@@ -16,6 +16,7 @@ from pathlib import Path
 
 import structlog
 from PIL import Image
+from safetensors.torch import load_file
 
 from dart_streams.config import Config
 from dart_streams.errors import UserError
@@ -63,7 +64,7 @@ class VllmEngine:
             seed = random.SystemRandom().getrandbits(31)
             self.thread = EngineThread(functools.partial(Core, self.config, self.folder, self.renderer, seed))
         log.info("engine starting", version=version.version)
-        loading = asyncio.ensure_future(self.thread.call(lambda core: core.switch(folder, version.version)))
+        loading = asyncio.ensure_future(self.switch(self.thread, folder, version))
         waiting = Waiting(log, "vLLM to start", self.config.telemetry.stall_s)
         while not loading.done():
             await asyncio.wait({loading}, timeout=1.0)
@@ -86,17 +87,18 @@ class VllmEngine:
         if stored is None:
             log.warning("parity not checked", version=version.version, because=f"no {weights.PROBE} at {version.uri}")
             return
+        probe.refuse_other_rendering(stored, self.renderer)
         prompt = self.renderer.prompt(probe.turns())
         with Image.open(io.BytesIO(probe.screen())) as screen:
             pixels, grid = self.renderer.pixels([screen.convert("RGB")])
         shown = [Patches(pixels, grid[0])]
-        scored = await thread.call(lambda core: core.score(prompt, shown, stored.tokens))
-        found, bound = probe.mismatch(stored, self.renderer, scored), self.config.rollout.parity_nats
+        scored, dtype = await thread.call(lambda core: (core.score(prompt, shown, stored.tokens), core.dtype))
+        found, bound = probe.mismatch(stored, scored), self.config.rollout.parity_nats
         if not found <= bound:
             raise probe.ParityFault(
-                f"vLLM's log-probabilities of version {version.version} differ from the trainer's by {found:.3g} nats "
-                f"a token (rollout.parity_nats is {bound:g}): compare the dtype, policy.path, policy.min_pixels and "
-                "policy.max_pixels of both. Half precision alone may need a larger bound"
+                f"vLLM's log-probabilities of version {version.version}, in {dtype}, differ from the trainer's, in "
+                f"{stored.dtype}, by {found:.3g} nats a token (rollout.parity_nats is {bound:g}): compare the dtype, "
+                "policy.path, policy.min_pixels and policy.max_pixels of both. Half precision may need a larger bound"
             )
         log.info("parity checked", version=version.version, mismatch_nats=round(found, 6))
 
@@ -125,9 +127,17 @@ class VllmEngine:
         if self.thread is None:
             raise LoadFault("the engine has not started")
         folder = await self.fetched(version)
-        paused_ms = await self.thread.call(lambda core: core.switch(folder, version.version, self.mode))
+        paused_ms = await self.switch(self.thread, folder, version)
         await asyncio.to_thread(remove_all_but, folder, Path(self.cache.name))
         return paused_ms
+
+    async def switch(self, thread: EngineThread, folder: Path, version: WeightVersion) -> float:
+        """Load the weights in ``folder`` in slices, steps in between, then switch to them; return the pause."""
+        tensors = await asyncio.to_thread(load_file, folder / weights.FILE)
+        slices = await thread.call(lambda core: core.load(tensors))
+        while not await thread.call(lambda _: next(slices, True)):
+            pass
+        return await thread.call(lambda core: core.switch(version.version, self.mode))
 
     async def check(self) -> None:
         """Raise :class:`~workers.rollout.engine.EngineDead` if vLLM has failed."""
