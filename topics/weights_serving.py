@@ -20,5 +20,10 @@ class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     pause_ms: float | None = None
 
+    @property
+    def tried(self) -> int:
+        """The newest version that this worker has tried to serve: it serves it, or could not load it."""
+        return max(self.version, -1 if self.failed_version is None else self.failed_version)
+
 
 TOPIC = Topic(name="weights-serving", event=WeightsServing, key="worker_id", cleanup="compact", retention_ms=None)

@@ -15,17 +15,19 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from torch import Tensor
 
-from dart_streams.bus import sync_clients
+from dart_streams.bus import sync_clients, weights_log
 from dart_streams.bus.codec import Undecodable, decode, encode
-from dart_streams.config import Bus, Config
+from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy import weights as weight_files
 from dart_streams.telemetry.propagation import current_headers
-from topics import Topic, trained, weights
+from topics import Topic, trained, weights, weights_serving
 from topics.trained import TrainedStep
 from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
 from trainer.learner import Release
 from trainer.lineage import Lineage, first_version
+from trainer.retention import needed_from
 from trainer.state import State, Trained
 
 SEND_S = 30.0
@@ -42,15 +44,22 @@ class Publisher:
         self.bus = config.bus
         self.base = (config.trainer.weights_uri or str((config.run.folder / "weights").resolve())).rstrip("/")
         self.keep = max(1, config.trainer.keep_versions)
+        self.liveness_ms = int(config.rollout.liveness_s * 1000)
         self.epoch = epoch
         self.lineage = Lineage(model_id=config.policy.model_id)
+        self.serving: dict[str, WeightsServing] = {}
 
     def __enter__(self) -> Self:
-        self._producer: KafkaProducer = sync_clients.producer(self.bus, "trainer-weights")
+        with contextlib.ExitStack() as opened:
+            self._producer: KafkaProducer = sync_clients.producer(self.bus, "trainer-weights")
+            opened.callback(self._producer.close, timeout=CLOSE_S)
+            reader = sync_clients.Reader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
+            self._heartbeats = opened.enter_context(reader)
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._producer.close(timeout=CLOSE_S)
+        self._opened.close()
 
     def begin(self, restored: State | None, release: Release) -> State:
         """Announce the weights this incarnation starts from, under its epoch, and return the state with their version.
@@ -58,7 +67,7 @@ class Publisher:
         Weights that were announced already are announced again as they are, without a new number: that fences an older
         trainer, and changes nothing for those who serve them. What such a trainer announced in between is not reused.
         """
-        before = read_log(self.bus)
+        before = weights_log.read(self.bus)
         found = self.lineage = self.lineage.after_all(before)
         same = found.newest is not None and sha256_of(release.tensors) == found.newest.sha256
         version = first_version(restored.version if restored else None, found.newest, same)
@@ -67,7 +76,7 @@ class Publisher:
             self._announce(again(found.newest, self.epoch, start.position.groups_consumed))
         else:
             self.publish(start, release)
-        meanwhile = before_epoch(read_log(self.bus)[len(before) :], found.model_id, self.epoch)
+        meanwhile = before_epoch(weights_log.read(self.bus)[len(before) :], found.model_id, self.epoch)
         overtaking = max((announced.version for announced in meanwhile), default=-1)
         if overtaking >= version:
             start = msgspec.structs.replace(start, version=overtaking + 1)
@@ -130,16 +139,30 @@ class Publisher:
             ) from error
 
     def _retire(self) -> None:
-        """Remove the folders of earlier versions but the newest ``keep``, those never announced included."""
+        """Remove the folders of earlier versions, those never announced included.
+
+        The newest ``keep`` stay, and whatever a live rollout worker serves or may be fetching.
+        """
         newest = self.lineage.newest
+        if newest is None:
+            return
+        oldest = min(newest.version, needed_from(self._served().values(), int(time.time() * 1000), self.liveness_ms))
         kept = {uri.rpartition("/")[2] for uri in self.lineage.uris[-self.keep :]}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
         for path in filesystem.ls(folder, detail=False):
             name = path.rstrip("/").rpartition("/")[2]
             match = FOLDER.fullmatch(name)
-            if match and newest and name not in kept and int(match[1]) < newest.version and int(match[2]) <= self.epoch:
+            if match and name not in kept and int(match[1]) < oldest and int(match[2]) <= self.epoch:
                 with contextlib.suppress(FileNotFoundError):
                     filesystem.rm(path, recursive=True)
+
+    def _served(self) -> dict[str, WeightsServing]:
+        """Return the newest record of each rollout worker."""
+        for record in self._heartbeats.rest():
+            with contextlib.suppress(Undecodable):
+                event: WeightsServing = decode(weights_serving.TOPIC, record.value, record.headers)
+                self.serving[event.worker_id] = event
+        return self.serving
 
 
 def again(announced: WeightVersion, epoch: int, groups_consumed: int) -> WeightVersion:
@@ -157,26 +180,3 @@ def before_epoch(records: Iterable[WeightVersion], model_id: str, epoch: int) ->
     """Return the records of a model before the first of ``epoch``."""
     of_model = (record for record in records if record.model_id == model_id)
     return list(itertools.takewhile(lambda record: record.epoch < epoch, of_model))
-
-
-def read_log(bus: Bus) -> list[WeightVersion]:
-    """Return every record of ``weights`` up to its present end; those that do not decode are left out.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker does not give them within ``bus.wait_s``.
-    """
-    deadline = time.monotonic() + bus.wait_s
-    announced: list[WeightVersion] = []
-    with sync_clients.Reader(bus, "trainer-weights-log", weights.TOPIC) as records:
-        ends = records.ends()
-        while not records.reached(ends):
-            if time.monotonic() >= deadline:
-                raise ServiceUnavailable(
-                    f"{bus.prefix}{weights.TOPIC.name} could not be read within {bus.wait_s:g} s: is Kafka well?"
-                )
-            for record in records.poll(timeout_ms=200):
-                with contextlib.suppress(Undecodable):
-                    announced.append(decode(weights.TOPIC, record.value, record.headers))
-    return announced

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from topics import Topic
 
 RETRY_S = 0.2
 CHECK_S = 10.0
+POLL_MS = 200
 
 log = structlog.get_logger()
 
@@ -107,6 +108,18 @@ class Reader:
     def reached(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Return whether all records before ``ends`` have been read."""
         return all(self.client.position(place) >= end for place, end in ends.items())
+
+    def rest(self) -> Iterator[Any]:
+        """Yield the records up to the present end; raise ``ServiceUnavailable`` if that takes over ``bus.wait_s``."""
+        deadline = time.monotonic() + self.bus.wait_s
+        ends = self.ends()
+        while not self.reached(ends):
+            if time.monotonic() >= deadline:
+                raise ServiceUnavailable(
+                    f"{self.bus.prefix}{self.topic.name} was not read to its end in {self.bus.wait_s:g} s: "
+                    "is Kafka well?"
+                )
+            yield from self.poll(POLL_MS)
 
     def _check(self) -> None:
         try:

@@ -2,17 +2,15 @@
 
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForImageTextToText
 from transformers.utils import logging as transformers_logging
 
-from dart_streams.bus import sync_clients
-from dart_streams.bus.codec import decode
+from dart_streams.bus import weights_log
 from dart_streams.config import Bus
-from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.errors import UserError
 from dart_streams.policy import weights
 from dart_streams.policy.rendering import refuse_missing
 from topics import weights as weights_topic
@@ -20,7 +18,6 @@ from topics.weights import WeightVersion
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", weights.PROBE)
 """What of the model that training began with is not copied."""
-POLL_MS = 200
 
 
 def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
@@ -32,7 +29,7 @@ def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
         If there is none.
     """
     found = None
-    for event in announced(bus):
+    for event in weights_log.read(bus):
         if event.model_id == model_id and number in (None, event.version):
             found = event if found is None or event.version >= found.version else found
     if found is None:
@@ -41,19 +38,6 @@ def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
             f"{what} of model {model_id!r} on {bus.prefix}{weights_topic.TOPIC.name}: is --config the run's?"
         )
     return found
-
-
-def announced(bus: Bus) -> list[WeightVersion]:
-    """Return all records of ``weights``; raise :class:`ServiceUnavailable` if the broker does not give them in time."""
-    deadline = time.monotonic() + bus.wait_s
-    events: list[WeightVersion] = []
-    with sync_clients.Reader(bus, "export", weights_topic.TOPIC) as records:
-        ends = records.ends()
-        while not records.reached(ends):
-            if time.monotonic() > deadline:
-                raise ServiceUnavailable(f"{bus.prefix}{weights_topic.TOPIC.name} was not read in {bus.wait_s:g} s")
-            events += [decode(weights_topic.TOPIC, each.value, each.headers) for each in records.poll(POLL_MS)]
-    return events
 
 
 def export(model_dir: Path, version: WeightVersion, target: Path) -> None:

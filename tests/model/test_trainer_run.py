@@ -7,12 +7,14 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import msgspec
 import pytest
 import torch
@@ -21,7 +23,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
 from dart_streams.bench.backlog import Made, Maker, Shape, altered, write
-from dart_streams.bus import sync_clients
+from dart_streams.bus import sync_clients, weights_log
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
@@ -29,10 +31,14 @@ from dart_streams.policy import exporting, probe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
-from topics import Topic, curated
+from topics import Topic, curated, weights_serving
 from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
 from trainer import crash_points, main
-from trainer.publish import read_log
+from trainer.consumer import MOST_AT_ONCE, CuratedConsumer
+from trainer.learner import Release
+from trainer.publish import Publisher
+from trainer.state import State
 
 SHAPE = Shape(members=2, steps=2)
 DEADLINE_S = 120.0
@@ -75,7 +81,7 @@ class Run:
         producer.send(self.config.bus.prefix + topic.name, key=key, value=value, headers=list(headers)).get(timeout=10)
 
     def versions(self) -> list[WeightVersion]:
-        return read_log(self.config.bus)
+        return weights_log.read(self.config.bus)
 
     def trained(self) -> list[dict[str, Any]]:
         session = connect(self.config.store)
@@ -157,7 +163,7 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[...
     renderer = Renderer(model, ours.config.policy.min_pixels, ours.config.policy.max_pixels)
     stored, plain = probe.read(folder), probe.measured(policy, renderer)
     assert stored is not None
-    assert probe.mismatch(plain, renderer, stored.logprobs) < 1e-5
+    assert probe.mismatch(plain, stored.logprobs) < 1e-5
 
     rows = ours.trained()
     assert [row["train_step"] for row in rows] == [1, 2, 3]
@@ -338,6 +344,57 @@ def test_of_two_trainers_the_older_stops(run: Callable[..., Run], capfd: pytest.
             assert ended(newer) == 0
     assert [(event.epoch, event.version) for event in ours.versions()] == [(1, 0), (1, 1), (2, 1), (2, 2)]
     assert [row["epoch"] for row in ours.trained()] == [1, 2]
+
+
+def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_log(run: Callable[..., Run]) -> None:
+    ours = run()
+    ours.add([ours.maker.group(index) for index in range(6)])
+    taken: list[str] = []
+    room = threading.Event()
+
+    def full() -> bool:
+        return len(taken) >= 1 and not room.is_set()
+
+    consumer = CuratedConsumer(
+        ours.config.bus, State().position, "tiny", 1, 99, arrived=lambda one: taken.append(one.group_id), full=full
+    )
+    with consumer:
+        until(lambda: taken, "the first records")
+        while consumer.take(1.0):
+            pass
+        assert len(taken) <= MOST_AT_ONCE < 6
+        room.set()
+        until(lambda: len(taken) == 6, "the rest of the log")
+
+
+def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..., Run]) -> None:
+    """On an object store; with two kept in any case."""
+    base = f"memory://{uuid.uuid4().hex}/weights"
+    ours = run(trainer={"keep_versions": 2, "weights_uri": base})
+
+    def release(number: int) -> Release:
+        return Release({"weight": torch.full((3,), float(number))}, probe.Probe(prompt=[], tokens=[], logprobs=[]))
+
+    def serves(worker_id: str, version: int, silent_s: float = 0) -> None:
+        alive_ms = int((time.time() - silent_s) * 1000)
+        event = WeightsServing(worker_id=worker_id, version=version, since_ms=0, alive_ms=alive_ms)
+        record = encode(weights_serving.TOPIC, event)
+        with contextlib.closing(sync_clients.producer(ours.config.bus, "test")) as producer:
+            ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)
+
+    def left_after(publisher: Publisher, number: int) -> list[str]:
+        publisher.publish(State(version=number), release(number))
+        filesystem, folder = fsspec.core.url_to_fs(base)
+        return sorted(Path(place).name for place in filesystem.ls(folder, detail=False))
+
+    with Publisher(ours.config, epoch=1) as publisher:
+        publisher.begin(None, release(0))
+        serves("rollout-0", 1)
+        serves("rollout-1", 0, silent_s=60)
+        assert [left_after(publisher, number)[0] for number in range(1, 5)] == ["v000000-e1", *["v000001-e1"] * 3]
+        serves("rollout-0", 4)
+        assert left_after(publisher, 5) == ["v000004-e1", "v000005-e1"]
+        assert left_after(publisher, 6) == ["v000004-e1", "v000005-e1", "v000006-e1"]
 
 
 def test_two_ranks_publish_what_one_publishes_and_stop_together(run: Callable[..., Run]) -> None:

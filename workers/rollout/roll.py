@@ -27,18 +27,13 @@ def may_switch(
     width
         How many workers may switch at the same time.
     """
-    own = (tried(serving[me]), me) if me in serving else (-1, me)
+    own = (serving[me].tried, me) if me in serving else (-1, me)
     ahead = [
         record
         for worker_id, record in serving.items()
         if worker_id != me
         and now_ms - record.alive_ms <= liveness_ms
-        and tried(record) < target
-        and (tried(record), worker_id) < own
+        and record.tried < target
+        and (record.tried, worker_id) < own
     ]
     return len(ahead) < width
-
-
-def tried(record: WeightsServing) -> int:
-    """Return the newest version that this worker has tried to serve."""
-    return max(record.version, -1 if record.failed_version is None else record.failed_version)
