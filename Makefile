@@ -6,10 +6,10 @@ MODEL := .venv/model/bin
 MODEL_SIDE := dart_streams/policy workers/rollout trainer
 COMPILE := .venv/tools/bin/uv pip compile -q --python /usr/bin/python3 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help setup demo test lint up down clean requirements
+.PHONY: help setup demo test test-compose lint up down clean requirements
 
 help: ## Show this.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing: system packages, two Python environments, jars.
 	@deploy/local/setup.sh
@@ -22,8 +22,13 @@ test: setup ## Run all tests.
 	@$(STREAMS)/python -m pytest -q -n 2 tests/unit
 	@$(STREAMS)/python -m dart_streams.services.private bash -c ' \
 		told=$$(mktemp); $(MODEL)/python -m pytest -q tests/model >$$told 2>&1 & \
-		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model; streams=$$?; \
+		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose; \
+		streams=$$?; \
 		wait $$!; model=$$?; cat $$told; rm $$told; exit $$((streams || model))'
+
+test-compose: setup ## Run a short circle in containers, and disturb it: needs root, or a Docker engine that runs.
+	@tests/compose/setup.sh .dart/compose-test
+	@$(STREAMS)/python -m pytest -q --timeout 1800 tests/compose
 
 lint: setup ## Check style and types.
 	@$(STREAMS)/ruff check .
@@ -45,3 +50,4 @@ requirements: setup ## Compile requirements/*.txt anew from pyproject.toml.
 	@$(COMPILE) requirements/tools.in -o requirements/tools.txt
 	@$(COMPILE) pyproject.toml --extra streams --extra dev -o requirements/streams.txt
 	@$(COMPILE) pyproject.toml --extra model --extra dev --override requirements/model-overrides.txt -o requirements/model.txt
+	@$(COMPILE) pyproject.toml --extra model-gpu --override requirements/model-overrides.txt -o requirements/model-gpu.txt

@@ -5,6 +5,7 @@ on them.
 """
 
 import importlib
+import socket
 import sys
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -22,10 +23,17 @@ Kind = Literal["env", "rollout", "recorder", "curator", "monitor"]
 def worker(
     kind: Annotated[Kind, typer.Argument(help="What to be.")],
     config: ConfigFile = None,
-    name: Annotated[str, typer.Option("--id", help="This worker's name. [default: KIND-0]", show_default=False)] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            help="This worker's name; {host} in it is this machine's. [default: KIND-0]",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Be one worker process until it is told to stop (SIGTERM or Ctrl-C drains it)."""
-    become(f"workers.{kind}.main", read_config(config), name or f"{kind}-0")
+    become(f"workers.{kind}.main", read_config(config), worker_name(kind, name))
 
 
 def train(
@@ -50,6 +58,11 @@ def train(
     show(result, as_json=as_json)
     if not all(step.equal for step in result):
         raise typer.Exit(1)
+
+
+def worker_name(kind: Kind, name: str) -> str:
+    """Return a worker's name: replicas of one container differ by their host only."""
+    return name.replace("{host}", socket.gethostname()) or f"{kind}-0"
 
 
 def become(module: str, config: Config, *arguments: str) -> NoReturn:

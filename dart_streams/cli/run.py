@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from dart_streams.cli.output import note, show
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.run import bootstrap, evaluation, folder, leftovers, processes
+from dart_streams.run.attached import Attached, bound
 from dart_streams.run.circle import Circle
 from dart_streams.run.folder import RunFolder
 from dart_streams.run.session import Session
@@ -33,22 +35,62 @@ def run(
         Path | None,
         typer.Option(help="Start from this Qwen2.5-VL class model. [default: policy.path]", metavar="DIR"),
     ] = None,
+    attached: Annotated[
+        bool, typer.Option("--attached", help="Start no process: those of this deployment run already.")
+    ] = False,
+    before: Annotated[
+        bool, typer.Option("--before", help="With --attached: measure the success before training, and end.")
+    ] = False,
 ) -> None:
     """Run the whole circle under a supervisor, and write a report."""
     if resume and (name or init):
         raise UserError("--resume names the run already, and its model: leave out --id and --init")
+    if (before and not attached) or (attached and (resume or name or init)):
+        raise UserError("--before goes with --attached; --resume, --id and --init do not: run.id names an attached run")
+    if attached:
+        attend(read_config(config), before_only=before)
+        return
     wanted = started_from(init, read_config(config))
     runs = Path(wanted.run.state_dir).absolute() / "runs"
     ended, services = leftovers.end_leftovers(runs)
     if ended:
         note(f"ended what a killed run had left: {', '.join(ended)}")
     made = folder.create(wanted, Path(wanted.tasks.file), resume or name or folder.new_id(), resume=bool(resume))
+    live(made, lambda: session_of(made, owns_services=services))
+
+
+def attend(config: Config, *, before_only: bool) -> None:
+    """Measure a run whose processes are somebody else's, and write its report."""
+    bound(config)
+    made = folder.attach(config, Path(config.tasks.file))
+    live(made, lambda: attached_session_of(made, before_only=before_only))
+
+
+def live(made: RunFolder, make_session: Callable[[], Session]) -> None:
+    """Live through a session, with its log in the run's folder."""
     note(f"run {made.id} in {made.path}")
     (made.path / "logs").mkdir(exist_ok=True)
     with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
         setup.start_logs("supervisor", log)
-        session = session_of(made, owns_services=services)
-        asyncio.run(session.run())
+        asyncio.run(make_session().run())
+
+
+def attached_session_of(made: RunFolder, *, before_only: bool) -> Session:
+    """Wire up a run without processes of its own."""
+    from dart_streams.run import report as reports
+
+    config = made.config()
+
+    def make_circle(supervisor: Supervisor) -> Circle:
+        topics = changelogs(config)
+        return Attached(made, supervisor, extra_topics=topics, tell=session.tell, before_only=before_only)
+
+    async def finish(circle: Circle) -> None:
+        if not before_only:
+            session.tell(await reports.finish(circle))
+
+    session = Session(made, make_circle, finish, Console())
+    return session
 
 
 def started_from(init: Path | None, config: Config) -> Config:

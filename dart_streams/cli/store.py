@@ -11,7 +11,7 @@ from cassandra.cluster import Session
 
 import topics
 from dart_streams.bus.codec import Undecodable, decode
-from dart_streams.cli.options import AsJson, State
+from dart_streams.cli.options import AsJson, ConfigFile, State, read_config
 from dart_streams.cli.output import log_to_stderr, note, show
 from dart_streams.config import Config
 from dart_streams.replay import capture
@@ -38,6 +38,14 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     rows_of_log: int
     digest_of_log: str
+
+
+@app.command("apply")
+def apply(config: ConfigFile = None) -> None:
+    """Create the keyspace and the tables that are missing."""
+    settings = read_config(config)
+    with connected(settings):
+        note(f"keyspace {settings.store.keyspace} is complete")
 
 
 @app.command("rebuild")

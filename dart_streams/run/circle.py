@@ -81,6 +81,13 @@ class Circle:
 
     async def act(self, watch: Watch, publisher: Publisher) -> None:
         """Start the processes, train, and evaluate before and after."""
+        await self.begin(watch, publisher)
+        await self.turn(watch, publisher)
+        with self.phase("drain"):
+            await self.supervisor.stop_all()
+
+    async def begin(self, watch: Watch, publisher: Publisher) -> None:
+        """Start what plays and learns, have the training tasks demonstrated, and evaluate before."""
         with self.phase("start"):
             await self.supervisor.start([*self.cast.env, *self.cast.recorder, *self.cast.trainer, *self.cast.rollout])
             await self.supervisor.start(self.cast.monitor)
@@ -92,6 +99,9 @@ class Circle:
             with self.phase("before"):
                 result = await self.evaluate(watch, publisher)
                 self.journal = msgspec.structs.replace(self.journal, before_version=result.version)
+
+    async def turn(self, watch: Watch, publisher: Publisher) -> None:
+        """Train, let what is under way finish, and evaluate after."""
         with self.phase("circle"):
             await self.train(watch)
         with self.phase("settle"):
@@ -100,8 +110,6 @@ class Circle:
             with self.phase("after"):
                 result = await self.evaluate(watch, publisher)
                 self.journal = msgspec.structs.replace(self.journal, after_version=result.version)
-        with self.phase("drain"):
-            await self.supervisor.stop_all()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

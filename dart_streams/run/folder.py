@@ -122,6 +122,27 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
     return folder
 
 
+def attach(config: Config, tasks_file: Path) -> RunFolder:
+    """Make (or take up) the folder of the run that the configuration itself names, whose processes may be there first.
+
+    Raises
+    ------
+    ConfigError
+        If ``run.id`` and ``bus.prefix`` name different runs: the report would read other topics than it says.
+    """
+    if config.bus.prefix != (prefix := f"dart.{config.run.id}."):
+        raise ConfigError(
+            f"bus.prefix {config.bus.prefix!r} is not that of run.id {config.run.id!r}: set it to {prefix!r}"
+        )
+    state = Path(config.run.state_dir).absolute()
+    folder = RunFolder(state / "runs" / config.run.id)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(tasks_file, folder.path / "tasks.toml")
+    write_config(folder, resolved(config, state, config.run.id))
+    point_latest(folder.path)
+    return folder
+
+
 def resolved(config: Config, state: Path, run_id: str) -> Config:
     """Return the configuration every process of the run reads."""
     replace = msgspec.structs.replace

@@ -1,14 +1,18 @@
-# Rollout workers and the trainer: torch, transformers and vLLM. For a CPU by default.
+# Rollout workers and the trainer: torch, transformers and vLLM. For a CPU by default; REQUIREMENTS=model-gpu is for GPUs.
 FROM python:3.11-slim-bookworm AS packages
-RUN pip install --no-cache-dir uv
+ARG REQUIREMENTS=model
 WORKDIR /app
-COPY requirements/model.txt requirements/
-RUN uv venv /opt/venv && uv pip sync --python /opt/venv/bin/python --require-hashes requirements/model.txt
+COPY requirements/tools.txt requirements/
+RUN pip install --no-cache-dir --require-hashes -r requirements/tools.txt
+COPY requirements/${REQUIREMENTS}.txt requirements/
+# Bytecode is compiled here: who runs the image may not write it, and would compile anew at each start.
+RUN uv venv /opt/venv \
+    && uv pip sync --no-cache --compile-bytecode --python /opt/venv/bin/python --require-hashes requirements/${REQUIREMENTS}.txt
 
 FROM python:3.11-slim-bookworm
 # vLLM compiles small kernels at its first request and binds its threads by libnuma.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends g++ libnuma1 \
+    && apt-get install -y --no-install-recommends g++ libnuma1 tini \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 dart
 COPY --from=packages /opt/venv /opt/venv
@@ -18,8 +22,9 @@ COPY dart_streams dart_streams
 COPY workers workers
 COPY trainer trainer
 COPY deploy/config deploy/config
-RUN mkdir .dart && chown dart .dart
+RUN mkdir .dart && chown dart .dart && python -m compileall -q topics dart_streams workers trainer
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1
 USER dart
-ENTRYPOINT ["python", "-m", "dart_streams.cli"]
+# tini passes signals on, and reaps what vLLM leaves.
+ENTRYPOINT ["tini", "--", "python", "-m", "dart_streams.cli"]
 CMD ["--help"]

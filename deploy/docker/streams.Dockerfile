@@ -1,13 +1,16 @@
 # Environment workers, recorder, curator, monitor and the command line: no torch in here.
 FROM python:3.11-slim-bookworm AS packages
-RUN pip install --no-cache-dir uv
 WORKDIR /app
+COPY requirements/tools.txt requirements/
+RUN pip install --no-cache-dir --require-hashes -r requirements/tools.txt
 COPY requirements/streams.txt requirements/
-RUN uv venv /opt/venv && uv pip sync --python /opt/venv/bin/python --require-hashes requirements/streams.txt
+# Bytecode is compiled here: who runs the image may not write it, and would compile anew at each start.
+RUN uv venv /opt/venv \
+    && uv pip sync --no-cache --compile-bytecode --python /opt/venv/bin/python --require-hashes requirements/streams.txt
 
 FROM python:3.11-slim-bookworm
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends chromium-headless-shell fonts-dejavu-core \
+    && apt-get install -y --no-install-recommends chromium-headless-shell fonts-dejavu-core fonts-liberation tini \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 dart
 COPY --from=packages /opt/venv /opt/venv
@@ -17,8 +20,9 @@ COPY dart_streams dart_streams
 COPY workers workers
 COPY trainer trainer
 COPY deploy/config deploy/config
-RUN mkdir .dart && chown dart .dart
+RUN mkdir .dart && chown dart .dart && python -m compileall -q topics dart_streams workers trainer
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1
 USER dart
-ENTRYPOINT ["python", "-m", "dart_streams.cli"]
+# tini passes signals on, and reaps what a browser leaves.
+ENTRYPOINT ["tini", "--", "python", "-m", "dart_streams.cli"]
 CMD ["--help"]

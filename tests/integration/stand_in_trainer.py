@@ -1,7 +1,8 @@
 """A stand-in for the trainer, for tests only: counts groups instead of learning from them, and publishes versions.
 
 It takes the trainer's place in the circle: version 0 at once, then one for every ``trainer.groups_per_step`` curated
-groups, with the row of what it was made of. Usage: ``stand_in_trainer.py CONFIG``.
+groups, with the row of what it was made of; it ends after ``trainer.max_train_steps``.
+Usage: ``stand_in_trainer.py CONFIG``.
 """
 
 import asyncio
@@ -69,7 +70,9 @@ async def live(config: Config) -> None:
         records.assign([place])
         records.seek(place, consumed)
         await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
-        while not stop.is_set():
+        if rows:
+            await publisher.publish(trained.TOPIC, TrainedStep(**rows[-1]))
+        while not stop.is_set() and version != config.trainer.max_train_steps:
             for batch in (await records.getmany(timeout_ms=100, max_records=1)).values():
                 consumed += 1
                 group = event_of(curated.TOPIC, batch[0])

@@ -99,6 +99,19 @@ def test_a_process_exits_with_what_its_run_returns(tmp_path: Path, monkeypatch: 
     assert ended.value.code == 7
 
 
+def test_replicas_are_named_after_their_hosts():
+    assert process.worker_name("env", "") == "env-0"
+    assert process.worker_name("env", "left") == "left"
+    assert process.worker_name("env", "env-{host}") == f"env-{socket.gethostname()}"
+
+
+@pytest.mark.parametrize("options", [("--before",), ("--attached", "--id", "x"), ("--attached", "--resume", "x")])
+def test_options_of_attached_and_of_own_runs_do_not_mix(options: tuple[str, ...]):
+    done = dart_streams("run", *options)
+    assert done.returncode == 2
+    assert "--before goes with --attached" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["rollout-orders", ""])
 def test_schemas_are_json(name: str):
     done = dart_streams("topics", "schema", *([name] if name else []))

@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from dart_streams.config import Config, Run
+from dart_streams.config import Bus, Config, Run, Trainer
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.run import folder
+from dart_streams.run.attached import bound
 from dart_streams.run.bootstrap import named
 from dart_streams.run.folder import Journal, Phase, RunFolder, without_nulls
 
@@ -97,3 +98,23 @@ def test_a_missing_task_set_is_named_before_anything_is_written(config, tmp_path
     with pytest.raises(ConfigError, match=r"no task set .*tasks\.toml: set tasks\.file"):
         create(config, tmp_path, "one")
     assert not (tmp_path / "state" / "runs").exists()
+
+
+def test_an_attached_run_is_named_by_its_configuration_and_taken_up_again(config, tmp_path):
+    named_run = msgspec.structs.replace(
+        config, run=msgspec.structs.replace(config.run, id="one"), bus=Bus(prefix="dart.one.")
+    )
+    (tmp_path / "state" / "runs" / "one" / "metrics").mkdir(parents=True)
+    made = folder.attach(named_run, tmp_path / "tasks.toml")
+    made.write_journal(Journal(before_version=0))
+    again = folder.attach(named_run, tmp_path / "tasks.toml")
+    assert (again.path, again.journal().before_version) == (made.path, 0)
+    assert (again.config().run.id, again.config().bus.prefix) == ("one", "dart.one.")
+    with pytest.raises(ConfigError, match=r"set it to 'dart\.two\.'"):
+        folder.attach(msgspec.structs.replace(named_run, run=Run(id="two")), tmp_path / "tasks.toml")
+
+
+def test_an_attached_run_needs_a_trainer_that_ends(config):
+    with pytest.raises(ConfigError, match=r"trainer\.max_train_steps is not set"):
+        bound(config)
+    assert bound(msgspec.structs.replace(config, trainer=Trainer(max_train_steps=5))) == 5

@@ -1,0 +1,57 @@
+"""One engine, one set of images, one stack."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compose import stand_ins
+from tests.compose.engine import Engine, engine
+from tests.compose.stack import ROOT, Stack
+
+HOME = ROOT / ".dart" / "compose-test"
+Figures = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def docker() -> Iterator[Engine]:
+    with engine(HOME) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def figures(pytestconfig: pytest.Config) -> Iterator[Figures]:
+    """What is measured; it is printed, and kept, at the end."""
+    measured: Figures = {}
+    yield measured
+    text = json.dumps(measured, indent=2)
+    (HOME / "figures.json").write_text(text + "\n")
+    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(f"\n{text}")  # noqa: T201
+
+
+@pytest.fixture(scope="session")
+def stack(docker: Engine, figures: Figures) -> Iterator[Stack]:
+    """The stack with its images built and nothing running; nothing is left of it afterwards."""
+    if docker.own:
+        began = time.monotonic()
+        stand_ins.build(docker)
+        figures["stand_ins_s"] = round(time.monotonic() - began, 1)
+    built = Stack(docker)
+    built.compose("--profile", "demo", "down", "--volumes", "--remove-orphans")
+    began = time.monotonic()
+    built.compose("build", "env", timeout_s=1800)
+    figures["build_s"] = round(time.monotonic() - began, 1)
+    try:
+        yield built
+    finally:
+        (HOME / "stack.log").write_text(built.compose("logs", "--no-color", "--timestamps"))
+        built.compose("--profile", "demo", "--profile", "test", "down", "--volumes", "--remove-orphans")
+
+
+@pytest.fixture(scope="session")
+def demo_log() -> Path:
+    return HOME / "demo.log"

@@ -1,0 +1,113 @@
+"""The stack under test: Docker Compose on an engine, what its containers cost, and a witness of what the topics say."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.compose.engine import Engine
+
+ROOT = Path(__file__).parents[2]
+PROJECT = "dart-streams-test"
+FILES = ("docker-compose.yml", "tests/compose/circle.yml")
+CONFIG = "tests/compose/circle.toml"
+POLL_S = 0.5
+
+
+class Stack:
+    """`docker compose` for the project of the test."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = Engine({**engine.environment, "DART_TAG": "test", "DART_CONFIG": CONFIG}, engine.own)
+
+    def command(self, *arguments: str) -> list[str]:
+        files = [part for file in FILES for part in ("-f", str(ROOT / file))]
+        return ["docker", "compose", "-p", PROJECT, *files, *arguments]
+
+    def compose(self, *arguments: str, timeout_s: float = 300) -> str:
+        """Run a command of Docker Compose and return what it prints."""
+        return self.engine.docker(*self.command(*arguments)[1:], timeout_s=timeout_s, cwd=ROOT)
+
+    def start(self, *arguments: str, log: Path | None = None) -> "subprocess.Popen[str]":
+        """Start a command of Docker Compose, with its output to a pipe or a log."""
+        output = log.open("w") if log else subprocess.PIPE
+        return subprocess.Popen(
+            self.command(*arguments), env=self.engine.environment, cwd=ROOT, stdout=output, stderr=output, text=True
+        )
+
+    def inside(self, *arguments: str) -> str:
+        """Run a command in a new container with the network and the state of the stack, and return what it prints."""
+        return self.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "monitor", *arguments)
+
+    def containers(self, service: str) -> list[dict[str, Any]]:
+        """Return the containers of a service, running or not, as the engine describes them."""
+        ids = self.compose("ps", "--all", "--quiet", service).split()
+        found: list[dict[str, Any]] = json.loads(self.engine.docker("inspect", *ids)) if ids else []
+        return found
+
+    def states(self, service: str) -> list[str]:
+        return [container["State"]["Status"] for container in self.containers(service)]
+
+    def kill_process(self, service: str) -> None:
+        """Kill the processes of a service as a crash would: the restart policy has to bring them back."""
+        for container in self.containers(service):
+            os.kill(container["State"]["Pid"], signal.SIGKILL)
+
+    def memory_mb(self) -> dict[str, float]:
+        """Return what each running container of the project holds in memory, by its name."""
+        ids = self.compose("ps", "--quiet").split()
+        rows = self.engine.docker("stats", "--no-stream", "--format", "{{.Name}} {{.MemUsage}}", *ids).splitlines()
+        return {name.removeprefix(f"{PROJECT}-"): megabytes(used) for name, used, *_ in map(str.split, rows)}
+
+
+def megabytes(text: str) -> float:
+    """Read an amount of memory as `docker stats` prints it."""
+    for unit, factor in (("GiB", 1024.0), ("MiB", 1.0), ("KiB", 1 / 1024), ("B", 1 / 1024**2)):
+        if text.endswith(unit):
+            return round(float(text.removesuffix(unit)) * factor, 1)
+    raise ValueError(f"no amount of memory: {text!r}")
+
+
+class Witness:
+    """The newest of what the topics say."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.newest: dict[str, Any] = {}
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                self.newest = json.loads(line)
+
+    def version(self) -> int:
+        """The newest published weight version; -1 before the first."""
+        version = self.newest.get("version")
+        return -1 if version is None else int(version)
+
+
+@contextmanager
+def witness(stack: Stack) -> Iterator[Witness]:
+    process = stack.start("run", "--rm", "--no-deps", "-T", "witness")
+    try:
+        yield Witness(process)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> float:
+    """Wait for a condition and return how many seconds that took; fail, saying what it was, if it does not come."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < timeout_s, f"waited {timeout_s:g} s in vain for {what}"
+        time.sleep(POLL_S)
+    return round(time.monotonic() - began, 1)

@@ -1,0 +1,159 @@
+"""docker-compose.yml on a Docker engine, from `up` to `down`: a short circle that is disturbed in each of its parts.
+
+The tests are the acts of one play, in order; each needs those before it.
+"""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.compose.conftest import HOME, Figures
+from tests.compose.stack import CONFIG, ROOT, Stack, Witness, wait_until, witness
+
+STREAMS_SIDE = ("env", "recorder", "curator", "monitor")
+UP_S = 120
+MOVES_AGAIN_S = 180
+ENDS_S = 600
+
+
+@pytest.fixture(scope="module")
+def demo(stack: Stack, demo_log: Path):
+    """The demonstration, started as its users start it."""
+    stack.compose("stop", "curator")
+    process = stack.start("--profile", "demo", "run", "--rm", "-T", "demo", log=demo_log)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def seen(stack: Stack, demo: subprocess.Popen[str]):
+    """The witness, once training has begun."""
+    wait_until(lambda: demo.poll() is not None or stack.states("trainer") == ["running"], "the trainer", UP_S)
+    with witness(stack) as found:
+        wait_until(lambda: demo.poll() is not None or found.version() >= 2, "training to begin", 240)
+        assert demo.poll() is None, "the demonstration has ended before training began: see demo.log"
+        yield found
+
+
+def test_the_stack_without_the_model_side_comes_up_in_order(stack: Stack, figures: Figures):
+    began = time.monotonic()
+    stack.compose("up", "--detach", *STREAMS_SIDE)
+    figures["up_s"] = round(time.monotonic() - began, 1)
+    for service in ("kafka", "cassandra"):
+        assert [container["State"]["Health"]["Status"] for container in stack.containers(service)] == ["healthy"]
+    for service in ("topics-apply", "schema-apply"):
+        assert [container["State"]["ExitCode"] for container in stack.containers(service)] == [0]
+    for service in STREAMS_SIDE:
+        assert stack.states(service) == ["running"]
+    applied = max(stack.containers(name)[0]["State"]["FinishedAt"] for name in ("topics-apply", "schema-apply"))
+    assert all(stack.containers(name)[0]["State"]["StartedAt"] > applied for name in STREAMS_SIDE)
+
+
+def test_workers_find_what_they_need_and_the_idle_stack_is_measured(stack: Stack, figures: Figures):
+    ready = {"env": '"event": "playing"', "recorder": '"event": "recording"'}
+    figures["ready_s"] = figures["up_s"] + wait_until(
+        lambda: all(word in stack.compose("logs", "--no-color", name) for name, word in ready.items()), "workers", UP_S
+    )
+    memory = stack.memory_mb()
+    figures["idle_mb"] = memory | {"all": round(sum(memory.values()), 1)}
+    assert all(not container["RestartCount"] for name in STREAMS_SIDE for container in stack.containers(name))
+
+
+def test_nothing_runs_as_root_or_is_published(stack: Stack):
+    for service in ("kafka", *STREAMS_SIDE):
+        for container in stack.containers(service):
+            user = stack.engine.docker("exec", container["Id"], "id", "-u").strip()
+            assert user != "0", service
+    for service in ("kafka", "cassandra", *STREAMS_SIDE):
+        for container in stack.containers(service):
+            assert not container["HostConfig"]["PortBindings"]
+    java = stack.engine.docker("top", stack.containers("cassandra")[0]["Id"], "-o", "uid,comm")
+    assert ["0", "java"] not in [line.split() for line in java.splitlines()]
+
+
+def test_workers_are_scaled_and_share_the_work(stack: Stack, seen: Witness, figures: Figures):
+    stack.compose("up", "--detach", "--no-recreate", "--scale", "env=4", "--scale", "rollout=2", "env", "rollout")
+    assert stack.states("env") == ["running"] * 4
+    wait_until(lambda: seen.newest["rollout_workers"] == 2, "both rollout workers", 60)
+    logs = {
+        line.split("|")[0].strip()
+        for line in stack.compose("logs", "--no-color", "env").splitlines()
+        if '"event": "playing"' in line
+    }
+    assert len(logs) == 4
+    figures["running_mb"] = stack.memory_mb()
+
+
+@pytest.mark.parametrize("service", ["kafka", "cassandra"])
+def test_a_service_is_killed_and_started_and_the_run_goes_on(
+    stack: Stack, seen: Witness, demo: subprocess.Popen[str], figures: Figures, service: str
+):
+    before = seen.version()
+    stack.compose("kill", service)
+    stack.compose("start", service)
+    goes_on(seen, demo, figures, service, before)
+
+
+@pytest.mark.parametrize("service", ["env", "rollout", "recorder", "curator", "trainer"])
+def test_a_worker_crashes_and_is_started_again_by_itself(
+    stack: Stack, seen: Witness, demo: subprocess.Popen[str], figures: Figures, service: str
+):
+    before = seen.version()
+    stack.kill_process(service)
+    goes_on(seen, demo, figures, service, before)
+    assert set(stack.states(service)) == {"running"}
+    assert all(container["RestartCount"] >= 1 for container in stack.containers(service))
+
+
+def goes_on(seen: Witness, demo: subprocess.Popen[str], figures: Figures, service: str, before: int) -> None:
+    """Wait for three more weight versions: they take episodes, groups and a trainer that came after the fault."""
+    took = wait_until(
+        lambda: demo.poll() is not None or seen.version() >= before + 3,
+        f"the run to go on without {service}; last seen: {seen.newest}",
+        MOVES_AGAIN_S,
+    )
+    assert demo.poll() is None, "the demonstration has ended: see demo.log"
+    figures.setdefault("three_versions_after_a_kill_s", {})[service] = took
+
+
+def test_the_demonstration_ends_well_and_loses_nothing(stack: Stack, demo: subprocess.Popen[str], figures: Figures):
+    assert demo.wait(ENDS_S) == 0, (HOME / "demo.log").read_text()[-3000:]
+    copied = HOME / "report.json"
+    stack.compose("cp", "monitor:/app/.dart/runs/compose-test/report.json", str(copied))
+    report = json.loads(copied.read_text())
+    figures["report"] = {name: report[name] for name in ("lost", "open", "train_steps", "episodes", "requests")}
+    assert (report["lost"], report["open"], report["outcome"]) == (0, 0, "complete")
+    assert report["train_steps"] == 60
+    assert report["evaluation"]["before"]["episodes"] == report["evaluation"]["after"]["episodes"] == 24
+    assert report["evaluation"]["before"]["version"] == 0
+    assert report["staleness"]["max"] <= 2
+
+
+def test_the_topics_keep_their_invariants(stack: Stack):
+    assert json.loads(stack.inside("tests/compose/invariants.py", CONFIG)) == {}
+
+
+def test_the_store_is_what_the_log_makes_of_it(stack: Stack):
+    command = ("store", "diff", "--run", "compose-test", "--json")
+    tables = json.loads(stack.inside("-m", "dart_streams.cli", *command))
+    assert all(table["equal"] for table in tables)
+    assert {table["table"] for table in tables if table["rows"]} >= {"steps", "trajectories", "trained"}
+
+
+def test_sigterm_drains_every_worker(stack: Stack):
+    stack.compose("stop", "env", "rollout", "recorder", "curator", "monitor", "trainer")
+    for service in ("env", "rollout", "recorder", "curator", "monitor", "trainer"):
+        codes = {container["State"]["ExitCode"] for container in stack.containers(service)}
+        assert codes == {0}, service
+
+
+def test_down_leaves_nothing(stack: Stack):
+    stack.compose("--profile", "demo", "--profile", "test", "down", "--volumes", "--remove-orphans")
+    label = f"label=com.docker.compose.project={'dart-streams-test'}"
+    assert stack.engine.docker("ps", "--all", "--quiet", "--filter", label) == ""
+    assert stack.engine.docker("volume", "ls", "--quiet", "--filter", label) == ""
+    assert (ROOT / "docker-compose.yml").is_file()

@@ -1,0 +1,42 @@
+"""What a run's topics say of it, a line of JSON a second, from inside its network. Usage: ``witness.py CONFIG``."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from pathlib import Path
+
+from dart_streams.bus.clients import Publisher
+from dart_streams.config import Config, load
+from dart_streams.run.progress import Progress
+from dart_streams.run.watch import watching
+
+
+def seen(progress: Progress) -> dict[str, object]:
+    return {
+        "version": progress.newest_version,
+        "served": progress.served_version,
+        "finished": len(progress.finished),
+        "open": len(progress.unfinished()),
+        "steps": progress.steps,
+        "rollout_workers": len(progress.serving),
+    }
+
+
+async def tell(config: Config) -> None:
+    async with (
+        Publisher(config.bus, "witness") as publisher,
+        watching(config.bus, publisher, config.telemetry.stall_s) as watch,
+    ):
+        while True:
+            watch.refuse_deafness()
+            sys.stdout.write(json.dumps(seen(watch.progress)) + "\n")
+            sys.stdout.flush()
+            await asyncio.sleep(1.0)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(tell(load(Path(sys.argv[1]))))

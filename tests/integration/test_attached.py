@@ -1,0 +1,80 @@
+"""A run whose processes somebody else keeps alive, as containers are: measured before, and to its end."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dart_streams import config as configuration
+from dart_streams.bus import admin
+from dart_streams.cli.run import attached_session_of, changelogs
+from dart_streams.run import folder
+from dart_streams.run.folder import RunFolder
+
+HERE = Path(__file__).parent
+STEPS = 3
+
+
+@pytest.fixture
+def made(services, tmp_path) -> RunFolder:
+    replace = msgspec.structs.replace
+    base, running = configuration.load(HERE / "circle.toml"), services.running
+    run = f"attached-{services.keyspace}"
+    config = replace(
+        base,
+        bus=replace(base.bus, servers=running.bus.servers, prefix=f"dart.{run}."),
+        store=replace(base.store, hosts=running.store.hosts, port=running.store.port, keyspace=services.keyspace),
+        run=replace(base.run, id=run, state_dir=str(tmp_path)),
+        trainer=replace(base.trainer, max_train_steps=STEPS),
+        evaluation=replace(base.evaluation, episodes=8),
+    )
+    admin.apply_all(config.bus, changelogs(config))
+    return folder.attach(config, HERE / "circle-tasks.toml")
+
+
+@contextmanager
+def running(made: RunFolder, *processes: str) -> Iterator[None]:
+    """Processes that know nothing of each other, nor of who measures."""
+    program = str(Path(sys.executable).parent / "dart-streams")
+    file = str(made.config_file)
+    trainer = (sys.executable, str(HERE / "stand_in_trainer.py"), file)
+    with (made.path / "workers.log").open("a") as log:
+        started = [
+            subprocess.Popen(
+                trainer
+                if kind == "trainer"
+                else (program, "worker", kind, "--config", file, "--id", f"{kind}-{{host}}"),
+                stdout=log,
+                stderr=log,
+            )
+            for kind in processes
+        ]
+        try:
+            yield
+        finally:
+            for process in started:
+                process.terminate()
+            for process in started:
+                process.wait(30)
+
+
+def test_an_attached_run_measures_before_and_tells_of_its_end(made: RunFolder):
+    with running(made, "env", "recorder", "rollout", "trainer"):
+        asyncio.run(attached_session_of(made, before_only=True).run())
+        assert made.journal().before_version == 0
+        assert not (made.path / "report.json").exists()
+        with running(made, "curator"):
+            asyncio.run(attached_session_of(made, before_only=False).run())
+    report = json.loads((made.path / "report.json").read_text())
+    assert (report["lost"], report["open"], report["outcome"]) == (0, 0, "complete")
+    assert report["train_steps"] == STEPS
+    assert {when: report["evaluation"][when]["version"] for when in ("before", "after")} == {
+        "before": 0,
+        "after": STEPS,
+    }
