@@ -11,9 +11,10 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topology import TopicSpec
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
-from dart_streams.run.circle import START_S, Circle, trained_steps
+from dart_streams.run.circle import START_S, Circle, alive, trained_steps
 from dart_streams.run.folder import RunFolder
 from dart_streams.run.processes import Cast
+from dart_streams.run.progress import Progress
 from dart_streams.run.supervisor import Supervisor
 from dart_streams.run.watch import Watch
 
@@ -44,12 +45,17 @@ class Attached(Circle):
     async def serve(self, watch: Watch) -> None:
         """Wait until any rollout worker serves: how many there are is not known here."""
         await watch.until(
-            lambda progress: progress.served_version is not None,
+            lambda progress: self.served(progress) is not None,
             "a rollout worker to serve a weight version",
             START_S,
             "Look at the logs of trainer and rollout",
         )
-        self.tell(f"weight version {watch.progress.served_version} is served")
+        self.tell(f"weight version {self.served(watch.progress)} is served")
+
+    def served(self, progress: Progress) -> int | None:
+        """Return the newest version that every rollout worker serves that is still there: they come and go here."""
+        living = alive(progress, self.config.rollout.liveness_s)
+        return min((progress.serving[name].version for name in living), default=None)
 
     async def train(self, watch: Watch) -> None:
         """Wait until the trainer has made all of its steps."""

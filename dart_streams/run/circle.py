@@ -132,7 +132,11 @@ class Circle:
             START_S,
             f"Look at the logs in {self.folder.path / 'logs'}",
         )
-        self.tell(f"weight version {watch.progress.served_version} is served")
+        self.tell(f"weight version {self.served(watch.progress)} is served")
+
+    def served(self, progress: Progress) -> int | None:
+        """Return the newest version that every rollout worker serves."""
+        return progress.served_version
 
     async def order_demonstrations(self, watch: Watch, publisher: Publisher) -> set[str]:
         """Order one demonstration of each training task, for the experience pool, and return their ids.
@@ -160,7 +164,7 @@ class Circle:
 
     async def evaluate(self, watch: Watch, publisher: Publisher) -> Result:
         """Evaluate the version that is served now."""
-        version = watch.progress.served_version or 0
+        version = self.served(watch.progress) or 0
         result = await evaluation.evaluate(self.config, self.tasks, watch, publisher, version)
         overall = result.overall
         self.tell(
@@ -188,7 +192,7 @@ class Circle:
         await self.supervisor.stop(*(spec.name for spec in self.cast.curator))
         await self.supervisor.stop(*(spec.name for spec in self.cast.trainer))
         await watch.until(
-            lambda progress: (progress.served_version or 0) >= (progress.newest_version or 0),
+            lambda progress: (self.served(progress) or 0) >= (progress.newest_version or 0),
             "the last weight version to be served",
             SERVED_S,
             "Look at the log of rollout-0",

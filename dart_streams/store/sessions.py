@@ -18,7 +18,7 @@ from cassandra.cluster import (
     NoHostAvailable,
     Session,
 )
-from cassandra.connection import ConnectionException
+from cassandra.connection import ConnectionException, DefaultEndPoint
 from cassandra.policies import ConstantReconnectionPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 from cassandra.query import tuple_factory
@@ -109,7 +109,8 @@ def attempt(store: Store) -> Session:
         row_factory=tuple_factory,
     )
     cluster = Cluster(
-        contact_points=list(store.hosts),
+        # As end points, their names are looked up for each connection: a container that comes back may have moved.
+        contact_points=[DefaultEndPoint(host, store.port) for host in store.hosts],
         port=store.port,
         protocol_version=PROTOCOL,
         compression=False,

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,8 +49,3 @@ def stack(docker: Engine, figures: Figures) -> Iterator[Stack]:
     finally:
         (HOME / "stack.log").write_text(built.compose("logs", "--no-color", "--timestamps"))
         built.compose("--profile", "demo", "--profile", "test", "down", "--volumes", "--remove-orphans")
-
-
-@pytest.fixture(scope="session")
-def demo_log() -> Path:
-    return HOME / "demo.log"

@@ -23,12 +23,16 @@ POLL_S = 0.5
 class Stack:
     """`docker compose` for the project of the test."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = Engine({**engine.environment, "DART_TAG": "test", "DART_CONFIG": CONFIG}, engine.own)
+    def __init__(
+        self, engine: Engine, files: tuple[str, ...] = FILES, config: str = CONFIG, project: str = PROJECT
+    ) -> None:
+        self.engine = Engine({**engine.environment, "DART_TAG": "test", "DART_CONFIG": config}, engine.own)
+        self.files = files
+        self.project = project
 
     def command(self, *arguments: str) -> list[str]:
-        files = [part for file in FILES for part in ("-f", str(ROOT / file))]
-        return ["docker", "compose", "-p", PROJECT, *files, *arguments]
+        files = [part for file in self.files for part in ("-f", str(ROOT / file))]
+        return ["docker", "compose", "-p", self.project, *files, *arguments]
 
     def compose(self, *arguments: str, timeout_s: float = 300) -> str:
         """Run a command of Docker Compose and return what it prints."""
@@ -36,9 +40,13 @@ class Stack:
 
     def start(self, *arguments: str, log: Path | None = None) -> "subprocess.Popen[str]":
         """Start a command of Docker Compose, with its output to a pipe or a log."""
-        output = log.open("w") if log else subprocess.PIPE
         return subprocess.Popen(
-            self.command(*arguments), env=self.engine.environment, cwd=ROOT, stdout=output, stderr=output, text=True
+            self.command(*arguments),
+            env=self.engine.environment,
+            cwd=ROOT,
+            stdout=log.open("w") if log else subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
 
     def inside(self, *arguments: str) -> str:
@@ -63,7 +71,7 @@ class Stack:
         """Return what each running container of the project holds in memory, by its name."""
         ids = self.compose("ps", "--quiet").split()
         rows = self.engine.docker("stats", "--no-stream", "--format", "{{.Name}} {{.MemUsage}}", *ids).splitlines()
-        return {name.removeprefix(f"{PROJECT}-"): megabytes(used) for name, used, *_ in map(str.split, rows)}
+        return {name.removeprefix(f"{self.project}-"): megabytes(used) for name, used, *_ in map(str.split, rows)}
 
 
 def megabytes(text: str) -> float:

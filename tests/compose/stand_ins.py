@@ -21,6 +21,8 @@ SETTINGS = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pip.conf"))
 
 def build(engine: Engine) -> None:
     """Make what is missing or has changed."""
+    # The old builder is in every engine; the other one needs a plugin.
+    engine = engine._replace(environment={**engine.environment, "DOCKER_BUILDKIT": "0"})
     if not has(engine, DEBIAN):
         import_debian(engine)
     for name, image in IMAGES.items():

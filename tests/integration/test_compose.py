@@ -1,5 +1,7 @@
 """The compose file: valid where Docker Compose can say so, and consistent with the configuration in any case."""
 
+import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -13,24 +15,49 @@ ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "deploy/config/compose.toml"
 
 
-def compose() -> list[str] | None:
-    """Return the command of Docker Compose, if this machine has one."""
-    if shutil.which("docker") and not subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
-        return ["docker", "compose"]
-    standalone = shutil.which("docker-compose")
-    return [standalone] if standalone else None
+COMPOSE_FILE = ROOT / "docker-compose.yml"
+BUILT = ROOT / ".dart/compose-test/docker"
+"""Where `make test-compose` builds Docker Compose if there is none."""
+
+
+def compose() -> dict[str, str] | None:
+    """Return the environment in which `docker compose` works, if there is one."""
+    for environment in (dict(os.environ), {**os.environ, "DOCKER_CONFIG": str(BUILT)}):
+        command = ["docker", "compose", "version"]
+        if shutil.which("docker") and not subprocess.run(command, env=environment, capture_output=True).returncode:
+            return environment
+    return None
 
 
 @pytest.mark.skipif(compose() is None, reason="Docker Compose is not installed")
-def test_docker_compose_accepts_the_file():
-    command = [*(compose() or []), "-f", str(ROOT / "docker-compose.yml"), "config", "--quiet"]
-    checked = subprocess.run(command, capture_output=True, text=True)
+@pytest.mark.parametrize("over", [None, "deploy/docker/gpu.yml", "tests/compose/circle.yml"])
+def test_docker_compose_accepts_the_files(over: str | None):
+    files = [COMPOSE_FILE, *([ROOT / over] if over else [])]
+    named = [part for file in files for part in ("-f", str(file))]
+    command = ["docker", "compose", *named, "--profile", "*", "config", "--quiet"]
+    environment = {**(compose() or {}), "DART_CONFIG": "some.toml"}
+    checked = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_what_can_be_set_is_in_the_example_with_its_default():
+    set_here = set(re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE_FILE.read_text()))
+    lines = (ROOT / ".env.example").read_text().splitlines()
+    assert {tuple(line.split("=", 1)) for line in lines if "=" in line and not line.startswith("#")} == set_here
+
+
+def test_nothing_is_published_beyond_loopback_and_no_host_folder_but_deploy_is_used():
+    text = COMPOSE_FILE.read_text()
+    published = re.findall(r"ports: *\[([^]]*)\]", text)
+    assert text.count("ports:") == len(published), "write ports in one line: ports: [...]"
+    assert all(port.strip(" \"'").startswith("127.0.0.1:") for ports in published for port in ports.split(","))
+    assert all(folder.startswith("./deploy/") for folder in re.findall(r"[\"' [](\.{1,2}/[^\"':]*):", text))
+    assert "./deploy/config:" in text
 
 
 def test_the_configuration_names_the_services_of_the_compose_file():
     settings = config.load(CONFIG)
-    text = (ROOT / "docker-compose.yml").read_text()
+    text = COMPOSE_FILE.read_text()
     for host in (settings.bus.servers.split(":")[0], *settings.store.hosts):
         assert f"\n  {host}:\n" in text
 
