@@ -26,7 +26,7 @@ test: setup ## Run all tests.
 		streams=$$?; \
 		wait $$!; model=$$?; cat $$told; rm $$told; exit $$((streams || model))'
 
-test-compose: setup ## Run a short circle in containers, and disturb it: needs root, or a Docker engine that runs.
+test-compose: setup ## Run a short circle in containers, and disturb it (as root).
 	@tests/compose/setup.sh .dart/compose-test
 	@$(STREAMS)/python -m pytest -q --timeout 1800 tests/compose
 

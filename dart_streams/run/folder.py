@@ -128,8 +128,10 @@ def attach(config: Config, tasks_file: Path) -> RunFolder:
     Raises
     ------
     ConfigError
-        If ``run.id`` and ``bus.prefix`` name different runs: the report would read other topics than it says.
+        If ``run.id`` and ``bus.prefix`` name different runs: the report would read other topics than it says; or if
+        the task set cannot be read.
     """
+    task_sets.load(tasks_file)
     if config.bus.prefix != (prefix := f"dart.{config.run.id}."):
         raise ConfigError(
             f"bus.prefix {config.bus.prefix!r} is not that of run.id {config.run.id!r}: set it to {prefix!r}"

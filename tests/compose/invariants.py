@@ -30,7 +30,8 @@ def found(config: Config) -> dict[str, list[str]]:
     asked: set[str] = set()
     for seen in events(config, observations.TOPIC):
         steps.setdefault(seen.trajectory_id, []).append(seen.step)
-        asked |= {seen.taken.request_id} if seen.taken else set()
+        if seen.taken and seen.order.purpose != "demonstration":
+            asked.add(seen.taken.request_id)
     finished = list(events(config, trajectories.TOPIC))
     versions = [(event.epoch, event.version) for event in events(config, weights.TOPIC)]
     steps_of = {event.train_step: event for event in events(config, trained.TOPIC)}

@@ -64,8 +64,11 @@ class Stack:
 
     def kill_process(self, service: str) -> None:
         """Kill the processes of a service as a crash would: the restart policy has to bring them back."""
-        for container in self.containers(service):
-            os.kill(container["State"]["Pid"], signal.SIGKILL)
+        pids = [container["State"]["Pid"] for container in self.containers(service)]
+        assert pids, f"{service} has no containers"
+        assert all(pid > 1 for pid in pids), f"{service} does not run"
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
 
     def memory_mb(self) -> dict[str, float]:
         """Return what each running container of the project holds in memory, by its name."""

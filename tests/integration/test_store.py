@@ -9,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from dart_streams.cli import main
 from dart_streams.config import Store
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.run import folder
 from dart_streams.services.ports import free_port
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of
@@ -228,3 +231,19 @@ async def test_a_database_that_goes_away_is_waited_for_and_then_named(services, 
     session.cluster.shutdown()
     with pytest.raises(ServiceUnavailable, match=r"0\.5 s.*doctor"):
         await store.write_step(observation("t", 1))
+
+
+def test_the_tables_can_be_made_ahead_of_all_processes(services, session, tmp_path):
+    config = services.config()
+    keyspace = f"test_{uuid.uuid4().hex[:8]}"
+    file = tmp_path / "ahead.toml"
+    folder.write_toml(
+        file, msgspec.structs.replace(config, store=msgspec.structs.replace(config.store, keyspace=keyspace))
+    )
+    arguments = ["store", "apply", "--config", str(file)]
+    for _ in range(2):
+        done = CliRunner().invoke(main.build(arguments), arguments)
+        assert done.exit_code == 0, done.output
+    made = session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
+    assert {"steps", "trajectories", "blobs", "trained"} <= {name for (name,) in made}
+    session.execute(f"DROP KEYSPACE {keyspace}", timeout=60)
