@@ -74,6 +74,15 @@ def test_nothing_runs_as_root_or_is_published(stack: Stack):
     assert [line.split()[1] for line in processes if "java" in line] == ["999"], processes
 
 
+def test_cassandra_acknowledges_what_survives_a_kill(stack: Stack):
+    asked = (
+        "from dart_streams.store import connect; from dart_streams.config import Store; "
+        "print(connect(Store(hosts=('cassandra',))).execute("
+        "\"SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'\").one()[0])"
+    )
+    assert stack.inside("-c", asked).strip() == "batch"
+
+
 def test_workers_are_scaled_and_share_the_work(stack: Stack, seen: Witness, figures: Figures):
     stack.compose("up", "--detach", "--no-recreate", "--scale", "env=4", "--scale", "rollout=2", "env", "rollout")
     assert stack.states("env") == ["running"] * 4
@@ -139,7 +148,7 @@ def test_the_topics_keep_their_invariants(stack: Stack):
 def test_the_store_is_what_the_log_makes_of_it(stack: Stack):
     command = ("store", "diff", "--run", "compose-test", "--json")
     tables = json.loads(stack.inside("-m", "dart_streams.cli", *command))
-    assert all(table["equal"] for table in tables)
+    assert all(table["equal"] for table in tables), tables
     assert {table["table"] for table in tables if table["rows"]} >= {"steps", "trajectories", "trained"}
 
 
