@@ -100,25 +100,24 @@ def test_workers_are_scaled_and_share_the_work(stack: Stack, seen: Witness, figu
 def test_a_service_is_killed_and_started_and_the_run_goes_on(
     stack: Stack, seen: Witness, demo: subprocess.Popen[str], figures: Figures, service: str
 ):
-    before = seen.version()
     stack.compose("kill", service)
     stack.compose("start", service)
-    goes_on(seen, demo, figures, service, before)
+    goes_on(seen, demo, figures, service)
 
 
 @pytest.mark.parametrize("service", ["env", "rollout", "recorder", "curator", "trainer"])
 def test_a_worker_crashes_and_is_started_again_by_itself(
     stack: Stack, seen: Witness, demo: subprocess.Popen[str], figures: Figures, service: str
 ):
-    before = seen.version()
     stack.kill_process(service)
-    goes_on(seen, demo, figures, service, before)
+    goes_on(seen, demo, figures, service)
     assert set(stack.states(service)) == {"running"}
     assert all(container["RestartCount"] >= 1 for container in stack.containers(service))
 
 
-def goes_on(seen: Witness, demo: subprocess.Popen[str], figures: Figures, service: str, before: int) -> None:
+def goes_on(seen: Witness, demo: subprocess.Popen[str], figures: Figures, service: str) -> None:
     """Wait for three more weight versions: they take episodes, groups and a trainer that came after the fault."""
+    before = seen.version()
     took = wait_until(
         lambda: demo.poll() is not None or seen.version() >= before + 3,
         f"the run to go on without {service}; last seen: {seen.newest}",

@@ -65,6 +65,7 @@ async def live(config: Config) -> None:
     epoch = store.claim_epoch(config.policy.model_id)
     version, consumed = len(rows), int(rows[-1]["metrics"]["consumed"]) if rows else 0
     groups: list[CuratedGroup] = []
+    taken = {name for row in rows for name in row["group_ids"]}
     async with Publisher(config.bus, "trainer") as publisher:
         await start_within(records, config.bus)
         records.assign([place])
@@ -76,7 +77,10 @@ async def live(config: Config) -> None:
             for batch in (await records.getmany(timeout_ms=100, max_records=1)).values():
                 consumed += 1
                 group = event_of(curated.TOPIC, batch[0])
-                groups = [g for g in (*groups, group) if fresh(g, version, config.curation.max_staleness)]
+                # A curator that was killed tells its last groups again.
+                new = [] if group.group_id in taken else [group]
+                taken.add(group.group_id)
+                groups = [g for g in (*groups, *new) if fresh(g, version, config.curation.max_staleness)]
             if len(groups) == config.trainer.groups_per_step:
                 version += 1
                 row = row_of(groups, version, consumed, epoch)
