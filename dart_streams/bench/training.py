@@ -120,7 +120,7 @@ def train(folder: Path) -> None:
     program = Path(sys.executable).parent / "dart-streams"
     log = folder / "trainer.log"
     with log.open("wb") as said:
-        command = [program, "train", "--config", folder / "config.toml"]
+        command: list[str | Path] = [program, "train", "--config", folder / "config.toml"]
         code = subprocess.run(command, stdout=said, stderr=said, timeout=BOUND_S, check=False).returncode
     if code:
         raise UserError(f"the trainer ended with {code}: {log.read_text(errors='replace')[-2000:]}")

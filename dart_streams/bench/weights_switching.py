@@ -126,8 +126,16 @@ class Workers:
     def start(self, worker_id: str) -> None:
         """Start a worker's process; what it says goes to a file."""
         program = Path(sys.executable).parent / "dart-streams"
-        command = [program, "worker", "rollout", "--config", self.folder / "config.toml", "--id", worker_id]
-        leashed = [sys.executable, "-I", "-S", leash.__file__, str(END_S), *command]
+        command: list[str | Path] = [
+            program,
+            "worker",
+            "rollout",
+            "--config",
+            self.folder / "config.toml",
+            "--id",
+            worker_id,
+        ]
+        leashed: list[str | Path] = [sys.executable, "-I", "-S", leash.__file__, str(END_S), *command]
         with (self.folder / f"{worker_id}.log").open("ab") as said:
             self.processes[worker_id] = subprocess.Popen(leashed, stdin=subprocess.PIPE, stdout=said, stderr=said)
 
