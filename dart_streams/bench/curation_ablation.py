@@ -20,6 +20,7 @@ import msgspec
 
 from dart_streams.bench.curation_circle import Circle
 from dart_streams.bench.curation_world import Odds, play, task_set
+from dart_streams.bench.ratios import times
 from dart_streams.config import Config, load
 from dart_streams.curation import chance
 from dart_streams.errors import ConfigError
@@ -149,7 +150,7 @@ def compare(seeds: int, plot: Path | None, folder: Path = CONFIGS) -> dict[str, 
         curves[variant] = [curve for _, curve in runs]
         found[variant] = {"median": round(statistics.median(counts)), "least": counts[0], "most": counts[-1]}
     for figures in found.values():
-        figures["of_base"] = round(figures["median"] / found[BASE]["median"], 3)
+        figures["of_base"] = times(figures["median"], found[BASE]["median"], 3)
     if plot is not None:
         draw(curves, plot)
     return {"target": TARGET, "tasks": TASKS, "seeds": seeds, "steps_to_target": found}

@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dart_streams.bench.ratios import times
+
 
 class Switch(NamedTuple):
     """A worker's switch in place: it generated nothing for ``pause_ms`` before ``since_ms`` (epoch milliseconds)."""
@@ -53,7 +55,7 @@ def figures(records: Records) -> dict[str, Any]:
     return {
         "pause_ms": {"p50": round(pause_ms, 1), "max": round(max(pauses), 1)},
         "restart_ms": {"p50": round(restart_ms)},
-        "ratio": round(restart_ms / pause_ms),
+        "ratio": times(restart_ms, pause_ms, 0),
         "failed": records.failed,
         "capacity_min": capacity_min(records.switches, records.workers),
         "workers": records.workers,
