@@ -24,7 +24,7 @@ def note(text: str) -> None:
 
 def log_to_stderr() -> None:
     """Keep stdout for the command's result."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 def show_json(value: Any) -> None:

@@ -418,19 +418,6 @@ def test_a_run_that_begins_with_an_exported_version_serves_it(engine, loop, poli
     assert close(made.logprobs, policies.score(asked, made.tokens, version=1)[0])
 
 
-def test_a_worker_in_half_precision_does_not_serve_for_a_trainer_in_full(policies, loop, exported, monkeypatch):
-    """Its engine is another one, built by vLLM's own loader from an exported directory."""
-    arguments, other = vllm_settings.arguments, {"dtype": "bfloat16", "load_format": "auto"}
-    monkeypatch.setattr(vllm_settings, "arguments", lambda *given: {**arguments(*given), **other})
-    policy = msgspec.structs.replace(policies.config.policy, path=str(exported))
-    half = VllmEngine(msgspec.structs.replace(policies.config, policy=policy), read)
-    try:
-        with pytest.raises(probe.ParityFault, match="in bfloat16, differ from the trainer's, in float32"):
-            loop.run(half.start(policies.versions[0]))
-    finally:
-        loop.run(half.stop())
-
-
 def test_of_weights_fetched_from_elsewhere_only_the_served_copy_is_kept(engine, loop, policies):
     for number in (10, 11):
         uri = f"memory://weights/{number}"
@@ -502,7 +489,7 @@ def test_a_model_that_is_not_there_is_named(policies):
 
 
 def test_an_engine_that_breaks_fails_all_that_wait_for_it_and_says_so_to_the_end(engine, loop):
-    """The last test: it breaks the engine of the module."""
+    """The last test of the engine of the module: it breaks it."""
 
     def breaks(core):
         raise MemoryError("no more room")
@@ -520,3 +507,19 @@ def test_an_engine_that_breaks_fails_all_that_wait_for_it_and_says_so_to_the_end
             await engine.check()
 
     loop.run(break_it())
+
+
+def test_a_worker_in_half_precision_does_not_serve_for_a_trainer_in_full(policies, loop, exported, monkeypatch):
+    """Its engine is another one, built by vLLM's own loader from an exported directory.
+
+    Last of all: vLLM has one set of process groups, and this engine's end takes it from the module's.
+    """
+    arguments, other = vllm_settings.arguments, {"dtype": "bfloat16", "load_format": "auto"}
+    monkeypatch.setattr(vllm_settings, "arguments", lambda *given: {**arguments(*given), **other})
+    policy = msgspec.structs.replace(policies.config.policy, path=str(exported))
+    half = VllmEngine(msgspec.structs.replace(policies.config, policy=policy), read)
+    try:
+        with pytest.raises(probe.ParityFault, match="in bfloat16, differ from the trainer's, in float32"):
+            loop.run(half.start(policies.versions[0]))
+    finally:
+        loop.run(half.stop())
