@@ -67,14 +67,24 @@ def marked(home: Home, port: int) -> list[str]:
     return [*FOREVER, *home.marks(port)]
 
 
+def spawned(home: Home, port: int) -> psutil.Process:
+    """Start a daemon that only waits. Linux sets a process's arguments a moment after it has closed what exec closes."""
+    child = home.spawn(marked(home, port), port)
+    deadline = time.monotonic() + 10
+    while not child.cmdline():
+        assert time.monotonic() < deadline, "no arguments"
+        time.sleep(0.001)
+    return child
+
+
 def test_a_daemon_is_found_by_its_pid_file(home: Home):
-    child = home.spawn(marked(home, 1234), 1234)
+    child = spawned(home, 1234)
     assert home.find() == (psutil.Process(child.pid), 1234)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"pid": 1}', b'{"pid":-5,"started":0,"port":1}', b"[]"])
 def test_a_daemon_whose_pid_file_is_damaged_is_found_by_its_mark_and_the_file_is_repaired(home: Home, damage: bytes):
-    child = home.spawn(marked(home, 1234), 1234)
+    child = spawned(home, 1234)
     home.pid_file.write_bytes(damage)
     assert home.find() == (psutil.Process(child.pid), 1234)
     assert json.loads(home.pid_file.read_bytes())["pid"] == child.pid
@@ -93,7 +103,7 @@ def test_another_process_with_a_reused_pid_is_not_taken_for_the_daemon(home: Hom
 
 
 def test_a_dead_daemon_that_nobody_has_reaped_is_not_alive(home: Home):
-    child = home.spawn(marked(home, 1234), 1234)
+    child = spawned(home, 1234)
     os.kill(child.pid, 9)
     deadline = time.monotonic() + 5
     while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
@@ -104,7 +114,7 @@ def test_a_dead_daemon_that_nobody_has_reaped_is_not_alive(home: Home):
 
 
 def test_a_daemon_lives_in_a_session_of_its_own_so_that_ctrl_c_spares_it(home: Home):
-    child = home.spawn(marked(home, 1), 1)
+    child = spawned(home, 1)
     assert os.getsid(child.pid) == child.pid
 
 
@@ -254,7 +264,7 @@ with one_at_a_time(pathlib.Path({str(tmp_path)!r}), 1):
 
 def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: Path):
     home = Home(tmp_path / "services" / "kafka")
-    child = home.spawn(marked(home, 1), 1)
+    child = spawned(home, 1)
     try:
         config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:2"), store=Store(port=3))
         with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
