@@ -112,14 +112,9 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
         raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {known(state / 'runs')}")
     if not resume and folder.path.exists():
         raise UserError(f"run {run_id!r} exists: resume it with --resume {run_id}, or choose another --id")
-    if not resume:
-        task_sets.load(tasks_file)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    if not resume:
-        shutil.copyfile(tasks_file, folder.path / "tasks.toml")
-    write_config(folder, resolved(config, state, run_id))
-    point_latest(folder.path)
-    return folder
+    if resume:
+        tasks_file = folder.path / "tasks.toml"
+    return take_up(folder, config, tasks_file)
 
 
 def attach(config: Config, tasks_file: Path) -> RunFolder:
@@ -131,16 +126,20 @@ def attach(config: Config, tasks_file: Path) -> RunFolder:
         If ``run.id`` and ``bus.prefix`` name different runs: the report would read other topics than it says; or if
         the task set cannot be read.
     """
-    task_sets.load(tasks_file)
     if config.bus.prefix != (prefix := f"dart.{config.run.id}."):
         raise ConfigError(
             f"bus.prefix {config.bus.prefix!r} is not that of run.id {config.run.id!r}: set it to {prefix!r}"
         )
-    state = Path(config.run.state_dir).absolute()
-    folder = RunFolder(state / "runs" / config.run.id)
+    return take_up(RunFolder(Path(config.run.state_dir).absolute() / "runs" / config.run.id), config, tasks_file)
+
+
+def take_up(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
+    """Write the resolved configuration and the task set into a run's folder, and point ``latest`` at it."""
+    task_sets.load(tasks_file)
     folder.path.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(tasks_file, folder.path / "tasks.toml")
-    write_config(folder, resolved(config, state, config.run.id))
+    if tasks_file != (own := folder.path / "tasks.toml"):
+        shutil.copyfile(tasks_file, own)
+    write_config(folder, resolved(config, folder.path.parents[1], folder.id))
     point_latest(folder.path)
     return folder
 
