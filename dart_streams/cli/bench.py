@@ -111,7 +111,7 @@ def trainer(
 ) -> None:
     """The trainer over a prepared backlog: its wait for data, and what its memory grows by a batch of screenshots.
 
-    Starts a Kafka and a Cassandra, and ends them. Takes about 5 minutes.
+    Starts a Kafka and a Cassandra, and ends them. Takes about 10 minutes.
     """
     with tempfile.TemporaryDirectory() as folder:
         found = module("training").measure(Path(folder), steps, groups)
