@@ -24,6 +24,7 @@ from typing import get_args
 from PIL import Image, ImageDraw
 
 from dart_streams.config import Config, SwitchMode, parse
+from dart_streams.telemetry import setup
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, Sampling, Turn
 from topics.weights import WeightVersion
@@ -232,6 +233,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=160)
     parser.add_argument("--height", type=int, default=210)
     parser.add_argument("--switches", type=int, default=10)
+    setup.start_logs("bench")
     json.dump(asyncio.run(measure(parser.parse_args())), sys.stdout, indent=2)
     sys.stdout.write("\n")
 
