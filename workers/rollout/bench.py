@@ -236,6 +236,8 @@ def main() -> None:
     setup.start_logs("bench")
     json.dump(asyncio.run(measure(parser.parse_args())), sys.stdout, indent=2)
     sys.stdout.write("\n")
+    sys.stdout.flush()
+    os._exit(0)  # as the worker does: vLLM and torch abort if they may not end in order
 
 
 if __name__ == "__main__":
