@@ -6,11 +6,13 @@ Unknown keys are errors that name the key and the nearest known one. Every proce
 import difflib
 import tomllib
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
 from dart_streams.errors import ConfigError
+from dart_streams.workload import Workload
 from topics.values import Sampling
 
 
@@ -56,7 +58,10 @@ class Tasks(Section):
 
 
 class Simulated(Section):
-    """The ``simulated`` environment: log-normal latencies with these medians (milliseconds) and one sigma."""
+    """The ``simulated`` environment: log-normal latencies with these medians (milliseconds) and one sigma.
+
+    A ``workload`` takes their place.
+    """
 
     reset_ms: float = 20.0
     step_ms: float = 5.0
@@ -117,7 +122,7 @@ class Warmup(Section):
 
 
 class Scripted(Section):
-    """The ``scripted`` engine: what it answers, and how long it takes (milliseconds)."""
+    """The ``scripted`` engine: what it answers, and how long it takes (milliseconds; a ``workload`` says it better)."""
 
     behaviour: Literal["oracle", "random"] = "oracle"
     latency_ms: float = 10.0
@@ -364,7 +369,7 @@ class Run(Section):
 
 
 class Config(Section):
-    """A whole deployment."""
+    """A whole deployment. ``workload`` is what simulated parts draw their times from; without it they are quick."""
 
     run: Run = Run()
     bus: Bus = Bus()
@@ -379,6 +384,7 @@ class Config(Section):
     trainer: Trainer = Trainer()
     evaluation: Evaluation = Evaluation()
     telemetry: Telemetry = Telemetry()
+    workload: Workload | None = None
 
     def sampling(self, temperature: float = 1.0) -> Sampling:
         """Return how orders of this deployment draw tokens."""
@@ -435,8 +441,8 @@ def refuse_unknown_keys(section: type[msgspec.Struct], data: Any, source: str, p
 
 
 def _struct_of(annotation: Any) -> type[msgspec.Struct] | None:
-    """Return the struct a field holds, itself or as the items of a list; None for plain values."""
-    if get_origin(annotation) in (list, tuple):
+    """Return the struct a field holds, itself, or none, or as the items of a list; None for plain values."""
+    if get_origin(annotation) in (list, tuple, UnionType):
         annotation = get_args(annotation)[0]
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return annotation

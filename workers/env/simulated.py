@@ -3,21 +3,27 @@
 The instruction states the box in pixels of the policy's image, so that a scripted engine can solve it from the text.
 On a page named ``steps-N`` the box wants N clicks and changes its colour at each; on any other page one. A click
 beside the box ends the episode with reward 0; other actions change nothing.
+
+With a ``[workload]`` in the configuration, its times are drawn instead, and pages are named ``work-N``: the box wants
+about N clicks. An episode that is to fail is told a place beside the box; it goes on to the last click all the same, as
+agents do that don't know that they have failed.
 """
 
 import asyncio
 import hashlib
 import io
-import math
 import random
 from collections.abc import AsyncIterator
+from typing import Literal
 
 from PIL import Image, ImageDraw
 
 from dart_streams.actions import Action, Click, DoubleClick
-from dart_streams.config import Config, Env
+from dart_streams.config import Config
+from dart_streams.config import Simulated as Simple
 from dart_streams.screens import smart_resize
 from dart_streams.tasks import Task
+from dart_streams.workload import Course, Spread, Workload, course, typical_steps
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.scaling import Size, rescale
 
@@ -25,12 +31,16 @@ SIZE: Size = (160, 210)
 BOX: Size = (36, 28)
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf")
 
+Call = Literal["reset", "step", "evaluate"]
+
 
 class SimulatedBackend:
     """Makes simulated environments; needs nothing."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        workload = config.workload
+        self.chance = random.Random() if workload is None else random.Random(workload.seed)
 
     async def start(self) -> None:
         """There is nothing to start."""
@@ -39,7 +49,7 @@ class SimulatedBackend:
         """Return a fresh environment; any will do for any task."""
         policy = self.config.policy
         policy_size = smart_resize(*SIZE, policy.min_pixels, policy.max_pixels)
-        return SimulatedEnvironment(self.config.env, policy_size)
+        return SimulatedEnvironment(self.config, policy_size, random.Random(self.chance.random()))
 
     async def stop(self) -> None:
         """There is nothing to stop."""
@@ -48,33 +58,36 @@ class SimulatedBackend:
 class SimulatedEnvironment:
     """One episode."""
 
-    def __init__(self, config: Env, policy_size: Size) -> None:
-        self.settings = config.simulated
+    def __init__(self, config: Config, policy_size: Size, chance: random.Random) -> None:
+        self.settings = config.env.simulated
+        self.workload = config.workload
+        self.spreads = spreads(self.settings, self.workload)
+        self.scale = self.workload.time_scale if self.workload else 1.0
         self.policy_size = policy_size
-        self.call_timeout_s = config.call_timeout_s
-        self.last_screen = config.last_screen
-        self.chance = random.Random()
+        self.call_timeout_s = config.env.call_timeout_s
+        self.last_screen = config.env.last_screen
+        self.chance = chance
         self.centre: Size = (0, 0)
-        self.wanted = 1
-        self.hits = 0
+        self.course = Course(1, True, None)
+        self.clicks = 0
         self.missed = False
         self.instruction = ""
         self._done_ids: set[str] = set()
 
     async def reset(self, task: Task) -> Screen:
         """Draw the box of this task."""
-        await self._take_time(self.settings.reset_ms)
+        self.course = self._course_of(task)
+        self.clicks, self.missed = 0, False
+        await self._take_time("reset", 0)
         self.centre = box_centre(task)
-        self.wanted = clicks_wanted(task.page)
-        self.hits, self.missed = 0, False
-        x, y = self._centre_for_policy()
-        times = f" Click it {self.wanted} times." if self.wanted > 1 else ""
+        x, y = self._told() if self.course.success else beside(self._told(), self.policy_size)
+        times = f" Click it {self.course.steps} times." if self.course.steps > 1 else ""
         self.instruction = f"Click the box at ({x},{y}).{times}"
         return self._screen()
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action, once per id."""
-        await self._take_time(self.settings.step_ms)
+        await self._take_time("step", self.clicks + 1)
         if action_id not in self._done_ids:
             self._done_ids.add(action_id)
             if isinstance(action, Click | DoubleClick):
@@ -83,31 +96,44 @@ class SimulatedEnvironment:
 
     async def evaluate(self) -> float:
         """Return 1 when the box has had its clicks and nothing else was clicked."""
-        await self._take_time(self.settings.evaluate_ms)
-        return float(self.hits >= self.wanted and not self.missed)
+        await self._take_time("evaluate", None)
+        return float(self.clicks >= self.course.steps and not self.missed)
 
     async def close(self) -> None:
         """There is nothing to free."""
 
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Click the box until it has had enough."""
-        while self.hits < self.wanted and not self.missed:
+        while not self._is_done():
             yield Click(*self.centre)
 
-    def _centre_for_policy(self) -> Size:
+    def _course_of(self, task: Task) -> Course:
+        """Return how the episode will go; where there is no workload, the policy alone decides that."""
+        typical = typical_steps(task.page)
+        if self.workload is None and typical is not None:
+            raise EnvironmentFault(f"the page {task.page} needs a [workload] in the configuration")
+        if self.workload is None or typical is None:
+            return Course(clicks_wanted(task.page), True, None)
+        return course(self.workload, task.task_id, typical, self.chance)
+
+    def _told(self) -> Size:
+        """Return the middle of the box as the policy sees it."""
         moved = rescale(Click(*self.centre), SIZE, self.policy_size)
         assert isinstance(moved, Click)
         return moved.x, moved.y
 
     def _click(self, x: int, y: int) -> None:
         inside = abs(x - self.centre[0]) <= BOX[0] // 2 and abs(y - self.centre[1]) <= BOX[1] // 2
-        self.hits += inside
+        self.clicks += inside or self.workload is not None
         self.missed = self.missed or not inside
 
+    def _is_done(self) -> bool:
+        return self.clicks >= self.course.steps or (self.missed and self.workload is None)
+
     def _screen(self, last: bool = False) -> Screen:
-        done = self.missed or self.hits >= self.wanted
+        done = self._is_done()
         return Screen(
-            image=None if (done or last) and not self.last_screen else picture(self.centre, self.hits),
+            image=None if (done or last) and not self.last_screen else picture(self.centre, self.clicks),
             media_type="image/png",
             width=SIZE[0],
             height=SIZE[1],
@@ -115,17 +141,30 @@ class SimulatedEnvironment:
             done=done,
         )
 
-    async def _take_time(self, median_ms: float) -> None:
-        """Take a log-normal time; sometimes hang until the call's bound, sometimes fail."""
+    async def _take_time(self, call: Call, number: int | None) -> None:
+        """Take a call's time; sometimes hang until its bound, sometimes fail. ``number`` is its place in the course."""
         luck = self.chance.random()
-        if luck < self.settings.hang_rate:
+        if luck < self.settings.hang_rate or (number is not None and number == self.course.hangs_at):
             await asyncio.sleep(self.call_timeout_s)
             raise EnvironmentFault(f"simulated hang: no answer within {self.call_timeout_s:g} s")
         if luck < self.settings.hang_rate + self.settings.fault_rate:
             raise EnvironmentFault("simulated fault")
-        if median_ms > 0:
-            seconds = self.chance.lognormvariate(math.log(median_ms / 1000), self.settings.sigma)
+        seconds = self.spreads[call].draw(self.chance) / self.scale
+        if seconds > 0:
             await asyncio.sleep(min(seconds, self.call_timeout_s))
+
+
+def spreads(simple: Simple, workload: Workload | None) -> dict[Call, Spread]:
+    """Return how long each kind of call takes, in seconds: of the workload's time if there is one."""
+    if workload is not None:
+        return {"reset": workload.reset_s, "step": workload.settle_s, "evaluate": workload.evaluate_s}
+    medians_ms: dict[Call, float] = {"reset": simple.reset_ms, "step": simple.step_ms, "evaluate": simple.evaluate_ms}
+    return {call: Spread(median=ms / 1000, sigma=simple.sigma) for call, ms in medians_ms.items()}
+
+
+def beside(place: Size, size: Size) -> Size:
+    """Return a place of an image of ``size`` that is half of it away from ``place``."""
+    return (place[0] + size[0] // 2) % size[0], (place[1] + size[1] // 2) % size[1]
 
 
 def clicks_wanted(page: str) -> int:
@@ -141,11 +180,11 @@ def box_centre(task: Task) -> Size:
     return BOX[0] // 2 + x % (SIZE[0] - BOX[0]), BOX[1] // 2 + y % (SIZE[1] - BOX[1])
 
 
-def picture(centre: Size, hits: int) -> bytes:
+def picture(centre: Size, clicks: int) -> bytes:
     """Return the screen as PNG: the box, in the colour of its clicks so far."""
     image = Image.new("RGB", SIZE, "white")
     left, top = centre[0] - BOX[0] // 2, centre[1] - BOX[1] // 2
-    ImageDraw.Draw(image).rectangle((left, top, left + BOX[0], top + BOX[1]), fill=COLOURS[hits % len(COLOURS)])
+    ImageDraw.Draw(image).rectangle((left, top, left + BOX[0], top + BOX[1]), fill=COLOURS[clicks % len(COLOURS)])
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

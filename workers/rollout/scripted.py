@@ -2,11 +2,15 @@
 
 What it answers depends on the request alone, so that a run can be repeated. Its log-probabilities and entropies are
 those of one consistent, made-up distribution a token.
+
+With a ``[workload]`` in the configuration an answer takes as long as the workload's engine would, by the tokens drawn
+for it and by how many other requests are under way, and a switch of weights stops generation for a while.
 """
 
 import asyncio
 import hashlib
 import math
+import random
 import re
 import time
 
@@ -28,12 +32,16 @@ PIECES = re.compile(r"\d|[A-Za-z]+|\s+|[^\w\s]|_")
 
 
 class ScriptedEngine:
-    """Answers after ``latency_ms``; a switch of weights takes no time and only changes the version it reports."""
+    """Answers after ``latency_ms``, or as the workload says; a switch of weights changes the version it reports."""
 
     def __init__(self, config: Config) -> None:
         self.settings = config.rollout.scripted
+        self.workload = config.workload
+        self.places = config.rollout.max_in_flight
         self.policy = config.policy
         self.switches: list[tuple[float, int]] = []
+        self.under_way = 0
+        self.pauses = Pauses()
 
     async def start(self, version: WeightVersion) -> None:
         """Serve ``version`` at once."""
@@ -42,7 +50,11 @@ class ScriptedEngine:
     async def generate(self, request: ActionRequest) -> Generation:
         """Answer by the configured behaviour; the tokens are spread evenly over the latency."""
         started = time.monotonic()
-        await asyncio.sleep(self.settings.latency_ms / 1000)
+        self.under_way += 1
+        try:
+            await self.pauses.work(self._takes_s(request.request_id))
+        finally:
+            self.under_way -= 1
         text = self.answer(request)
         pieces = PIECES.findall(text)
         logprobs, entropies = distributions(request.request_id, len(pieces))
@@ -59,9 +71,19 @@ class ScriptedEngine:
         )
 
     async def load(self, version: WeightVersion) -> float:
-        """Report ``version`` from now on."""
+        """Report ``version`` from now on; with a workload, after the pause that a switch takes."""
+        paused_s = self.workload.clock_s(self.workload.switch_s) if self.workload else 0.0
+        await self.pauses.pause(paused_s)
         self.switches.append((time.monotonic(), version.version))
-        return 0.0
+        return paused_s * 1000
+
+    def _takes_s(self, request_id: str) -> float:
+        """Return how long an answer takes (seconds) if nothing pauses it."""
+        if self.workload is None:
+            return self.settings.latency_ms / 1000
+        engine = self.workload.generation
+        tokens = engine.tokens.draw(random.Random(f"{self.workload.seed} {request_id}"))
+        return self.workload.clock_s(engine.takes_s(tokens, (self.under_way - 1) / self.places))
 
     async def check(self) -> None:
         """Nothing here can die."""
@@ -80,6 +102,35 @@ class ScriptedEngine:
         if fraction("success", request.request_id) >= self.settings.success_rate:
             x, y = (x + width // 2) % width, (y + height // 2) % height
         return click(x, y)
+
+
+class Pauses:
+    """Work that stands still while a pause lasts."""
+
+    def __init__(self) -> None:
+        self.paused_s = 0.0
+        self._running = asyncio.Event()
+        self._running.set()
+
+    async def pause(self, seconds: float) -> None:
+        """Stop all work for so long; at 0, not at all."""
+        if seconds <= 0:
+            return
+        self._running.clear()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.paused_s += seconds
+            self._running.set()
+
+    async def work(self, seconds: float) -> None:
+        """Return after so many seconds of work: pauses are added."""
+        await self._running.wait()
+        while seconds > 0:
+            paused_s = self.paused_s
+            await asyncio.sleep(seconds)
+            await self._running.wait()
+            seconds = self.paused_s - paused_s
 
 
 def click(x: int, y: int) -> str:
