@@ -225,8 +225,12 @@ class Dispatch(Section):
     ``phases`` come one after the other, easy tasks first (CRAFT-GUI); after the last all tasks take part. A task that
     failed ``rest_after`` times in a row rests for ``rest_passes`` passes over all tasks (MobileRL's failure curriculum
     filtering); 0 means that none ever rests.
+
+    ``mode`` is DART's ``rollout-wise``, or one of those it is compared with (``dart_streams/curation/admission.py``):
+    ``task-wise`` or ``coupled``.
     """
 
+    mode: Literal["rollout-wise", "task-wise", "coupled"] = "rollout-wise"
     backlog: float = 2.0
     attempts: int = 3
     seed: int = 0

@@ -14,8 +14,9 @@ from dart_streams.config import Config
 from dart_streams.curation.agents import agents
 from dart_streams.curation.decisions import Agent, Record, advance
 from dart_streams.tasks import TaskSet
-from topics import curated, rollout_orders, trajectories, weights
+from topics import curated, rollout_orders, trajectories, weights, weights_serving
 from topics.rollout_orders import RolloutOrder
+from topics.weights_serving import WeightsServing
 
 
 class Written(NamedTuple):
@@ -94,6 +95,11 @@ class Circle:
             version = self.trainer.take(written.event)
             if version is not None:
                 self.publish(weights.TOPIC.name, "", version)
+
+    def serve(self, worker: int, version: int) -> None:
+        """Let a rollout worker announce what it serves; only a coupled dispatch listens."""
+        event = WeightsServing(worker_id=f"rollout-{worker}", version=version, since_ms=0, alive_ms=0)
+        self.publish(weights_serving.TOPIC.name, "", event)
 
     def restart(self, name: str) -> None:
         """Serialise an agent's state and bring it back, as after a crash."""

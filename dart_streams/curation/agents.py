@@ -7,12 +7,16 @@ from dart_streams.curation import budget, difficulty, dispatch, groups
 from dart_streams.curation.decisions import Agent
 from dart_streams.curation.orders import Limits
 from dart_streams.tasks import TaskSet
-from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
+from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights, weights_serving
 
 
 def agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
-    """Return difficulty, budget, groups and dispatch, bound to this configuration and task set."""
+    """Return difficulty, budget, groups and dispatch, bound to this configuration and task set.
+
+    Only a coupled dispatch waits for the rollout workers, so only then does it hear of each heartbeat.
+    """
     curation, limits = config.curation, Limits.of(config)
+    served = (weights_serving.TOPIC,) if curation.dispatch.mode == "coupled" else ()
     return (
         Agent(
             name=difficulty.NAME,
@@ -37,7 +41,7 @@ def agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
         ),
         Agent(
             name=dispatch.NAME,
-            inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC),
+            inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC, *served),
             outputs=(rollout_orders.TOPIC,),
             state=dispatch.State,
             apply=partial(dispatch.apply, settings=dispatch.Settings.of(config, tasks)),

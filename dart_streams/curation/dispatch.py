@@ -6,14 +6,18 @@ admits one more (:func:`dart_streams.curation.staleness.capacity`), counting the
 that the newest version has not consumed; a group dropped for equal rewards is in neither.
 
 Every input can make room, so every input ends in a refill, and no clock is needed.
+
+That is its ``rollout-wise`` mode. :mod:`dart_streams.curation.admission` has the others; the coupled one also hears
+what the rollout workers serve.
 """
 
 import msgspec
 
 from dart_streams.config import Config
-from dart_streams.curation import staleness
+from dart_streams.curation import admission
+from dart_streams.curation.admission import Bounds, Load
 from dart_streams.curation.decisions import Decision, Progress, Record
-from dart_streams.curation.orders import ENDED, Book, Limits, backlog, group_name, order_name, place
+from dart_streams.curation.orders import ENDED, Book, Limits, group_name, order_name, place
 from dart_streams.curation.turns import Line, Turns, in_phase, next_task
 from dart_streams.tasks import TaskSet
 from topics import rollout_orders
@@ -22,6 +26,7 @@ from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
 from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
 
 NAME = "dispatch"
 
@@ -38,7 +43,8 @@ class State(msgspec.Struct):
     """Open groups, what is known of each task, and how far the trainer is.
 
     ``version`` is None before the first weights. ``curated`` counts groups seen, ``consumed`` those that the trainer
-    had taken at the newest version.
+    had taken at the newest version. ``serving`` and ``batch_end`` are for the coupled mode: each rollout worker's
+    version, and the first group that is not in the batch under way.
     """
 
     progress: Progress = msgspec.field(default_factory=Progress)
@@ -53,6 +59,8 @@ class State(msgspec.Struct):
     curated: int = 0
     consumed: int = 0
     abandoned: int = 0
+    serving: dict[str, int] = {}
+    batch_end: int = 0
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -60,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     config: Config
     sampling: Sampling
-    backlog: int
+    bounds: Bounds
     limits: Limits
     limits_of_tasks: dict[str, int]
     task_ids: tuple[str, ...]
@@ -71,7 +79,7 @@ class Settings(msgspec.Struct, frozen=True):
         return cls(
             config=config,
             sampling=config.sampling(),
-            backlog=backlog(config),
+            bounds=Bounds.of(config),
             limits=Limits.of(config),
             limits_of_tasks={task.task_id: task.max_steps for task in tasks.train},
             task_ids=tuple(task.task_id for task in tasks.train),
@@ -79,7 +87,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def apply(state: State, record: Record, settings: Settings) -> tuple[State, list[Decision]]:
-    """Take one budget, curated group or weight version into account, and fill the backlog again."""
+    """Take one budget, curated group, weight version or worker's version into account, and fill the backlog again."""
     event = record.event
     decisions: list[Decision] = []
     if isinstance(event, RolloutBudget):
@@ -88,6 +96,8 @@ def apply(state: State, record: Record, settings: Settings) -> tuple[State, list
         state.curated += 1
     elif isinstance(event, WeightVersion):
         renew(state, event)
+    elif isinstance(event, WeightsServing):
+        state.serving[event.worker_id] = event.version
     if state.version is not None and settings.task_ids:
         decisions += refill(state, settings)
     return state, decisions
@@ -136,14 +146,27 @@ def close(state: State, number: int) -> None:
 
 
 def refill(state: State, settings: Settings) -> list[Decision]:
-    """Open groups until the backlog is full or the staleness bound admits no more."""
+    """Open groups for as long as the mode's rule admits more."""
     decisions: list[Decision] = []
-    trainer, curation = settings.config.trainer, settings.config.curation
-    while state.open_orders < settings.backlog and staleness.admits(
-        len(state.groups), max(0, state.curated - state.consumed), trainer.groups_per_step, curation.max_staleness
-    ):
+    while admission.admits(load_of(state), settings.bounds):
+        if settings.bounds.mode == "coupled" and state.next_group >= state.batch_end:
+            state.batch_end = state.next_group + settings.bounds.batch
         decisions += open_group(state, settings)
     return decisions
+
+
+def load_of(state: State) -> Load:
+    """Return what is under way."""
+    return Load(
+        opened=state.next_group,
+        open=len(state.groups),
+        unconsumed=max(0, state.curated - state.consumed),
+        consumed=state.consumed,
+        orders=state.open_orders,
+        reserved=sum(opened.size for opened in state.groups.values()),
+        serving=sum(version >= (state.version or 0) for version in state.serving.values()),
+        batch_end=state.batch_end,
+    )
 
 
 def open_group(state: State, settings: Settings) -> list[Decision]:

@@ -5,6 +5,9 @@ So a group of four is ready at four, and a lost rollout never holds up the other
 
 A ready group is trained on if its members' rewards differ. Before that, members older than the staleness bound are left
 out, and if nobody succeeded, one stored success of the task takes the place of one failure.
+
+In the coupled mode a group that teaches nothing is told of as well, without members: the trainer waits for the whole
+batch, so it must hear that there is nothing more to come of it.
 """
 
 from collections.abc import Sequence
@@ -96,7 +99,10 @@ def train(
     if order.number in state.book.open:
         return []
     members = state.groups.pop(order.number, [])
-    group = decide(state, group_name(order.number), trajectory.task_id, members, settings)
+    group_id = group_name(order.number)
+    group = decide(state, group_id, trajectory.task_id, members, settings)
+    if group is None and settings.dispatch.mode == "coupled":
+        group = CuratedGroup(group_id=group_id, task_id=trajectory.task_id, members=[], mean=0.0, std=0.0)
     return [Decision(curated.TOPIC, cause_id(NAME, record), group)] if group else []
 
 

@@ -21,11 +21,12 @@ from dart_streams.curation.decisions import Agent, Decision, Record, Refused
 from dart_streams.replay.bundle import Bundle
 from dart_streams.replay.recorded import event_of
 from dart_streams.tasks import TaskSet
-from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
+from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
 
 RECENT = 16
 """Of how many last recorded rollouts of a task one is drawn when all were used."""
@@ -137,6 +138,7 @@ class World:
         self.offsets: dict[str, int] = {}
         self.slots = max(1, config.env.workers * config.env.slots)
         self.groups_per_step = config.trainer.groups_per_step
+        self.workers = config.rollout.workers
         self.waiting: list[RolloutOrder] = []
         self.running: list[tuple[int, int, RolloutOrder, int, Ended]] = []
         self.played: dict[str, int] = {}
@@ -218,7 +220,7 @@ class World:
                 self.announce()
 
     def announce(self) -> None:
-        """Let dispatch hear of the newest version."""
+        """Let dispatch hear of the newest version, and a coupled one that it is served, for that takes no time here."""
         event = WeightVersion(
             model_id="",
             version=self.version,
@@ -229,6 +231,10 @@ class World:
             groups_consumed=self.version * self.groups_per_step,
         )
         self.order(self.apply(dispatch.NAME, weights.TOPIC.name, event))
+        if weights_serving.TOPIC in self.agents[dispatch.NAME].inputs:
+            for worker in range(self.workers):
+                served = WeightsServing(worker_id=str(worker), version=self.version, since_ms=0, alive_ms=0)
+                self.order(self.apply(dispatch.NAME, weights_serving.TOPIC.name, served))
 
     def order(self, decisions: list[Decision]) -> None:
         """Queue the rollouts that dispatch orders."""
