@@ -9,11 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
+from dart_streams.cli import output
 from dart_streams.cli.options import AsJson
 from dart_streams.cli.output import cell
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
+DESKTOP = Path("deploy/config/workload/desktop.toml")
+WorkloadFile = Annotated[Path, typer.Option("--workload", help="A configuration with a [workload].")]
+Staleness = Annotated[int, typer.Option(help="Versions that data may be old.", min=0)]
+Seeds = Annotated[int, typer.Option(help="Runs of each mode.", min=1)]
+Curated = Annotated[bool, typer.Option(help="DART's rules of curation, in all modes.")]
 Trajectories = Annotated[int, typer.Option(help="Finished rollouts to work on.", min=1)]
 
 
@@ -116,6 +122,32 @@ def trainer(
     with tempfile.TemporaryDirectory() as folder:
         found = module("training").measure(Path(folder), steps, groups)
     show(found) if as_json else show_lines(found)
+
+
+@app.command()
+def simulate(
+    envs: Annotated[list[int] | None, typer.Option("--envs", help="Slots; several for several.")] = None,
+    batch: Annotated[int, typer.Option(help="Groups a training step, for 180 slots; other sizes in proportion.")] = 12,
+    staleness: Staleness = 4,
+    hours: Annotated[float, typer.Option(help="Hours of the desktops' time, a seed and mode.")] = 4.0,
+    seeds: Seeds = 3,
+    curation: Curated = True,
+    workload: WorkloadFile = DESKTOP,
+    as_json: AsJson = False,
+) -> None:
+    """Decoupled against coupled as discrete events: the same reducers, times drawn from the workload, no services."""
+    comparing, modes = module("decoupling"), module("modes")
+    base = modes.read(workload)
+    found = []
+    for slots in envs or [180]:
+        shape = modes.proportioned(slots, batch, staleness, curated=curation)
+        measured = comparing.measure(base, shape, seeds, comparing.simulated(base, hours))
+        found.append(comparing.compared(measured, base, shape))
+        if not as_json:
+            title = f"{slots} slots, steps of {shape.batch} groups"
+            output.show(comparing.rows(found[-1]), as_json=False, title=title)
+    if as_json:
+        output.show_json(found)
 
 
 def module(name: str) -> Any:

@@ -46,8 +46,8 @@ class Load(NamedTuple):
     """What is under way: groups ``opened`` so far in all, those ``open`` now, and those ``unconsumed`` though curated.
 
     ``consumed`` are the groups that the trainer had taken at the newest version, and ``serving`` the rollout workers
-    that serve that version; ``orders`` are still to end, ``reserved`` those of open groups whether ended or not.
-    The batch under way goes up to group ``batch_end`` (exclusive).
+    that serve that version. ``orders`` are still to end; ``reserved``, for the task-wise mode, are those of open groups
+    whether ended or not. The batch under way goes up to group ``batch_end`` (exclusive).
     """
 
     opened: int

@@ -148,22 +148,23 @@ def close(state: State, number: int) -> None:
 def refill(state: State, settings: Settings) -> list[Decision]:
     """Open groups for as long as the mode's rule admits more."""
     decisions: list[Decision] = []
-    while admission.admits(load_of(state), settings.bounds):
+    while admission.admits(load_of(state, settings.bounds), settings.bounds):
         if settings.bounds.mode == "coupled" and state.next_group >= state.batch_end:
             state.batch_end = state.next_group + settings.bounds.batch
         decisions += open_group(state, settings)
     return decisions
 
 
-def load_of(state: State) -> Load:
-    """Return what is under way."""
+def load_of(state: State, bounds: Bounds) -> Load:
+    """Return what is under way; rollouts are only added up where the mode asks for it."""
+    reserved = sum(opened.size for opened in state.groups.values()) if bounds.mode == "task-wise" else 0
     return Load(
         opened=state.next_group,
         open=len(state.groups),
         unconsumed=max(0, state.curated - state.consumed),
         consumed=state.consumed,
         orders=state.open_orders,
-        reserved=sum(opened.size for opened in state.groups.values()),
+        reserved=reserved,
         serving=sum(version >= (state.version or 0) for version in state.serving.values()),
         batch_end=state.batch_end,
     )

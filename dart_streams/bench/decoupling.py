@@ -1,0 +1,120 @@
+"""Decoupled against coupled: ``dart-streams bench decoupling``.
+
+The modes of :mod:`dart_streams.bench.modes` on one workload, over the same seeds, each seed's modes one after another
+and in another order than the last one's, so that what else the machine does meets all alike. Figures are medians over
+seeds; a ratio is the median of the seeds' own ratios, with the smallest and the largest beside it.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dart_streams import tasks as task_sets
+from dart_streams.bench import modes
+from dart_streams.bench.modes import MODES, Mode, Shape
+from dart_streams.bench.occupancy import Account, Figures, figures
+from dart_streams.bench.simulation import Overheads, Simulation
+from dart_streams.config import Config
+
+COMPARED = (
+    "env_utilisation",
+    "rollout_utilisation",
+    "rollout_occupancy",
+    "actions_per_min",
+    "trained_steps_per_min",
+)
+WARM_S = 1800.0
+"""Figures begin with the first version after so much of the desktops' time."""
+
+Play = Callable[[Config, Mode, int], Account]
+"""Lets a mode's deployment live, with this seed, and returns what happened."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A mode, for people: a figure, and under it its ratio to coupled with the smallest and the largest over seeds."""
+
+    mode: str
+    env_busy: str
+    rollout_busy: str
+    actions_per_min: str
+    trained_per_min: str
+    staleness: int
+    wasted: str
+
+
+def measure(base: Config, shape: Shape, seeds: int, play: Play) -> dict[Mode, list[Figures]]:
+    """Play every mode with every seed, and return the figures of each."""
+    found: dict[Mode, list[Figures]] = {mode: [] for mode in MODES}
+    for seed in range(seeds):
+        for mode in MODES if seed % 2 else MODES[::-1]:
+            account = play(modes.deployment(base, mode, shape, seed), mode, seed)
+            found[mode].append(figures(account, WARM_S))
+    return found
+
+
+def simulated(base: Config, hours: float, overheads: Overheads | None = None) -> Play:
+    """Return how to play a deployment as discrete events, for so many hours of the desktops' time."""
+    tasks = task_sets.load(Path(base.tasks.file))
+    return lambda config, _mode, seed: Simulation(config, tasks, seed, overheads).run(hours * 3600)
+
+
+def compared(found: dict[Mode, list[Figures]], base: Config, shape: Shape) -> dict[str, Any]:
+    """Return medians and ratios as one value for ``--json``."""
+    return {
+        "modes": {mode: medians(runs) for mode, runs in found.items()},
+        "ratios": {mode: ratios(runs, found["coupled"]) for mode, runs in found.items()},
+        "ratios_to_restart": {mode: ratios(runs, found["coupled-restart"]) for mode, runs in found.items()},
+        "spread": {mode: spreads(runs, found["coupled"]) for mode, runs in found.items()},
+        "spread_to_restart": {mode: spreads(runs, found["coupled-restart"]) for mode, runs in found.items()},
+        "seeds": len(found["coupled"]),
+        "shape": msgspec.to_builtins(shape),
+        "time_scale": modes.workload_of(base).time_scale,
+    }
+
+
+def medians(runs: Sequence[Figures]) -> dict[str, float]:
+    """Return the median of each figure over seeds; of the largest staleness, the largest."""
+    rows = [msgspec.structs.asdict(run) for run in runs]
+    found = {name: round(statistics.median(row[name] for row in rows), 4) for name in rows[0]}
+    return found | {"staleness_max": max(run.staleness_max for run in runs)}
+
+
+def paired(runs: Sequence[Figures], others: Sequence[Figures], name: str) -> list[float]:
+    """Return the ratio of a figure to that of another mode, a seed at a time."""
+    return [getattr(run, name) / getattr(other, name) for run, other in zip(runs, others, strict=True)]
+
+
+def ratios(runs: Sequence[Figures], others: Sequence[Figures]) -> dict[str, float]:
+    """Return the median ratio of each figure that is compared."""
+    return {name: round(statistics.median(paired(runs, others, name)), 3) for name in COMPARED}
+
+
+def spreads(runs: Sequence[Figures], others: Sequence[Figures]) -> dict[str, tuple[float, float]]:
+    """Return the smallest and the largest ratio over seeds."""
+    pairs = {name: paired(runs, others, name) for name in COMPARED}
+    return {name: (round(min(values), 3), round(max(values), 3)) for name, values in pairs.items()}
+
+
+def rows(comparison: dict[str, Any]) -> list[Row]:
+    """Return the table: each figure with its ratio to coupled."""
+
+    def told(mode: str, name: str, form: str) -> str:
+        low, high = comparison["spread"][mode][name]
+        figure = format(comparison["modes"][mode][name], form)
+        return f"{figure}\n{comparison['ratios'][mode][name]:.2f}x ({low:.2f}-{high:.2f})"
+
+    return [
+        Row(
+            mode=mode,
+            env_busy=told(mode, "env_utilisation", ".1%"),
+            rollout_busy=told(mode, "rollout_utilisation", ".1%"),
+            actions_per_min=told(mode, "actions_per_min", ".1f"),
+            trained_per_min=told(mode, "trained_steps_per_min", ".1f"),
+            staleness=made["staleness_max"],
+            wasted=f"{made['wasted']:.0%}",
+        )
+        for mode, made in comparison["modes"].items()
+    ]
