@@ -47,6 +47,7 @@ COMMANDS = (
     Command("dlq", "dart_streams.cli.dlq:app", "Show dead letters, and send them back."),
     Command("store", "dart_streams.cli.store:app", "Make the store again from the log, and compare the two."),
     Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy; export a trained one."),
+    Command("plan", "dart_streams.cli.plan:plan", "Say how large a deployment must be for so many environments."),
     Command("bench", "dart_streams.cli.bench:app", "Measure this project on this machine."),
 )
 MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})

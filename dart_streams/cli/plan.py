@@ -1,0 +1,52 @@
+"""``dart-streams plan``: how large a deployment must be."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dart_streams import plan as planning
+from dart_streams import tasks as task_sets
+from dart_streams.bench import modes
+from dart_streams.cli.options import AsJson
+from dart_streams.cli.output import cell, show, show_json
+from dart_streams.errors import UserError
+
+DESKTOP = Path("deploy/config/workload/desktop.toml")
+
+
+def plan(
+    envs: Annotated[int, typer.Option("--envs", help="Environments (slots).", min=1)],
+    workload: Annotated[Path, typer.Option(help="A configuration with a [workload].")] = DESKTOP,
+    staleness: Annotated[int, typer.Option(help="Versions that data may be old.", min=0)] = 4,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="A constant of yours: NAME=VALUE.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how many partitions, brokers, database nodes and GPUs so many environments need, and why."""
+    base = modes.read(workload)
+    tasks = task_sets.load(Path(base.tasks.file))
+    sizing = planning.plan(envs, modes.workload_of(base), tasks, staleness, dict(map(change, changes or [])))
+    if as_json:
+        show_json(sizing)
+        return
+    table = Table(title=f"{envs} environments", title_justify="left")
+    for name in ("what", "needed", "formula"):
+        table.add_column(name, overflow="fold", justify="right" if name == "needed" else "left")
+    for figure in sizing.figures:
+        table.add_row(figure.what, cell(f"{figure.needed:g} {figure.unit}".strip()), cell(figure.formula))
+    Console().print(table)
+    show(sizing.constants, as_json=False, title="constants")
+
+
+def change(text: str) -> tuple[str, float]:
+    """Read ``NAME=VALUE``."""
+    name, _, value = text.partition("=")
+    try:
+        return name, msgspec.convert(value, float, strict=False)
+    except msgspec.ValidationError:
+        raise UserError(f"--set {text!r}: give NAME=NUMBER") from None
