@@ -16,7 +16,7 @@ from dart_streams.cli.output import cell
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 DESKTOP = Path("deploy/config/workload/desktop.toml")
-WorkloadFile = Annotated[Path, typer.Option("--workload", help="A configuration with a [workload].")]
+WorkloadFile = Annotated[Path, typer.Option("--workload", help="A configuration with a workload section.")]
 Staleness = Annotated[int, typer.Option(help="Versions that data may be old.", min=0)]
 Seeds = Annotated[int, typer.Option(help="Runs of each mode.", min=1)]
 Curated = Annotated[bool, typer.Option(help="DART's rules of curation, in all modes.")]
@@ -148,6 +148,17 @@ def simulate(
             output.show(comparing.rows(found[-1]), as_json=False, title=title)
     if as_json:
         output.show_json(found)
+
+
+@app.command()
+def workload(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, made by `capture`.")],
+    folder: Annotated[Path, typer.Option("--output", "-o", help="Where to write workload.toml and tasks.toml.")],
+    scale: Annotated[float, typer.Option(help="The time scale to write.", min=0.001)] = 1.0,
+) -> None:
+    """Take a workload from a recorded run: its times as quantiles, its tasks by their lengths."""
+    module("observed_run").write(bundle, folder, scale)
+    output.note(f"{folder / 'workload.toml'}: give it to `bench simulate --workload` or `bench decoupling --workload`")
 
 
 def module(name: str) -> Any:

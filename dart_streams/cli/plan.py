@@ -20,7 +20,7 @@ DESKTOP = Path("deploy/config/workload/desktop.toml")
 
 def plan(
     envs: Annotated[int, typer.Option("--envs", help="Environments (slots).", min=1)],
-    workload: Annotated[Path, typer.Option(help="A configuration with a [workload].")] = DESKTOP,
+    workload: Annotated[Path, typer.Option(help="A configuration with a workload section.")] = DESKTOP,
     staleness: Annotated[int, typer.Option(help="Versions that data may be old.", min=0)] = 4,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="A constant of yours: NAME=VALUE.", show_default=False)

@@ -1,0 +1,63 @@
+"""Pictures of a comparison: bars of each figure, and for each mode what every slot did, a row a slot (SVG)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dart_streams.bench.occupancy import Account, State
+from dart_streams.run.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, drawing
+
+COLOURS = (GREY, AMBER, TEAL, BLUE)
+BARS = {
+    "env_utilisation": "env utilisation",
+    "rollout_utilisation": "rollout utilisation",
+    "actions_per_min": "actions / min",
+    "trained_steps_per_min": "trained steps / min",
+}
+STATES: dict[State, str] = {"reset": AMBER, "wait": BLUE, "step": GREEN, "evaluate": VIOLET, "hang": RED}
+LABELS: dict[State, str] = {
+    "reset": "reset",
+    "wait": "waits for the policy",
+    "step": "step",
+    "evaluate": "evaluator",
+    "hang": "hangs",
+}
+
+
+def bars(comparison: dict[str, Any]) -> str:
+    """Draw the modes beside each other, a panel a figure."""
+    names = list(comparison["modes"])
+    with drawing(12.0, 3.0, columns=len(BARS)) as made:
+        for axes, (name, label) in zip(made.axes, BARS.items(), strict=True):
+            values = [comparison["modes"][mode][name] for mode in names]
+            placed = axes.bar(names, values, color=COLOURS[: len(names)])
+            axes.bar_label(placed, [f"{value:.0%}" if name.endswith("tion") else f"{value:.0f}" for value in values])
+            axes.set_title(label)
+            axes.set_xticks(range(len(names)), names, rotation=20)
+    return made.svg
+
+
+def timeline(accounts: Mapping[str, Account], start: float, end: float, most_slots: int = 32) -> str:
+    """Draw what slots did between two times (seconds), a panel a mode; white is idle, lines are new versions."""
+    with drawing(12.0, 2.2 * len(accounts), rows=len(accounts)) as made:
+        for axes, (mode, account) in zip(made.axes, accounts.items(), strict=True):
+            for state, colour in STATES.items():
+                spans = [span for span in account.spans if span.state == state and span.slot < most_slots]
+                seen = [span for span in spans if span.end > start and span.start < end]
+                axes.barh(
+                    [span.slot for span in seen],
+                    [(span.end - span.start) / 60 for span in seen],
+                    left=[(span.start - start) / 60 for span in seen],
+                    height=0.9,
+                    color=colour,
+                    linewidth=0,
+                    label=LABELS[state],
+                )
+            for step in account.trained:
+                if start <= step.at <= end:
+                    axes.axvline((step.at - start) / 60, color=GREY, linewidth=1)
+            axes.set_xlim(0, (end - start) / 60)
+            axes.set_ylabel(f"{mode}\nslot")
+            axes.grid(visible=False)
+        made.axes[0].legend(loc="upper center", bbox_to_anchor=(0.5, 1.25), ncols=len(STATES))
+        made.axes[-1].set_xlabel("minutes of the desktops' time")
+    return made.svg
