@@ -45,7 +45,7 @@ CONSTANTS = (
     Constant(
         "cassandra_ms", 12.9, "core-ms/step", "measured", f"{DEMONSTRATION} 75 core-s over 5,814 answered requests"
     ),
-    Constant("curator_per_s", 575.0, "trajectories/s", "measured", "docs/performance.md, bench agents, the lowest run"),
+    Constant("curator_per_s", 1016.0, "trajectories/s", "measured", "docs/performance.md, bench agents, slowest run"),
     Constant("screenshot_kb", 300.0, "kB", "assumed", "a PNG of a desktop of 1920x1080"),
     Constant("event_kb", 8.0, "kB/step", "assumed", "observation, request and answer of a step of about 100 tokens"),
     Constant("images", 5.0, "screenshots/request", "published", "history of DART's release: at most 5 images"),

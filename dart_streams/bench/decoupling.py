@@ -14,6 +14,7 @@ import msgspec
 
 from dart_streams import tasks as task_sets
 from dart_streams.bench import modes
+from dart_streams.bench.bounds import Bounds, bounds
 from dart_streams.bench.modes import MODES, Mode, Shape
 from dart_streams.bench.occupancy import Account, Figures, figures
 from dart_streams.bench.simulation import Overheads, Simulation
@@ -45,6 +46,13 @@ class Row(msgspec.Struct, frozen=True):
     wasted: str
 
 
+class Term(msgspec.Struct, frozen=True):
+    """A term of the bounds, for people."""
+
+    term: str
+    value: float
+
+
 def measure(base: Config, shape: Shape, seeds: int, play: Play) -> dict[Mode, list[Figures]]:
     """Play every mode with every seed, and return the figures of each."""
     found: dict[Mode, list[Figures]] = {mode: [] for mode in MODES}
@@ -69,10 +77,17 @@ def compared(found: dict[Mode, list[Figures]], base: Config, shape: Shape) -> di
         "ratios_to_restart": {mode: ratios(runs, found["coupled-restart"]) for mode, runs in found.items()},
         "spread": {mode: spreads(runs, found["coupled"]) for mode, runs in found.items()},
         "spread_to_restart": {mode: spreads(runs, found["coupled-restart"]) for mode, runs in found.items()},
+        "bounds": bounds_of(base, shape),
         "seeds": len(found["coupled"]),
         "shape": msgspec.to_builtins(shape),
         "time_scale": modes.workload_of(base).time_scale,
     }
+
+
+def bounds_of(base: Config, shape: Shape) -> Bounds:
+    """Return what bounds each mode of a shape, by the workload alone."""
+    tasks = task_sets.load(Path(base.tasks.file))
+    return bounds(modes.workload_of(base), tasks, shape, base.curation.budget.base)
 
 
 def medians(runs: Sequence[Figures]) -> dict[str, float]:
@@ -118,3 +133,8 @@ def rows(comparison: dict[str, Any]) -> list[Row]:
         )
         for mode, made in comparison["modes"].items()
     ]
+
+
+def terms(bound: Bounds) -> list[Term]:
+    """Return the bounds as a table."""
+    return [Term(name.replace("_", " "), value) for name, value in msgspec.structs.asdict(bound).items()]

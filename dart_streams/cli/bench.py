@@ -146,6 +146,7 @@ def simulate(
         if not as_json:
             title = f"{slots} slots, steps of {shape.batch} groups"
             output.show(comparing.rows(found[-1]), as_json=False, title=title)
+            output.show(comparing.terms(found[-1]["bounds"]), as_json=False, title="what bounds them")
     if as_json:
         output.show_json(found)
 

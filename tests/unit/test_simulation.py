@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dart_streams import tasks as task_sets
 from dart_streams.bench import decoupling, modes
+from dart_streams.bench.bounds import bounds
 from dart_streams.bench.modes import MODES, Shape
 from dart_streams.bench.occupancy import Account, Trained, covered, figures, overlap
 from dart_streams.bench.simulation import Overheads, Simulation
@@ -138,3 +139,39 @@ def test_too_short_a_run_is_refused():
     account = Account(1, 1, 1, trained=[Trained(5.0, 1.0, 10, 0)])
     with pytest.raises(ValueError, match="run for longer"):
         figures(account, 0)
+
+
+def test_the_bounds_of_clockwork_are_exact():
+    exact = Workload(
+        reset_s=Spread(median=60.0),
+        settle_s=Spread(median=2.0),
+        evaluate_s=Spread(median=5.0),
+        hang_share=0.0,
+        steps_sigma=0.0,
+        generation=Generation(prefill_s=3.0, token_s=0.0, load=0.0),
+        optimiser_s=Spread(median=100.0),
+        switch_s=10.0,
+        restart_s=70.0,
+    )
+    page = Page(environment="simulated", page="work-10", max_steps=50, train_seeds=(0, 4), heldout_seeds=(9, 10))
+    found = bounds(exact, TaskSet([page]), Shape(slots=16, workers=2, places=16, batch=2), 8)
+    assert (found.episode_s, found.slowest_of_group_s, found.slowest_of_batch_s) == (115.0, 115.0, 115.0)
+    assert found.coupled_env_utilisation == pytest.approx(115 / 225, abs=1e-4)
+    assert found.restart_env_utilisation == pytest.approx(115 / 285, abs=1e-4)
+    assert found.staleness_for_full_slots == pytest.approx(1 + (16 / (115 * 8)) * 215 / 2, abs=0.01)
+
+
+def test_the_bounds_are_those_of_the_simulation():
+    shape = Shape(slots=30, workers=2, places=11, batch=2, curated=False)
+    found = bounds(BASE.workload, TASKS, shape, 8)
+    for mode, bound in [
+        ("coupled", found.coupled_env_utilisation),
+        ("coupled-restart", found.restart_env_utilisation),
+    ]:
+        played = figures(simulation(mode, shape).run(30_000), 500)
+        assert played.env_utilisation == pytest.approx(bound, rel=0.15)
+    enough = msgspec.structs.replace(shape, max_staleness=round(found.staleness_for_full_slots + 1))
+    assert figures(simulation("dart", enough).run(15_000), 2_000).env_utilisation > 0.9
+    less = msgspec.structs.replace(shape, max_staleness=2)
+    assert found.staleness_for_full_slots > 3
+    assert figures(simulation("dart", less).run(15_000), 2_000).env_utilisation < 0.75
