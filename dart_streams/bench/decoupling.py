@@ -63,10 +63,24 @@ def measure(base: Config, shape: Shape, seeds: int, play: Play) -> dict[Mode, li
     return found
 
 
-def simulated(base: Config, hours: float, overheads: Overheads | None = None) -> Play:
-    """Return how to play a deployment as discrete events, for so many hours of the desktops' time."""
-    tasks = task_sets.load(Path(base.tasks.file))
-    return lambda config, _mode, seed: Simulation(config, tasks, seed, overheads).run(hours * 3600)
+class Simulated:
+    """Plays deployments as discrete events, for so many hours of the desktops' time each.
+
+    ``newest`` has each mode's last account, with what its first ``traced`` slots did.
+    """
+
+    def __init__(self, base: Config, hours: float, overheads: Overheads | None = None, traced: int = 0) -> None:
+        self.tasks = task_sets.load(Path(base.tasks.file))
+        self.seconds = hours * 3600
+        self.overheads = overheads
+        self.traced = traced
+        self.newest: dict[str, Account] = {}
+
+    def play(self, config: Config, mode: Mode, seed: int) -> Account:
+        """Let a deployment live, and return what happened."""
+        simulation = Simulation(config, self.tasks, seed, self.overheads, self.traced)
+        self.newest[mode] = simulation.run(self.seconds)
+        return self.newest[mode]
 
 
 def compared(found: dict[Mode, list[Figures]], base: Config, shape: Shape) -> dict[str, Any]:

@@ -98,10 +98,13 @@ class Rollout:
 
 
 class Simulation:
-    """One deployment. :meth:`run` lets it live for so many seconds of the desktops' time."""
+    """One deployment. :meth:`run` lets it live for so many seconds of the desktops' time.
+
+    What the first ``traced`` slots do is noted for a picture.
+    """
 
     def __init__(
-        self, config: Config, tasks: TaskSet, seed: int, overheads: Overheads | None = None, traced: bool = False
+        self, config: Config, tasks: TaskSet, seed: int, overheads: Overheads | None = None, traced: int = 0
     ) -> None:
         self.config = config
         self.tasks = tasks
@@ -170,7 +173,7 @@ class Simulation:
 
     def span(self, rollout: Rollout, state: State, start: float, end: float) -> None:
         """Note what a slot does, if a picture is to be made of it."""
-        if self.traced:
+        if rollout.slot < self.traced:
             self.account.spans.append(Span(rollout.slot, state, start, end))
 
     def ask(self, rollout: Rollout) -> None:

@@ -17,6 +17,8 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 DESKTOP = Path("deploy/config/workload/desktop.toml")
 WorkloadFile = Annotated[Path, typer.Option("--workload", help="A configuration with a workload section.")]
+Plot = Annotated[Path | None, typer.Option(help="Where to draw the figures (svg).", show_default=False)]
+Timeline = Annotated[Path | None, typer.Option(help="Where to draw what each slot did (svg).", show_default=False)]
 Staleness = Annotated[int, typer.Option(help="Versions that data may be old.", min=0)]
 Seeds = Annotated[int, typer.Option(help="Runs of each mode.", min=1)]
 Curated = Annotated[bool, typer.Option(help="DART's rules of curation, in all modes.")]
@@ -133,20 +135,23 @@ def simulate(
     seeds: Seeds = 3,
     curation: Curated = True,
     workload: WorkloadFile = DESKTOP,
+    plot: Plot = None,
+    timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
     """Decoupled against coupled as discrete events: the same reducers, times drawn from the workload, no services."""
-    comparing, modes = module("decoupling"), module("modes")
+    comparing, modes, pictures = (module(name) for name in ("decoupling", "modes", "decoupling_plot"))
     base = modes.read(workload)
     found = []
+    player = comparing.Simulated(base, hours, traced=pictures.SLOTS if timeline else 0)
     for slots in envs or [180]:
         shape = modes.proportioned(slots, batch, staleness, curated=curation)
-        measured = comparing.measure(base, shape, seeds, comparing.simulated(base, hours))
-        found.append(comparing.compared(measured, base, shape))
+        found.append(comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape))
         if not as_json:
             title = f"{slots} slots, steps of {shape.batch} groups"
             output.show(comparing.rows(found[-1]), as_json=False, title=title)
             output.show(comparing.terms(found[-1]["bounds"]), as_json=False, title="what bounds them")
+    pictures.draw(found[-1], player.newest, plot, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(found)
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dart_streams import tasks as task_sets
 from dart_streams.bench import modes
-from dart_streams.bench.decoupling import simulated
+from dart_streams.bench.decoupling import Simulated
 from dart_streams.bench.logged import Record
 from dart_streams.bench.observed import heard, pages, quantiles, tables, times
 from dart_streams.bench.occupancy import figures
@@ -185,6 +185,6 @@ def test_the_workload_of_a_bundle_can_be_simulated(tmp_path: Path):
     assert base.workload.call_s == 12.0
     assert base.workload.optimiser_s.draw(random.Random(0)) == pytest.approx(1.0)
     shape = modes.proportioned(8, 45, 2)
-    account = simulated(base, 0.05)(modes.deployment(base, "dart", shape, 0), "dart", 0)
+    account = Simulated(base, 0.05).play(modes.deployment(base, "dart", shape, 0), "dart", 0)
     found = figures(account, 30)
     assert found.env_utilisation > 0.5

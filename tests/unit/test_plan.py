@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from dart_streams import tasks as task_sets
 from dart_streams.bench import modes
-from dart_streams.bench.decoupling import simulated
+from dart_streams.bench.decoupling import Simulated
 from dart_streams.bench.occupancy import figures
 from dart_streams.cli import main
 from dart_streams.errors import UserError
@@ -30,7 +30,7 @@ def needed(sizing):
 
 def test_its_rates_are_those_of_the_simulation():
     shape = modes.proportioned(30, 24, 4, curated=False)
-    account = simulated(BASE, 5)(modes.deployment(BASE, "dart", shape, 0), "dart", 0)
+    account = Simulated(BASE, 5.0).play(modes.deployment(BASE, "dart", shape, 0), "dart", 0)
     played = figures(account, 2_000)
     assert played.env_utilisation > 0.95
     assert needed(sized(30))["steps"] == pytest.approx(played.actions_per_min / 60, rel=0.12)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dart_streams import tasks as task_sets
-from dart_streams.bench import decoupling, modes
+from dart_streams.bench import decoupling, decoupling_plot, modes
 from dart_streams.bench.bounds import bounds
 from dart_streams.bench.modes import MODES, Shape
 from dart_streams.bench.occupancy import Account, Trained, covered, figures, overlap
@@ -93,7 +93,7 @@ def test_every_mode_lives_on_real_times_and_keeps_to_the_staleness_bound(mode):
 
 
 def test_decoupling_is_worth_its_name():
-    found = decoupling.measure(BASE, SMALL, 2, decoupling.simulated(BASE, 3))
+    found = decoupling.measure(BASE, SMALL, 2, decoupling.Simulated(BASE, 3.0).play)
     told = decoupling.compared(found, BASE, SMALL)
     assert list(told["modes"]) == list(told["ratios"]) == list(MODES)
     assert told["ratios"]["coupled"]["env_utilisation"] == 1.0
@@ -109,7 +109,7 @@ def test_the_same_seed_gives_the_same_run():
 
 
 def test_spans_of_a_slot_never_overlap_and_fill_its_episodes():
-    account = simulation("dart", traced=True).run(4_000)
+    account = simulation("dart", traced=SMALL.slots).run(4_000)
     for slot in range(SMALL.slots):
         mine = sorted((span.start, span.end) for span in account.spans if span.slot == slot)
         assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(mine))
@@ -139,6 +139,18 @@ def test_too_short_a_run_is_refused():
     account = Account(1, 1, 1, trained=[Trained(5.0, 1.0, 10, 0)])
     with pytest.raises(ValueError, match="run for longer"):
         figures(account, 0)
+
+
+def test_the_newest_account_of_each_mode_is_drawn_in_the_order_of_the_table(tmp_path: Path):
+    player = decoupling.Simulated(BASE, 1.0, traced=4)
+    found = decoupling.compared(decoupling.measure(BASE, SMALL, 1, player.play), BASE, SMALL)
+    assert {span.slot for span in player.newest["dart"].spans} == {0, 1, 2, 3}
+    plot, picture = tmp_path / "figures.svg", tmp_path / "slots.svg"
+    decoupling_plot.draw(found, dict(reversed(player.newest.items())), plot, picture, 1_000)
+    assert "trained steps / min" in plot.read_text()
+    drawn = picture.read_text()
+    places = [drawn.index(f">{mode}<") for mode in MODES]
+    assert places == sorted(places)
 
 
 def test_the_bounds_of_clockwork_are_exact():
