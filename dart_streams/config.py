@@ -357,6 +357,7 @@ class Run(Section):
     """The supervised run: how long the RL phase lasts, and where state lies.
 
     ``id`` is set by the supervisor in the resolved configuration that it writes for the run's processes.
+    ``demonstrate``: whether the experience pool first gets a demonstration of each training task.
     """
 
     id: str = "default"
@@ -364,6 +365,7 @@ class Run(Section):
     minutes: float = 9.0
     train_steps: int | None = None
     evaluate: bool = True
+    demonstrate: bool = True
     drain_s: float = 10.0
 
     @property

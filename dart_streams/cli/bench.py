@@ -92,6 +92,40 @@ def bundle(
 
 
 @app.command()
+def decoupling(
+    slots: Annotated[int, typer.Option(help="Slots.", min=1)] = 16,
+    batch: Annotated[int, typer.Option(help="Groups a training step.", min=1)] = 1,
+    staleness: Staleness = 4,
+    minutes: Annotated[float, typer.Option(help="Minutes on the clock, a seed and mode.", max=14)] = 4.0,
+    scale: Annotated[
+        float | None, typer.Option(help="Time scale. [default: the workload's]", show_default=False)
+    ] = None,
+    seeds: Seeds = 3,
+    curation: Curated = True,
+    workload: WorkloadFile = DESKTOP,
+    servers: Annotated[str, typer.Option(help="The broker; its topics are made and left there.")] = "127.0.0.1:9092",
+    store_port: Annotated[int, typer.Option(help="The database's port on this machine.")] = 9042,
+    plot: Plot = None,
+    timeline: Timeline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decoupled against coupled as real runs: Kafka, Cassandra and every process; times drawn from the workload."""
+    comparing, modes, runs, pictures = (
+        module(name) for name in ("decoupling", "modes", "decoupling_run", "decoupling_plot")
+    )
+    base = runs.placed(modes.read(workload, scale), servers, store_port)
+    shape = modes.proportioned(slots, batch * 180 / slots, staleness, curated=curation)
+    player = runs.Player(minutes, output.note)
+    comparison = comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape)
+    pictures.draw(comparison, player.newest, plot, timeline, comparing.WARM_S)
+    if as_json:
+        output.show_json(comparison)
+    else:
+        output.show(comparing.rows(comparison), as_json=False, title=f"{slots} slots, steps of {batch} groups")
+        output.show(comparing.terms(comparison["bounds"]), as_json=False, title="what bounds them")
+
+
+@app.command()
 def weights(
     workers: Annotated[int, typer.Option(help="Rollout workers.", min=1)] = 2,
     switches: Annotated[int, typer.Option(help="Versions to switch to.", min=1)] = 20,

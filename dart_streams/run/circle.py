@@ -143,7 +143,7 @@ class Circle:
 
         They need no weights: they are played while trainer and engine start.
         """
-        if not self.config.curation.pool.enabled:
+        if not (self.config.curation.pool.enabled and self.config.run.demonstrate):
             return set()
         wanted = [demonstration(task, self.config) for task in self.tasks.train]
         for order in wanted:

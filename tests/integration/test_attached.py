@@ -43,7 +43,7 @@ def running(made: RunFolder, *processes: str) -> Iterator[None]:
     """Processes that know nothing of each other, nor of who measures."""
     program = str(Path(sys.executable).parent / "dart-streams")
     file = str(made.config_file)
-    trainer = (sys.executable, str(HERE / "stand_in_trainer.py"), file)
+    trainer = (sys.executable, "-m", "dart_streams.bench.stand_in_trainer", file)
     with (made.path / "workers.log").open("a") as log:
         started = [
             subprocess.Popen(

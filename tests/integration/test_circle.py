@@ -38,7 +38,7 @@ from dart_streams.tracing.timeline import Timeline
 from topics import observations, trajectories
 
 HERE = Path(__file__).parent
-STAND_IN = HERE / "stand_in_trainer.py"
+STAND_IN = "dart_streams.bench.stand_in_trainer"
 
 
 def circle_config(services, tmp_path: Path, **run) -> Config:
@@ -57,7 +57,7 @@ def session_of(made: folder.RunFolder, console: Console) -> Session:
     config = made.config()
     program = Path(sys.executable).parent / "dart-streams"
     cast = processes.cast(config, made.config_file, processes.Programs(program, program))
-    stand_in = Spec("trainer", (sys.executable, str(STAND_IN), str(made.config_file)))
+    stand_in = Spec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
     cast = msgspec.structs.replace(cast, trainer=(stand_in,))
 
     def make_circle(supervisor):

@@ -1,12 +1,13 @@
-"""A stand-in for the trainer, for tests only: counts groups instead of learning from them, and publishes versions.
+"""A stand-in for the trainer, for tests and benchmarks: counts groups instead of learning from them.
 
 It takes the trainer's place in the circle: version 0 at once, then one for every ``trainer.groups_per_step`` curated
-groups, with the row of what it was made of; it ends after ``trainer.max_train_steps``.
-Usage: ``stand_in_trainer.py CONFIG``.
+groups, with the row of what it was made of; it ends after ``trainer.max_train_steps``. With a ``[workload]`` each step
+takes as long as the workload's optimiser. Usage: ``python -m dart_streams.bench.stand_in_trainer CONFIG``.
 """
 
 import asyncio
 import contextlib
+import random
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ from topics.weights import WeightVersion
 
 
 def version_of(config: Config, version: int, groups: int, epoch: int) -> WeightVersion:
+    """Return a version as the trainer would announce it; there are no files."""
     return WeightVersion(
         model_id=config.policy.model_id,
         version=version,
@@ -37,25 +39,29 @@ def version_of(config: Config, version: int, groups: int, epoch: int) -> WeightV
     )
 
 
-def row_of(groups: list[CuratedGroup], version: int, consumed: int, epoch: int) -> dict[str, Any]:
+def row_of(groups: list[CuratedGroup], version: int, consumed: int, epoch: int, train_ms: float) -> dict[str, Any]:
+    """Return the row of a step that took so long."""
+    reward = sum(group.mean for group in groups) / len(groups)
     return {
         "version": version,
         "epoch": epoch,
         "group_ids": [group.group_id for group in groups],
         "trajectory_ids": [member.trajectory_id for group in groups for member in group.members],
-        "metrics": {"loss": 1.0 / version, "reward": sum(g.mean for g in groups) / len(groups), "consumed": consumed},
+        "metrics": {"loss": 1.0 / version, "reward": reward, "consumed": consumed, "train_ms": train_ms},
         "at_ms": int(time.time() * 1000),
     }
 
 
 def fresh(group: CuratedGroup, version: int, bound: int) -> bool:
-    """Whether a group may still be trained on: as the trainer, look at its age once more when it is taken."""
+    """Say whether a group may still be trained on: as the trainer, look at its age once more when it is taken."""
     online = [m.version_min for m in group.members if m.source == "online" and m.version_min is not None]
     return version - min(online, default=version) <= bound
 
 
 async def live(config: Config) -> None:
-    stop = asyncio.Event()
+    """Take groups and announce versions until SIGTERM."""
+    stop, workload = asyncio.Event(), config.workload
+    chance = random.Random(workload.seed if workload else 0)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     session = connect(config.store)
     store = SyncStore(session, config.bus.run, 1)
@@ -83,7 +89,10 @@ async def live(config: Config) -> None:
                 groups = [g for g in (*groups, *new) if fresh(g, version, config.curation.max_staleness)]
             if len(groups) == config.trainer.groups_per_step:
                 version += 1
-                row = row_of(groups, version, consumed, epoch)
+                lasts_s = workload.clock_s(workload.optimiser_s.draw(chance)) if workload else 0.0
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), lasts_s)
+                row = row_of(groups, version, consumed, epoch, lasts_s * 1000)
                 links = [spans.group(config.bus.run, group.group_id) for group in groups]
                 ids = spans.train_step(config.bus.run, version)
                 with spans.Traced(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:

@@ -1,0 +1,115 @@
+"""One mode as a real run: Kafka, Cassandra, Faust and every process but the model's, whose times are modelled."""
+
+import asyncio
+import importlib
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from dart_streams.bench.logged import Clock, Log, Record, account
+from dart_streams.bench.modes import Mode, workload_of
+from dart_streams.bench.occupancy import Account
+from dart_streams.config import Bus, Config
+from dart_streams.replay.capture import now_in
+from dart_streams.run import folder, processes
+from dart_streams.run.circle import Circle
+from dart_streams.run.session import Session
+from dart_streams.run.supervisor import Spec, Supervisor
+from dart_streams.telemetry import setup
+from topics import Topic, actions, curated, observations, trained
+
+REQUEST_S = 60.0
+"""How long a request may take on the clock: a busy machine must not be taken for a lost answer."""
+TRAINER = "dart_streams.bench.stand_in_trainer"
+
+
+def clocked(config: Config, minutes: float) -> Config:
+    """Return a configuration whose bounds are the workload's, on the clock of the run."""
+    replace, workload = msgspec.structs.replace, workload_of(config)
+    return replace(
+        config,
+        run=replace(config.run, minutes=minutes, evaluate=False, demonstrate=False, drain_s=4.0),
+        env=replace(
+            config.env,
+            call_timeout_s=workload.clock_s(workload.call_s),
+            episode_timeout_s=workload.clock_s(workload.episode_s) + REQUEST_S,
+            request_timeout_s=REQUEST_S,
+        ),
+        rollout=replace(config.rollout, heartbeat_s=0.5),
+    )
+
+
+def placed(config: Config, servers: str, store_port: int) -> Config:
+    """Return a configuration with services at these places."""
+    replace = msgspec.structs.replace
+    return replace(config, bus=replace(config.bus, servers=servers), store=replace(config.store, port=store_port))
+
+
+class Player:
+    """Lets deployments live for so many minutes of the clock each; ``newest`` has each mode's last account."""
+
+    def __init__(self, minutes: float, tell: Callable[[str], None]) -> None:
+        self.minutes = minutes
+        self.tell = tell
+        self.newest: dict[Mode, Account] = {}
+
+    def play(self, config: Config, mode: Mode, seed: int) -> Account:
+        """Let a deployment live, and return what happened.
+
+        Raises
+        ------
+        UserError
+            If a process is beyond help, or something that was waited for did not come; the text says what to do.
+        """
+        self.tell(f"{mode}, seed {seed}: {self.minutes:g} minutes and what starting and draining take")
+        name = f"{mode}-{seed}-{uuid.uuid4().hex[:6]}"
+        made = folder.create(clocked(config, self.minutes), Path(config.tasks.file), name, resume=False)
+        (made.path / "logs").mkdir()
+        found: list[Account] = []
+        with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
+            setup.start_logs("supervisor", log)
+            asyncio.run(session_of(made, Console(file=log), found).run())
+        self.newest[mode] = found[0]
+        return found[0]
+
+
+def session_of(made: folder.RunFolder, console: Console, found: list[Account]) -> Session:
+    """Wire a run up with the stand-in for the trainer; its account is appended to ``found``."""
+    config = made.config()
+    changelogs = importlib.import_module("workers.curator.changelogs").changelog_topics(config)
+    stand_in = Spec("trainer", (sys.executable, "-m", TRAINER, str(made.config_file)))
+    cast = processes.cast(config, made.config_file, processes.programs())
+    cast = msgspec.structs.replace(cast, trainer=(stand_in,))
+
+    def make_circle(supervisor: Supervisor) -> Circle:
+        return Circle(made, supervisor, cast, extra_topics=tuple(changelogs), tell=session.tell)
+
+    async def finish(circle: Circle) -> None:
+        found.append(await asyncio.to_thread(account_of, config, clock_of(circle)))
+
+    session = Session(made, make_circle, finish, console)
+    return session
+
+
+def clock_of(circle: Circle) -> Clock:
+    """Return the clock of the phase in which the circle turned."""
+    phase = next(phase for phase in circle.journal.phases if phase.name == "circle")
+    return Clock(phase.started_ms, phase.ended_ms or phase.started_ms, workload_of(circle.config).time_scale)
+
+
+def account_of(config: Config, clock: Clock) -> Account:
+    """Read the topics of a run and return its account."""
+    topics = (observations.TOPIC, actions.TOPIC, curated.TOPIC, trained.TOPIC)
+    log = Log(*(list(records(config.bus, topic)) for topic in topics))
+    slots = config.env.workers * config.env.slots
+    return account(log, clock, slots, config.rollout.workers, config.rollout.max_in_flight)
+
+
+def records(bus: Bus, topic: Topic) -> Iterator[Record]:
+    """Yield the events that a topic has, with the time at which each was written."""
+    for kept in now_in(bus, topic):
+        yield Record(kept.at_ms, msgspec.json.decode(kept.value or b"null", type=topic.event))

@@ -1,0 +1,71 @@
+"""Two modes as real runs, quick ones: what a coupled deployment promises holds in its log, and its account is whole."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+
+from dart_streams.bench import decoupling_run, modes
+from dart_streams.bench.occupancy import figures
+from dart_streams.config import Config
+from dart_streams.replay.capture import now_in
+from dart_streams.run import folder
+from topics import Topic, rollout_orders, weights, weights_serving
+
+DESKTOP = Path(__file__).parents[2] / "deploy/config/workload/desktop.toml"
+SHAPE = modes.Shape(slots=6, workers=2, places=3, batch=1)
+SCALE = 100.0
+MINUTES = 0.6
+
+
+@pytest.fixture(autouse=True)
+def logs_of_a_run_stay_its_own():
+    yield
+    structlog.reset_defaults()
+
+
+def quick(services, tmp_path: Path) -> Config:
+    replace, running = msgspec.structs.replace, services.running
+    base = modes.read(DESKTOP, SCALE)
+    return replace(
+        base,
+        bus=replace(base.bus, servers=running.bus.servers),
+        store=replace(base.store, hosts=running.store.hosts, port=running.store.port, keyspace=services.keyspace),
+        run=replace(base.run, state_dir=str(tmp_path)),
+    )
+
+
+def log(config: Config, topic: Topic) -> list:
+    return [(kept.at_ms, msgspec.json.decode(kept.value, type=topic.event)) for kept in now_in(config.bus, topic)]
+
+
+@pytest.mark.parametrize("mode", ["coupled", "dart"])
+def test_a_mode_lives_as_real_processes(services, tmp_path: Path, mode):
+    player = decoupling_run.Player(MINUTES, lambda _: None)
+    account = player.play(modes.deployment(quick(services, tmp_path), mode, SHAPE, 0), mode, 0)
+    assert player.newest == {mode: account}
+    found = figures(account, 0)
+    assert 0 < found.rollout_utilisation <= 1
+    assert 0 < found.env_utilisation <= 1
+    assert found.staleness_max <= (0 if mode == "coupled" else SHAPE.max_staleness)
+    if mode == "coupled":
+        made = folder.find(str(tmp_path), "latest")
+        batches_follow_versions(made.config())
+
+
+def batches_follow_versions(config: Config) -> None:
+    """A batch's first order is written after its version was published and every worker has announced it."""
+    orders = log(config, rollout_orders.TOPIC)
+    served: dict[int, int] = {}
+    for worker in ("rollout-0", "rollout-1"):
+        first: dict[int, int] = {}
+        for at_ms, event in log(config, weights_serving.TOPIC):
+            if event.worker_id == worker:
+                first.setdefault(event.version, at_ms)
+        for version, at_ms in first.items():
+            served[version] = max(served.get(version, 0), at_ms)
+    published = {event.version for _, event in log(config, weights.TOPIC)}
+    assert len(published) > 2
+    for at_ms, order in orders:
+        assert at_ms >= served[order.after_version], f"{order.order_id} before all serve {order.after_version}"
