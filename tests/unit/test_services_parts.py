@@ -68,7 +68,7 @@ def marked(home: Home, port: int) -> list[str]:
 
 
 def spawned(home: Home, port: int) -> psutil.Process:
-    """Start a daemon that only waits. Linux sets a process's arguments a moment after it has closed what exec closes."""
+    """Start a daemon that only waits; Linux sets a process's arguments just after it has closed what exec closes."""
     child = home.spawn(marked(home, port), port)
     deadline = time.monotonic() + 10
     while not child.cmdline():
