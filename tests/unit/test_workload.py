@@ -23,7 +23,7 @@ from topics.weights import WeightVersion
 from workers.env.environment import EnvironmentFault
 from workers.env.scaling import rescale
 from workers.env.simulated import SimulatedBackend
-from workers.rollout.scripted import ScriptedEngine
+from workers.rollout.scripted import Pauses, ScriptedEngine
 
 FILE = Path(__file__).parents[2] / "deploy/config/workload/desktop.toml"
 DESKTOP = configuration.load(FILE).workload
@@ -181,6 +181,57 @@ async def test_a_switch_of_weights_is_added_to_what_is_under_way():
     made = await under_way
     assert loop.time() - started >= 0.1
     assert [segment.version for segment in made.versions][-1] == 1
+
+
+class Clockwork(asyncio.SelectorEventLoop):
+    """A loop whose time passes only by what is waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+        self._selector.select = self.skip
+
+    def skip(self, timeout):
+        self.now += timeout or 0.0
+        return []
+
+    def time(self):
+        return self.now
+
+
+@given(
+    st.integers(1, 20),
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), max_size=4),
+    st.integers(0, 40),
+)
+def test_work_lasts_as_long_as_without_pauses_and_what_of_them_came_between(seconds, pauses, begins):
+    """Pauses are (time until it, its length); counted second by second."""
+    ends, at = [], 0
+    for before, lasts in pauses:
+        at += before
+        ends.append((at, at + lasts))
+        at += lasts
+
+    async def pausing(paused: Pauses) -> None:
+        for before, lasts in pauses:
+            await asyncio.sleep(before)
+            await paused.pause(lasts)
+
+    async def live() -> float:
+        paused = Pauses()
+        others = asyncio.create_task(pausing(paused))
+        await asyncio.sleep(begins + 0.5)
+        await paused.work(seconds)
+        finished = asyncio.get_running_loop().time()
+        await others
+        return finished
+
+    expected, left = begins + 0.5, float(seconds)
+    while left > 0:
+        expected += 0.5
+        left -= 0.5 * (not any(start < expected - 0.25 < end for start, end in ends))
+    with asyncio.Runner(loop_factory=Clockwork) as runner:
+        assert runner.run(live()) == pytest.approx(expected)
 
 
 def version(number: int) -> WeightVersion:

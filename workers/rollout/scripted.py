@@ -116,21 +116,23 @@ class Pauses:
         """Stop all work for so long; at 0, not at all."""
         if seconds <= 0:
             return
+        clock = asyncio.get_running_loop().time
+        began = clock()
         self._running.clear()
         try:
             await asyncio.sleep(seconds)
         finally:
-            self.paused_s += seconds
+            self.paused_s += clock() - began
             self._running.set()
 
     async def work(self, seconds: float) -> None:
-        """Return after so many seconds of work: pauses are added."""
+        """Return after so many seconds of work: what of them was paused is added."""
+        clock = asyncio.get_running_loop().time
         await self._running.wait()
-        while seconds > 0:
-            paused_s = self.paused_s
-            await asyncio.sleep(seconds)
+        due = clock() + seconds - self.paused_s
+        while (left_s := due + self.paused_s - clock()) > 0:
+            await asyncio.sleep(left_s)
             await self._running.wait()
-            seconds = self.paused_s - paused_s
 
 
 def click(x: int, y: int) -> str:
