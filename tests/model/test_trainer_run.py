@@ -267,6 +267,23 @@ def test_groups_dropped_while_waiting_are_told_to_dispatch(run: Callable[..., Ru
         assert ended(trainer) == 0
 
 
+def test_groups_of_a_coupled_batch_that_teach_nothing_are_consumed_with_it(run: Callable[..., Run]) -> None:
+    """A coupled dispatch orders the next batch when all of the last is consumed, also if nothing of it could teach."""
+    ours = run(trainer={"groups_per_step": 2, "max_train_steps": 2})
+    made = [ours.maker.group(index) for index in range(6)]
+    ours.add([made[index] if index in (0, 4, 5) else without_members(made[index]) for index in range(6)])
+    assert ours.train() == 0
+    rows = ours.trained()
+    assert [row["group_ids"] for row in rows] == [["group-0", "group-1"], ["group-4", "group-5"]]
+    assert rows[0]["trajectory_ids"] == ["trajectory-0-0", "trajectory-0-1"]
+    told = [(event.version, event.groups_consumed) for event in ours.versions()]
+    assert told == [(0, 0), (1, 2), (1, 4), (2, 6)]
+
+
+def without_members(made: Made) -> Made:
+    return made._replace(group=msgspec.structs.replace(made.group, members=[], mean=0.0, std=0.0))
+
+
 KILLS = (
     [f"{point}:1" for point in crash_points.ALL],
     [f"{point}:1" for point in reversed(crash_points.ALL)],
