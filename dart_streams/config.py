@@ -392,6 +392,14 @@ class Config(Section):
     telemetry: Telemetry = Telemetry()
     workload: Workload | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what would wait for ever."""
+        if self.curation.dispatch.mode == "coupled" and self.trainer.tokens_per_step:
+            raise ValueError(
+                "curation.dispatch.mode coupled orders groups_per_step groups and waits until they are trained on, but "
+                "with trainer.tokens_per_step the trainer may want more of them: set it to 0"
+            )
+
     def sampling(self, temperature: float = 1.0) -> Sampling:
         """Return how orders of this deployment draw tokens."""
         return Sampling(temperature=temperature, max_tokens=self.policy.max_tokens)

@@ -175,6 +175,13 @@ def test_the_modes_that_do_not_wait_for_workers_do_not_hear_their_heartbeats():
         assert ("weights-serving" in [topic.name for topic in circle.agents["dispatch"].inputs]) is heard
 
 
+def test_a_coupled_dispatch_and_a_trainer_that_counts_tokens_would_wait_for_each_other():
+    wanted = {"curation": {"dispatch": {"mode": "coupled"}}, "trainer": {"tokens_per_step": 1000}}
+    with pytest.raises(ConfigError, match="tokens_per_step"):
+        parse(wanted)
+    parse(wanted | {"curation": {"dispatch": {"mode": "task-wise"}}})
+
+
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ConfigError, match="coupeld"):
         parse({"curation": {"dispatch": {"mode": "coupeld"}}})
