@@ -17,6 +17,7 @@ from dart_streams.bench import modes
 from dart_streams.bench.bounds import Bounds, bounds
 from dart_streams.bench.modes import MODES, Mode, Shape
 from dart_streams.bench.occupancy import Account, Figures, figures
+from dart_streams.bench.ratios import times
 from dart_streams.bench.simulation import Overheads, Simulation
 from dart_streams.config import Config
 
@@ -38,19 +39,32 @@ class Row(msgspec.Struct, frozen=True):
     """A mode, for people: a figure, and under it its ratio to coupled with the smallest and the largest over seeds."""
 
     mode: str
-    env_busy: str
-    rollout_busy: str
+    env_utilisation: str
+    rollout_utilisation: str
     actions_per_min: str
-    trained_per_min: str
-    staleness: int
+    trained_steps_per_min: str
+    staleness_max: int
     wasted: str
 
 
 class Term(msgspec.Struct, frozen=True):
     """A term of the bounds, for people."""
 
-    term: str
     value: float
+    what: str
+
+
+TERMS = {
+    "episode_s": "seconds that an episode takes, on average",
+    "slowest_of_group_s": "seconds that the slowest of a group takes",
+    "slowest_of_batch_s": "seconds that the slowest of a batch takes: coupled waits for it, then for the optimiser",
+    "coupled_env_utilisation": "so coupled keeps its slots busy for this share of the time",
+    "restart_env_utilisation": "and coupled-restart for this",
+    "groups_per_s": "groups a second that full slots begin",
+    "staleness_for_full_slots": "versions that data must be allowed to be old, or dart's slots cannot be full",
+    "trainer_share_for_full_slots": "share of the trainer's time that full slots need; above 1 it bounds dart",
+}
+"""What the fields of :class:`Bounds` say, for people."""
 
 
 def measure(base: Config, shape: Shape, seeds: int, play: Play) -> dict[Mode, list[Figures]]:
@@ -113,7 +127,7 @@ def medians(runs: Sequence[Figures]) -> dict[str, float]:
 
 def paired(runs: Sequence[Figures], others: Sequence[Figures], name: str) -> list[float]:
     """Return the ratio of a figure to that of another mode, a seed at a time."""
-    return [getattr(run, name) / getattr(other, name) for run, other in zip(runs, others, strict=True)]
+    return [times(getattr(run, name), getattr(other, name), 3) for run, other in zip(runs, others, strict=True)]
 
 
 def ratios(runs: Sequence[Figures], others: Sequence[Figures]) -> dict[str, float]:
@@ -124,7 +138,7 @@ def ratios(runs: Sequence[Figures], others: Sequence[Figures]) -> dict[str, floa
 def spreads(runs: Sequence[Figures], others: Sequence[Figures]) -> dict[str, tuple[float, float]]:
     """Return the smallest and the largest ratio over seeds."""
     pairs = {name: paired(runs, others, name) for name in COMPARED}
-    return {name: (round(min(values), 3), round(max(values), 3)) for name, values in pairs.items()}
+    return {name: (min(values), max(values)) for name, values in pairs.items()}
 
 
 def rows(comparison: dict[str, Any]) -> list[Row]:
@@ -138,11 +152,11 @@ def rows(comparison: dict[str, Any]) -> list[Row]:
     return [
         Row(
             mode=mode,
-            env_busy=told(mode, "env_utilisation", ".1%"),
-            rollout_busy=told(mode, "rollout_utilisation", ".1%"),
+            env_utilisation=told(mode, "env_utilisation", ".1%"),
+            rollout_utilisation=told(mode, "rollout_utilisation", ".1%"),
             actions_per_min=told(mode, "actions_per_min", ".1f"),
-            trained_per_min=told(mode, "trained_steps_per_min", ".1f"),
-            staleness=made["staleness_max"],
+            trained_steps_per_min=told(mode, "trained_steps_per_min", ".1f"),
+            staleness_max=made["staleness_max"],
             wasted=f"{made['wasted']:.0%}",
         )
         for mode, made in comparison["modes"].items()
@@ -151,4 +165,4 @@ def rows(comparison: dict[str, Any]) -> list[Row]:
 
 def terms(bound: Bounds) -> list[Term]:
     """Return the bounds as a table."""
-    return [Term(name.replace("_", " "), value) for name, value in msgspec.structs.asdict(bound).items()]
+    return [Term(getattr(bound, name), what) for name, what in TERMS.items()]

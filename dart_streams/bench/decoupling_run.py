@@ -1,6 +1,7 @@
 """One mode as a real run: Kafka, Cassandra, Faust and every process but the model's, whose times are modelled."""
 
 import asyncio
+import contextlib
 import importlib
 import sys
 import uuid
@@ -19,6 +20,7 @@ from dart_streams.run import folder, processes
 from dart_streams.run.circle import Circle
 from dart_streams.run.session import Session
 from dart_streams.run.supervisor import Spec, Supervisor
+from dart_streams.services.private import private_services
 from dart_streams.telemetry import setup
 from topics import Topic, actions, curated, observations, trained
 
@@ -43,10 +45,22 @@ def clocked(config: Config, minutes: float) -> Config:
     )
 
 
-def placed(config: Config, servers: str, store_port: int) -> Config:
-    """Return a configuration with services at these places."""
-    replace = msgspec.structs.replace
-    return replace(config, bus=replace(config.bus, servers=servers), store=replace(config.store, port=store_port))
+def placed(config: Config, running: Config) -> Config:
+    """Return a configuration that uses the services of ``running``, with its runs in a folder of their own."""
+    replace, state = msgspec.structs.replace, Path(config.run.state_dir) / "bench"
+    return replace(
+        config,
+        run=replace(config.run, state_dir=str(state)),
+        bus=replace(config.bus, servers=running.bus.servers),
+        store=replace(config.store, hosts=running.store.hosts, port=running.store.port),
+    )
+
+
+@contextlib.contextmanager
+def with_services(config: Config) -> Iterator[Config]:
+    """Yield a configuration whose broker and database are this block's own."""
+    with private_services() as running:
+        yield placed(config, running)
 
 
 class Player:

@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from dart_streams.errors import UserError
+
 State = Literal["reset", "step", "wait", "evaluate", "hang"]
 
 
@@ -76,12 +78,15 @@ def figures(account: Account, after: float) -> Figures:
 
     Raises
     ------
-    ValueError
+    UserError
         If fewer than two versions were made after that time.
     """
     made = [step for step in account.trained if step.at >= after]
     if len(made) < 2:
-        raise ValueError(f"{len(made)} optimiser steps after {after:g} s: too few to judge; run for longer")
+        raise UserError(
+            f"{len(made)} optimiser steps after the first {after / 60:g} minutes of the desktops' time: too few to "
+            "judge, let it run for longer"
+        )
     start, end = made[0].at, made[-1].at
     lasted, taken = end - start, made[1:]
     steps = sum(step.steps for step in taken)

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -94,35 +95,38 @@ def bundle(
 @app.command()
 def decoupling(
     slots: Annotated[int, typer.Option(help="Slots.", min=1)] = 16,
-    batch: Annotated[int, typer.Option(help="Groups a training step.", min=1)] = 1,
-    staleness: Staleness = 4,
-    minutes: Annotated[float, typer.Option(help="Minutes on the clock, a seed and mode.", max=14)] = 4.0,
+    batch: Annotated[int, typer.Option(help="Groups a training step; 2 of 8 rollouts fill 16 slots.", min=1)] = 2,
+    staleness: Staleness = 3,
+    minutes: Annotated[
+        float, typer.Option(help="Minutes on the clock, a seed and mode; answers are kept for 15.", max=14)
+    ] = 4.0,
     scale: Annotated[
         float | None, typer.Option(help="Time scale. [default: the workload's]", show_default=False)
     ] = None,
     seeds: Seeds = 3,
     curation: Curated = True,
     workload: WorkloadFile = DESKTOP,
-    servers: Annotated[str, typer.Option(help="The broker; its topics are made and left there.")] = "127.0.0.1:9092",
-    store_port: Annotated[int, typer.Option(help="The database's port on this machine.")] = 9042,
     plot: Plot = None,
     timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decoupled against coupled as real runs: Kafka, Cassandra and every process; times drawn from the workload."""
+    """Decoupled against coupled as real runs: Kafka, Cassandra and every process; times drawn from the workload.
+
+    Starts a Kafka and a Cassandra, and ends them. Takes about an hour: four modes, three seeds, four minutes each and
+    what starting and draining take. Configurations and logs of the runs stay in .dart/bench.
+    """
     comparing, modes, runs, pictures = (
         module(name) for name in ("decoupling", "modes", "decoupling_run", "decoupling_plot")
     )
-    base = runs.placed(modes.read(workload, scale), servers, store_port)
     shape = modes.proportioned(slots, batch * 180 / slots, staleness, curated=curation)
     player = runs.Player(minutes, output.note)
-    comparison = comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape)
+    with runs.with_services(modes.read(workload, scale)) as base:
+        comparison = comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape)
     pictures.draw(comparison, player.newest, plot, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(comparison)
     else:
-        output.show(comparing.rows(comparison), as_json=False, title=f"{slots} slots, steps of {batch} groups")
-        output.show(comparing.terms(comparison["bounds"]), as_json=False, title="what bounds them")
+        show_comparison(comparing, comparison)
 
 
 @app.command()
@@ -162,9 +166,18 @@ def trainer(
 
 @app.command()
 def simulate(
-    envs: Annotated[list[int] | None, typer.Option("--envs", help="Slots; several for several.")] = None,
-    batch: Annotated[int, typer.Option(help="Groups a training step, for 180 slots; other sizes in proportion.")] = 12,
-    staleness: Staleness = 4,
+    envs: Annotated[
+        list[int] | None, typer.Option("--envs", help="Slots; may be given again. [default: 180]", show_default=False)
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Groups a training step, for 180 slots; other sizes in proportion. May be given again. "
+            "[default: 24, which fill the slots]",
+            show_default=False,
+        ),
+    ] = None,
+    staleness: Staleness = 3,
     hours: Annotated[float, typer.Option(help="Hours of the desktops' time, a seed and mode.")] = 4.0,
     seeds: Seeds = 3,
     curation: Curated = True,
@@ -178,13 +191,11 @@ def simulate(
     base = modes.read(workload)
     found = []
     player = comparing.Simulated(base, hours, traced=pictures.SLOTS if timeline else 0)
-    for slots in envs or [180]:
-        shape = modes.proportioned(slots, batch, staleness, curated=curation)
+    for slots, groups in itertools.product(envs or [180], batch or [24]):
+        shape = modes.proportioned(slots, groups, staleness, curated=curation)
         found.append(comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape))
         if not as_json:
-            title = f"{slots} slots, steps of {shape.batch} groups"
-            output.show(comparing.rows(found[-1]), as_json=False, title=title)
-            output.show(comparing.terms(found[-1]["bounds"]), as_json=False, title="what bounds them")
+            show_comparison(comparing, found[-1])
     pictures.draw(found[-1], player.newest, plot, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(found)
@@ -209,6 +220,15 @@ def module(name: str) -> Any:
 def show(found: dict[str, Any]) -> None:
     """Print a benchmark's figures."""
     typer.echo(json.dumps(found, indent=2))
+
+
+def show_comparison(comparing: Any, comparison: dict[str, Any]) -> None:
+    """Print a comparison of modes for people, with what bounds each."""
+    shape = comparison["shape"]
+    title = f"{shape['slots']} slots, steps of {shape['batch']} groups, staleness at most {shape['max_staleness']}"
+    output.show(comparing.rows(comparison), as_json=False, title=f"{title}\nunder each figure: its ratio to coupled")
+    bounds = comparing.terms(comparison["bounds"])
+    output.show(bounds, as_json=False, title="what bounds them, worked out from the workload")
 
 
 def show_lines(found: dict[str, Any]) -> None:

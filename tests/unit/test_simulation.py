@@ -14,6 +14,7 @@ from dart_streams.bench.bounds import bounds
 from dart_streams.bench.modes import MODES, Shape
 from dart_streams.bench.occupancy import Account, Trained, covered, figures, overlap
 from dart_streams.bench.simulation import Overheads, Simulation
+from dart_streams.errors import UserError
 from dart_streams.tasks import Page, TaskSet
 from dart_streams.workload import Generation, Spread, Workload
 
@@ -100,6 +101,7 @@ def test_decoupling_is_worth_its_name():
     order = [told["modes"][mode]["env_utilisation"] for mode in ("coupled-restart", "coupled", "task-wise", "dart")]
     assert order == sorted(order)
     assert len(decoupling.rows(told)) == len(MODES)
+    assert [term.value for term in decoupling.terms(told["bounds"])] == list(msgspec.structs.astuple(told["bounds"]))
 
 
 def test_the_same_seed_gives_the_same_run():
@@ -137,7 +139,7 @@ def test_time_covered_is_what_counting_seconds_gives(drawn, start, lasts):
 
 def test_too_short_a_run_is_refused():
     account = Account(1, 1, 1, trained=[Trained(5.0, 1.0, 10, 0)])
-    with pytest.raises(ValueError, match="run for longer"):
+    with pytest.raises(UserError, match="run for longer"):
         figures(account, 0)
 
 
