@@ -38,12 +38,12 @@ class Figure(msgspec.Struct, frozen=True):
     formula: str
 
 
-DEMONSTRATION = "docs/performance.md, demonstration of 21 November, idle time included:"
+DEMONSTRATION = "docs/performance.md, demonstration of 22 November, idle time included:"
 CONSTANTS = (
-    Constant("recorder_ms", 5.7, "core-ms/step", "measured", f"{DEMONSTRATION} 33 core-s over 5,814 answered requests"),
-    Constant("kafka_ms", 18.7, "core-ms/step", "measured", f"{DEMONSTRATION} 109 core-s over 5,814 answered requests"),
+    Constant("recorder_ms", 5.9, "core-ms/step", "measured", f"{DEMONSTRATION} 34 core-s over 5,812 answered requests"),
+    Constant("kafka_ms", 19.3, "core-ms/step", "measured", f"{DEMONSTRATION} 112 core-s over 5,812 answered requests"),
     Constant(
-        "cassandra_ms", 12.9, "core-ms/step", "measured", f"{DEMONSTRATION} 75 core-s over 5,814 answered requests"
+        "cassandra_ms", 15.7, "core-ms/step", "measured", f"{DEMONSTRATION} 91 core-s over 5,812 answered requests"
     ),
     Constant("curator_per_s", 1016.0, "trajectories/s", "measured", "docs/performance.md, bench agents, slowest run"),
     Constant("screenshot_kb", 300.0, "kB", "assumed", "a PNG of a desktop of 1920x1080"),
@@ -115,12 +115,17 @@ class Book:
     def add(self, what: str, value: float, unit: str, formula: str, **shown: float) -> float:
         """Note a figure; names in braces in the formula are shown as the numbers they stand for."""
         known = self.values | shown
-        text = formula.format_map({name: f"{number:.4g}" for name, number in known.items()})
-        self.figures.append(Figure(what, round(value, 1) if value < 100 else round(value), unit, text))
+        text = formula.format_map({name: readable(number) for name, number in known.items()})
+        self.figures.append(Figure(what, float(f"{value:.3g}") if value < 100 else round(value), unit, text))
         return value
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
+
+
+def readable(number: float) -> str:
+    """Return a number with four digits, or whole."""
+    return f"{number:.4g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
 @lru_cache(maxsize=64)

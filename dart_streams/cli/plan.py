@@ -34,11 +34,13 @@ def plan(
     if as_json:
         show_json(sizing)
         return
-    table = Table(title=f"{envs} environments", title_justify="left")
+    table = Table(title=f"{envs:,} environments, all of them busy", title_justify="left")
     for name in ("what", "needed", "formula"):
         table.add_column(name, overflow="fold", justify="right" if name == "needed" else "left")
     for figure in sizing.figures:
-        table.add_row(figure.what, cell(f"{figure.needed:g} {figure.unit}".strip()), cell(figure.formula))
+        table.add_row(
+            figure.what, cell(f"{planning.readable(figure.needed)} {figure.unit}".strip()), cell(figure.formula)
+        )
     Console().print(table)
     show(sizing.constants, as_json=False, title="constants")
 

@@ -62,6 +62,13 @@ def test_a_constant_of_ones_own_takes_the_place_and_is_marked():
         sized(gpus=4.0)
 
 
+def test_large_numbers_are_written_out_and_small_ones_are_not_nothing():
+    sizing = sized(10_000)
+    formulas = {figure.what: figure.formula for figure in sizing.figures}
+    assert formulas["partitions of rollout-orders"].startswith("10,000 slots")
+    assert 0 < needed(sized(180))["curator"] < 0.01
+
+
 def test_the_command_prints_what_it_works_out():
     arguments = ("plan", "--envs", "1000", "--set", "places=16", "--json")
     done = CliRunner().invoke(main.build(arguments), arguments)
