@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import importlib
+import re
 import sys
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,8 +18,10 @@ from dart_streams.bench.modes import Mode, workload_of
 from dart_streams.bench.occupancy import Account
 from dart_streams.config import Bus, Config
 from dart_streams.replay.capture import now_in
-from dart_streams.run import folder, processes
+from dart_streams.run import folder, processes, usage
 from dart_streams.run.circle import Circle
+from dart_streams.run.figures import spent
+from dart_streams.run.report import usages
 from dart_streams.run.session import Session
 from dart_streams.run.supervisor import Spec, Supervisor
 from dart_streams.services.private import private_services
@@ -64,12 +68,16 @@ def with_services(config: Config) -> Iterator[Config]:
 
 
 class Player:
-    """Lets deployments live for so many minutes of the clock each; ``newest`` has each mode's last account."""
+    """Lets deployments live for so many minutes of the clock each.
+
+    ``newest`` has each mode's last account, and ``core_ms`` what each kind of process cost in it, an executed action.
+    """
 
     def __init__(self, minutes: float, tell: Callable[[str], None]) -> None:
         self.minutes = minutes
         self.tell = tell
         self.newest: dict[Mode, Account] = {}
+        self.core_ms: dict[Mode, dict[str, float]] = {}
 
     def play(self, config: Config, mode: Mode, seed: int) -> Account:
         """Let a deployment live, and return what happened.
@@ -88,6 +96,7 @@ class Player:
             setup.start_logs("supervisor", log)
             asyncio.run(session_of(made, Console(file=log), found).run())
         self.newest[mode] = found[0]
+        self.core_ms[mode] = core_ms(made, len(found[0].actions))
         return found[0]
 
 
@@ -107,6 +116,20 @@ def session_of(made: folder.RunFolder, console: Console, found: list[Account]) -
 
     session = Session(made, make_circle, finish, console)
     return session
+
+
+def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
+    """Return the core-milliseconds that each kind of process cost while the circle turned, an action.
+
+    A process without actions still beats its heart: that is in it. Services are not.
+    """
+    phase = made.journal().phase("circle")
+    if phase is None or not actions:
+        return {}
+    costs: defaultdict[str, float] = defaultdict(float)
+    for name, cpu_s in spent(usages(made.path / "metrics" / usage.FILE), phase.started_ms, phase.ended_ms or 0).items():
+        costs[re.sub(r"-\d+$", "", name)] += cpu_s
+    return {name: round(1000 * cpu_s / actions, 2) for name, cpu_s in sorted(costs.items())}
 
 
 def clock_of(circle: Circle) -> Clock:

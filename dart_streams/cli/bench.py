@@ -124,9 +124,11 @@ def decoupling(
         comparison = comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape)
     pictures.draw(comparison, player.newest, plot, timeline, comparing.WARM_S)
     if as_json:
-        output.show_json(comparison)
+        output.show_json(comparison | {"core_ms_per_action": player.core_ms})
     else:
         show_comparison(comparing, comparison)
+        typer.echo("core-milliseconds an executed action, of the last run of each mode, services not included")
+        show_lines(dict(player.core_ms))
 
 
 @app.command()

@@ -4,11 +4,12 @@ The keys without a nested table are what other programs read; the rest is for th
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from dart_streams.run import evaluation
 from dart_streams.run.evaluation import Result
-from dart_streams.run.materials import Materials
+from dart_streams.run.materials import Materials, Usage
 from dart_streams.run.progress import SLICE_MS
 from dart_streams.run.statistics import Rate, difference, mean, quantile
 from dart_streams.telemetry import names
@@ -265,12 +266,17 @@ def spread(values: list[float]) -> dict[str, float | None]:
 def cpu(materials: Materials) -> dict[str, float]:
     """Return CPU seconds by process tree in the training phase, from the supervisor's samples."""
     circle = materials.circle
-    inside = [u for u in materials.usage if circle.started_ms <= u.at_ms <= (circle.ended_ms or 0)]
-    spent: dict[str, tuple[float, float]] = {}
-    for sample in inside:
-        first, _ = spent.get(sample.process, (sample.cpu_s, 0.0))
-        spent[sample.process] = (min(first, sample.cpu_s), sample.cpu_s)
-    return {name: round(last - first, 1) for name, (first, last) in spent.items()}
+    return spent(materials.usage, circle.started_ms, circle.ended_ms or 0)
+
+
+def spent(usage: Iterable[Usage], start_ms: int, end_ms: int) -> dict[str, float]:
+    """Return CPU seconds by process between two times."""
+    known: dict[str, tuple[float, float]] = {}
+    for sample in usage:
+        if start_ms <= sample.at_ms <= end_ms:
+            first, _ = known.get(sample.process, (sample.cpu_s, 0.0))
+            known[sample.process] = (min(first, sample.cpu_s), sample.cpu_s)
+    return {name: round(last - first, 1) for name, (first, last) in known.items()}
 
 
 def wall(materials: Materials) -> dict[str, float]:

@@ -45,6 +45,8 @@ def test_a_mode_lives_as_real_processes(services, tmp_path: Path, mode):
     player = decoupling_run.Player(MINUTES, lambda _: None)
     account = player.play(modes.deployment(quick(services, tmp_path), mode, SHAPE, 0), mode, 0)
     assert player.newest == {mode: account}
+    assert {"env", "recorder", "rollout", "curator", "trainer"} <= player.core_ms[mode].keys()
+    assert player.core_ms[mode]["env"] > 0
     found = figures(account, 0)
     assert 0 < found.rollout_utilisation <= 1
     assert 0 < found.env_utilisation <= 1
