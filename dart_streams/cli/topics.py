@@ -1,12 +1,12 @@
 """``dart-streams topics``: the topics of a deployment, as declared and as they are."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
 import topics
-from dart_streams.bus import admin
+from dart_streams.bus import admin, strimzi
 from dart_streams.bus.topology import Change, TopicSpec, declared, named
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
@@ -54,6 +54,21 @@ def describe_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
             as_json=as_json,
             empty=f"no topic {deployment.bus.prefix}*: make them with `dart-streams topics apply`",
         )
+
+
+@app.command("export")
+def export_topics(
+    config: ConfigFile = None,
+    form: Annotated[
+        Literal["strimzi"], typer.Option("--format", help="For whom: KafkaTopic resources for Strimzi.")
+    ] = "strimzi",
+    cluster: Annotated[str, typer.Option(help="The name of the Kafka resource that the topics belong to.")] = "kafka",
+    namespace: Annotated[
+        str, typer.Option(help="Its namespace. [default: the one that they are applied in]", show_default=False)
+    ] = "",
+) -> None:
+    """Print what `apply` would make of an empty broker, for somebody else to make."""
+    typer.echo(strimzi.as_yaml(strimzi.resources(wanted_by(read_config(config)), cluster, namespace)), nl=False)
 
 
 @app.command("schema")
