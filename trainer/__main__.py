@@ -7,7 +7,8 @@ import msgspec
 
 from dart_streams.config import Config, load
 from dart_streams.errors import ConfigError, UserError
-from trainer.main import live, model_folder, stopped_by_signals
+from dart_streams.policy import recipe
+from trainer.main import live, stopped_by_signals
 
 
 def read(file: Path) -> Config:
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> int:
             raise UserError("usage: torchrun … -m trainer CONFIG")
         config = read(Path(arguments[0]))
         with stopped_by_signals() as stop:
-            return live(config, model_folder(config), stop)
+            return live(config, recipe.model_folder(config), stop)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

@@ -22,9 +22,7 @@ from pathlib import Path
 
 import structlog
 
-from dart_streams import tasks
 from dart_streams.config import Config
-from dart_streams.errors import UserError
 from dart_streams.policy import recipe
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import SyncStore, connect
@@ -53,7 +51,7 @@ log = structlog.get_logger()
 
 def run(config: Config) -> int:
     """Train until told to stop (SIGTERM, SIGINT), fenced, or done; return the exit code."""
-    folder = model_folder(config)
+    folder = recipe.model_folder(config)
     if config.trainer.processes > 1:
         return launch.torchrun(config)
     with stopped_by_signals() as stop:
@@ -118,22 +116,6 @@ def compose(config: Config, prefetcher: Prefetcher, state: State, epoch: int, li
     waiting = Waiting(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
     at_once = 1 if config.trainer.tokens_per_step else size
     return Composer(consumer, state.position, at_once, config.curation.max_staleness, waiting, ahead)
-
-
-def model_folder(config: Config) -> Path:
-    """Return the directory of the model to start from; raise :class:`UserError` that says how to get one."""
-    folder = Path(config.policy.path) if config.policy.path else tiny_folder(config)
-    if not folder.is_dir():
-        raise UserError(
-            f"no model directory {folder}: build the tiny policy with `dart-streams policy build`, or set policy.path "
-            "to a Hugging Face directory of a Qwen2.5-VL class model"
-        )
-    return folder
-
-
-def tiny_folder(config: Config) -> Path:
-    """Return where the tiny policy of this deployment lies, built or not."""
-    return recipe.folder(config, tasks.load(Path(config.tasks.file)))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Where the tiny policy of a deployment lies: a folder named after everything that determines it. Without torch."""
+"""Where a deployment's model lies; the tiny policy in a folder named after all that determines it. Without torch."""
 
 import hashlib
 from pathlib import Path
@@ -7,10 +7,22 @@ import msgspec
 
 from dart_streams import prompts, tasks
 from dart_streams.config import Config
+from dart_streams.errors import UserError
 
 SOURCES = (Path(__file__).parent, Path(prompts.__file__))
 """Code that determines the policy: what it is, what it sees, and how it is warmed up."""
 DIGITS = 16
+
+
+def model_folder(config: Config) -> Path:
+    """Return the directory of the model to start from; raise :class:`UserError` that says how to get one."""
+    path = Path(config.policy.path) if config.policy.path else folder(config, tasks.load(Path(config.tasks.file)))
+    if not path.is_dir():
+        raise UserError(
+            f"no model directory {path}: build the tiny policy with `dart-streams policy build`, or set policy.path "
+            "to a Hugging Face directory of a Qwen2.5-VL class model"
+        )
+    return path
 
 
 def folder(config: Config, task_set: tasks.TaskSet) -> Path:

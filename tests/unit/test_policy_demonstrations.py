@@ -5,10 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dart_streams.config import Config, Warmup
+from dart_streams.config import Config, Policy, Run, Tasks, Warmup
+from dart_streams.errors import UserError
 from dart_streams.policy import recipe
 from dart_streams.policy.demonstrations import demonstration_orders, samples_of
-from dart_streams.tasks import Page, Task, TaskSet
+from dart_streams.tasks import Page, Task, TaskSet, load
 from topics.observations import Observation, Taken
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef
@@ -94,3 +95,15 @@ def test_the_policy_is_named_after_settings_tasks_and_code(tmp_path: Path, monke
 def test_a_task_shows_its_split() -> None:
     assert [task.split for task in PAGE.tasks("demonstration")] == ["demonstration"] * 10
     assert isinstance(TASKS.get("miniwob/click-test#20"), Task)
+
+
+def test_the_model_of_a_deployment_is_the_configured_one_or_the_tiny_one_once_it_is_built(tmp_path: Path) -> None:
+    tasks_file = str(Path(__file__).parents[2] / "deploy/config/tasks.toml")
+    config = msgspec.structs.replace(Config(), run=Run(state_dir=str(tmp_path)), tasks=Tasks(file=tasks_file))
+    with pytest.raises(UserError, match="dart-streams policy build"):
+        recipe.model_folder(config)
+    built = recipe.folder(config, load(Path(tasks_file)))
+    built.mkdir(parents=True)
+    assert recipe.model_folder(config) == built
+    own = msgspec.structs.replace(config, policy=Policy(path=str(tmp_path)))
+    assert recipe.model_folder(own) == tmp_path

@@ -19,8 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from dart_streams.config import Config
-from dart_streams.errors import UserError
-from dart_streams.policy import probe, weights
+from dart_streams.policy import probe, recipe, weights
 from dart_streams.policy.rendering import Renderer
 from dart_streams.screens import FACTOR
 from dart_streams.store import AsyncStore, connect_async
@@ -48,7 +47,7 @@ class VllmEngine:
     def __init__(self, config: Config, read: Read | None = None) -> None:
         self.config = config
         self.read = read
-        self.folder = model_folder(config)
+        self.folder = recipe.model_folder(config)
         self.renderer = Renderer(self.folder, config.policy.min_pixels, config.policy.max_pixels)
         self.expected = Expected(self.renderer.config)
         self.cache = tempfile.TemporaryDirectory(prefix="weights-")
@@ -173,13 +172,3 @@ def remove_all_but(kept: Path, cache: Path) -> None:
     for copy in cache.iterdir():
         if copy != kept:
             shutil.rmtree(copy, ignore_errors=True)
-
-
-def model_folder(config: Config) -> Path:
-    """Return the directory with the model's configuration and tokenizer; raise :class:`UserError` if there is none."""
-    if not config.policy.path:
-        raise UserError(
-            "policy.path is empty: `dart-streams run` fills it in. To start a rollout worker by hand, build the tiny "
-            "policy with `dart-streams policy build` and set policy.path to its directory"
-        )
-    return Path(config.policy.path)
