@@ -6,10 +6,10 @@ MODEL := .venv/model/bin
 MODEL_SIDE := dart_streams/policy workers/rollout trainer
 COMPILE := .venv/tools/bin/uv pip compile -q --python /usr/bin/python3 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help setup demo test test-compose lint up down clean requirements
+.PHONY: help setup demo test test-compose test-k8s lint up down clean requirements
 
 help: ## Show this.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing: system packages, two Python environments, jars.
 	@deploy/local/setup.sh
@@ -22,13 +22,17 @@ test: setup ## Run all tests.
 	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
 	@$(STREAMS)/python -m dart_streams.services.private bash -c ' \
 		told=$$(mktemp); $(MODEL)/python -m pytest -q tests/model >$$told 2>&1 & \
-		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose; \
+		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/k8s; \
 		streams=$$?; \
 		wait $$!; model=$$?; cat $$told; rm $$told; exit $$((streams || model))'
 
 test-compose: setup ## Run a short circle in containers, and disturb it (as root).
 	@tests/compose/setup.sh .dart/compose-test
 	@$(STREAMS)/python -m pytest -q --timeout 1800 tests/compose
+
+test-k8s: setup ## Render deploy/k8s, and check it against the schemas of Kubernetes, KEDA and Strimzi.
+	@tests/k8s/setup.sh .dart/k8s-test
+	@$(STREAMS)/python -m pytest -q tests/k8s
 
 lint: setup ## Check style and types.
 	@$(STREAMS)/ruff check .
@@ -48,6 +52,7 @@ clean: ## Stop the services and remove all state: runs, topics, tables, jars. Th
 
 requirements: setup ## Compile requirements/*.txt anew from pyproject.toml.
 	@$(COMPILE) requirements/tools.in -o requirements/tools.txt
+	@$(COMPILE) requirements/k8s.in -o requirements/k8s.txt
 	@$(COMPILE) pyproject.toml --extra streams --extra dev -o requirements/streams.txt
 	@$(COMPILE) pyproject.toml --extra model --extra dev --override requirements/model-overrides.txt -o requirements/model.txt
 	@$(COMPILE) pyproject.toml --extra model-gpu --override requirements/model-overrides.txt -o requirements/model-gpu.txt
