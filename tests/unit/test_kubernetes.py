@@ -187,3 +187,13 @@ def test_the_processes_that_pods_name_exist():
     """The commands are the code's own: a worker that is renamed there is missed here."""
     kinds = {container(w)["args"][1] for w in WORKLOADS.values() if container(w)["args"][0] == "worker"}
     assert kinds == {folder.name for folder in (ROOT / "workers").iterdir() if (folder / "main.py").is_file()}
+
+
+def test_what_compose_asks_of_cassandra_to_keep_rows_is_told_for_clusters():
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    options = [
+        o for o in services["cassandra"]["environment"]["JVM_OPTS"].split() if re.match(r"-Dcassandra\.(con|set)", o)
+    ]
+    assert options
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    assert [option for option in options if option not in page] == []
