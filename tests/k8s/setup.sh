@@ -3,7 +3,7 @@
 # and Strimzi's resources. What is there already is taken. Usage: setup.sh FOLDER
 set -euo pipefail
 home=$1
-KUSTOMIZE=sigs.k8s.io/kustomize/kustomize/v5@v5.8.3
+KUSTOMIZE=sigs.k8s.io/kustomize/kustomize/v5@v5.7.1
 KEDA=github.com/kedacore/keda/v2@v2.21.0
 PLUGIN=org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies
 here=$(dirname "$0")
@@ -16,16 +16,17 @@ left_out() {
 
 renderer() {
     if [ -x "$home/kustomize" ]; then return; fi
-    if command -v kustomize >/dev/null; then
+    # Debian 12's kubectl has version 2, which knows no components.
+    if [[ $(kustomize version 2>/dev/null) == *v5* ]]; then
         ln -s "$(command -v kustomize)" "$home/kustomize"
-    elif kubectl kustomize --help >/dev/null 2>&1; then
+    elif [[ $(kubectl version --client 2>/dev/null) == *'Kustomize Version: v5'* ]]; then
         # `kustomize build` is the same as `kubectl kustomize`.
         printf '#!/bin/sh\nshift\nexec kubectl kustomize "$@"\n' >"$home/kustomize"
         chmod +x "$home/kustomize"
     elif command -v go >/dev/null; then
         GOBIN=$home go install "$KUSTOMIZE"
     else
-        printf 'error: no kustomize: install it, or kubectl, or Go 1.24 to build it\n' >&2
+        printf 'error: no kustomize 5: install it, or a kubectl that has it, or Go 1.23 to build it\n' >&2
         exit 2
     fi
 }
