@@ -9,6 +9,7 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
+from dart_streams import config
 from dart_streams.errors import UserError
 from dart_streams.policy import weights
 from topics.weights import WeightVersion
@@ -122,6 +123,13 @@ def test_on_an_object_store_the_weights_get_their_name_last(tmp_path: Path) -> N
     assert sorted(Path(name).name for name in ObjectStore.store) == [weights.FILE, weights.PROBE]
     folder = weights.fetch(version("objects://bucket/v3", sha256), tmp_path)
     assert sorted(file.name for file in folder.iterdir()) == [weights.FILE, weights.PROBE]
+
+
+def test_this_environment_speaks_the_protocol_of_the_object_store_that_clusters_are_given() -> None:
+    settings = config.load(Path(__file__).parents[2] / "deploy/k8s/components/object-store/dart.toml")
+    filesystem, folder = fsspec.core.url_to_fs(settings.trainer.weights_uri, anon=True)
+    assert "s3" in weights.protocols(filesystem)
+    assert f"s3://{folder}" == settings.trainer.weights_uri
 
 
 def test_what_lies_beside_weights_is_fetched_with_them(tmp_path: Path) -> None:
