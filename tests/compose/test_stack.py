@@ -87,13 +87,14 @@ def test_workers_are_scaled_and_share_the_work(stack: Stack, seen: Witness, figu
     stack.compose("up", "--detach", "--no-recreate", "--scale", "env=4", "--scale", "rollout=2", "env", "rollout")
     assert stack.states("env") == ["running"] * 4
     wait_until(lambda: seen.newest["rollout_workers"] == 2, "both rollout workers", 60)
-    logs = {
-        line.split("|")[0].strip()
-        for line in stack.compose("logs", "--no-color", "env").splitlines()
-        if '"event": "playing"' in line
-    }
-    assert len(logs) == 4
+    wait_until(lambda: len(players(stack)) == 4, "all environment workers to play", 60)
     figures["running_mb"] = stack.memory_mb()
+
+
+def players(stack: Stack) -> set[str]:
+    """Return the containers whose slots have begun to play."""
+    lines = stack.compose("logs", "--no-color", "env").splitlines()
+    return {line.split("|")[0].strip() for line in lines if '"event": "playing"' in line}
 
 
 @pytest.mark.parametrize("service", ["kafka", "cassandra"])
