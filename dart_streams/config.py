@@ -4,10 +4,13 @@ Unknown keys are errors that name the key and the nearest known one. Every proce
 """
 
 import difflib
+import ipaddress
+import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -20,12 +23,93 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A table of the configuration file."""
 
 
+SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
+"""How a password is given: where it is, never itself, so that a configuration can be shown, kept and sent around."""
+
+
+class Tls(Section):
+    """TLS to a service. A host that its certificate was not made for, or a certificate not trusted, is always refused.
+
+    ``ca_file`` has the authorities to trust (PEM); empty: those of the system. ``certificate_file`` and ``key_file``
+    are this side's own, for services that ask for one (mutual TLS); ``key_password`` says where the key's password is,
+    as :data:`SECRET`. Files are relative to the configuration file.
+    """
+
+    enabled: bool = False
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+    key_password: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what would be ignored in silence."""
+        if not self.enabled and (self.ca_file or self.certificate_file or self.key_file):
+            raise ValueError("files are given, but TLS is off: set enabled = true here")
+        if bool(self.certificate_file) != bool(self.key_file) or (self.key_password and not self.key_file):
+            raise ValueError("certificate_file and key_file go together, and key_password with them")
+        refuse_literal(self.key_password, "key_password")
+
+
+class Login(Section):
+    """Who this side is to a service; empty: nobody. ``password`` says where the password is, as :data:`SECRET`."""
+
+    user: str = ""
+    password: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse half a login, and a password in the configuration itself."""
+        if bool(self.user) != bool(self.password):
+            raise ValueError("user and password go together")
+        refuse_literal(self.password, "password")
+
+
+class KafkaLogin(Login):
+    """Kafka's (SASL): ``mechanism`` is one that the broker has switched on."""
+
+    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
+
+
+def refuse_literal(reference: str, key: str) -> None:
+    """Raise ValueError, without showing it, if ``reference`` is not of the form :data:`SECRET`."""
+    if reference and not SECRET.fullmatch(reference):
+        raise ValueError(
+            f"{key} must say where the password is, not be it: env:NAME for an environment variable, or file:PATH"
+        )
+
+
+def refuse_clear_password(hosts: Sequence[str], tls: Tls) -> None:
+    """Raise ValueError if a password would travel beyond this machine for all to read."""
+    if not tls.enabled and not all(map(is_loopback, hosts)):
+        raise ValueError("the password would travel in the clear: set tls.enabled = true")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine; a name other than localhost never is."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 class Bus(Section):
     """Kafka. ``wait_s`` is how long a process waits for the broker before it gives up."""
 
     servers: str = "127.0.0.1:9092"
     prefix: str = "dart."
     wait_s: float = 30.0
+    tls: Tls = Tls()
+    login: KafkaLogin = KafkaLogin()
+
+    def __post_init__(self) -> None:
+        """Refuse to send a password in the clear; SCRAM never sends it."""
+        if self.login.user and self.login.mechanism == "PLAIN":
+            refuse_clear_password([host for host, _ in self.places], self.tls)
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """The servers as host and port."""
+        parted = (server.strip().rpartition(":") for server in self.servers.split(","))
+        return [(host, port) for host, _, port in parted]
 
     @property
     def run(self) -> str:
@@ -41,6 +125,13 @@ class Store(Section):
     keyspace: str = "dart"
     blob_cache_mb: int = 64
     wait_s: float = 30.0
+    tls: Tls = Tls()
+    login: Login = Login()
+
+    def __post_init__(self) -> None:
+        """Refuse to send a password in the clear."""
+        if self.login.user:
+            refuse_clear_password(self.hosts, self.tls)
 
 
 class Services(Section):
@@ -414,7 +505,31 @@ def load(path: Path) -> Config:
         If the file is missing, is not TOML, or has an unknown key or a wrong value; the text names the place.
     """
     data = read_tables(path, f"no configuration file {path}: name one, for instance deploy/config/demo.toml")
-    return parse(data, source=str(path))
+    config = parse(data, source=str(path))
+    replace, folder = msgspec.structs.replace, path.parent
+    bus, store = config.bus, config.store
+    return replace(
+        config,
+        bus=replace(bus, tls=anchored(bus.tls, folder), login=anchored(bus.login, folder)),
+        store=replace(store, tls=anchored(store.tls, folder), login=anchored(store.login, folder)),
+    )
+
+
+S = TypeVar("S", Tls, KafkaLogin, Login)
+
+
+def anchored(section: S, folder: Path) -> S:
+    """Return a section with its files made absolute: they are relative to ``folder``."""
+
+    def absolute(key: str, text: str) -> str:
+        if key.endswith("_file"):
+            return str((folder / text).absolute())
+        if key.endswith("password") and text.startswith("file:"):
+            return f"file:{(folder / text.removeprefix('file:')).absolute()}"
+        return text
+
+    texts = {key: value for key, value in msgspec.structs.asdict(section).items() if value and isinstance(value, str)}
+    return msgspec.structs.replace(section, **{key: absolute(key, text) for key, text in texts.items()})
 
 
 def read_tables(path: Path, missing: str) -> dict[str, Any]:

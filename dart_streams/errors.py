@@ -18,3 +18,9 @@ class ServiceUnavailable(UserError):
     """A broker, database, browser or model that did not answer within its deadline."""
 
     exit_code = 3
+
+
+class AccessRefused(UserError):
+    """A service that is there, and does not let this side in, or is not to be trusted: trying again does not help."""
+
+    exit_code = 5

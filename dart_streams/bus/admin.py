@@ -1,24 +1,21 @@
 """Topics as code, the shell: what a broker has, and making it as declared (kafka-python's admin client)."""
 
 import contextlib
-import socket
 import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
-import structlog
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
 from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
+from dart_streams import access
+from dart_streams.bus.knocking import TRY_S, await_broker, no_broker
 from dart_streams.bus.topology import Change, TopicSpec, declared, plan
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable, UserError
 
 REQUEST_S = 30.0
-TRY_S = 1.0
-
-log = structlog.get_logger()
 
 
 class TopicsRefused(UserError):
@@ -58,12 +55,12 @@ def plan_against(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[C
 
 @contextlib.contextmanager
 def connect(bus: Bus) -> Iterator[KafkaAdminClient]:
-    """Yield an admin client; raise :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``."""
+    """Yield an admin client; raise as :func:`~dart_streams.bus.knocking.await_broker` does, after ``bus.wait_s``."""
     deadline = time.monotonic() + bus.wait_s
-    await_listener(bus, deadline)
+    await_broker(bus, deadline)
     try:
         admin = KafkaAdminClient(
-            bootstrap_servers=bus.servers.split(","),
+            **access.kafka(bus),
             bootstrap_timeout_ms=int(max(deadline - time.monotonic(), TRY_S) * 1000),
             request_timeout_ms=int(REQUEST_S * 1000),
         )
@@ -71,36 +68,6 @@ def connect(bus: Bus) -> Iterator[KafkaAdminClient]:
         raise no_broker(bus, error) from None
     with contextlib.closing(admin):
         yield admin
-
-
-def await_listener(bus: Bus, deadline: float) -> None:
-    """Return when something listens at one of ``bus.servers``.
-
-    The client itself would wait too, but in silence, and leaves a thread behind where it gives up.
-    """
-    addresses = [server.strip().rpartition(":") for server in bus.servers.split(",")]
-    told = False
-    while True:
-        for host, _, port in addresses:
-            try:
-                socket.create_connection((host, int(port)), timeout=TRY_S).close()
-                return
-            except (OSError, ValueError) as error:
-                last = error
-        if time.monotonic() >= deadline:
-            raise no_broker(bus, last)
-        if not told:
-            log.info("waiting for the broker", servers=bus.servers, at_most_s=bus.wait_s)
-            told = True
-        time.sleep(min(TRY_S, bus.wait_s / 10))
-
-
-def no_broker(bus: Bus, error: Exception) -> ServiceUnavailable:
-    """Return the error that no broker answered."""
-    return ServiceUnavailable(
-        f"no Kafka broker at {bus.servers} after {bus.wait_s:g} s ({error}): "
-        "start one with `dart-streams up`, or set bus.servers"
-    )
 
 
 def actual(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[str, TopicSpec]:

@@ -7,13 +7,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.producer.message_accumulator import BatchBuilder
 
+from dart_streams import access
 from dart_streams.bus.codec import Encoded, Header, decode, encode
+from dart_streams.bus.knocking import await_broker_async, no_broker
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.propagation import current_headers
@@ -33,7 +34,7 @@ class Publisher:
     def __init__(self, bus: Bus, client_id: str, batch_bytes: int = 16 * 1024) -> None:
         self.bus = bus
         self.producer = AIOKafkaProducer(
-            bootstrap_servers=bus.servers,
+            **access.kafka(bus),
             client_id=client_id,
             acks="all",
             enable_idempotence=True,
@@ -156,7 +157,7 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
     }
     return AIOKafkaConsumer(
         *names,
-        bootstrap_servers=bus.servers,
+        **access.kafka(bus),
         client_id=client_id,
         group_id=f"{bus.prefix}{group}" if group else None,
         **{**defaults, **settings},
@@ -170,6 +171,8 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
     ------
     ServiceUnavailable
         If no broker answered in time.
+    AccessRefused
+        If one did, and does not let this side in.
     """
     try:
         await start_patiently(client, bus)
@@ -181,20 +184,14 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
 async def start_patiently(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
     """Start a client as :func:`start_within` does, without cleaning up."""
     deadline = time.monotonic() + bus.wait_s
-    told = False
     while True:
+        await await_broker_async(bus, deadline)
         try:
             await client.start()
             return
         except (KafkaError, OSError) as error:
             if time.monotonic() >= deadline:
-                raise ServiceUnavailable(
-                    f"no Kafka broker at {bus.servers} after {bus.wait_s:g} s ({error}): "
-                    "start one with `dart-streams up`, or set bus.servers"
-                ) from None
-            if not told:
-                structlog.get_logger().info("waiting for the broker", at=bus.servers, until_s=bus.wait_s)
-                told = True
+                raise no_broker(bus, error) from None
         await asyncio.sleep(min(1.0, bus.wait_s / 10))
 
 

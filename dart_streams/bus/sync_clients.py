@@ -10,7 +10,8 @@ import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from dart_streams.bus.admin import await_listener, no_broker
+from dart_streams import access
+from dart_streams.bus.knocking import await_broker, no_broker
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
 from topics import Topic
@@ -29,13 +30,15 @@ def consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
     ------
     ServiceUnavailable
         If no broker answers within ``bus.wait_s``.
+    AccessRefused
+        If one does, and does not let this side in.
     """
     defaults: dict[str, Any] = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "fetch_max_wait_ms": 200}
     return _connected(KafkaConsumer, bus, client_id, {**defaults, **settings})
 
 
 def producer(bus: Bus, client_id: str) -> KafkaProducer:
-    """Return an idempotent producer, acknowledged by all replicas; raise :class:`ServiceUnavailable` as above."""
+    """Return an idempotent producer, acknowledged by all replicas; raise as above."""
     return _connected(KafkaProducer, bus, client_id, {"acks": "all", "enable_idempotence": True, "linger_ms": 0})
 
 
@@ -152,10 +155,10 @@ def _connected(client: Any, bus: Bus, client_id: str, settings: dict[str, Any]) 
     # Its network thread complains whenever the training thread has held the interpreter for 0.1 s.
     logging.getLogger("kafka.net").setLevel(logging.ERROR)
     deadline = time.monotonic() + bus.wait_s
-    await_listener(bus, deadline)
+    await_broker(bus, deadline)
     try:
         return client(
-            bootstrap_servers=bus.servers.split(","),
+            **access.kafka(bus),
             client_id=client_id,
             bootstrap_timeout_ms=int(max(deadline - time.monotonic(), 1.0) * 1000),
             **settings,

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -15,17 +16,21 @@ import psutil
 import typer
 
 from dart_streams import tasks
+from dart_streams.bus import knocking
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import show
 from dart_streams.config import Config
 from dart_streams.errors import UserError
+from dart_streams.greetings import Probe, speaks_cql, speaks_kafka
 from dart_streams.services.address import local_address
 from dart_streams.services.jars import SERVICES, SHARED_JARS, jar_folder
 from dart_streams.services.java import find_java
 from dart_streams.services.local import describe
-from dart_streams.services.ports import Probe, in_use, owner_of, speaks_cql, speaks_kafka
+from dart_streams.services.ports import in_use, owner_of
+from dart_streams.store import sessions
 
 GIB = 2**30
+ENTER_S = 5.0
 BROWSERS = ("chromium-headless-shell", "/usr/lib/chromium/chromium-headless-shell")
 
 
@@ -109,13 +114,32 @@ def is_local(address: str) -> bool:
 
 def check_broker(config: Config) -> Finding:
     """The broker that the configuration names."""
+    bus = msgspec.structs.replace(config.bus, wait_s=ENTER_S)
+    if bus.tls.enabled or bus.login.user:
+        how = [*(["TLS"] if bus.tls.enabled else []), *([bus.login.mechanism] if bus.login.user else [])]
+        found = f"Kafka at {bus.servers} lets this side in ({', '.join(how)})"
+        return let_in("broker", found, lambda: knocking.await_broker(bus, time.monotonic() + ENTER_S))
     return reach("broker", config.bus.servers.split(","), speaks_kafka, "Kafka", "bus.servers")
 
 
 def check_database(config: Config) -> Finding:
     """The database that the configuration names."""
+    store = msgspec.structs.replace(config.store, wait_s=ENTER_S)
+    if store.tls.enabled or store.login.user:
+        how = [*(["TLS"] if store.tls.enabled else []), *(["password"] if store.login.user else [])]
+        found = f"Cassandra at {sessions.place_of(store)} lets this side in ({', '.join(how)})"
+        return let_in("database", found, lambda: sessions.check(store))
     servers = [f"{host}:{config.store.port}" for host in config.store.hosts]
     return reach("database", servers, speaks_cql, "Cassandra", "store.hosts and store.port")
+
+
+def let_in(check: str, found: str, enter: Callable[[], None]) -> Finding:
+    """Find out whether a service lets this side in."""
+    try:
+        enter()
+    except UserError as error:
+        return Finding(check=check, status="fail", found="this side is not let in", advice=str(error))
+    return Finding(check=check, status="ok", found=found)
 
 
 def reach(check: str, servers: list[str], probe: Probe, title: str, setting: str) -> Finding:

@@ -25,6 +25,7 @@ from dart_streams.run.progress import Progress
 from dart_streams.run.supervisor import Supervisor
 from dart_streams.run.watch import Watch, watching
 from dart_streams.services import local
+from dart_streams.store import sessions
 from dart_streams.tasks import Task, TaskSet
 from dart_streams.telemetry.waits import Waiting
 from topics import rollout_orders
@@ -68,7 +69,11 @@ class Circle:
             with self.phase("policy"):
                 self.tell(await self.find_policy())
         with self.phase("topics"):
-            changes = await asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics)
+            # Whoever may not read the database hears of it here, once, and not from each process.
+            changes, _ = await asyncio.gather(
+                asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics),
+                asyncio.to_thread(sessions.check, self.config.store),
+            )
             self.tell(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
         async with (
             Publisher(self.config.bus, "supervisor") as publisher,

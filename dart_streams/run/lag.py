@@ -8,6 +8,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
+from dart_streams import access
 from dart_streams.bus.clients import consumer, start_within
 from dart_streams.config import Bus
 
@@ -62,7 +63,7 @@ async def lag_reader(bus: Bus) -> AsyncIterator[LagReader]:
     """Yield a reader with connections of its own."""
     ends = consumer(bus, group=None, client_id="lag")
     await start_within(ends, bus)
-    admin = AIOKafkaAdminClient(bootstrap_servers=bus.servers, client_id="lag")
+    admin = AIOKafkaAdminClient(**access.kafka(bus), client_id="lag")
     try:
         await admin.start()
         yield LagReader(bus, admin, ends)

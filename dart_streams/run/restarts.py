@@ -4,11 +4,13 @@ import signal
 
 import msgspec
 
+from dart_streams.errors import AccessRefused, UserError
+
 QUICK_S = 30.0
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 15.0
 QUICK_DEATHS = 5
-USER_ERROR = 2
+TO_MEND = (UserError.exit_code, AccessRefused.exit_code)
 
 
 class Deaths(msgspec.Struct, frozen=True):
@@ -23,7 +25,7 @@ def after_death(deaths: Deaths, lived_s: float, code: int) -> tuple[Deaths, floa
     A life of at least ``QUICK_S`` forgives what was before. An error that the user must mend is not tried again.
     """
     quick = 1 if lived_s >= QUICK_S else deaths.quick + 1
-    if code == USER_ERROR or quick >= QUICK_DEATHS:
+    if code in TO_MEND or quick >= QUICK_DEATHS:
         return Deaths(quick), None
     return Deaths(quick), min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (quick - 1))
 

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.errors import UserError
 from dart_streams.services import local
@@ -36,23 +34,30 @@ def private_services(homes: Path = HOMES) -> Iterator[Config]:
     if named := os.environ.get(ENVIRONMENT):
         yield named_services(named)
         return
+    with folder_of_its_own(homes) as folder:
+        config = Config(
+            bus=Bus(servers=f"127.0.0.1:{free_port()}"),
+            store=Store(port=free_port()),
+            run=Run(state_dir=str(folder)),
+            services=Services(ready_s=READY_S),
+        )
+        local.up(config)
+        yield config
+
+
+@contextlib.contextmanager
+def folder_of_its_own(homes: Path = HOMES, suffix: str = "") -> Iterator[Path]:
+    """Yield a state folder of this process's; services that were started in it are stopped and removed at the end."""
     homes.mkdir(parents=True, exist_ok=True)
     sweep(homes)
-    folder = homes / str(os.getpid())
+    folder = homes / f"{os.getpid()}{suffix}"
     folder.mkdir(exist_ok=True)
-    config = Config(
-        bus=Bus(servers=f"127.0.0.1:{free_port()}"),
-        store=Store(port=free_port()),
-        run=Run(state_dir=str(folder)),
-        services=Services(ready_s=READY_S),
-    )
     with (folder / OWNER).open("w") as owner:
         fcntl.flock(owner, fcntl.LOCK_EX)
         try:
-            local.up(config)
-            yield config
+            yield folder
         finally:
-            local.down(config, wipe=True)
+            local.down(Config(run=Run(state_dir=str(folder))), wipe=True)
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -76,7 +81,7 @@ def sweep(homes: Path) -> None:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            local.down(msgspec.structs.replace(Config(), run=Run(state_dir=str(folder))), wipe=True)
+            local.down(Config(run=Run(state_dir=str(folder))), wipe=True)
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -4,12 +4,13 @@ import asyncio
 import logging
 import re
 import socket
+import ssl
 import string
 import time
 from importlib import resources
 
 import structlog
-from cassandra import ConsistencyLevel, DriverException
+from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, Unauthorized
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
     Cluster,
@@ -23,8 +24,11 @@ from cassandra.policies import ConstantReconnectionPolicy, RoundRobinPolicy, Tok
 from cassandra.protocol import ErrorMessage
 from cassandra.query import tuple_factory
 
+from dart_streams import access
 from dart_streams.config import Store
-from dart_streams.errors import ConfigError, ServiceUnavailable
+from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
+from dart_streams.greetings import greet_cql
+from dart_streams.refusals import Door, look
 
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 10.0
@@ -34,6 +38,9 @@ PROTOCOL = 4
 
 REPLICATION = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
 """Used where the keyspace does not exist yet; a cluster's operator creates it beforehand with another."""
+
+UNABLE = "Unable to perform authentication"
+"""What a node says that can't read its users at the moment."""
 
 DOWN = (NoHostAvailable, NoConnectionsAvailable, DriverException, ErrorMessage, ConnectionException, OSError)
 """What the driver raises while a database is not there."""
@@ -48,13 +55,26 @@ def connect(store: Store) -> Session:
     ------
     ServiceUnavailable
         If the database did not answer, or did not accept the schema, in time.
+    AccessRefused
+        If it answers, and refuses this side or is not to be trusted; at once.
     ConfigError
-        If the keyspace's name is none.
+        If the keyspace's name is none, or a certificate or the password can't be had.
     """
     patience = Patience(store)
     while True:
         try:
             return attempt(store)
+        except DOWN as error:
+            time.sleep(patience.pause_s(error))
+
+
+def check(store: Store) -> None:
+    """Return when the database has let this side in; raise as :func:`connect` does. Its tables are left alone."""
+    patience = Patience(store)
+    while True:
+        try:
+            enter(store).cluster.shutdown()
+            return
         except DOWN as error:
             time.sleep(patience.pause_s(error))
 
@@ -74,7 +94,7 @@ class Patience:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.place = f"{', '.join(store.hosts)} port {store.port}"
+        self.place = place_of(store)
         self.deadline = time.monotonic() + store.wait_s
         self.told = False
 
@@ -95,21 +115,31 @@ class Patience:
 
 
 def attempt(store: Store) -> Session:
-    """Connect once; raise one of :data:`DOWN` with nothing left open if that fails."""
+    """Connect once and apply the schema; raise one of :data:`DOWN` with nothing left open if that fails."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", store.keyspace):
         raise ConfigError(
             f"store.keyspace {store.keyspace!r}: use lower-case letters, digits and _, a letter first, 48 at most"
         )
+    session = enter(store)
+    try:
+        apply_schema(session, store.keyspace)
+        session.set_keyspace(store.keyspace)
+    except Unauthorized as error:
+        session.cluster.shutdown()
+        raise not_granted(store, error) from None
+    except BaseException:
+        session.cluster.shutdown()
+        raise
+    return session
+
+
+def enter(store: Store) -> Session:
+    """Connect once; raise one of :data:`DOWN`, or, for good, :class:`AccessRefused`, with nothing left open."""
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # its failures reach us as exceptions, without tracebacks
-    profile = ExecutionProfile(
-        load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
-        consistency_level=ConsistencyLevel.LOCAL_QUORUM,
-        serial_consistency_level=ConsistencyLevel.SERIAL,
-        request_timeout=REQUEST_TIMEOUT_S,
-        row_factory=tuple_factory,
-    )
+    settings = access.cassandra(store)
     cluster = Cluster(
         # As end points, their names are looked up for each connection: a container that comes back may have moved.
+        # A certificate is held against them too.
         contact_points=[DefaultEndPoint(host, store.port) for host in store.hosts],
         port=store.port,
         protocol_version=PROTOCOL,
@@ -119,16 +149,65 @@ def attempt(store: Store) -> Session:
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         # The default backs off to ten minutes: a database that is back would long be taken for dead.
         reconnection_policy=ConstantReconnectionPolicy(RECONNECT_S, max_attempts=None),
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile()},
+        **settings,
     )
     try:
-        session = cluster.connect()
-        apply_schema(session, store.keyspace)
-        session.set_keyspace(store.keyspace)
+        return cluster.connect()
+    except NoHostAvailable as error:
+        cluster.shutdown()
+        if (refused := refusal(store, error, settings.get("ssl_context"))) is not None:
+            raise refused from None
+        raise
     except BaseException:
         cluster.shutdown()
         raise
-    return session
+
+
+def profile() -> ExecutionProfile:
+    """Return how requests are sent."""
+    return ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
+        consistency_level=ConsistencyLevel.LOCAL_QUORUM,
+        serial_consistency_level=ConsistencyLevel.SERIAL,
+        request_timeout=REQUEST_TIMEOUT_S,
+        row_factory=tuple_factory,
+    )
+
+
+def refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None) -> AccessRefused | None:
+    """Return why the database does not let this side in; None if it may do so later."""
+    for cause in error.errors.values():
+        if isinstance(cause, AuthenticationFailed) and UNABLE not in str(cause):
+            return AccessRefused(login_refused(store))
+    shows_certificate = bool(store.tls.certificate_file)
+    doors = (Door("Cassandra", "store", host, store.port, greet_cql) for host in store.hosts)
+    found = (look(door, context, shows_certificate=shows_certificate) for door in doors)
+    return next((refused for refused in found if refused is not None), None)
+
+
+def login_refused(store: Store) -> str:
+    """Return what a refused login means and what to do."""
+    place = f"Cassandra at {place_of(store)}"
+    if not store.login.user:
+        return f"{place} wants a login: set store.login.user and store.login.password"
+    return (
+        f"{place} refuses the login of {store.login.user!r}: correct it, or the password in {store.login.password}, "
+        "or have that role made"
+    )
+
+
+def not_granted(store: Store, error: Unauthorized) -> AccessRefused:
+    """Return the error that the login may not make the schema."""
+    return AccessRefused(
+        f"{store.login.user!r} may not do that in Cassandra ({reason(error)}): have its operator make keyspace "
+        f"{store.keyspace} and grant ALL on it, or grant CREATE on all keyspaces"
+    )
+
+
+def place_of(store: Store) -> str:
+    """Return where the database is, as error texts name it."""
+    return f"{', '.join(store.hosts)} port {store.port}"
 
 
 def apply_schema(session: Session, keyspace: str) -> None:

@@ -29,7 +29,7 @@ def test_an_unknown_key_of_a_nested_table_is_named_with_its_whole_place():
 
 
 def test_an_unknown_key_like_nothing_known_gets_the_list_of_known_ones():
-    with pytest.raises(ConfigError, match=r"unknown key 'bus\.zzz': known keys here: prefix, servers, wait_s"):
+    with pytest.raises(ConfigError, match=r"'bus\.zzz': known keys here: login, prefix, servers, tls, wait_s"):
         parse({"bus": {"zzz": 1}})
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import faust
 
+from dart_streams import access
 from dart_streams.config import Config
 from dart_streams.curation.decisions import Agent
 from topics import Topic
@@ -27,7 +28,7 @@ def create(config: Config, worker_id: str) -> faust.App:
     folder.mkdir(parents=True, exist_ok=True)
     app = faust.App(
         application(config),
-        broker=";".join(f"kafka://{server.strip()}" for server in config.bus.servers.split(",")),
+        **access.faust(config.bus),
         datadir=str(folder),
         store="memory://",
         autodiscover=False,
