@@ -4,10 +4,11 @@ from pathlib import Path
 
 from dart_streams.config import Services, Store
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.greetings import speaks_cql
 from dart_streams.services.address import local_address
 from dart_streams.services.daemon import Home
 from dart_streams.services.jars import RECIPES
-from dart_streams.services.ports import free_port, in_use, speaks_cql
+from dart_streams.services.ports import free_port, in_use
 from dart_streams.services.service import write_configuration
 
 
@@ -17,6 +18,7 @@ class Cassandra:
     name = "cassandra"
     title = "Cassandra"
     setting = "store.port"
+    overhead_mb = 400
 
     def __init__(self, store: Store, services: Services) -> None:
         self.host, self.port = local_address(f"{','.join(store.hosts)}:{store.port}", "store.hosts with store.port")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from dart_streams.config import Bus, Services
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.greetings import speaks_kafka
 from dart_streams.services.address import local_address
 from dart_streams.services.daemon import Home
 from dart_streams.services.jars import RECIPES
-from dart_streams.services.ports import free_port, speaks_kafka
+from dart_streams.services.ports import free_port
 from dart_streams.services.service import write_configuration
 
 FORMAT_S = 60
@@ -22,6 +23,7 @@ class Kafka:
     name = "kafka"
     title = "Kafka"
     setting = "bus.servers"
+    overhead_mb = 150
 
     def __init__(self, bus: Bus, services: Services) -> None:
         self.host, self.port = local_address(bus.servers, self.setting)

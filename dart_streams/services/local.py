@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,8 @@ import msgspec
 import psutil
 
 from dart_streams.config import Config
-from dart_streams.errors import ServiceUnavailable
+from dart_streams.errors import ConfigError, ServiceUnavailable
+from dart_streams.services import memory
 from dart_streams.services.cassandra import Cassandra
 from dart_streams.services.daemon import HOME_MARK, Home, is_alive, stop
 from dart_streams.services.jars import SHARED_JARS, fetch_jars
@@ -38,7 +40,19 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def services_of(config: Config) -> list[Service]:
-    """Return the local services a configuration asks for."""
+    """Return the local services a configuration asks for.
+
+    Raises
+    ------
+    ConfigError
+        If it wants TLS or a login of them: they have neither, and listen on this machine only.
+    """
+    for section, settings in (("bus", config.bus), ("store", config.store)):
+        if settings.tls.enabled or settings.login.user:
+            raise ConfigError(
+                f"{section} has TLS or a login, and the local services have neither, for they listen on loopback only: "
+                f"start {section}'s service yourself, or leave {section}.tls and {section}.login out"
+            )
     return [Kafka(config.bus, config.services), Cassandra(config.store, config.services)]
 
 
@@ -53,11 +67,12 @@ def up(config: Config, tell: Tell = silently, jars: Path = SHARED_JARS) -> list[
     Raises
     ------
     ServiceUnavailable
-        If Java, Maven or a port is missing, or a service is not ready within ``services.ready_s``.
+        If Java, Maven, memory or a port is missing, or a service is not ready within ``services.ready_s``.
     """
     folder = folder_of(config)
     services = services_of(config)
     with one_at_a_time(folder, LOCK_S, tell):
+        memory.refuse_too_little([each for each in services if Home(folder / each.name).find() is None])
         with ThreadPoolExecutor(len(services)) as pool:
             ready_s = config.services.ready_s
             waits = [pool.submit(bring_up, each, Home(folder / each.name), ready_s, tell, jars) for each in services]
@@ -156,7 +171,10 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
     what = f"was not ready within {ready_s:.0f} s" if alive else "ended while it started"
     stop([process], grace_s=1)
     home.pid_file.unlink(missing_ok=True)
-    raise ServiceUnavailable(f"{service.title} {what}; {home.log} ends with\n{home.last_lines()}")
+    end = home.last_lines()
+    if not alive:
+        what += memory.lack(end, killed=getattr(process, "returncode", None) == -signal.SIGKILL, service=service)
+    raise ServiceUnavailable(f"{service.title} {what}; {home.log} ends with\n{end}")
 
 
 def down(config: Config, *, wipe: bool = False, tell: Tell = silently) -> list[str]:

@@ -9,13 +9,19 @@ from dart_streams.services.jars import RECIPES
 
 
 class Service(Protocol):
-    """One JVM service. ``port`` is where clients reach it, on ``host``; ``setting`` the configuration key of that."""
+    """One JVM service.
+
+    ``port`` is where clients reach it, on ``host``; ``setting`` the configuration key of that. ``heap_mb`` is what the
+    configuration gives it, ``overhead_mb`` what it takes beyond that.
+    """
 
     name: str
     title: str
     setting: str
     host: str
     port: int
+    heap_mb: int
+    overhead_mb: int
 
     def prepare(self, home: Home, java: Path, jars: Path) -> list[str]:
         """Write the configuration, make the data folder ready, and return the command that runs the service."""
