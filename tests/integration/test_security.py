@@ -1,0 +1,335 @@
+"""The whole project over TLS, with passwords and certificates, against services that let nobody else in."""
+
+import asyncio
+import io
+import json
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import tomli_w
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from rich.console import Console
+
+from dart_streams import access
+from dart_streams import config as configuration
+from dart_streams.bus import admin, clients, knocking, sync_clients
+from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls
+from dart_streams.errors import AccessRefused, ServiceUnavailable
+from dart_streams.replay.bundle import Bundle
+from dart_streams.run import folder
+from dart_streams.run.folder import without_nulls
+from dart_streams.services import memory
+from dart_streams.services.java import find_java
+from dart_streams.services.kafka import Kafka
+from dart_streams.store import sessions
+from tests.integration.secured import USER, Secured, secured_services
+from tests.integration.test_circle import HERE, session_of
+from topics import weights
+from topics.weights import WeightVersion
+
+COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
+VERSION = WeightVersion(
+    model_id="m", version=0, uri="file:///nowhere", sha256="0" * 64, train_step=0, epoch=1, groups_consumed=0
+)
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[Secured]:
+    with secured_services() as services:
+        (services.folder / "wrong").write_text("not-the-password")
+        services.certificates.authority("other")
+        services.certificates.sign("stranger", "extendedKeyUsage=clientAuth", by="other")
+        yield services
+
+
+def written(config: Config, path: Path) -> Path:
+    path.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+    return path
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=90, env={**os.environ, **environment}
+    )
+
+
+WAYS = ("scram", "plain", "by_certificate")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_every_client_of_the_broker_is_let_in(secured: Secured, way: str):
+    bus = msgspec.structs.replace(getattr(secured, way)(), prefix=f"test.{way}.")
+    assert admin.apply_all(bus)
+    assert admin.apply_all(bus) == []
+    async with clients.Publisher(bus, "test") as publisher:
+        await publisher.publish(weights.TOPIC, VERSION)
+    assert await one_record(bus) == VERSION
+    with sync_clients.Reader(bus, "test", weights.TOPIC) as reader:
+        assert [clients.event_of(weights.TOPIC, record) for record in reader.rest()] == [VERSION]
+    producer = sync_clients.producer(bus, "test")
+    producer.send(bus.prefix + weights.TOPIC.name, value=b"x").get(timeout=20)
+    producer.close()
+    await of_faust(bus)
+
+
+async def one_record(bus: Bus) -> Any:
+    reader = clients.consumer(bus, weights.TOPIC, group="test", client_id="test")
+    await clients.start_within(reader, bus)
+    try:
+        async with asyncio.timeout(30):
+            return clients.event_of(weights.TOPIC, await reader.getone())
+    finally:
+        await reader.stop()
+
+
+async def of_faust(bus: Bus) -> None:
+    """What the curator's transport makes of its application's settings lets its clients in."""
+    import faust
+    from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
+
+    app = faust.App("test", store="memory://", autodiscover=False, web_enabled=False, **access.faust(bus))
+    settings = credentials_to_aiokafka_auth(app.conf.broker_credentials, app.conf.ssl_context)
+    servers = [f"{url.host}:{url.port}" for url in app.conf.broker]
+    topic = bus.prefix + weights.TOPIC.name
+    async with AIOKafkaProducer(bootstrap_servers=servers, **settings) as producer:
+        assert await producer.partitions_for(topic) == {0}
+    async with AIOKafkaConsumer(bootstrap_servers=servers, **settings) as consumer:
+        assert topic in await consumer.topics()
+
+
+def refused(bus: Bus) -> str:
+    with pytest.raises(AccessRefused) as error:
+        knocking.await_broker(bus, time.monotonic() + bus.wait_s)
+    assert error.value.exit_code == 5
+    return str(error.value)
+
+
+def wrong(secured: Secured, **changes: str) -> KafkaLogin:
+    return KafkaLogin(user=USER, password=secured.secret("wrong"), **changes)
+
+
+def stranger(secured: Secured) -> Tls:
+    names = secured.certificates
+    return secured.tls(certificate_file=str(names.certificate("stranger")), key_file=str(names.key("stranger")))
+
+
+BROKER_REFUSALS = {
+    "wrong password": (lambda s: s.scram(login=wrong(s)), "refuses the login of 'dart'.*SCRAM-SHA-512"),
+    "wrong plain password": (
+        lambda s: s.scram(login=wrong(s, mechanism="PLAIN")),
+        "refuses the login of 'dart'.*PLAIN",
+    ),
+    "mechanism off": (lambda s: s.scram(login=wrong(s, mechanism="SCRAM-SHA-256")), "not switched SCRAM-SHA-256 on"),
+    "no login": (lambda s: s.scram(login=KafkaLogin()), "wants a login: set bus.login.user"),
+    "login where none is": (
+        lambda s: s.scram(servers=f"localhost:{s.ports.mutual}", tls=s.mutual()),
+        "takes no login there",
+    ),
+    "no certificate": (
+        lambda s: s.scram(servers=f"localhost:{s.ports.mutual}", login=KafkaLogin()),
+        "asks for a certificate of this side: set bus.tls.certificate_file",
+    ),
+    "foreign certificate": (
+        lambda s: s.scram(servers=f"localhost:{s.ports.mutual}", tls=stranger(s), login=KafkaLogin()),
+        "does not take this side's certificate",
+    ),
+    "not trusted": (
+        lambda s: s.scram(tls=s.tls(ca_file=str(s.certificates.certificate("other")))),
+        "not trusted.*set bus.tls.ca_file",
+    ),
+    "other host": (lambda s: s.scram(servers=f"127.0.0.1:{s.ports.sasl}"), "not made for the name '127.0.0.1'"),
+    "clear at TLS": (lambda s: s.scram(tls=Tls(), login=KafkaLogin()), "wants TLS: set bus.tls.enabled = true"),
+    "clear login at TLS": (lambda s: s.scram(tls=Tls()), "wants TLS: set bus.tls.enabled = true"),
+    "TLS at clear": (lambda s: s.scram(servers=f"localhost:{s.ports.clear}"), "speaks no TLS: use its port with TLS"),
+}
+
+
+@pytest.mark.parametrize("case", BROKER_REFUSALS)
+def test_what_the_broker_refuses_is_one_sentence_that_says_what_to_do(secured: Secured, case: str):
+    bus, text = BROKER_REFUSALS[case]
+    assert re.search(text, refused(bus(secured)))
+
+
+STORE_REFUSALS = {
+    "wrong password": (
+        lambda s: s.store(login=Login(user=USER, password=s.secret("wrong"))),
+        "refuses the login of 'dart'",
+    ),
+    "no login": (lambda s: s.store(login=Login()), "wants a login: set store.login.user"),
+    "not trusted": (
+        lambda s: s.store(tls=s.tls(ca_file=str(s.certificates.certificate("other")))),
+        "not trusted.*set store.tls.ca_file",
+    ),
+    "other host": (lambda s: s.store(hosts=("127.0.0.1",)), "not made for the name '127.0.0.1'"),
+    "clear at TLS": (lambda s: s.store(tls=Tls()), "wants TLS: set store.tls.enabled = true"),
+}
+
+
+@pytest.mark.parametrize("case", STORE_REFUSALS)
+def test_what_the_database_refuses_is_one_sentence_that_says_what_to_do(secured: Secured, case: str):
+    store, text = STORE_REFUSALS[case]
+    with pytest.raises(AccessRefused) as error:
+        sessions.check(store(secured))
+    assert re.search(text, str(error.value))
+
+
+def test_a_database_without_tls_is_told_from_one_with(services):
+    running = services.running.store
+    with pytest.raises(AccessRefused, match=r"speaks no TLS: .*set store\.tls\.enabled = false"):
+        sessions.check(Store(hosts=running.hosts, port=running.port, tls=Tls(enabled=True), wait_s=20))
+    sessions.check(running)
+
+
+def test_a_login_that_may_not_make_the_schema_says_what_to_grant(secured: Secured):
+    login = Login(user="reader", password=secured.secret("cql"))
+    secured.database.add_user("reader", secured.passwords["cql"], grants=())
+    with pytest.raises(AccessRefused, match="grant CREATE on all keyspaces"):
+        sessions.connect(secured.store(login=login, keyspace="not_mine"))
+
+
+COMMANDS = {
+    "wrong Kafka password": (("topics", "plan"), lambda s: Config(bus=s.scram(login=wrong(s))), 5, "refuses the login"),
+    "wrong Cassandra password": (
+        ("store", "apply"),
+        lambda s: Config(store=s.store(login=Login(user=USER, password=s.secret("wrong")))),
+        5,
+        "refuses the login",
+    ),
+    "missing file": (
+        ("topics", "plan"),
+        lambda s: Config(bus=s.scram(tls=s.tls(ca_file="/no/ca.pem"))),
+        2,
+        "bus.tls.ca_file: there is no file /no/ca.pem",
+    ),
+    "worker": (("worker", "env"), lambda s: Config(bus=s.scram(login=wrong(s))), 5, "refuses the login"),
+    "curator": (("worker", "curator"), lambda s: Config(bus=s.scram(tls=Tls())), 5, "wants TLS"),
+    "up": (("up",), lambda s: Config(bus=s.scram()), 2, "the local services have neither"),
+    "heap": (
+        ("up",),
+        lambda s: msgspec.structs.replace(local_config(s), services=configuration.Services(kafka_heap_mb=10**7)),
+        3,
+        "too little memory: in MiB, Kafka 10000150 (services.kafka_heap_mb = 10000000)",
+    ),
+}
+
+
+def local_config(secured: Secured) -> Config:
+    return Config(
+        bus=Bus(servers=f"127.0.0.1:{secured.ports.clear}"),
+        run=configuration.Run(state_dir=str(secured.folder / "state")),
+    )
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_command_ends_with_one_message_and_a_code(secured: Secured, tmp_path: Path, case: str):
+    verb, config, code, text = COMMANDS[case]
+    config = msgspec.structs.replace(config(secured), tasks=configuration.Tasks(file=str(HERE / "circle-tasks.toml")))
+    done = command(*verb, "--config", str(written(config, tmp_path / "c.toml")))
+    said = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert (done.returncode, len(said)) == (code, 1), done.stderr
+    assert text in said[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_at_up_ends_with_one_message_and_a_code(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [each.getsockname()[1] for each in (server, other)]
+        config = Config(
+            bus=Bus(servers=f"127.0.0.1:{ports[0]}"),
+            store=Store(port=ports[1]),
+            run=configuration.Run(state_dir=str(tmp_path)),
+        )
+        done = command("up", "--config", str(written(config, tmp_path / "c.toml")))
+    assert done.returncode == 3
+    assert re.search(rf"error: port {ports[0]}, where Kafka is to listen, is in use by pid {os.getpid()}", done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_jvm_that_gets_no_memory_is_told_by_its_own_words():
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+
+    java = [str(find_java()), "-Xms8g", "-Xmx8g", "-XX:+UseSerialGC", "-version"]
+    done = subprocess.run(java, preexec_fn=limited, capture_output=True, text=True, timeout=60)
+    assert done.returncode
+    kafka = Kafka(Bus(servers="127.0.0.1:1"), configuration.Services())
+    assert "got no memory" in memory.lack(done.stdout + done.stderr, killed=False, service=kafka)
+
+
+def test_a_service_that_just_is_not_there_is_waited_for(secured: Secured):
+    with pytest.raises(ServiceUnavailable, match="no Kafka broker at localhost:1 after 1 s"):
+        admin.apply_all(secured.scram(servers="localhost:1", wait_s=1))
+
+
+class Circle(NamedTuple):
+    """A short run of all processes; ``shown`` is what the person at the terminal saw."""
+
+    made: folder.RunFolder
+    shown: str
+    secrets: list[str]
+
+
+@pytest.fixture(scope="module")
+def circle(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Circle:
+    """The scripted circle; its passwords come from the environment and from a file."""
+    base = configuration.load(HERE / "circle.toml")
+    replace = msgspec.structs.replace
+    login = KafkaLogin(user=USER, password="env:DART_TEST_SECRET")
+    config = replace(
+        base,
+        bus=secured.scram(login=login),
+        store=secured.store(),
+        run=replace(base.run, state_dir=str(tmp_path_factory.mktemp("circle")), train_steps=3, evaluate=False),
+        telemetry=replace(base.telemetry, sampling=1.0),
+    )
+    made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
+    shown = io.StringIO()
+    os.environ["DART_TEST_SECRET"] = secured.passwords["scram"]
+    try:
+        asyncio.run(session_of(made, Console(file=shown, width=160)).run())
+        where = ("--state", config.run.state_dir, "-o", str(made.path / "run.dart"), "--blobs")
+        for arguments in (("capture", made.id, *where), ("doctor", "--config", str(made.config_file))):
+            done = command(*arguments)
+            shown.write(done.stdout + done.stderr)
+        assert (made.path / "run.dart").exists(), shown.getvalue()
+    finally:
+        del os.environ["DART_TEST_SECRET"]
+    return Circle(made, shown.getvalue(), list(secured.passwords.values()))
+
+
+def test_the_circle_turns_over_tls_with_passwords(circle: Circle):
+    found = json.loads((circle.made.path / "report.json").read_text())
+    assert (found["lost"], found["open"]) == (0, 0)
+    assert found["trajectories"]["trained"] > 0
+    assert found["versions_served"] >= 3
+    assert "SCRAM-SHA-512" in circle.shown
+
+
+def test_no_secret_is_in_anything_that_was_written(circle: Circle, secured: Secured):
+    texts = {str(path): path.read_bytes() for path in circle.made.path.parent.parent.rglob("*") if path.is_file()}
+    texts["the terminal"] = circle.shown.encode()
+    texts |= bundled(circle.made.path / "run.dart")
+    services = secured.folder.parent / "services"
+    texts |= {str(path): path.read_bytes() for path in services.rglob("*") if path.is_file()}
+    kinds = {Path(name).name for name in texts}
+    assert {"config.toml", "env-0.log", "env-0.jsonl", "report.html", "report.json", "observations"} <= kinds
+    # The broker's own settings must have the password of PLAIN; that shows that what is there is found.
+    where = {name for name, data in texts.items() if any(secret.encode() in data for secret in circle.secrets)}
+    assert where == {str(services / "kafka" / "server.properties")}
+    assert b"env:DART_TEST_SECRET" in texts[str(circle.made.config_file)]
+
+
+def bundled(path: Path) -> dict[str, bytes]:
+    """Return a bundle's sections, decompressed."""
+    bundle = Bundle(path)
+    return {name: b"".join(bundle._items(section, bytes)) for name, section in bundle.sections.items()}
