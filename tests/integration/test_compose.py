@@ -30,7 +30,9 @@ def compose() -> dict[str, str] | None:
 
 
 @pytest.mark.skipif(compose() is None, reason="Docker Compose is not installed")
-@pytest.mark.parametrize("over", [None, "deploy/docker/gpu.yml", "tests/compose/circle.yml"])
+@pytest.mark.parametrize(
+    "over", [None, "deploy/docker/gpu.yml", "deploy/docker/outside.yml", "tests/compose/circle.yml"]
+)
 def test_docker_compose_accepts_the_files(over: str | None):
     files = [COMPOSE_FILE, *([ROOT / over] if over else [])]
     named = [part for file in files for part in ("-f", str(file))]
@@ -53,6 +55,27 @@ def test_nothing_is_published_beyond_loopback_and_no_host_folder_but_deploy_is_u
     assert all(port.strip(" \"'").startswith("127.0.0.1:") for ports in published for port in ports.split(","))
     assert all(folder.startswith("./deploy/") for folder in re.findall(r"[\"' [](\.{1,2}/[^\"':]*):", text))
     assert "./deploy/config:" in text
+
+
+def test_images_have_no_secrets():
+    """Whatever lies in deploy/secrets or .env, neither an image's context nor a commit takes it along."""
+    kept = (ROOT / ".dockerignore").read_text().splitlines()
+    assert kept[0] == "*"
+    assert not [line for line in kept if line.startswith("!deploy") and line != "!deploy/config"]
+    hidden = ["deploy/secrets/kafka", "deploy/secrets/client.key", ".env"]
+    told = subprocess.run(["git", "check-ignore", *hidden], cwd=ROOT, capture_output=True, text=True)
+    assert told.stdout.split() == hidden
+    assert "./deploy/secrets:/app/deploy/secrets:ro" in COMPOSE_FILE.read_text()
+
+
+def test_with_services_elsewhere_neither_is_started_nor_waited_for():
+    over = (ROOT / "deploy/docker/outside.yml").read_text()
+    assert all(f"  {name}: {{profiles: [never]}}\n" in over for name in ("kafka", "cassandra"))
+    waiting = re.findall(
+        r"^  ([a-z-]+):\n(?:    .*\n)*?      (?:kafka|cassandra): {condition", COMPOSE_FILE.read_text(), re.M
+    )
+    assert waiting == ["topics-apply", "schema-apply"]
+    assert all(f"  {name}:\n    depends_on: !reset {{}}\n" in over for name in waiting)
 
 
 def test_the_configuration_names_the_services_of_the_compose_file():
