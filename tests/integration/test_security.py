@@ -241,6 +241,24 @@ def test_a_command_ends_with_one_message_and_a_code(secured: Secured, tmp_path: 
     assert "Traceback" not in done.stderr
 
 
+def test_a_run_ends_with_one_message_before_it_starts_anything(secured: Secured, tmp_path: Path):
+    base = configuration.load(HERE / "circle.toml")
+    config = msgspec.structs.replace(
+        base,
+        bus=secured.scram(),
+        store=secured.store(login=Login(user=USER, password=secured.secret("wrong"))),
+        run=msgspec.structs.replace(base.run, state_dir=str(tmp_path)),
+        tasks=configuration.Tasks(file=str(HERE / "circle-tasks.toml")),
+    )
+    done = command("run", str(written(config, tmp_path / "c.toml")))
+    assert done.returncode == 5, done.stderr
+    assert done.stderr.count("error:") == 1
+    assert "Cassandra at localhost port" in done.stderr
+    assert "refuses the login of 'dart'" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not [path for path in tmp_path.rglob("*.log") if path.name != "supervisor.log"]
+
+
 def test_a_port_in_use_at_up_ends_with_one_message_and_a_code(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
         ports = [each.getsockname()[1] for each in (server, other)]
