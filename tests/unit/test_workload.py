@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dart_streams import config as configuration
@@ -204,6 +204,8 @@ class Clockwork(asyncio.SelectorEventLoop):
     st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), max_size=4),
     st.integers(0, 40),
 )
+@example(1, [(1, 1), (1, 1)], 0)
+@example(1, [(1, 1), (1, 1)], 1)
 def test_work_lasts_as_long_as_without_pauses_and_what_of_them_came_between(seconds, pauses, begins):
     """Pauses are (time until it, its length); counted second by second."""
     ends, at = [], 0

@@ -108,7 +108,8 @@ class Pauses:
     """Work that stands still while a pause lasts."""
 
     def __init__(self) -> None:
-        self.paused_s = 0.0
+        self._paused_s = 0.0
+        self._began_s = 0.0
         self._running = asyncio.Event()
         self._running.set()
 
@@ -116,23 +117,28 @@ class Pauses:
         """Stop all work for so long; at 0, not at all."""
         if seconds <= 0:
             return
-        clock = asyncio.get_running_loop().time
-        began = clock()
+        self._began_s = asyncio.get_running_loop().time()
         self._running.clear()
         try:
             await asyncio.sleep(seconds)
         finally:
-            self.paused_s += clock() - began
+            self._paused_s = self._paused_so_far_s()
             self._running.set()
 
     async def work(self, seconds: float) -> None:
         """Return after so many seconds of work: what of them was paused is added."""
         clock = asyncio.get_running_loop().time
-        await self._running.wait()
-        due = clock() + seconds - self.paused_s
-        while (left_s := due + self.paused_s - clock()) > 0:
-            await asyncio.sleep(left_s)
-            await self._running.wait()
+        due = clock() + seconds - self._paused_so_far_s()
+        while (left_s := due + self._paused_so_far_s() - clock()) > 0:
+            if self._running.is_set():
+                await asyncio.sleep(left_s)
+            else:
+                await self._running.wait()
+
+    def _paused_so_far_s(self) -> float:
+        """Return how long work has stood still in all, the pause under way included."""
+        under_way_s = 0.0 if self._running.is_set() else asyncio.get_running_loop().time() - self._began_s
+        return self._paused_s + under_way_s
 
 
 def click(x: int, y: int) -> str:
