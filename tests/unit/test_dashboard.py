@@ -114,7 +114,7 @@ def test_the_services_are_wired_to_each_other():
             "deploy/grafana/provisioning/datasources/datasources.yaml",
         )
     )
-    for service in ("collector", "jaeger", "prometheus", "grafana"):
+    for service in ("collector", "jaeger", "prometheus", "grafana", "kafka-ui"):
         assert re.search(rf"\n  {service}:\n(?:    .*\n)*?    profiles: \[observe\]\n", compose)
     for host in re.findall(r"//([a-z]+):\d+", sources):
         assert f"\n  {host}:\n" in compose
