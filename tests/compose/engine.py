@@ -1,10 +1,14 @@
-"""A Docker engine for the test: the one that runs here, or else one of the test's own, ended with the test."""
+"""A Docker engine for the test: the one that runs here, or else one of the test's own, ended with the test.
+
+``python -m tests.compose.engine FOLDER`` tells by its exit code whether there can be one here, and if not, why.
+"""
 
 import contextlib
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +40,8 @@ class Engine(NamedTuple):
 def engine(home: Path) -> Iterator[Engine]:
     """Yield the engine that answers already, or start one with its data, plugins and socket in ``home``."""
     environment = {**os.environ, "DOCKER_CONFIG": str(home / "docker")}
+    if shutil.which("docker") is None:
+        raise UserError("there is no `docker` here: install it (docker.io), or run `make test-compose` as root")
     if subprocess.run(["docker", "info"], env=environment, capture_output=True, timeout=60).returncode == 0:
         yield Engine(environment, own=False)
         return
@@ -74,3 +80,16 @@ def wait_for(daemon: "subprocess.Popen[bytes]", environment: dict[str, str], log
         if daemon.poll() is not None or time.monotonic() > deadline:
             raise UserError(f"dockerd did not start: {log.read_text()[-2000:]}")
         time.sleep(0.5)
+
+
+def main() -> None:
+    """Start and end an engine, unless one runs."""
+    try:
+        with engine(Path(sys.argv[1]).absolute()):
+            pass
+    except UserError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
