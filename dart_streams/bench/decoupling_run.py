@@ -22,8 +22,9 @@ from dart_streams.run import folder, processes, usage
 from dart_streams.run.circle import Circle
 from dart_streams.run.figures import spent
 from dart_streams.run.report import usages
-from dart_streams.run.session import Session
+from dart_streams.run.session import Finish, Session
 from dart_streams.run.supervisor import Spec, Supervisor
+from dart_streams.services.local import folder_of
 from dart_streams.services.private import private_services
 from dart_streams.telemetry import setup
 from topics import Topic, actions, curated, observations, trained
@@ -62,9 +63,17 @@ def placed(config: Config, running: Config) -> Config:
 
 @contextlib.contextmanager
 def with_services(config: Config) -> Iterator[Config]:
-    """Yield a configuration whose broker and database are this block's own."""
+    """Yield a configuration whose broker and database are this block's own, linked to where a run looks for theirs."""
     with private_services() as running:
-        yield placed(config, running)
+        ours = placed(config, running)
+        link = folder_of(ours)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder_of(running))
+        try:
+            yield ours
+        finally:
+            link.unlink()
 
 
 class Player:
@@ -90,18 +99,27 @@ class Player:
         self.tell(f"{mode}, seed {seed}: {self.minutes:g} minutes and what starting and draining take")
         name = f"{mode}-{seed}-{uuid.uuid4().hex[:6]}"
         made = folder.create(clocked(config, self.minutes), Path(config.tasks.file), name, resume=False)
-        (made.path / "logs").mkdir()
         found: list[Account] = []
-        with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
-            setup.start_logs("supervisor", log)
-            asyncio.run(session_of(made, Console(file=log), found).run())
+
+        async def finish(circle: Circle) -> None:
+            found.append(await asyncio.to_thread(account_of, circle.config, clock_of(circle)))
+
+        live(made, finish)
         self.newest[mode] = found[0]
         self.core_ms[mode] = core_ms(made, len(found[0].actions))
         return found[0]
 
 
-def session_of(made: folder.RunFolder, console: Console, found: list[Account]) -> Session:
-    """Wire a run up with the stand-in for the trainer; its account is appended to ``found``."""
+def live(made: folder.RunFolder, finish: Finish) -> None:
+    """Live through a run with its log in its folder."""
+    (made.path / "logs").mkdir()
+    with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
+        setup.start_logs("supervisor", log)
+        asyncio.run(session_of(made, Console(file=log), finish).run())
+
+
+def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
+    """Wire a run up with the stand-in for the trainer."""
     config = made.config()
     changelogs = importlib.import_module("workers.curator.changelogs").changelog_topics(config)
     stand_in = Spec("trainer", (sys.executable, "-m", TRAINER, str(made.config_file)))
@@ -111,9 +129,6 @@ def session_of(made: folder.RunFolder, console: Console, found: list[Account]) -
     def make_circle(supervisor: Supervisor) -> Circle:
         return Circle(made, supervisor, cast, extra_topics=tuple(changelogs), tell=session.tell)
 
-    async def finish(circle: Circle) -> None:
-        found.append(await asyncio.to_thread(account_of, config, clock_of(circle)))
-
     session = Session(made, make_circle, finish, console)
     return session
 
@@ -121,7 +136,7 @@ def session_of(made: folder.RunFolder, console: Console, found: list[Account]) -
 def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
     """Return the core-milliseconds that each kind of process cost while the circle turned, an action.
 
-    A process without actions still beats its heart: that is in it. Services are not.
+    A process without actions still beats its heart: that is in it.
     """
     phase = made.journal().phase("circle")
     if phase is None or not actions:

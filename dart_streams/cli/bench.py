@@ -127,8 +127,39 @@ def decoupling(
         output.show_json(comparison | {"core_ms_per_action": player.core_ms})
     else:
         show_comparison(comparing, comparison)
-        typer.echo("core-milliseconds an executed action, of the last run of each mode, services not included")
+        typer.echo("core-milliseconds an executed action, of the last run of each mode")
         show_lines(dict(player.core_ms))
+
+
+@app.command()
+def slots(
+    counts: Annotated[
+        list[int] | None,
+        typer.Option("--slots", help="Slots; may be given again. [default: 1000]", show_default=False, min=1),
+    ] = None,
+    pace: Annotated[float, typer.Option(help="Seconds from one step of a slot to its next.", min=0.01)] = 3.0,
+    minutes: Annotated[float, typer.Option(help="Minutes on the clock for each number of slots.", max=14)] = 3.0,
+    workload: WorkloadFile = DESKTOP,
+    as_json: AsJson = False,
+) -> None:
+    """How many simulated slots this machine holds at the pace of desktops, and what they cost.
+
+    Starts a Kafka and a Cassandra, and ends them. Figures begin after the first minute. Logs and reports of the runs
+    stay in .dart/bench.
+    """
+    crowd, crowd_run, modes, runs = (module(name) for name in ("slots", "slots_run", "modes", "decoupling_run"))
+    found = []
+    with runs.with_services(modes.read(workload)) as base:
+        for count in counts or [1000]:
+            output.note(f"{count} slots: {minutes:g} minutes and what starting and draining take")
+            found.append(crowd_run.measure(base, count, pace, minutes))
+    if as_json:
+        output.show_json(found)
+        return
+    output.show(crowd.rows(found), as_json=False, title=f"a step each {pace:g} s and slot")
+    typer.echo("core-milliseconds a step, services included")
+    for one in found:
+        show_lines({f"{one['slots']} slots": one["core_ms_per_step"]})
 
 
 @app.command()

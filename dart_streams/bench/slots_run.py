@@ -1,0 +1,44 @@
+"""Lets so many slots live for a while, and returns what :mod:`dart_streams.bench.slots` makes of it."""
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dart_streams import tasks as task_sets
+from dart_streams.bench import slots as crowd
+from dart_streams.bench.decoupling_run import clocked, live
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.run import folder, report, usage
+from dart_streams.run.circle import Circle
+from dart_streams.telemetry.readings import Readings
+
+
+def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str, Any]:
+    """Let a deployment live for so many minutes of the clock after its start, and return the figures.
+
+    Raises
+    ------
+    UserError
+        If a process is beyond help, or the run is too short for figures.
+    """
+    if minutes * 60 <= crowd.WARM_S:
+        raise UserError(f"figures begin after {crowd.WARM_S:g} s: choose more --minutes than {crowd.WARM_S / 60:g}")
+    config = crowd.paced(base, task_sets.load(Path(base.tasks.file)), slots, pace_s)
+    # A bound of the workload's scale would be the machine's as well: requests have theirs by the clock (`clocked`).
+    config = clocked(config, minutes)
+    made = folder.create(config, Path(base.tasks.file), f"slots-{slots}-{uuid.uuid4().hex[:6]}", resume=False)
+
+    async def finish(circle: Circle) -> None:
+        await report.finish(circle)
+
+    live(made, finish)
+    phase = made.journal().phase("circle")
+    assert phase is not None and phase.ended_ms is not None
+    metrics = made.path / "metrics"
+    span_ms = (phase.started_ms + int(crowd.WARM_S * 1000), phase.ended_ms)
+    found = crowd.figures(slots, pace_s, span_ms, Readings(metrics), report.usages(metrics / usage.FILE))
+    told = msgspec.json.decode((made.path / "report.json").read_bytes())
+    return found | {"lost": told["lost"], "train_steps": told["train_steps"]}
