@@ -31,7 +31,7 @@ from dart_streams.config import Config
 from dart_streams.curation.agents import agents
 from dart_streams.curation.decisions import Record, advance
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from dart_streams.run.folder import without_nulls
+from dart_streams.run.folder import write_toml
 from dart_streams.services.ports import free_port
 from dart_streams.tasks import load
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
@@ -68,7 +68,7 @@ def configure(services, tmp_path: Path) -> Callable[..., Config]:
             **{"env": {"slots": 4}, "trainer": {"groups_per_step": 2}, **tables},
         )
         admin.apply_all(made.bus, changelog_topics(made))
-        (tmp_path / "config.toml").write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(made))))
+        write_toml(tmp_path / "config.toml", made)
         return made
 
     return config

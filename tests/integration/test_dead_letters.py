@@ -5,10 +5,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 import structlog
-import tomli_w
 from aiokafka import ConsumerRecord
 from typer.testing import CliRunner
 
@@ -18,7 +16,7 @@ from dart_streams.cli import main
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.replay import letters
-from dart_streams.run.folder import without_nulls
+from dart_streams.run.folder import write_toml
 from topics import curated, trajectories
 
 
@@ -26,7 +24,7 @@ from topics import curated, trajectories
 def deployment(services, tmp_path: Path) -> tuple[Config, tuple[str, str]]:
     config = services.config()
     file = tmp_path / "config.toml"
-    file.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+    write_toml(file, config)
     return config, ("--config", str(file))
 
 

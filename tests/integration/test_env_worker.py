@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import tomli_w
 from aiokafka import TopicPartition
 from kafka import KafkaAdminClient
 
@@ -23,6 +22,7 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
 from dart_streams.config import Config
+from dart_streams.run.folder import write_toml
 from dart_streams.services.ports import free_port
 from dart_streams.store import SyncStore, connect
 from topics import Topic, action_requests, actions, observations, rollout_orders
@@ -201,7 +201,7 @@ def configure(services, tmp_path: Path) -> Callable[..., Config]:
 def process(config: Config, folder: Path, name: str = "env-0"):
     """An environment worker as a process of its own; killed at the end if it is still there."""
     file = folder / f"{name}.toml"
-    file.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+    write_toml(file, config)
     program = Path(sys.executable).parent / "dart-streams"
     command = [str(program), "worker", "env", "--config", str(file), "--id", name]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
@@ -209,12 +209,6 @@ def process(config: Config, folder: Path, name: str = "env-0"):
             yield running
         finally:
             running.kill()
-
-
-def without_nulls(value):
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return value
 
 
 async def end_of(running: subprocess.Popen) -> int:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import tomli_w
 from aiokafka import TopicPartition
 
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
 from dart_streams.config import Config
+from dart_streams.run.folder import write_toml
 from dart_streams.services.ports import free_port
 from dart_streams.store import AsyncStore, connect
 from topics import observations, trajectories
@@ -228,10 +228,8 @@ async def test_a_recorder_that_is_killed_in_its_backlog_is_continued_by_the_next
 @contextlib.contextmanager
 def process(config: Config, folder: Path, name: str = "recorder-0"):
     """A recorder as a process of its own; killed at the end if it is still there."""
-    tables = msgspec.to_builtins(config)
-    settings = {key: {k: v for k, v in table.items() if v is not None} for key, table in tables.items()}
     file = folder / f"{name}.toml"
-    file.write_text(tomli_w.dumps(settings))
+    write_toml(file, config)
     command = [str(Path(sys.executable).parent / "dart-streams"), "worker", "recorder", "--config", str(file)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         try:

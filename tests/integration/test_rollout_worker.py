@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-import tomli_w
 
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
 from dart_streams.config import Config
+from dart_streams.run.folder import write_toml
 from dart_streams.services.ports import free_port
 from topics import Topic, action_requests, actions, weights, weights_serving
 from topics.action_requests import ActionRequest
@@ -370,10 +370,8 @@ async def test_an_engine_that_has_died_ends_the_worker_with_its_error(services):
 @contextlib.contextmanager
 def process(config: Config, folder: Path, name: str = "rollout-0"):
     """A worker as a process of its own; killed at the end if it is still there."""
-    tables = msgspec.to_builtins(config)
-    settings = {key: {k: v for k, v in table.items() if v is not None} for key, table in tables.items()}
     file = folder / f"{name}.toml"
-    file.write_text(tomli_w.dumps(settings))
+    write_toml(file, config)
     command = [str(Path(sys.executable).parent / "dart-streams"), "worker", "rollout", "--config", str(file)]
     with subprocess.Popen([*command, "--id", name], stderr=subprocess.PIPE, text=True) as running:
         try:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-import tomli_w
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from rich.console import Console
 
@@ -27,7 +26,7 @@ from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls
 from dart_streams.errors import AccessRefused, ServiceUnavailable
 from dart_streams.replay.bundle import Bundle
 from dart_streams.run import folder
-from dart_streams.run.folder import without_nulls
+from dart_streams.run.folder import write_toml
 from dart_streams.services import memory
 from dart_streams.services.java import find_java
 from dart_streams.services.kafka import Kafka
@@ -53,7 +52,7 @@ def secured() -> Iterator[Secured]:
 
 
 def written(config: Config, path: Path) -> Path:
-    path.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+    write_toml(path, config)
     return path
 
 

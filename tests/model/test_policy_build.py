@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-import tomli_w
 from transformers import AutoModelForImageTextToText
 
 from dart_streams import tasks
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.policy import building, probe, recipe
+from dart_streams.run.folder import write_toml
 
 STREAMS = Path(sys.prefix).parent / "streams" / "bin" / "dart-streams"
 STOP_S = 30
@@ -41,14 +40,8 @@ def configured(services: Any, folder: Path, **overrides: dict[str, Any]) -> tupl
         **overrides,
     )
     file = folder / "config.toml"
-    file.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+    write_toml(file, config)
     return config, file
-
-
-def without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return value
 
 
 @contextlib.contextmanager
