@@ -479,10 +479,16 @@ def test_a_request_given_up_is_forgotten_by_the_engine(engine, loop):
     assert loop.run(give_up()) == (0, {}, {})
 
 
-def test_a_model_that_is_not_there_is_named(policies):
-    for path in ("", str(policies.folder / "nowhere")):
-        config = msgspec.structs.replace(
-            policies.config, policy=msgspec.structs.replace(policies.config.policy, path=path)
+def test_a_model_that_is_not_there_is_named(policies, tmp_path):
+    """Neither the directory of the configuration, nor the tiny policy of a deployment that has not built it."""
+    replace = msgspec.structs.replace
+    tasks = str(Path(__file__).parents[2] / "deploy/config/tasks.toml")
+    for path in ("", str(tmp_path / "nowhere")):
+        config = replace(
+            policies.config,
+            policy=replace(policies.config.policy, path=path),
+            tasks=replace(policies.config.tasks, file=tasks),
+            run=replace(policies.config.run, state_dir=str(tmp_path)),
         )
         with pytest.raises(UserError, match=r"policy\.path"):
             VllmEngine(config, read)
