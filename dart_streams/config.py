@@ -448,7 +448,8 @@ class Run(Section):
     """The supervised run: how long the RL phase lasts, and where state lies.
 
     ``id`` is set by the supervisor in the resolved configuration that it writes for the run's processes.
-    ``demonstrate``: whether the experience pool first gets a demonstration of each training task.
+    ``demonstrate``: whether the experience pool first gets a demonstration of each training task. ``settle_s``: how
+    long open episodes may take to end after training; what takes longer goes back to its topic.
     """
 
     id: str = "default"
@@ -457,6 +458,7 @@ class Run(Section):
     train_steps: int | None = None
     evaluate: bool = True
     demonstrate: bool = True
+    settle_s: float = 150.0
     drain_s: float = 10.0
 
     @property

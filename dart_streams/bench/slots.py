@@ -26,6 +26,8 @@ from dart_streams.telemetry.readings import Readings
 from dart_streams.workload import Workload, typical_steps
 
 WARM_S = 60.0
+SETTLE_S = 5.0
+"""Nobody waits for the episodes under way at the end."""
 SLOTS_A_WORKER = 250
 """Slots of one env worker process: more of them go to more processes."""
 DRAWS = 2000
@@ -52,6 +54,7 @@ def paced(base: Config, tasks: TaskSet, slots: int, pace_s: float) -> Config:
     workload = workload_of(base)
     return replace(
         base,
+        run=replace(base.run, settle_s=SETTLE_S),
         env=replace(base.env, workers=workers, slots=-(-slots // workers)),
         rollout=replace(base.rollout, workers=2, max_in_flight=slots),
         trainer=replace(base.trainer, groups_per_step=max(1, slots // GROUP)),

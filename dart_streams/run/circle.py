@@ -33,7 +33,8 @@ from topics.rollout_orders import RolloutOrder
 
 START_S = 240.0
 SERVED_S = 60.0
-SETTLE_S = 150.0
+SETTLED_S = 30.0
+"""So much later than asked for, at most, does the wait for open orders end."""
 
 
 class Circle:
@@ -202,7 +203,21 @@ class Circle:
             SERVED_S,
             "Look at the log of rollout-0",
         )
-        await watch.until(lambda progress: not progress.unfinished("train"), "open training orders to finish", SETTLE_S)
+        await self.finish_orders(watch)
+
+    async def finish_orders(self, watch: Watch) -> None:
+        """Wait until open orders have finished, or for ``run.settle_s``: an episode on a desktop may take longer."""
+        deadline_s = time.monotonic() + self.config.run.settle_s
+        await watch.until(
+            lambda progress: not progress.unfinished("train") or time.monotonic() >= deadline_s,
+            "open training orders to finish",
+            self.config.run.settle_s + SETTLED_S,
+        )
+        if still := list(watch.progress.unfinished("train")):
+            self.tell(
+                f"{len(still)} training orders have not finished after {self.config.run.settle_s:g} s (run.settle_s): "
+                "they go back to their topic, for a run that resumes this one"
+            )
 
 
 class Aloud:

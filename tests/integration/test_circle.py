@@ -283,6 +283,20 @@ def test_a_bundle_is_published_again_under_a_shadow_prefix_and_never_under_a_liv
         assert repr(prefix) in str(refused.exception)
 
 
+def test_a_run_ends_in_order_though_episodes_take_longer_than_it_waits(services, tmp_path):
+    config = circle_config(services, tmp_path, minutes=0.5, evaluate=False, demonstrate=False, settle_s=0.5)
+    slow = msgspec.structs.replace(config.env.simulated, step_ms=60_000.0, sigma=0.0)
+    config = msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, simulated=slow))
+    made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
+    shown = io.StringIO()
+    asyncio.run(session_of(made, Console(file=shown, width=160)).run())
+    found = json.loads((made.path / "report.json").read_text())
+    assert found["outcome"] == "complete"
+    assert found["lost"] == 0
+    assert found["open"] >= config.env.slots
+    assert "training orders have not finished" in shown.getvalue()
+
+
 RUN = """
 import asyncio, sys
 from pathlib import Path
