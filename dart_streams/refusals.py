@@ -5,7 +5,6 @@ door is knocked at once more, and what TLS then says is put into words.
 """
 
 import ssl
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from dart_streams.errors import AccessRefused
@@ -107,10 +106,3 @@ def of_their_certificate(error: ssl.SSLCertVerificationError, door: Door) -> str
         f"{door.place} shows a certificate that is not trusted ({error.verify_message}): set "
         f"{door.section}.tls.ca_file to the authority that signed it"
     )
-
-
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what led to it."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
+from dart_streams.curation.staleness import staleness
 from dart_streams.telemetry.waits import Waiting
 from topics.curated import CuratedGroup
 from trainer.consumer import Arrival, CuratedConsumer
 from trainer.position import Position
 from trainer.prefetch import Prefetcher, ReadyGroup
 from trainer.ranks import Ranks
-from trainer.staleness import staleness
 from trainer.token_budget import TokenBudget, fitted, tokens_of
 
 BREATH_S = 2.0

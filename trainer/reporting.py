@@ -8,12 +8,12 @@ import psutil
 import structlog
 from opentelemetry import metrics
 
+from dart_streams.curation.staleness import staleness
 from dart_streams.telemetry import names
 from topics.curated import CuratedGroup
 from trainer.intake import Batch
 from trainer.learner import Learned
 from trainer.prefetch import ReadyGroup
-from trainer.staleness import staleness
 
 SHOWN = ("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms")
 

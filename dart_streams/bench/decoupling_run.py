@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import importlib
-import re
 import sys
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from dart_streams.config import Bus, Config
 from dart_streams.replay.capture import now_in
 from dart_streams.run import folder, processes, usage
 from dart_streams.run.circle import Circle
-from dart_streams.run.figures import spent
+from dart_streams.run.figures import by_kind, spent
 from dart_streams.run.report import usages
 from dart_streams.run.session import Finish, Session
 from dart_streams.run.supervisor import Spec, Supervisor
@@ -141,10 +139,8 @@ def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
     phase = made.journal().phase("circle")
     if phase is None or not actions:
         return {}
-    costs: defaultdict[str, float] = defaultdict(float)
-    for name, cpu_s in spent(usages(made.path / "metrics" / usage.FILE), phase.started_ms, phase.ended_ms or 0).items():
-        costs[re.sub(r"-\d+$", "", name)] += cpu_s
-    return {name: round(1000 * cpu_s / actions, 2) for name, cpu_s in sorted(costs.items())}
+    costs = spent(usages(made.path / "metrics" / usage.FILE), phase.started_ms, phase.ended_ms or 0)
+    return {name: round(1000 * cpu_s / actions, 2) for name, cpu_s in by_kind(costs).items()}
 
 
 def clock_of(circle: Circle) -> Clock:

@@ -19,6 +19,7 @@ from dart_streams.bench.occupancy import Account, Span, State, Trained
 from dart_streams.config import Config
 from dart_streams.curation.agents import agents
 from dart_streams.curation.decisions import Record
+from dart_streams.curation.staleness import staleness
 from dart_streams.tasks import TaskSet
 from dart_streams.workload import Course, course, typical_steps
 from topics import curated, rollout_orders, trajectories, weights, weights_serving
@@ -309,7 +310,7 @@ class Trainer:
         while self.arrived and not self.busy:
             group = self.arrived.popleft()
             self.consumed += 1
-            if age(group, self.version) <= config.curation.max_staleness:
+            if staleness(group, self.version) <= config.curation.max_staleness:
                 self.chosen.append(group)
             if len(self.chosen) >= config.trainer.groups_per_step:
                 self.busy = True
@@ -320,7 +321,7 @@ class Trainer:
     def made(self, groups: list[CuratedGroup], began: float, consumed: int) -> None:
         """End a step: announce its version, let workers switch, and go on."""
         steps = sum(len(member.selected) for group in groups for member in group.members if member.source == "online")
-        oldest = max((age(group, self.version) for group in groups), default=0)
+        oldest = max((staleness(group, self.version) for group in groups), default=0)
         self.simulation.account.trained.append(Trained(self.simulation.now, began, steps, oldest))
         self.version += 1
         self.busy = False
@@ -340,9 +341,3 @@ class Trainer:
             groups_consumed=consumed,
         )
         self.simulation.tell(weights.TOPIC.name, event)
-
-
-def age(group: CuratedGroup, version: int) -> int:
-    """Return how many versions old the oldest token of a group is."""
-    made = [member.version_min for member in group.members if member.source == "online"]
-    return max((version - oldest for oldest in made if oldest is not None), default=0)

@@ -7,9 +7,7 @@ begin when all slots are past their first reset.
 
 import math
 import random
-import re
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +16,7 @@ import msgspec
 from dart_streams.bench.bounds import rollout_s
 from dart_streams.bench.modes import workload_of
 from dart_streams.config import Config
-from dart_streams.run.figures import rounded, spent
+from dart_streams.run.figures import by_kind, rounded, spent
 from dart_streams.run.materials import Usage
 from dart_streams.tasks import TaskSet
 from dart_streams.telemetry import names
@@ -79,8 +77,8 @@ def figures(
     seconds = (span_ms[1] - span_ms[0]) / 1000
     steps = readings.counter(names.ENV_STEPS, *span_ms)
     overhead = readings.distribution(names.ENV_OVERHEAD_MS, *span_ms)
-    by_process = kinds(spent(usage, *span_ms))
-    memory = kinds({name: max(each.rss_mb for each in usage if each.process == name) for name in names_of(usage)})
+    by_process = by_kind(spent(usage, *span_ms))
+    memory = by_kind({name: max(each.rss_mb for each in usage if each.process == name) for name in names_of(usage)})
     return {
         "slots": slots,
         "steps_per_s": round(steps / seconds, 1),
@@ -98,14 +96,6 @@ def figures(
         "rss_mb": memory,
         "env_mb_per_slot": round(memory.get("env", 0.0) / slots, 2),
     }
-
-
-def kinds(by_process: dict[str, float]) -> dict[str, float]:
-    """Add up what processes of a kind have: ``env-0`` and ``env-1`` are ``env``."""
-    found: defaultdict[str, float] = defaultdict(float)
-    for name, value in by_process.items():
-        found[re.sub(r"-\d+$", "", name)] += value
-    return {name: round(value, 1) for name, value in sorted(found.items())}
 
 
 def names_of(usage: Iterable[Usage]) -> set[str]:

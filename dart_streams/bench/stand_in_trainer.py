@@ -18,6 +18,7 @@ from aiokafka import TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.config import Config, load
+from dart_streams.curation.staleness import staleness
 from dart_streams.store import SyncStore, connect
 from dart_streams.telemetry import names, setup, spans
 from topics import curated, trained, weights
@@ -52,12 +53,6 @@ def row_of(groups: list[CuratedGroup], version: int, consumed: int, epoch: int, 
     }
 
 
-def fresh(group: CuratedGroup, version: int, bound: int) -> bool:
-    """Say whether a group may still be trained on: as the trainer, look at its age once more when it is taken."""
-    online = [m.version_min for m in group.members if m.source == "online" and m.version_min is not None]
-    return version - min(online, default=version) <= bound
-
-
 async def live(config: Config) -> None:
     """Take groups and announce versions until SIGTERM."""
     stop, workload = asyncio.Event(), config.workload
@@ -86,7 +81,7 @@ async def live(config: Config) -> None:
                 # A curator that was killed tells its last groups again.
                 new = [] if group.group_id in taken else [group]
                 taken.add(group.group_id)
-                groups = [g for g in (*groups, *new) if fresh(g, version, config.curation.max_staleness)]
+                groups = [g for g in (*groups, *new) if staleness(g, version) <= config.curation.max_staleness]
             if len(groups) == config.trainer.groups_per_step:
                 version += 1
                 lasts_s = workload.clock_s(workload.optimiser_s.draw(chance)) if workload else 0.0

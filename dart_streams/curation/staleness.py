@@ -1,5 +1,7 @@
 """How old the data of a training step may be, in weight versions, and how many groups may be under way for that."""
 
+from topics.curated import CuratedGroup
+
 
 def capacity(groups_per_step: int, max_staleness: int) -> int:
     """Return how many groups may be open or wait for the trainer, all together.
@@ -28,3 +30,12 @@ def admits(opened: int, unconsumed: int, groups_per_step: int, max_staleness: in
 def is_stale(version_min: int | None, newest: int, max_staleness: int) -> bool:
     """Say whether a trajectory whose oldest token is of ``version_min`` is too old once ``newest`` is out."""
     return version_min is not None and newest - version_min > max_staleness
+
+
+def staleness(group: CuratedGroup, version: int) -> int:
+    """Return how many versions separate ``version``, about to be trained, from the oldest that acted in the group.
+
+    Only online members count; members from the pool are stale by design. A group without any is not stale.
+    """
+    acted = [member.version_min for member in group.members if member.source == "online"]
+    return max((version - oldest for oldest in acted if oldest is not None), default=0)

@@ -3,7 +3,8 @@
 The keys without a nested table are what other programs read; the rest is for the page.
 """
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -277,6 +278,14 @@ def spent(usage: Iterable[Usage], start_ms: int, end_ms: int) -> dict[str, float
             first, _ = known.get(sample.process, (sample.cpu_s, 0.0))
             known[sample.process] = (min(first, sample.cpu_s), sample.cpu_s)
     return {name: round(last - first, 1) for name, (first, last) in known.items()}
+
+
+def by_kind(by_process: dict[str, float]) -> dict[str, float]:
+    """Add up what processes of a kind have: ``env-0`` and ``env-1`` are ``env``."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for name, value in by_process.items():
+        found[re.sub(r"-\d+$", "", name)] += value
+    return {name: round(value, 1) for name, value in sorted(found.items())}
 
 
 def wall(materials: Materials) -> dict[str, float]:

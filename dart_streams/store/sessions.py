@@ -7,6 +7,7 @@ import socket
 import ssl
 import string
 import time
+from collections.abc import Callable
 from importlib import resources
 
 import structlog
@@ -60,21 +61,20 @@ def connect(store: Store) -> Session:
     ConfigError
         If the keyspace's name is none, or a certificate or the password can't be had.
     """
-    patience = Patience(store)
-    while True:
-        try:
-            return attempt(store)
-        except DOWN as error:
-            time.sleep(patience.pause_s(error))
+    return patiently(store, attempt)
 
 
 def check(store: Store) -> None:
     """Return when the database has let this side in; raise as :func:`connect` does. Its tables are left alone."""
+    patiently(store, enter).cluster.shutdown()
+
+
+def patiently(store: Store, once: Callable[[Store], Session]) -> Session:
+    """Return the session that ``once`` opens, trying again for as long as :class:`Patience` lasts."""
     patience = Patience(store)
     while True:
         try:
-            enter(store).cluster.shutdown()
-            return
+            return once(store)
         except DOWN as error:
             time.sleep(patience.pause_s(error))
 

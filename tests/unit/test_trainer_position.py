@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.curation.staleness import staleness
 from topics.curated import CuratedGroup, Member
 from topics.weights import WeightVersion
 from trainer.lineage import Lineage, first_version
 from trainer.position import REMEMBERED, Position
-from trainer.staleness import staleness
 
 
 def announced(
