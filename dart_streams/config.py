@@ -135,11 +135,16 @@ class Store(Section):
 
 
 class Services(Section):
-    """The local JVM services that ``dart-streams up`` starts; their ports follow ``bus.servers`` and ``store.port``."""
+    """The local JVM services that ``dart-streams up`` starts; their ports follow ``bus.servers`` and ``store.port``.
+
+    ``optimise`` has the JVMs use their second compiler too: a start costs some ten seconds of CPU more, and a record
+    less once they run for minutes at hundreds of steps a second.
+    """
 
     kafka_heap_mb: int = 512
     cassandra_heap_mb: int = 768
     ready_s: float = 60.0
+    optimise: bool = False
 
 
 class Tasks(Section):

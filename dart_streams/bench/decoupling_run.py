@@ -62,7 +62,7 @@ def placed(config: Config, running: Config) -> Config:
 @contextlib.contextmanager
 def with_services(config: Config) -> Iterator[Config]:
     """Yield a configuration whose broker and database are this block's own, linked to where a run looks for theirs."""
-    with private_services() as running:
+    with private_services(optimise=True) as running:
         ours = placed(config, running)
         link = folder_of(ours)
         link.parent.mkdir(parents=True, exist_ok=True)

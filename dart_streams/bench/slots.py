@@ -2,7 +2,7 @@
 
 Real Kafka, Cassandra, Faust and every process but the model's and the desktops', whose times are drawn from a workload;
 its time scale is chosen so that each slot takes a step every ``pace_s`` seconds of the clock, resets included. Figures
-begin when all slots are past their first reset.
+begin after :data:`WARM_S`.
 """
 
 import math
@@ -23,10 +23,11 @@ from dart_streams.telemetry import names
 from dart_streams.telemetry.readings import Readings
 from dart_streams.workload import Workload, typical_steps
 
-WARM_S = 60.0
+WARM_S = 180.0
+"""When all slots are past their first reset, and the JVMs have compiled what they do most."""
 SETTLE_S = 5.0
 """Nobody waits for the episodes under way at the end."""
-SLOTS_A_WORKER = 250
+SLOTS_A_WORKER = 500
 """Slots of one env worker process: more of them go to more processes."""
 DRAWS = 2000
 GROUP = 8

@@ -15,12 +15,19 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from dart_streams import access
 from dart_streams.bus.codec import Encoded, Header, decode, encode
 from dart_streams.bus.knocking import await_broker_async, no_broker
+from dart_streams.bus.pace import Pace
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic
 
 PARTITION_OF = DefaultPartitioner()
+BATCH_BYTES = 256 * 1024
+"""What a request brings of a partition. Requests for actions take kilobytes each, and while a batch is full its senders
+wait for the one before to return: with a few records to a batch, hundreds of slots stand in line."""
+GAP_S = 0.01
+"""A process sends single records this often at most, those of the meantime together: a request costs both sides more
+than a record does. One that comes after a pause of this length goes at once."""
 SESSION_MS = 10_000
 """A member of a group that is silent for so long is taken for dead, and its partitions go to the others."""
 
@@ -31,8 +38,9 @@ class Publisher:
     ``batch_bytes`` bounds what one request brings of a partition; a larger record goes alone.
     """
 
-    def __init__(self, bus: Bus, client_id: str, batch_bytes: int = 16 * 1024) -> None:
+    def __init__(self, bus: Bus, client_id: str, batch_bytes: int = BATCH_BYTES) -> None:
         self.bus = bus
+        self.pace = Pace(GAP_S)
         self.producer = AIOKafkaProducer(
             **access.kafka(bus),
             client_id=client_id,
@@ -74,6 +82,7 @@ class Publisher:
         ServiceUnavailable
             If the broker did not take them within the client's time-out (40 s).
         """
+        await self.pace.turn()
         try:
             await self.producer.send_and_wait(
                 self.bus.prefix + name, value, key=key, headers=list(headers), partition=partition

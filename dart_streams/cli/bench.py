@@ -138,13 +138,13 @@ def slots(
         typer.Option("--slots", help="Slots; may be given again. [default: 1000]", show_default=False, min=1),
     ] = None,
     pace: Annotated[float, typer.Option(help="Seconds from one step of a slot to its next.", min=0.01)] = 3.0,
-    minutes: Annotated[float, typer.Option(help="Minutes on the clock for each number of slots.", max=14)] = 3.0,
+    minutes: Annotated[float, typer.Option(help="Minutes on the clock for each number of slots.", max=14)] = 6.0,
     workload: WorkloadFile = DESKTOP,
     as_json: AsJson = False,
 ) -> None:
     """How many simulated slots this machine holds at the pace of desktops, and what they cost.
 
-    Starts a Kafka and a Cassandra, and ends them. Figures begin after the first minute. Logs and reports of the runs
+    Starts a Kafka and a Cassandra, and ends them. Figures begin after three minutes. Logs and reports of the runs
     stay in .dart/bench.
     """
     crowd, crowd_run, modes, runs = (module(name) for name in ("slots", "slots_run", "modes", "decoupling_run"))

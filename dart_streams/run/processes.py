@@ -46,15 +46,15 @@ def cast(config: Config, config_file: Path, found: Programs) -> Cast:
         if not program.exists():
             raise UserError(f"{program} is missing: run `make setup`")
 
-    def workers(kind: str, count: int, program: Path = found.streams) -> tuple[Spec, ...]:
+    def workers(kind: str, count: int, program: Path = found.streams, *, last: bool = False) -> tuple[Spec, ...]:
         return tuple(
-            Spec(name, (str(program), "worker", kind, "--config", str(config_file), "--id", name))
+            Spec(name, (str(program), "worker", kind, "--config", str(config_file), "--id", name), last)
             for name in (f"{kind}-{number}" for number in range(count))
         )
 
     return Cast(
         env=workers("env", config.env.workers),
-        recorder=workers("recorder", 1),
+        recorder=workers("recorder", 1, last=True),
         rollout=workers("rollout", config.rollout.workers, found.model if model_side else found.streams),
         trainer=(Spec("trainer", (str(found.model), "train", "--config", str(config_file))),),
         curator=workers("curator", 1),

@@ -31,10 +31,14 @@ class ProcessFailedError(UserError):
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """A process to keep alive: its name in logs and metrics, and its command line."""
+    """A process to keep alive: its name in logs and metrics, and its command line.
+
+    One that is ``last`` outlives the others when everything ends, for it takes down what they have told.
+    """
 
     name: str
     command: tuple[str, ...]
+    last: bool = False
 
 
 class Child:
@@ -168,7 +172,8 @@ class Supervisor:
         self.save_roster()
 
     async def stop_all(self) -> None:
-        """Stop everything at once."""
+        """Stop everything: at once, but for what is to be last."""
+        await self.stop(*(name for name, child in self.children.items() if not child.spec.last))
         await self.stop(*self.children)
 
     def kill_all(self) -> None:

@@ -9,7 +9,7 @@ from dart_streams.services.address import local_address
 from dart_streams.services.daemon import Home
 from dart_streams.services.jars import RECIPES
 from dart_streams.services.ports import free_port, in_use
-from dart_streams.services.service import write_configuration
+from dart_streams.services.service import compilers, write_configuration
 
 
 class Cassandra:
@@ -19,10 +19,12 @@ class Cassandra:
     title = "Cassandra"
     setting = "store.port"
     overhead_mb = 400
+    slack_us = 1000
 
     def __init__(self, store: Store, services: Services) -> None:
         self.host, self.port = local_address(f"{','.join(store.hosts)}:{store.port}", "store.hosts with store.port")
         self.heap_mb = services.cassandra_heap_mb
+        self.compilers = compilers(services)
 
     def answers(self, timeout_s: float = 2.0) -> bool:
         """Return whether the node takes CQL requests."""
@@ -46,6 +48,7 @@ class Cassandra:
         return [
             str(java),
             f"@{recipes / 'jvm.options'}",
+            *self.compilers,
             f"-javaagent:{agents[0]}",
             f"-Xmx{self.heap_mb}m",
             f"-Dlogback.configurationFile={recipes / 'logback.xml'}",

@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from dart_streams.services.slack import timer_slack
+
 HOME_MARK = "-Ddart.streams.home="
 PORT_MARK = "-Ddart.streams.port="
 
@@ -63,12 +65,15 @@ class Home:
                 return process, next(int(a.removeprefix(PORT_MARK)) for a in arguments if a.startswith(PORT_MARK))
         return None
 
-    def spawn(self, command: Sequence[str], port: int) -> psutil.Process:
-        """Start ``command`` as this home's daemon, its output in the log; the log of the last start is kept as .1."""
+    def spawn(self, command: Sequence[str], port: int, slack_us: int = 0) -> psutil.Process:
+        """Start ``command`` as this home's daemon, its output in the log; the log of the last start is kept as .1.
+
+        ``slack_us`` is the timer slack of :mod:`dart_streams.services.slack`.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.1"))
-        with self.log.open("wb") as log:
+        with self.log.open("wb") as log, timer_slack(slack_us):
             child = psutil.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )

@@ -12,7 +12,7 @@ from dart_streams.services.address import local_address
 from dart_streams.services.daemon import Home
 from dart_streams.services.jars import RECIPES
 from dart_streams.services.ports import free_port
-from dart_streams.services.service import write_configuration
+from dart_streams.services.service import compilers, write_configuration
 
 FORMAT_S = 60
 
@@ -24,10 +24,12 @@ class Kafka:
     title = "Kafka"
     setting = "bus.servers"
     overhead_mb = 150
+    slack_us = 0
 
     def __init__(self, bus: Bus, services: Services) -> None:
         self.host, self.port = local_address(bus.servers, self.setting)
         self.heap_mb = services.kafka_heap_mb
+        self.compilers = compilers(services)
 
     def answers(self, timeout_s: float = 2.0) -> bool:
         """Return whether the broker takes requests."""
@@ -54,7 +56,7 @@ class Kafka:
         ]
         if not (home.data / "meta.properties").exists():
             format_storage([*base, "kafka.tools.StorageTool"], settings)
-        return [*base, f"-Xmx{self.heap_mb}m", *home.marks(self.port), "kafka.Kafka", str(settings)]
+        return [*base, *self.compilers, f"-Xmx{self.heap_mb}m", *home.marks(self.port), "kafka.Kafka", str(settings)]
 
 
 def format_storage(tool: list[str], settings: Path) -> None:

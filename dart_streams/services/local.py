@@ -88,7 +88,7 @@ def bring_up(service: Service, home: Home, ready_s: float, tell: Tell, jars: Pat
         refuse_taken_port(service)
         java = find_java()
         command = service.prepare(home, java, fetch_jars(service.name, jars.absolute()))
-        process = home.spawn(command, service.port)
+        process = home.spawn(command, service.port, service.slack_us)
         tell(f"{service.title}: starting, pid {process.pid}, port {service.port}")
         wait_until_ready(service, home, process, ready_s)
         tell(f"{service.title}: ready after {time.monotonic() - began:.1f} s")

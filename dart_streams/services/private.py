@@ -26,10 +26,11 @@ READY_S = 180.0
 
 
 @contextlib.contextmanager
-def private_services(homes: Path = HOMES) -> Iterator[Config]:
+def private_services(homes: Path = HOMES, *, optimise: bool = False) -> Iterator[Config]:
     """Yield a configuration whose broker and database are this block's own, or those that the environment names.
 
-    They are stopped and their data removed at the end. What a killed process left behind is cleaned up first.
+    They are stopped and their data removed at the end; ``optimise`` is that of the configuration. What a killed process
+    left behind is cleaned up first.
     """
     if named := os.environ.get(ENVIRONMENT):
         yield named_services(named)
@@ -39,7 +40,7 @@ def private_services(homes: Path = HOMES) -> Iterator[Config]:
             bus=Bus(servers=f"127.0.0.1:{free_port()}"),
             store=Store(port=free_port()),
             run=Run(state_dir=str(folder)),
-            services=Services(ready_s=READY_S),
+            services=Services(ready_s=READY_S, optimise=optimise),
         )
         local.up(config)
         yield config

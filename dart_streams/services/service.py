@@ -4,6 +4,7 @@ from pathlib import Path
 from string import Template
 from typing import Protocol
 
+from dart_streams.config import Services
 from dart_streams.services.daemon import Home
 from dart_streams.services.jars import RECIPES
 
@@ -12,7 +13,7 @@ class Service(Protocol):
     """One JVM service.
 
     ``port`` is where clients reach it, on ``host``; ``setting`` the configuration key of that. ``heap_mb`` is what the
-    configuration gives it, ``overhead_mb`` what it takes beyond that.
+    configuration gives it, ``overhead_mb`` what it takes beyond that, ``slack_us`` its timer slack.
     """
 
     name: str
@@ -22,12 +23,18 @@ class Service(Protocol):
     port: int
     heap_mb: int
     overhead_mb: int
+    slack_us: int
 
     def prepare(self, home: Home, java: Path, jars: Path) -> list[str]:
         """Write the configuration, make the data folder ready, and return the command that runs the service."""
 
     def answers(self, timeout_s: float = 2.0) -> bool:
         """Return whether the service takes requests."""
+
+
+def compilers(services: Services) -> list[str]:
+    """Return the JVM's argument for both of its compilers, where the configuration wants them."""
+    return ["-XX:TieredStopAtLevel=4"] if services.optimise else []
 
 
 def write_configuration(service: str, template: str, home: Home, **values: object) -> Path:

@@ -80,6 +80,10 @@ class AsyncStore:
         self._in_flight = asyncio.Semaphore(IN_FLIGHT)
         self._prepared: dict[str, PreparedStatement] = {}
 
+    def has_kept(self, ref: BlobRef) -> bool:
+        """Say whether a screenshot is known to be durable, having been written or read here."""
+        return self.cache.get(ref.sha256) is not None
+
     async def put_blob(self, data: bytes, media_type: str, width: int, height: int) -> BlobRef:
         """Write a screenshot, and return its claim check once it is durable; one in the cache is not written again."""
         ref = ref_of(data, media_type, width, height)

@@ -9,6 +9,7 @@ context: spans that a library or an engine makes of its own join it. When it end
 for a failure is at any ratio; if so, it becomes a span of the SDK's, and goes the way of all spans.
 """
 
+import functools
 import random
 import time
 from collections.abc import Sequence
@@ -172,7 +173,13 @@ class Traced:
 
 def enter(ref: SpanRef) -> Token[Context]:
     """Make a span the current one; return what :func:`leave` wants."""
-    return contexts.attach(trace.set_span_in_context(NonRecordingSpan(ref.as_context())))
+    return contexts.attach(within(ref))
+
+
+@functools.lru_cache(maxsize=4096)
+def within(ref: SpanRef) -> Context:
+    """Return OpenTelemetry's context of being in a span: a step is entered and left several times."""
+    return trace.set_span_in_context(NonRecordingSpan(ref.as_context()), Context())
 
 
 def leave(token: Token[Context]) -> None:

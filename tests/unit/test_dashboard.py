@@ -35,6 +35,11 @@ def instruments() -> dict[str, str]:
                         args=[ast.Attribute(value=ast.Name(id="names"), attr=constant), *_],
                     ) if attr.startswith("create_"):
                         found[getattr(names, constant)] = attr.rpartition("_")[2]
+                    case ast.Call(
+                        func=ast.Name(id="Tally" | "Level" as kind),
+                        args=[_, ast.Attribute(value=ast.Name(id="names"), attr=constant)],
+                    ):
+                        found[getattr(names, constant)] = {"Tally": "counter", "Level": "gauge"}[kind]
     return found
 
 

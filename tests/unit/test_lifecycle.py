@@ -1,12 +1,13 @@
 """How a process lives and ends."""
 
 import asyncio
+import gc
 import os
 import signal
 
 import pytest
 
-from workers.lifecycle import PartEnded, stop_on_signals, together, unless
+from workers.lifecycle import COLLECT_AFTER, PartEnded, spare_the_collector, stop_on_signals, together, unless
 
 
 async def for_ever() -> None:
@@ -71,3 +72,14 @@ async def test_signals_ask_to_stop(number):
     os.kill(os.getpid(), number)
     async with asyncio.timeout(5):
         await stop.wait()
+
+
+def test_the_collector_leaves_alone_what_is_there_and_looks_less_often():
+    before = gc.get_threshold()
+    try:
+        spare_the_collector()
+        assert gc.get_freeze_count() > 1000
+        assert gc.get_threshold() == COLLECT_AFTER
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

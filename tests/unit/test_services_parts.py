@@ -19,6 +19,7 @@ from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.services import jars, java, local, ports
 from dart_streams.services.address import local_address
+from dart_streams.services.cassandra import Cassandra
 from dart_streams.services.daemon import HOME_MARK, PORT_MARK, Home, is_alive, stop
 from dart_streams.services.kafka import Kafka
 from dart_streams.services.lock import one_at_a_time, silently
@@ -276,3 +277,23 @@ def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: 
 
 def test_the_marks_name_home_and_port(home: Home):
     assert home.marks(7) == [f"{HOME_MARK}{home.folder}", f"{PORT_MARK}7"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="timer slack is Linux's")
+def test_a_service_sleeps_as_inexactly_as_it_may_and_this_process_as_ever(home: Home):
+    before = Path("/proc/self/timerslack_ns").read_text()
+    tells = [sys.executable, "-c", "print(open('/proc/self/timerslack_ns').read())"]
+    home.spawn(tells, 1, slack_us=1000).wait(timeout=20)
+    assert home.log.read_text().strip() == "1000000"
+    assert Path("/proc/self/timerslack_ns").read_text() == before
+
+
+def test_both_compilers_are_used_where_the_configuration_says_so(home: Home, tmp_path: Path):
+    (tmp_path / "jamm-1.jar").touch()
+    for optimise in (False, True):
+        node = Cassandra(Store(port=1), Services(optimise=optimise))
+        command = node.prepare(home, Path("java"), tmp_path)
+        quick = next(at for at, word in enumerate(command) if word.startswith("@"))
+        full = [at for at, word in enumerate(command) if word == "-XX:TieredStopAtLevel=4"]
+        assert bool(full) == optimise
+        assert all(at > quick for at in full), "the JVM takes the last word on it"

@@ -108,6 +108,31 @@ async def test_what_does_not_drain_is_killed_in_time(tmp_path):
     await until(lambda: not psutil.Process().children())
 
 
+async def test_what_takes_down_what_others_tell_ends_after_them(tmp_path):
+    """Each looks on its way out whether the other is still there."""
+    leaves = """
+import os, signal, sys
+from pathlib import Path
+mine, other = (Path(sys.argv[1], name) for name in sys.argv[2:])
+mine.touch()
+print("up", flush=True)
+signal.sigwait({signal.SIGTERM})
+print("other is there:", other.exists(), flush=True)
+mine.unlink()
+"""
+
+    def spec(mine: str, other: str, last: bool) -> Spec:
+        program = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]){leaves}"
+        return Spec(mine, (sys.executable, "-c", program, str(tmp_path), mine, other), last=last)
+
+    supervisor = Supervisor(tmp_path, drain_s=10)
+    await supervisor.start([spec("recorder-0", "env-0", True), spec("env-0", "recorder-0", False)])
+    await until(lambda: all("up" in log_of(tmp_path, name) for name in ("env-0", "recorder-0")))
+    await supervisor.stop_all()
+    assert "other is there: True" in log_of(tmp_path, "env-0")
+    assert "other is there: False" in log_of(tmp_path, "recorder-0")
+
+
 async def test_a_second_signal_kills_at_once(tmp_path):
     supervisor = Supervisor(tmp_path, drain_s=60)
     await supervisor.start([Spec("env-0", STUBBORN)])

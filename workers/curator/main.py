@@ -34,6 +34,7 @@ from topics import Topic
 from workers.curator import application
 from workers.curator.changelogs import SOURCES
 from workers.curator.clerk import Clerk
+from workers.lifecycle import spare_the_collector
 
 BATCH_BYTES = 512 * 1024
 """What one request brings of a partition: less than the topics' largest record."""
@@ -83,6 +84,7 @@ async def live(config: Config, worker_id: str, stop: asyncio.Event) -> int:
             await check_topics(config, publisher, agent.inputs, one_state=SOURCES[agent.name] is None)
             clerks.append(bind(app, config, agent, publisher))
         await app.start()
+        spare_the_collector()
         try:
             await serve(app, clerks, stop, config.run.drain_s)
         finally:

@@ -9,23 +9,24 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from dart_streams.telemetry import names
+from dart_streams.telemetry.tally import Tally
 
 State = Literal["idle", "reset", "wait", "step", "evaluate"]
 """What a slot does: nothing, reset, wait for an action (screenshot and events on their way included), act, judge."""
 
 meter = metrics.get_meter(names.METER)
-episodes = meter.create_counter(names.ENV_EPISODES)
-steps = meter.create_counter(names.ENV_STEPS)
+episodes = Tally(meter, names.ENV_EPISODES)
+steps = Tally(meter, names.ENV_STEPS)
 reset_ms = meter.create_histogram(names.ENV_RESET_MS, "ms")
 execute_ms = meter.create_histogram(names.ENV_EXECUTE_MS, "ms")
 blob_write_ms = meter.create_histogram(names.ENV_BLOB_WRITE_MS, "ms")
 request_ms = meter.create_histogram(names.ENV_REQUEST_MS, "ms")
 overhead_ms = meter.create_histogram(names.ENV_OVERHEAD_MS, "ms")
-sent = meter.create_counter(names.ENV_REQUESTS_SENT)
-answered = meter.create_counter(names.ENV_REQUESTS_ANSWERED)
-timed_out = meter.create_counter(names.ENV_REQUESTS_TIMED_OUT)
-abandoned = meter.create_counter(names.ENV_REQUESTS_ABANDONED)
-ignored = meter.create_counter(names.ENV_REPLIES_IGNORED)
+sent = Tally(meter, names.ENV_REQUESTS_SENT)
+answered = Tally(meter, names.ENV_REQUESTS_ANSWERED)
+timed_out = Tally(meter, names.ENV_REQUESTS_TIMED_OUT)
+abandoned = Tally(meter, names.ENV_REQUESTS_ABANDONED)
+ignored = Tally(meter, names.ENV_REPLIES_IGNORED)
 browser_restarts = meter.create_counter(names.ENV_BROWSER_RESTARTS)
 
 

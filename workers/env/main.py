@@ -27,7 +27,7 @@ from workers.env.intake import Intake
 from workers.env.player import Player
 from workers.env.replies import Replies
 from workers.env.slots import Slots
-from workers.lifecycle import stop_on_signals, together, unless
+from workers.lifecycle import spare_the_collector, stop_on_signals, together, unless
 
 log = structlog.get_logger()
 
@@ -56,6 +56,7 @@ async def live(config: Config, worker_id: str, stop: asyncio.Event | None = None
         slots = await unless(stop, connect(config, worker_id, open_parts))
         if slots is None:
             return 0
+        spare_the_collector()
         log.info("playing", slots=slots.count, backend=config.env.backend, tasks=len(slots.tasks.train))
         await together(
             slots.serve(stop),

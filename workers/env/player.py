@@ -178,7 +178,8 @@ class EpisodeRun:
         ref, self.keeping = None, None
         if screen.image is not None:
             ref = ref_of(screen.image, screen.media_type, screen.width, screen.height)
-            self.keeping = asyncio.create_task(self._keep(screen.image, ref))
+            if not self.player.store.has_kept(ref):
+                self.keeping = asyncio.create_task(self._keep(screen.image, ref))
         self.episode = self.episode.show(ref, screen.instruction, now_ms(), execute_ms)
         return self.episode.after_screen(screen.done)
 

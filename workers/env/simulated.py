@@ -10,6 +10,7 @@ agents do that don't know that they have failed.
 """
 
 import asyncio
+import functools
 import hashlib
 import io
 import random
@@ -133,7 +134,7 @@ class SimulatedEnvironment:
     def _screen(self, last: bool = False) -> Screen:
         done = self._is_done()
         return Screen(
-            image=None if (done or last) and not self.last_screen else picture(self.centre, self.clicks),
+            image=None if (done or last) and not self.last_screen else picture(self.centre, self.clicks % len(COLOURS)),
             media_type="image/png",
             width=SIZE[0],
             height=SIZE[1],
@@ -180,11 +181,12 @@ def box_centre(task: Task) -> Size:
     return BOX[0] // 2 + x % (SIZE[0] - BOX[0]), BOX[1] // 2 + y % (SIZE[1] - BOX[1])
 
 
-def picture(centre: Size, clicks: int) -> bytes:
-    """Return the screen as PNG: the box, in the colour of its clicks so far."""
+@functools.lru_cache(maxsize=4096)
+def picture(centre: Size, colour: int) -> bytes:
+    """Return the screen as PNG: the box, in this one of :data:`COLOURS`."""
     image = Image.new("RGB", SIZE, "white")
     left, top = centre[0] - BOX[0] // 2, centre[1] - BOX[1] // 2
-    ImageDraw.Draw(image).rectangle((left, top, left + BOX[0], top + BOX[1]), fill=COLOURS[clicks % len(COLOURS)])
+    ImageDraw.Draw(image).rectangle((left, top, left + BOX[0], top + BOX[1]), fill=COLOURS[colour])
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

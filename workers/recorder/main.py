@@ -13,6 +13,7 @@ comes all of its steps are in the store, whichever recorder wrote them.
 
 import asyncio
 import contextlib
+import time
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -24,13 +25,16 @@ from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import setup
 from dart_streams.telemetry.waits import Waiting
 from topics import observations
-from workers.lifecycle import stop_on_signals, unless
+from workers.lifecycle import spare_the_collector, stop_on_signals, unless
 from workers.recorder.scribe import Scribe
 
 log = structlog.get_logger()
 
 GROUP = "recorder"
 BATCH = 256
+GATHER_MS = 100
+GATHER_BYTES = 64 * 1024
+"""A fetch waits for so many bytes, and so long: a batch costs its commit log and its offsets once."""
 POLL_MS = 500
 """How long one poll waits for a first observation, and so how late a stop is noticed."""
 
@@ -56,6 +60,7 @@ async def live(config: Config, worker_id: str, stop: asyncio.Event | None = None
     async with contextlib.AsyncExitStack() as open_parts:
         recorder = await unless(stop, connect(config, worker_id, open_parts))
         if recorder is not None:
+            spare_the_collector()
             log.info("recording")
             await recorder.record(stop)
     return 0
@@ -64,21 +69,34 @@ async def live(config: Config, worker_id: str, stop: asyncio.Event | None = None
 class Recorder:
     """The loop: poll, take down, commit."""
 
-    def __init__(self, records: AIOKafkaConsumer, scribe: Scribe, waiting: Waiting) -> None:
+    def __init__(self, records: AIOKafkaConsumer, scribe: Scribe, waiting: Waiting, drain_s: float) -> None:
         self.records = records
         self.scribe = scribe
         self.waiting = waiting
+        self.drain_s = drain_s
 
     async def record(self, stop: asyncio.Event) -> None:
-        """Record batch after batch until ``stop`` is set; a batch begun is finished."""
+        """Record batch after batch until ``stop`` is set, and then what is there already, for ``drain_s`` at most."""
         while not stop.is_set():
-            polled = await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH)
-            self.waiting.check()
-            if not polled:
-                continue
-            hosts = await self.scribe.take_down([record for batch in polled.values() for record in batch])
-            await self._commit({partition: batch[-1].offset + 1 for partition, batch in polled.items()})
-            self.waiting.heard(", ".join(sorted(hosts)))
+            await self._record_batch()
+        deadline_s = time.monotonic() + self.drain_s
+        ends = await self.records.end_offsets(self.records.assignment())
+        while time.monotonic() < deadline_s and await self._is_behind(ends):
+            await self._record_batch()
+
+    async def _record_batch(self) -> None:
+        polled = await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH)
+        self.waiting.check()
+        if not polled:
+            return
+        hosts = await self.scribe.take_down([record for batch in polled.values() for record in batch])
+        await self._commit({partition: batch[-1].offset + 1 for partition, batch in polled.items()})
+        self.waiting.heard(", ".join(sorted(hosts)))
+
+    async def _is_behind(self, ends: dict[TopicPartition, int]) -> bool:
+        """Say whether one of the partitions that are still this recorder's has not been read up to its end."""
+        ours = [partition for partition in ends if partition in self.records.assignment()]
+        return any([await self.records.position(partition) < ends[partition] for partition in ours])
 
     async def _commit(self, offsets: dict[TopicPartition, int]) -> None:
         try:
@@ -94,9 +112,16 @@ async def connect(config: Config, worker_id: str, open_parts: contextlib.AsyncEx
     session = await connect_async(config.store)
     open_parts.callback(session.cluster.shutdown)
     store = AsyncStore(session, config.bus.run, cache_mb=0, wait_s=config.store.wait_s)
-    records = consumer(config.bus, observations.TOPIC, group=GROUP, client_id=worker_id)
+    records = consumer(
+        config.bus,
+        observations.TOPIC,
+        group=GROUP,
+        client_id=worker_id,
+        fetch_min_bytes=GATHER_BYTES,
+        fetch_max_wait_ms=GATHER_MS,
+    )
     open_parts.push_async_callback(records.stop)
     await start_within(records, config.bus)
     name = config.bus.prefix + observations.TOPIC.name
     waiting = Waiting(log, f"observations on {name}", config.telemetry.stall_s)
-    return Recorder(records, Scribe(store, publisher), waiting)
+    return Recorder(records, Scribe(store, publisher), waiting, config.run.drain_s / 2)

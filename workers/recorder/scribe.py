@@ -22,14 +22,15 @@ from dart_streams.summary import Incomplete, broken, summarise
 from dart_streams.telemetry import names
 from dart_streams.telemetry.propagation import context_of
 from dart_streams.telemetry.spans import Traced, Within
+from dart_streams.telemetry.tally import Tally
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
-steps_written = meter.create_counter(names.RECORDER_STEPS)
-announced = meter.create_counter(names.RECORDER_TRAJECTORIES)
+steps_written = Tally(meter, names.RECORDER_STEPS)
+announced = Tally(meter, names.RECORDER_TRAJECTORIES)
 write_ms = meter.create_histogram(names.RECORDER_WRITE_MS, "ms")
 
 

@@ -18,6 +18,7 @@ from dart_streams.bus.codec import Undecodable
 from dart_streams.telemetry import names
 from dart_streams.telemetry.propagation import context_of
 from dart_streams.telemetry.spans import Traced
+from dart_streams.telemetry.tally import Level, Tally
 from topics import action_requests, actions
 from topics.action_requests import ActionRequest
 from topics.actions import Action
@@ -27,12 +28,12 @@ from workers.rollout.intake import Intake
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
-in_flight = meter.create_gauge(names.ROLLOUT_IN_FLIGHT)
+in_flight = Level(meter, names.ROLLOUT_IN_FLIGHT)
 queue_ms = meter.create_histogram(names.ROLLOUT_QUEUE_MS, "ms")
 generate_ms = meter.create_histogram(names.ROLLOUT_GENERATE_MS, "ms")
 blob_read_ms = meter.create_histogram(names.ROLLOUT_BLOB_READ_MS, "ms")
-tokens = meter.create_counter(names.ROLLOUT_TOKENS)
-requests = meter.create_counter(names.ROLLOUT_REQUESTS)
+tokens = Tally(meter, names.ROLLOUT_TOKENS)
+requests = Tally(meter, names.ROLLOUT_REQUESTS)
 NOTHING = Generation(text="", tokens=[], logprobs=[], entropies=[], versions=[], prompt_tokens=0, prompt_sha="")
 
 

@@ -21,7 +21,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.telemetry import setup
 from topics import actions
-from workers.lifecycle import stop_on_signals, together, unless
+from workers.lifecycle import spare_the_collector, stop_on_signals, together, unless
 from workers.rollout import vllm_settings
 from workers.rollout.desk import Desk
 from workers.rollout.engine import Engine, LoadFault
@@ -72,6 +72,7 @@ async def live(config: Config, worker_id: str, engine: Engine, stop: asyncio.Eve
     async with contextlib.AsyncExitStack() as open_parts:
         parts = await unless(stop, start(config, worker_id, engine, open_parts))
         if parts is not None:
+            spare_the_collector()
             log.info("serving", version=parts.switcher.own.version, engine=config.rollout.engine)
             await together(
                 parts.desk.serve(stop, config.run.drain_s),

@@ -8,6 +8,7 @@ for it and by how many other requests are under way, and a switch of weights sto
 """
 
 import asyncio
+import functools
 import hashlib
 import math
 import random
@@ -61,11 +62,11 @@ class ScriptedEngine:
         prompt = prompt_text(request.turns)
         return Generation(
             text=text,
-            tokens=[int(1 + fraction("token", piece) * (VOCABULARY - 1)) for piece in pieces],
+            tokens=[token_of(piece) for piece in pieces],
             logprobs=logprobs,
             entropies=entropies,
             versions=segments(self.switches, started, time.monotonic(), len(pieces)),
-            prompt_tokens=len(PIECES.findall(prompt)),
+            prompt_tokens=sum(pieces_in(turn.text or "") for turn in request.turns),
             prompt_sha=hashlib.sha256(prompt.encode()).hexdigest(),
             prefill_ms=self.settings.latency_ms / max(1, len(pieces)),
         )
@@ -169,6 +170,18 @@ def seen_size(turns: list[Turn], policy: Policy) -> tuple[int, int]:
 def prompt_text(turns: list[Turn]) -> str:
     """Return the prompt in words; an image stands as its digest."""
     return "\n".join(f"{turn.role}: {turn.text or (turn.image.sha256 if turn.image else '')}" for turn in turns)
+
+
+@functools.lru_cache(maxsize=4096)
+def token_of(piece: str) -> int:
+    """Return the made-up token of a piece of text."""
+    return int(1 + fraction("token", piece) * (VOCABULARY - 1))
+
+
+@functools.lru_cache(maxsize=4096)
+def pieces_in(text: str) -> int:
+    """Return how many tokens a text of the prompt has."""
+    return len(PIECES.findall(text))
 
 
 def fraction(*parts: str) -> float:
