@@ -77,14 +77,28 @@ def with_services(config: Config) -> Iterator[Config]:
 class Player:
     """Lets deployments live for so many minutes of the clock each.
 
-    ``newest`` has each mode's last account, and ``core_ms`` what each kind of process cost in it, an executed action.
+    ``bounded`` makes a deployment's configuration one that lives for so long, and ``wired`` makes it a session.
+    ``newest`` has each mode's last account, and ``folders`` where its run is.
     """
 
-    def __init__(self, minutes: float, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        minutes: float,
+        tell: Callable[[str], None],
+        bounded: Callable[[Config, float], Config] | None = None,
+        wired: Callable[[folder.RunFolder, Console, Finish], Session] | None = None,
+    ) -> None:
         self.minutes = minutes
         self.tell = tell
+        self.bounded = bounded or clocked
+        self.wired = wired or session_of
         self.newest: dict[Mode, Account] = {}
-        self.core_ms: dict[Mode, dict[str, float]] = {}
+        self.folders: dict[Mode, folder.RunFolder] = {}
+
+    @property
+    def core_ms(self) -> dict[Mode, dict[str, float]]:
+        """What each kind of process cost in a mode's last run, in core-milliseconds an executed action."""
+        return {mode: core_ms(made, len(self.newest[mode].actions)) for mode, made in self.folders.items()}
 
     def play(self, config: Config, mode: Mode, seed: int) -> Account:
         """Let a deployment live, and return what happened.
@@ -96,24 +110,27 @@ class Player:
         """
         self.tell(f"{mode}, seed {seed}: {self.minutes:g} minutes and what starting and draining take")
         name = f"{mode}-{seed}-{uuid.uuid4().hex[:6]}"
-        made = folder.create(clocked(config, self.minutes), Path(config.tasks.file), name, resume=False)
+        made = folder.create(self.bounded(config, self.minutes), Path(config.tasks.file), name, resume=False)
         found: list[Account] = []
 
         async def finish(circle: Circle) -> None:
             found.append(await asyncio.to_thread(account_of, circle.config, clock_of(circle)))
 
-        live(made, finish)
-        self.newest[mode] = found[0]
-        self.core_ms[mode] = core_ms(made, len(found[0].actions))
+        live(made, finish, self.wired)
+        self.newest[mode], self.folders[mode] = found[0], made
         return found[0]
 
 
-def live(made: folder.RunFolder, finish: Finish) -> None:
+def live(
+    made: folder.RunFolder,
+    finish: Finish,
+    wired: Callable[[folder.RunFolder, Console, Finish], Session] | None = None,
+) -> None:
     """Live through a run with its log in its folder."""
     (made.path / "logs").mkdir()
     with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
         setup.start_logs("supervisor", log)
-        asyncio.run(session_of(made, Console(file=log), finish).run())
+        asyncio.run((wired or session_of)(made, Console(file=log), finish).run())
 
 
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
@@ -146,7 +163,8 @@ def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
 def clock_of(circle: Circle) -> Clock:
     """Return the clock of the phase in which the circle turned."""
     phase = next(phase for phase in circle.journal.phases if phase.name == "circle")
-    return Clock(phase.started_ms, phase.ended_ms or phase.started_ms, workload_of(circle.config).time_scale)
+    workload = circle.config.workload
+    return Clock(phase.started_ms, phase.ended_ms or phase.started_ms, workload.time_scale if workload else 1.0)
 
 
 def account_of(config: Config, clock: Clock) -> Account:

@@ -163,6 +163,35 @@ def slots(
 
 
 @app.command()
+def circle(
+    minutes: Annotated[float, typer.Option(help="Minutes of training, a seed and mode.", min=2)] = 5.0,
+    seeds: Annotated[int, typer.Option(help="Seeds; each plays both modes.", min=1)] = 1,
+    config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/demo.toml"),
+    timeline: Timeline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Coupled against decoupled with real parts: browsers, vLLM and torch; and where the CPU time goes.
+
+    Starts a Kafka and a Cassandra, and ends them. Takes a quarter of an hour, and five minutes more where the tiny
+    policy is still to be built. Logs of the runs stay in .dart/bench.
+    """
+    comparing, circles, runs, pictures = (
+        module(name) for name in ("circle", "circle_run", "decoupling_run", "decoupling_plot")
+    )
+    player = circles.player(minutes, output.note)
+    with runs.with_services(circles.read(config)) as base:
+        found = comparing.compared(comparing.measure(base, seeds, player.play), circles.costs(player))
+    if timeline is not None:
+        pictures.draw(found, player.newest, None, timeline, comparing.WARM_S)
+    if as_json:
+        output.show_json(found)
+        return
+    output.show(comparing.rows(found), as_json=False, title="MiniWoB++, vLLM and torch on this machine")
+    for mode, cpu in found["cpu"].items():
+        show_lines({f"{mode}: core-ms a step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
+
+
+@app.command()
 def weights(
     workers: Annotated[int, typer.Option(help="Rollout workers.", min=1)] = 2,
     switches: Annotated[int, typer.Option(help="Versions to switch to.", min=1)] = 20,

@@ -5,7 +5,8 @@ The keys without a nested table are what other programs read; the rest is for th
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 from dart_streams.run import evaluation
@@ -270,13 +271,16 @@ def cpu(materials: Materials) -> dict[str, float]:
     return spent(materials.usage, circle.started_ms, circle.ended_ms or 0)
 
 
-def spent(usage: Iterable[Usage], start_ms: int, end_ms: int) -> dict[str, float]:
-    """Return CPU seconds by process between two times."""
+def spent(
+    usage: Iterable[Usage], start_ms: int, end_ms: int, of: Callable[[Usage], float] = attrgetter("cpu_s")
+) -> dict[str, float]:
+    """Return CPU seconds by process between two times: all of its tree's, or what ``of`` reads of a sample."""
     known: dict[str, tuple[float, float]] = {}
     for sample in usage:
         if start_ms <= sample.at_ms <= end_ms:
-            first, _ = known.get(sample.process, (sample.cpu_s, 0.0))
-            known[sample.process] = (min(first, sample.cpu_s), sample.cpu_s)
+            cpu_s = of(sample)
+            first, _ = known.get(sample.process, (cpu_s, 0.0))
+            known[sample.process] = (min(first, cpu_s), cpu_s)
     return {name: round(last - first, 1) for name, (first, last) in known.items()}
 
 

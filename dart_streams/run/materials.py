@@ -13,12 +13,18 @@ from dart_streams.telemetry.readings import Readings
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a process tree had cost at one moment: CPU seconds since its start, and memory."""
+    """What a process tree had cost at one moment: CPU seconds since its start, and memory.
+
+    ``own_s`` of the seconds are the worker process's without what it has started (a browser), and ``loop_s`` its main
+    thread's, where its event loop runs, without those of libraries (an engine).
+    """
 
     at_ms: int
     process: str
     cpu_s: float
     rss_mb: float
+    own_s: float = 0.0
+    loop_s: float = 0.0
 
 
 class Materials(msgspec.Struct, frozen=True):

@@ -1,0 +1,68 @@
+"""Plays :mod:`dart_streams.bench.circle`'s modes: whole runs of the demonstration, without its evaluations."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from dart_streams import config as configuration
+from dart_streams.bench import circle as comparing
+from dart_streams.bench.decoupling_run import Player
+from dart_streams.bench.modes import Mode
+from dart_streams.config import Config
+from dart_streams.run import bootstrap, folder, processes, usage
+from dart_streams.run.circle import Circle
+from dart_streams.run.report import usages
+from dart_streams.run.session import Finish, Session
+from dart_streams.run.supervisor import Supervisor
+
+
+def read(path: Path) -> Config:
+    """Return a deployment's configuration, with ``tasks.file`` made absolute."""
+    config = configuration.load(path)
+    tasks = msgspec.structs.replace(config.tasks, file=str((path.parent / config.tasks.file).absolute()))
+    return msgspec.structs.replace(config, tasks=tasks)
+
+
+def player(minutes: float, tell: Callable[[str], None]) -> Player:
+    """Return who lets a mode live for so many minutes of the clock."""
+    return Player(minutes, tell, bounded=bounded, wired=session_of)
+
+
+def bounded(config: Config, minutes: float) -> Config:
+    """Return a configuration that trains for so long, and does nothing else."""
+    run = msgspec.structs.replace(config.run, minutes=minutes, evaluate=False, demonstrate=False)
+    return msgspec.structs.replace(config, run=run)
+
+
+def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
+    """Wire a run up with its own processes; the tiny policy is built first if it is not there yet."""
+    config, found = made.config(), processes.programs()
+    changelogs = importlib.import_module("workers.curator.changelogs").changelog_topics(config)
+    cast = processes.cast(config, made.config_file, found)
+
+    def make_circle(supervisor: Supervisor) -> Circle:
+        async def find_policy() -> str:
+            return await bootstrap.policy(made, supervisor, found)
+
+        return Circle(
+            made, supervisor, cast, extra_topics=tuple(changelogs), tell=session.tell, find_policy=find_policy
+        )
+
+    session = Session(made, make_circle, finish, console)
+    return session
+
+
+def costs(played: Player) -> dict[Mode, dict[str, Any]]:
+    """Return what a step cost in the last run of each mode."""
+    found = {}
+    for mode, made in played.folders.items():
+        phase = made.journal().phase("circle")
+        assert phase is not None and phase.ended_ms is not None
+        samples = usages(made.path / "metrics" / usage.FILE)
+        steps = len(played.newest[mode].actions)
+        found[mode] = comparing.costs(samples, phase.started_ms, phase.ended_ms, steps)
+    return found
