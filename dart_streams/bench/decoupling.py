@@ -6,7 +6,7 @@ seeds; a ratio is the median of the seeds' own ratios, with the smallest and the
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ COMPARED = (
     "actions_per_min",
     "trained_steps_per_min",
 )
+CHECKED = ("env_utilisation", "rollout_utilisation", "actions_per_min", "trained_steps_per_min")
+SIMULATED_SEEDS = 10
+"""A simulation is held against real runs by the medians of so many seeds."""
 WARM_S = 1800.0
 """Figures begin with the first version after so much of the desktops' time."""
 
@@ -78,21 +81,23 @@ def measure(base: Config, shape: Shape, seeds: int, play: Play) -> dict[Mode, li
 
 
 class Simulated:
-    """Plays deployments as discrete events, for so many hours of the desktops' time each.
+    """Plays deployments as discrete events, for so many hours of the desktops' time each, with a mode's overheads.
 
     ``newest`` has each mode's last account, with what its first ``traced`` slots did.
     """
 
-    def __init__(self, base: Config, hours: float, overheads: Overheads | None = None, traced: int = 0) -> None:
+    def __init__(
+        self, base: Config, hours: float, overheads: Mapping[Mode, Overheads] | None = None, traced: int = 0
+    ) -> None:
         self.tasks = task_sets.load(Path(base.tasks.file))
         self.seconds = hours * 3600
-        self.overheads = overheads
+        self.overheads = overheads or {}
         self.traced = traced
         self.newest: dict[str, Account] = {}
 
     def play(self, config: Config, mode: Mode, seed: int) -> Account:
         """Let a deployment live, and return what happened."""
-        simulation = Simulation(config, self.tasks, seed, self.overheads, self.traced)
+        simulation = Simulation(config, self.tasks, seed, self.overheads.get(mode), self.traced)
         self.newest[mode] = simulation.run(self.seconds)
         return self.newest[mode]
 
@@ -109,6 +114,22 @@ def compared(found: dict[Mode, list[Figures]], base: Config, shape: Shape) -> di
         "seeds": len(found["coupled"]),
         "shape": msgspec.to_builtins(shape),
         "time_scale": modes.workload_of(base).time_scale,
+    }
+
+
+def held_against(
+    comparison: dict[str, Any], base: Config, shape: Shape, hours: float, overheads: Mapping[Mode, Overheads]
+) -> dict[str, Any]:
+    """Return a comparison of real runs with what a simulation of the same length says, and the ratios to that."""
+    found = measure(base, shape, SIMULATED_SEEDS, Simulated(base, hours, overheads).play)
+    simulated = {mode: medians(runs) for mode, runs in found.items()}
+    return comparison | {
+        "overhead_s": {mode: round(overhead.step_s, 3) for mode, overhead in overheads.items()},
+        "simulated": simulated,
+        "to_simulated": {
+            mode: {name: times(made[name], simulated[mode][name], 3) for name in CHECKED}
+            for mode, made in comparison["modes"].items()
+        },
     }
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from dart_streams.bench.logged import Clock, Log, Record, account
 from dart_streams.bench.modes import Mode, workload_of
 from dart_streams.bench.occupancy import Account
+from dart_streams.bench.simulation import Overheads
 from dart_streams.config import Bus, Config
 from dart_streams.replay.capture import now_in
 from dart_streams.run import folder, processes, usage
@@ -24,7 +25,8 @@ from dart_streams.run.session import Finish, Session
 from dart_streams.run.supervisor import Spec, Supervisor
 from dart_streams.services.local import folder_of
 from dart_streams.services.private import private_services
-from dart_streams.telemetry import setup
+from dart_streams.telemetry import names, setup
+from dart_streams.telemetry.readings import Readings
 from topics import Topic, actions, curated, observations, trained
 
 REQUEST_S = 60.0
@@ -158,6 +160,20 @@ def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
         return {}
     costs = spent(usages(made.path / "metrics" / usage.FILE), phase.started_ms, phase.ended_ms or 0)
     return {name: round(1000 * cpu_s / actions, 2) for name, cpu_s in by_kind(costs).items()}
+
+
+def overheads(player: Player) -> dict[Mode, Overheads]:
+    """Return what the system took of a step in the last run of each mode, on average, in the desktops' seconds."""
+    return {mode: Overheads(step_s=overhead_s(made)) for mode, made in player.folders.items()}
+
+
+def overhead_s(made: folder.RunFolder) -> float:
+    """Return what a step took beside its generation and execution, on average, in the desktops' seconds."""
+    phase, metrics = made.journal().phase("circle"), Readings(made.path / "metrics")
+    assert phase is not None
+    found = metrics.distribution(names.ENV_OVERHEAD_MS, phase.started_ms, phase.ended_ms or 0)
+    mean_ms = found.mean if found is not None else None
+    return (mean_ms or 0.0) / 1000 * workload_of(made.config()).time_scale
 
 
 def clock_of(circle: Circle) -> Clock:

@@ -122,6 +122,8 @@ def decoupling(
     player = runs.Player(minutes, output.note)
     with runs.with_services(modes.read(workload, scale)) as base:
         comparison = comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape)
+    hours = minutes * comparison["time_scale"] / 60
+    comparison = comparing.held_against(comparison, base, shape, hours, runs.overheads(player))
     pictures.draw(comparison, player.newest, plot, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(comparison | {"core_ms_per_action": player.core_ms})
@@ -129,6 +131,8 @@ def decoupling(
         show_comparison(comparing, comparison)
         typer.echo("core-milliseconds an executed action, of the last run of each mode")
         show_lines(dict(player.core_ms))
+        typer.echo("figures as a share of what the simulation says, with the runs' own overhead a step")
+        show_lines(comparison["to_simulated"])
 
 
 @app.command()

@@ -104,6 +104,18 @@ def test_decoupling_is_worth_its_name():
     assert [term.value for term in decoupling.terms(told["bounds"])] == list(msgspec.structs.astuple(told["bounds"]))
 
 
+def test_a_comparison_is_held_against_a_simulation_with_the_overheads_it_met():
+    overheads = {mode: Overheads(step_s=2.0) for mode in MODES}
+    met = decoupling.measure(BASE, SMALL, 1, decoupling.Simulated(BASE, 4.0, overheads).play)
+    told = decoupling.compared(met, BASE, SMALL)
+    with_them, without = (
+        decoupling.held_against(told, BASE, SMALL, 4.0, taken)["to_simulated"] for taken in (overheads, {})
+    )
+    for mode in MODES:
+        assert with_them[mode]["actions_per_min"] == pytest.approx(1.0, abs=0.15)
+        assert without[mode]["actions_per_min"] < with_them[mode]["actions_per_min"]
+
+
 def test_the_same_seed_gives_the_same_run():
     one, other = (simulation("dart", seed=3).run(5_000) for _ in range(2))
     assert one == other
