@@ -38,13 +38,11 @@ class Figure(msgspec.Struct, frozen=True):
     formula: str
 
 
-DEMONSTRATION = "docs/performance.md, demonstration of 22 November, idle time included:"
+SLOTS = "docs/performance.md, bench slots --slots 1000 at 314 steps/s, 22 November"
 CONSTANTS = (
-    Constant("recorder_ms", 5.9, "core-ms/step", "measured", f"{DEMONSTRATION} 34 core-s over 5,812 answered requests"),
-    Constant("kafka_ms", 19.3, "core-ms/step", "measured", f"{DEMONSTRATION} 112 core-s over 5,812 answered requests"),
-    Constant(
-        "cassandra_ms", 15.7, "core-ms/step", "measured", f"{DEMONSTRATION} 91 core-s over 5,812 answered requests"
-    ),
+    Constant("recorder_ms", 0.65, "core-ms/step", "measured", SLOTS),
+    Constant("kafka_ms", 0.93, "core-ms/step", "measured", f"{SLOTS}; one broker, one copy"),
+    Constant("cassandra_ms", 0.87, "core-ms/step", "measured", f"{SLOTS}; one node, one copy, small screenshots"),
     Constant("curator_per_s", 1016.0, "trajectories/s", "measured", "docs/performance.md, bench agents, slowest run"),
     Constant("screenshot_kb", 300.0, "kB", "assumed", "a PNG of a desktop of 1920x1080"),
     Constant("event_kb", 8.0, "kB/step", "assumed", "observation, request and answer of a step of about 100 tokens"),

@@ -162,7 +162,6 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
         "session_timeout_ms": SESSION_MS,
         "heartbeat_interval_ms": 3_000,
         "max_poll_interval_ms": 600_000,
-        "fetch_max_wait_ms": 200,
     }
     return AIOKafkaConsumer(
         *names,
