@@ -62,9 +62,12 @@ def placed(config: Config, running: Config) -> Config:
 
 
 @contextlib.contextmanager
-def with_services(config: Config) -> Iterator[Config]:
-    """Yield a configuration whose broker and database are this block's own, linked to where a run looks for theirs."""
-    with private_services(optimise=True) as running:
+def with_services(config: Config, *, optimise: bool = True) -> Iterator[Config]:
+    """Yield a configuration whose broker and database are this block's own, linked to where a run looks for theirs.
+
+    They use both of their compilers (``optimise``), as they would on a cluster.
+    """
+    with private_services(optimise=optimise) as running:
         ours = placed(config, running)
         link = folder_of(ours)
         link.parent.mkdir(parents=True, exist_ok=True)

@@ -183,7 +183,7 @@ def circle(
         module(name) for name in ("circle", "circle_run", "decoupling_run", "decoupling_plot")
     )
     player = circles.player(minutes, output.note)
-    with runs.with_services(circles.read(config)) as base:
+    with runs.with_services(circles.read(config), optimise=False) as base:
         found = comparing.compared(comparing.measure(base, seeds, player.play), circles.costs(player))
     if timeline is not None:
         pictures.draw(found, player.newest, None, timeline, comparing.WARM_S)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -21,20 +21,31 @@ async def sample(supervisor: Supervisor, services: Path) -> None:
     while True:
         trees = {name: child.process.pid for name, child in supervisor.children.items() if child.process}
         trees |= {service: process.pid for service, (process, _) in jvms.items()}
-        trees["supervisor"] = psutil.Process().pid
-        lines = [measure(name, pid) for name, pid in trees.items()]
+        children = families()
+        lines = [measure(name, pid, children) for name, pid in trees.items()]
+        # Of the supervisor only itself, for the others are its children.
+        lines.append(measure("supervisor", psutil.Process().pid, {}))
         await asyncio.to_thread(append, supervisor.folder / "metrics" / FILE, lines)
         await asyncio.sleep(EVERY_S)
 
 
-def measure(name: str, root: int) -> dict[str, object]:
+def families() -> dict[int, list[int]]:
+    """Return the children of every process of this machine: one look at all costs as much as one at a process's own."""
+    children: dict[int, list[int]] = {}
+    for process in psutil.process_iter(["ppid"]):
+        children.setdefault(process.info["ppid"], []).append(process.pid)
+    return children
+
+
+def measure(name: str, root: int, children: Mapping[int, Sequence[int]]) -> dict[str, object]:
     """Add up a process tree; what has ended in it counts by the times that whoever waited for it has kept.
 
-    The worker is what the root, its leash, has started; a service has no leash.
+    The worker is what the root, its leash, has started; a service and the supervisor have none.
     """
     cpu_s, memory = 0.0, 0
-    for process in tree(root, below=name != "supervisor"):
+    for pid in tree(root, children):
         try:
+            process = psutil.Process(pid)
             times = process.cpu_times()
             cpu_s += times.user + times.system
             if name != "supervisor":
@@ -47,29 +58,26 @@ def measure(name: str, root: int) -> dict[str, object]:
         "process": name,
         "cpu_s": round(cpu_s, 2),
         "rss_mb": round(memory / 1e6, 1),
-        **own(root, below=name != "supervisor"),
+        **own(next(iter(children.get(root, ())), root)),
     }
 
 
-def own(root: int, *, below: bool) -> dict[str, float]:
-    """Return the CPU seconds of the worker itself, and of its main thread."""
+def own(pid: int) -> dict[str, float]:
+    """Return the CPU seconds of a process itself, and of its main thread."""
     try:
-        process = psutil.Process(root)
-        worker = next(iter(process.children()), process) if below else process
-        times = worker.cpu_times()
-        loops = [thread.user_time + thread.system_time for thread in worker.threads() if thread.id == worker.pid]
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        loops = [thread.user_time + thread.system_time for thread in process.threads() if thread.id == pid]
         return {"own_s": round(times.user + times.system, 2), "loop_s": round(sum(loops), 2)}
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return {}
 
 
-def tree(root: int, *, below: bool) -> Iterable[psutil.Process]:
-    """Return a process and all below it; of the supervisor only itself, for the others are its children."""
-    try:
-        process = psutil.Process(root)
-        return [process, *(process.children(recursive=True) if below else [])]
-    except psutil.NoSuchProcess:
-        return []
+def tree(root: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
+    """Yield a process and all below it."""
+    yield root
+    for child in children.get(root, ()):
+        yield from tree(child, children)
 
 
 def services_folder(supervisor: Supervisor) -> Path:

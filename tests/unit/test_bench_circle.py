@@ -1,5 +1,6 @@
 """Coupled against decoupled with real parts: what differs between the modes, and whose CPU time is whose."""
 
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,25 @@ def test_browser_and_engine_are_told_apart_from_what_is_ours():
 
 def test_a_process_knows_what_its_main_thread_has_cost():
     sum(number * number for number in range(400_000))
-    found = usage.own(psutil.Process().pid, below=False)
+    found = usage.own(psutil.Process().pid)
     assert 0 < found["loop_s"] <= found["own_s"] + 0.02
-    assert usage.own(2**22 + 1, below=True) == {}
+    assert usage.own(2**22 + 1) == {}
+
+
+def test_a_worker_is_below_its_leash_and_a_browser_below_the_worker():
+    """A shell as the leash, one below it as the worker, and what that waits for."""
+    inner = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 60 & echo ready; wait"
+    leash = subprocess.Popen(["sh", "-c", 'sh -c "$1" & wait', "leash", inner], stdout=subprocess.PIPE)
+    try:
+        assert leash.stdout is not None
+        assert leash.stdout.readline() == b"ready\n"
+        children = usage.families()
+        below = list(usage.tree(leash.pid, children))
+        assert len(below) == 3
+        found = usage.measure("env-0", leash.pid, children)
+        assert 0 < found["own_s"] <= found["cpu_s"] + 0.011
+        assert found["own_s"] == usage.own(below[1])["own_s"]
+    finally:
+        for pid in reversed(list(usage.tree(leash.pid, usage.families()))):
+            psutil.Process(pid).kill()
+        leash.wait()
