@@ -42,7 +42,8 @@ def draw(
         plot.write_text(bars(comparison))
     if picture is not None:
         in_order = {mode: accounts[mode] for mode in comparison["modes"]}
-        picture.write_text(timeline(in_order, start, start + PICTURE_S))
+        last = max((end for account in in_order.values() for _, end in account.episodes), default=start)
+        picture.write_text(timeline(in_order, start, min(max(last, start + 60), start + PICTURE_S)))
 
 
 def bars(comparison: dict[str, Any]) -> str:

@@ -110,12 +110,14 @@ def spans(episode: Episode, row: int, clock: Clock) -> list[Span]:
     found, at_ms = [], float(episode.began_ms)
     for record in episode.seen:
         seen: Observation = record.event
+        hung = seen.end is not None and seen.end.kind == "env_error"
         if seen.taken is None:
-            found.append(Span(row, "reset", clock.at(at_ms), clock.at(seen.at_ms)))
+            found.append(Span(row, "hang" if hung else "reset", clock.at(at_ms), clock.at(seen.at_ms)))
         else:
-            acted_ms = max(at_ms, seen.at_ms - seen.taken.execute_ms)
+            answered_ms = min(at_ms + seen.taken.queue_ms + seen.taken.generate_ms, seen.at_ms)
+            acted_ms = answered_ms if hung else max(at_ms, seen.at_ms - seen.taken.execute_ms)
             found.append(Span(row, "wait", clock.at(at_ms), clock.at(acted_ms)))
-            found.append(Span(row, "step", clock.at(acted_ms), clock.at(seen.at_ms)))
+            found.append(Span(row, "hang" if hung else "step", clock.at(acted_ms), clock.at(seen.at_ms)))
         at_ms = float(seen.at_ms)
     end = episode.seen[-1].event.end
     last: State = "hang" if end is not None and end.kind == "env_error" else "evaluate"

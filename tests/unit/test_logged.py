@@ -3,6 +3,7 @@
 import uuid
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,18 +163,22 @@ def test_what_has_not_ended_lasts_until_the_end_and_what_is_later_or_no_training
     assert not found.finished
 
 
-def test_a_hang_shows_as_one_and_carries_no_reward():
+FAULT = End(kind="env_error", reward=None, reason="hang")
+
+
+def test_a_step_that_hangs_shows_as_a_hang_once_its_answer_is_there_and_carries_no_reward():
     one = trajectory(0)
-    fault = End(kind="env_error", reward=None, reason="hang")
-    found = account(
-        Log([observation(one, 0, 100), observation(one, 1, 100, written_ms=1_000, end=fault)], [], [], []),
-        CLOCK,
-        slots=1,
-        workers=1,
-        places=1,
-    )
-    assert found.spans[-1].state == "hang"
+    last = observation(one, 1, 1_000, end=FAULT)
+    answered = msgspec.structs.replace(last.event.taken, queue_ms=50.0, generate_ms=150.0)
+    last = Record(last.at_ms, msgspec.structs.replace(last.event, taken=answered))
+    found = account(Log([observation(one, 0, 100), last], [], [], []), CLOCK, slots=1, workers=1, places=1)
+    assert found.spans == [Span(0, "reset", 0.0, 1.0), Span(0, "wait", 1.0, 3.0), Span(0, "hang", 3.0, 10.0)]
     assert not found.finished
+
+
+def test_a_reset_that_hangs_shows_as_a_hang():
+    log = Log([observation(trajectory(0), 0, 1_000, end=FAULT)], [], [], [])
+    assert account(log, CLOCK, slots=1, workers=1, places=1).spans == [Span(0, "hang", 0.0, 10.0)]
 
 
 def test_answers_and_optimiser_steps_are_told_with_their_times():
