@@ -159,6 +159,14 @@ def largest_difference(one: Screen, other: Screen) -> int:
     return max(most for _, most in ImageChops.difference(one_image, other_image).getextrema())
 
 
+def where_different(one: Screen, other: Screen) -> str:
+    """Say which part of two screens differs, and by how much."""
+    if one.image == other.image:
+        return "not in their pixels"
+    images = [Image.open(io.BytesIO(screen.image)).convert("RGB") for screen in (one, other)]
+    return f"in {ImageChops.difference(*images).getbbox()}, by {largest_difference(one, other)} of 255 at most"
+
+
 async def play_anything(page: MiniwobPage, chance: random.Random) -> None:
     """Do what a policy that knows nothing may do, and leave things behind as no policy can."""
     for number in range(8):
@@ -200,7 +208,7 @@ async def test_a_problem_that_is_started_again_is_as_in_a_new_document(shared, r
         again = await restarting.open(chosen)
         assert again is used
         first, other = await fresh.reset(chosen), await used.reset(chosen)
-        assert other == first
+        assert other == first, f"seed {seed}: {where_different(first, other)}"
         expected = await state(fresh)
         found = await state(used)
         assert found == expected
