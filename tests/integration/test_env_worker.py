@@ -304,7 +304,7 @@ async def test_no_reply_is_asked_for_again_and_is_at_last_a_policy_error(configu
 
 
 async def test_a_hanging_environment_ends_its_episode_only_and_the_slot_heals(configure):
-    config = configure(slots=1, call_timeout_s=0.1, simulated={"hang_rate": 0.5})
+    config = configure(slots=1, call_timeout_s=0.1, simulated={"hang_rate": 0.2})
     async with world_of(config) as world, worker(config):
         await world.order(*(order(n) for n in range(20)))
         await world.until(lambda: len(world.ended) == 20)
