@@ -8,15 +8,15 @@ What a step costs is told by parts. ``browser`` is what an env worker has starte
 its event loop, ``trainer`` the trainer; the others are the circle's own overhead.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from dart_streams.bench.decoupling import medians, ratios, spreads
+from dart_streams.bench.decoupling import Play, by_turns, medians, ratios, spreads
 from dart_streams.bench.modes import DISPATCH, Mode
-from dart_streams.bench.occupancy import Account, Figures, figures
+from dart_streams.bench.occupancy import Figures, figures
 from dart_streams.config import Config
 from dart_streams.run.figures import by_kind, spent
 from dart_streams.run.materials import Usage
@@ -25,8 +25,6 @@ COMPARED: tuple[Mode, ...] = ("coupled", "dart")
 WARM_S = 60.0
 """Figures begin with the first version after so many seconds."""
 NOT_OURS = frozenset(["browser", "engine", "trainer"])
-
-Play = Callable[[Config, Mode, int], Account]
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -55,11 +53,7 @@ def deployment(base: Config, mode: Mode, seed: int) -> Config:
 
 def measure(base: Config, seeds: int, play: Play) -> dict[Mode, list[Figures]]:
     """Play both modes with every seed, and return the figures of each."""
-    found: dict[Mode, list[Figures]] = {mode: [] for mode in COMPARED}
-    for seed in range(seeds):
-        for mode in COMPARED if seed % 2 else COMPARED[::-1]:
-            found[mode].append(figures(play(deployment(base, mode, seed), mode, seed), WARM_S))
-    return found
+    return by_turns(COMPARED, seeds, lambda mode, seed: figures(play(deployment(base, mode, seed), mode, seed), WARM_S))
 
 
 def costs(usage: Iterable[Usage], start_ms: int, end_ms: int, steps: int) -> dict[str, Any]:

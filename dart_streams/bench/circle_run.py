@@ -1,30 +1,19 @@
 """Plays :mod:`dart_streams.bench.circle`'s modes: whole runs of the demonstration, without its evaluations."""
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
 
-from dart_streams import config as configuration
 from dart_streams.bench import circle as comparing
-from dart_streams.bench.decoupling_run import Player
+from dart_streams.bench.decoupling_run import Player, wired_up
 from dart_streams.bench.modes import Mode
 from dart_streams.config import Config
 from dart_streams.run import bootstrap, folder, processes, usage
-from dart_streams.run.circle import Circle
 from dart_streams.run.report import usages
 from dart_streams.run.session import Finish, Session
 from dart_streams.run.supervisor import Supervisor
-
-
-def read(path: Path) -> Config:
-    """Return a deployment's configuration, with ``tasks.file`` made absolute."""
-    config = configuration.load(path)
-    tasks = msgspec.structs.replace(config.tasks, file=str((path.parent / config.tasks.file).absolute()))
-    return msgspec.structs.replace(config, tasks=tasks)
 
 
 def player(minutes: float, tell: Callable[[str], None]) -> Player:
@@ -40,20 +29,12 @@ def bounded(config: Config, minutes: float) -> Config:
 
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
     """Wire a run up with its own processes; the tiny policy is built first if it is not there yet."""
-    config, found = made.config(), processes.programs()
-    changelogs = importlib.import_module("workers.curator.changelogs").changelog_topics(config)
-    cast = processes.cast(config, made.config_file, found)
+    found = processes.programs()
 
-    def make_circle(supervisor: Supervisor) -> Circle:
-        async def find_policy() -> str:
-            return await bootstrap.policy(made, supervisor, found)
+    async def find_policy(supervisor: Supervisor) -> str:
+        return await bootstrap.policy(made, supervisor, found)
 
-        return Circle(
-            made, supervisor, cast, extra_topics=tuple(changelogs), tell=session.tell, find_policy=find_policy
-        )
-
-    session = Session(made, make_circle, finish, console)
-    return session
+    return wired_up(made, console, finish, processes.cast(made.config(), made.config_file, found), find_policy)
 
 
 def costs(played: Player) -> dict[Mode, dict[str, Any]]:

@@ -72,11 +72,17 @@ TERMS = {
 
 def measure(base: Config, shape: Shape, seeds: int, play: Play) -> dict[Mode, list[Figures]]:
     """Play every mode with every seed, and return the figures of each."""
-    found: dict[Mode, list[Figures]] = {mode: [] for mode in MODES}
+    return by_turns(
+        MODES, seeds, lambda mode, seed: figures(play(modes.deployment(base, mode, shape, seed), mode, seed), WARM_S)
+    )
+
+
+def by_turns(compared: Sequence[Mode], seeds: int, play: Callable[[Mode, int], Figures]) -> dict[Mode, list[Figures]]:
+    """Play each seed's modes one after another, and in the other order than the last one's."""
+    found: dict[Mode, list[Figures]] = {mode: [] for mode in compared}
     for seed in range(seeds):
-        for mode in MODES if seed % 2 else MODES[::-1]:
-            account = play(modes.deployment(base, mode, shape, seed), mode, seed)
-            found[mode].append(figures(account, WARM_S))
+        for mode in compared if seed % 2 else compared[::-1]:
+            found[mode].append(play(mode, seed))
     return found
 
 

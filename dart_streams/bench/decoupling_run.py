@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -140,14 +141,24 @@ def live(
 
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
     """Wire a run up with the stand-in for the trainer."""
-    config = made.config()
-    changelogs = importlib.import_module("workers.curator.changelogs").changelog_topics(config)
     stand_in = Spec("trainer", (sys.executable, "-m", TRAINER, str(made.config_file)))
-    cast = processes.cast(config, made.config_file, processes.programs())
-    cast = msgspec.structs.replace(cast, trainer=(stand_in,))
+    cast = processes.cast(made.config(), made.config_file, processes.programs())
+    return wired_up(made, console, finish, msgspec.structs.replace(cast, trainer=(stand_in,)))
+
+
+def wired_up(
+    made: folder.RunFolder,
+    console: Console,
+    finish: Finish,
+    cast: processes.Cast,
+    find_policy: Callable[[Supervisor], Awaitable[str]] | None = None,
+) -> Session:
+    """Wire a run up with these processes, and with who finds its policy, if it needs one."""
+    changelogs = importlib.import_module("workers.curator.changelogs").changelog_topics(made.config())
 
     def make_circle(supervisor: Supervisor) -> Circle:
-        return Circle(made, supervisor, cast, extra_topics=tuple(changelogs), tell=session.tell)
+        find = functools.partial(find_policy, supervisor) if find_policy is not None else None
+        return Circle(made, supervisor, cast, extra_topics=tuple(changelogs), tell=session.tell, find_policy=find)
 
     session = Session(made, make_circle, finish, console)
     return session

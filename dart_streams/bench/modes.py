@@ -62,13 +62,19 @@ def workload_of(config: Config) -> Workload:
     return config.workload
 
 
-def read(path: Path, time_scale: float | None = None) -> Config:
-    """Return the configuration of a workload's file, with ``tasks.file`` made absolute, at another scale if given."""
+def located(path: Path) -> Config:
+    """Return the configuration of a file, with ``tasks.file`` made absolute."""
     config = configuration.load(path)
-    workload = workload_of(config)
     tasks = msgspec.structs.replace(config.tasks, file=str((path.parent / config.tasks.file).absolute()))
+    return msgspec.structs.replace(config, tasks=tasks)
+
+
+def read(path: Path, time_scale: float | None = None) -> Config:
+    """Return the configuration of a workload's file, as :func:`located`, at another scale if given."""
+    config = located(path)
+    workload = workload_of(config)
     scaled = msgspec.structs.replace(workload, time_scale=time_scale or workload.time_scale)
-    return msgspec.structs.replace(config, tasks=tasks, workload=scaled)
+    return msgspec.structs.replace(config, workload=scaled)
 
 
 def deployment(base: Config, mode: Mode, shape: Shape, seed: int) -> Config:

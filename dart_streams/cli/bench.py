@@ -179,11 +179,11 @@ def circle(
     Starts a Kafka and a Cassandra, and ends them. Takes a quarter of an hour, and five minutes more where the tiny
     policy is still to be built. Logs of the runs stay in .dart/bench.
     """
-    comparing, circles, runs, pictures = (
-        module(name) for name in ("circle", "circle_run", "decoupling_run", "decoupling_plot")
+    comparing, circles, modes, runs, pictures = (
+        module(name) for name in ("circle", "circle_run", "modes", "decoupling_run", "decoupling_plot")
     )
     player = circles.player(minutes, output.note)
-    with runs.with_services(circles.read(config), optimise=False) as base:
+    with runs.with_services(modes.located(config), optimise=False) as base:
         found = comparing.compared(comparing.measure(base, seeds, player.play), circles.costs(player))
     if timeline is not None:
         pictures.draw(found, player.newest, None, timeline, comparing.WARM_S)

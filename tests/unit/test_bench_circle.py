@@ -7,12 +7,12 @@ import msgspec
 import psutil
 import pytest
 
-from dart_streams.bench import circle, circle_run
+from dart_streams.bench import circle, circle_run, modes
 from dart_streams.config import Config
 from dart_streams.run import usage
 from dart_streams.run.materials import Usage
 
-BASE = circle_run.read(Path(__file__).parents[2] / "deploy/config/demo.toml")
+BASE = modes.located(Path(__file__).parents[2] / "deploy/config/demo.toml")
 
 
 def without_dispatch(config: Config) -> Config:
