@@ -425,26 +425,33 @@ def waiting_records(consumer: Consumer) -> int:
 
 async def test_no_record_is_lost_that_comes_while_a_restarted_curator_seeks_its_inputs(configure, monkeypatch):
     config = configure()
-    seek, sought = Consumer.perform_seek, []
+    seek, publishing = Consumer.perform_seek, []
+    endings = [
+        finished(0, trajectory_id=f"t{number}", order_id=f"g{number:06d}/0/0", group_id=f"g{number:06d}")
+        for number in range(1, 101)
+    ]
 
     async def seek_until_records_wait(consumer: Consumer) -> None:
         await seek(consumer)
+        if publishing:
+            return
+        publishing.extend(
+            asyncio.create_task(publisher.publish(trajectories.TOPIC, ended, record_id=ended.trajectory_id))
+            for ended in endings
+        )
         async with asyncio.timeout(BOUND_S):
-            while not (waiting := waiting_records(consumer)):  # noqa: ASYNC110 - a turn later they may be taken
+            while waiting_records(consumer) < len(endings) / 2:  # noqa: ASYNC110 - a turn later they may be taken
                 await asyncio.sleep(0)
-        sought.append(waiting)
 
     async with Publisher(config.bus, "test") as publisher:
         async with living(config):
             await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
             await first(config, rollout_budgets.TOPIC, lambda record: True)
-        for number in range(1, 101):
-            ended = finished(0, trajectory_id=f"t{number}", order_id=f"g{number:06d}/0/0", group_id=f"g{number:06d}")
-            await publisher.publish(trajectories.TOPIC, ended, record_id=ended.trajectory_id)
         monkeypatch.setattr(Consumer, "perform_seek", seek_until_records_wait)
         async with living(config):
             await first(config, curation_log.TOPIC, seen_all(dict.fromkeys(("difficulty", "groups", "budget"), 101)))
-    assert sought and max(sought) > 1
+        await asyncio.gather(*publishing)
+    assert publishing
 
 
 async def test_an_input_of_which_nothing_was_committed_is_sought_from_its_beginning(configure, monkeypatch):
