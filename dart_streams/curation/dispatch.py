@@ -17,7 +17,7 @@ from dart_streams.config import Config
 from dart_streams.curation import admission
 from dart_streams.curation.admission import Bounds, Load
 from dart_streams.curation.decisions import Decision, Progress, Record
-from dart_streams.curation.orders import ENDED, Book, Limits, group_name, order_name, place
+from dart_streams.curation.orders import Book, Limits, group_name, order_name, place
 from dart_streams.curation.turns import Line, Turns, in_phase, next_task
 from dart_streams.tasks import TaskSet
 from topics import rollout_orders
@@ -42,9 +42,11 @@ class Opened(msgspec.Struct, frozen=True):
 class State(msgspec.Struct):
     """Open groups, what is known of each task, and how far the trainer is.
 
-    ``version`` is None before the first weights. ``curated`` counts groups seen, ``consumed`` those that the trainer
-    had taken at the newest version. ``serving`` and ``batch_end`` are for the coupled mode: each rollout worker's
-    version, and the first group that is not in the batch under way.
+    ``version`` is None before the first weights. ``open_orders`` are still to come, ``reserved`` is the size of all
+    open groups: both are kept, for with ten thousand slots adding them up for each group takes most of the time.
+    ``curated`` counts groups seen, ``consumed`` those that the trainer had taken at the newest version. ``serving`` and
+    ``batch_end`` are for the coupled mode: each rollout worker's version, and the first group that is not in the batch
+    under way.
     """
 
     progress: Progress = msgspec.field(default_factory=Progress)
@@ -53,6 +55,7 @@ class State(msgspec.Struct):
     tasks: dict[str, Line] = {}
     groups: dict[int, Opened] = {}
     open_orders: int = 0
+    reserved: int = 0
     next_group: int = 0
     version: int | None = None
     epoch: int = -1
@@ -142,6 +145,7 @@ def finish(state: State, budget: RolloutBudget, settings: Settings) -> list[Deci
 def close(state: State, number: int) -> None:
     """Forget a group that is no longer open."""
     opened = state.groups.pop(number)
+    state.reserved -= opened.size
     state.tasks[opened.task_id].open -= 1
 
 
@@ -156,15 +160,14 @@ def refill(state: State, settings: Settings) -> list[Decision]:
 
 
 def load_of(state: State, bounds: Bounds) -> Load:
-    """Return what is under way; rollouts are only added up where the mode asks for it."""
-    reserved = sum(opened.size for opened in state.groups.values()) if bounds.mode == "task-wise" else 0
+    """Return what is under way."""
     return Load(
         opened=state.next_group,
         open=len(state.groups),
         unconsumed=max(0, state.curated - state.consumed),
         consumed=state.consumed,
         orders=state.open_orders,
-        reserved=reserved,
+        reserved=state.reserved,
         serving=sum(version >= (state.version or 0) for version in state.serving.values()),
         batch_end=state.batch_end,
     )
@@ -178,24 +181,21 @@ def open_group(state: State, settings: Settings) -> list[Decision]:
     line, limit = state.tasks[task_id], settings.limits_of_tasks[task_id]
     size = 1 if probe else line.rollouts or curation.budget.base
     opened = Opened(task_id, size, min(line.max_steps or limit, limit))
-    for old in state.book.open_up_to(number, size, settings.limits.horizon):
-        give_up(state, old)
+    for old, missing in state.book.open_up_to(number, size, settings.limits.horizon).items():
+        give_up(state, old, missing)
     state.groups[number] = opened
     state.next_group += 1
-    state.open_orders = orders_in(state.book)
+    state.open_orders += size
+    state.reserved += size
     line.open += 1
     line.last_group = number
     return [ordered(state, settings, opened, number, sample, 0) for sample in range(size)]
 
 
-def orders_in(book: Book) -> int:
-    """Return how many orders are still to come."""
-    return sum(attempt != ENDED for samples in book.open.values() for attempt in samples)
-
-
-def give_up(state: State, number: int) -> None:
-    """Count out a group so far behind that the groups agent has given it up as well."""
+def give_up(state: State, number: int, missing: int) -> None:
+    """Count out a group so far behind that the groups agent has given it up as well, and its orders still to come."""
     state.abandoned += 1
+    state.open_orders -= missing
     close(state, number)
 
 

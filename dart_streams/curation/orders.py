@@ -98,22 +98,24 @@ class Book(msgspec.Struct):
     open: dict[int, list[int]] = {}
     closed: set[int] = set()
 
-    def open_up_to(self, number: int, size: int, horizon: int) -> list[int]:
-        """Open group ``number`` of ``size`` samples if it is new; return the groups that are given up for its sake."""
+    def open_up_to(self, number: int, size: int, horizon: int) -> dict[int, int]:
+        """Open group ``number`` of ``size`` samples if it is new.
+
+        Return the groups that are given up for its sake, each with how many of its samples were still to come.
+        """
         if number <= self.newest - horizon or number in self.open or number in self.closed:
-            return []
+            return {}
         self.open[number] = [0] * size
         if number < self.newest:
-            return []
+            return {}
         self.newest = number
         return self._forget(horizon)
 
-    def _forget(self, horizon: int) -> list[int]:
+    def _forget(self, horizon: int) -> dict[int, int]:
         """Forget the groups behind the horizon, the closed ones now and then; return those still open, in order."""
         edge = self.newest - horizon
-        given_up = sorted(number for number in self.open if number <= edge)
-        for number in given_up:
-            del self.open[number]
+        behind = sorted(number for number in self.open if number <= edge)
+        given_up = {number: sum(at != ENDED for at in self.open.pop(number)) for number in behind}
         if len(self.closed) > 2 * horizon:
             self.closed = {number for number in self.closed if number > edge}
         return given_up

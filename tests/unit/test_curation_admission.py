@@ -8,7 +8,7 @@ from dart_streams.bench.curation_circle import Circle
 from dart_streams.bench.curation_world import Odds, task_set
 from dart_streams.config import ConfigError, parse
 from dart_streams.curation.admission import Bounds, Load, admits
-from dart_streams.curation.orders import place
+from dart_streams.curation.orders import ENDED, place
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -42,6 +42,9 @@ class Deployment(Circle):
     def deliver(self, agent, topic, offset):
         before, reserved = self.states["dispatch"].next_group, self.reserved()
         decided = super().deliver(agent, topic, offset)
+        kept = self.states["dispatch"]
+        still_to_come = sum(at != ENDED for samples in kept.book.open.values() for at in samples)
+        assert (kept.open_orders, kept.reserved) == (still_to_come, self.reserved())
         for number in range(before, self.states["dispatch"].next_group):
             self.opened.append((number, self.trainer.version, min(self.workers), len(self.trainer.trained), reserved))
         return decided
