@@ -34,7 +34,9 @@ GROUP = "recorder"
 BATCH = 256
 GATHER_MS = 100
 GATHER_BYTES = 64 * 1024
-"""A fetch waits for so many bytes, and so long: a batch costs its commit log and its offsets once."""
+"""A fetch waits for so many bytes, and so long: a batch costs its commit log once."""
+COMMIT_S = 1.0
+"""Offsets are committed this often at most; what a recorder that dies had not committed is repeated, without harm."""
 POLL_MS = 500
 """How long one poll waits for a first observation, and so how late a stop is noticed."""
 
@@ -74,6 +76,8 @@ class Recorder:
         self.scribe = scribe
         self.waiting = waiting
         self.drain_s = drain_s
+        self.done: dict[TopicPartition, int] = {}
+        self.committed_s = 0.0
 
     async def record(self, stop: asyncio.Event) -> None:
         """Record batch after batch until ``stop`` is set, and then what is there already, for ``drain_s`` at most."""
@@ -83,22 +87,29 @@ class Recorder:
         ends = await self.records.end_offsets(self.records.assignment())
         while time.monotonic() < deadline_s and await self._is_behind(ends):
             await self._record_batch()
+        await self._commit()
 
     async def _record_batch(self) -> None:
         polled = await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH)
         self.waiting.check()
-        if not polled:
-            return
-        hosts = await self.scribe.take_down([record for batch in polled.values() for record in batch])
-        await self._commit({partition: batch[-1].offset + 1 for partition, batch in polled.items()})
-        self.waiting.heard(", ".join(sorted(hosts)))
+        if polled:
+            hosts = await self.scribe.take_down([record for batch in polled.values() for record in batch])
+            self.done |= {partition: batch[-1].offset + 1 for partition, batch in polled.items()}
+            self.waiting.heard(", ".join(sorted(hosts)))
+        if time.monotonic() - self.committed_s >= COMMIT_S:
+            await self._commit()
 
     async def _is_behind(self, ends: dict[TopicPartition, int]) -> bool:
         """Say whether one of the partitions that are still this recorder's has not been read up to its end."""
         ours = [partition for partition in ends if partition in self.records.assignment()]
         return any([await self.records.position(partition) < ends[partition] for partition in ours])
 
-    async def _commit(self, offsets: dict[TopicPartition, int]) -> None:
+    async def _commit(self) -> None:
+        """Commit what is done of the partitions that are still this recorder's."""
+        offsets = {place: offset for place, offset in self.done.items() if place in self.records.assignment()}
+        self.done, self.committed_s = {}, time.monotonic()
+        if not offsets:
+            return
         try:
             await self.records.commit(offsets)
         except (CommitFailedError, IllegalStateError) as error:
