@@ -22,7 +22,7 @@ from dart_streams.tasks import Task, TaskSet
 from dart_streams.workload import Workload, course, typical_steps
 
 GROUPS = 400
-"""Groups that are drawn."""
+"""Groups that are drawn at least; not fewer than a batch has, or its slowest would be too quick."""
 BATCHES = 200
 FULLNESS = 0.3
 """How full engines are taken to be."""
@@ -44,7 +44,8 @@ class Bounds(msgspec.Struct, frozen=True):
 def bounds(workload: Workload, tasks: TaskSet, shape: Shape, rollouts: int) -> Bounds:
     """Return the bounds for groups of ``rollouts``."""
     chance = random.Random(workload.seed)
-    groups = [drawn_group(workload, chance.choice(tasks.train), rollouts, chance) for _ in range(GROUPS)]
+    draws = range(max(GROUPS, shape.batch))
+    groups = [drawn_group(workload, chance.choice(tasks.train), rollouts, chance) for _ in draws]
     episode_s = statistics.mean(seconds for group in groups for seconds in group)
     slowest = [max(group) for group in groups]
     batch_s = statistics.mean(max(chance.choices(slowest, k=shape.batch)) for _ in range(BATCHES))
