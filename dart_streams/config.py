@@ -229,7 +229,10 @@ SwitchMode = Literal["keep", "finish", "abort"]
 
 
 class Rollout(Section):
-    """Rollout workers. At most ``roll_width`` of them switch weights at the same time.
+    """Rollout workers.
+
+    At most ``roll_width`` of them switch weights at the same time: enough for the last to have a version well before
+    the next is made (`dart-streams plan` says how many), or what it generates is too old to train on.
 
     A worker not heard of for ``liveness_s`` no longer delays the others' switch. A worker does not serve if the mean
     difference of its log-probabilities from the trainer's, on a fixed probe, is over ``parity_nats``; half precision

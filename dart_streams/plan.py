@@ -54,6 +54,7 @@ CONSTANTS = (
     Constant("partition_per_s", 100.0, "records/s", "assumed", "of a partition, well below what one consumer reads"),
     Constant("slots_a_host", 64.0, "slots", "assumed", "of an environment worker process"),
     Constant("places", 32.0, "requests", "assumed", "under way in a rollout worker before it is slower than modelled"),
+    Constant("rollouts", 8.0, "rollouts/group", "published", "DART: 8 rollouts of a task"),
     Constant("full", 0.7, "", "assumed", "how full rollout workers may be"),
     Constant("gpus_a_worker", 2.0, "GPUs", "published", "DART's release: 2 H100 a rollout worker"),
     Constant("trainer_gpus", 8.0, "GPUs", "published", "DART's release: 8 H100 train"),
@@ -249,7 +250,20 @@ def gpus(book: Book, workload: Workload, max_staleness: int) -> None:
         "groups",
         "{envs} slots / {running} rollouts under way a group / staleness {staleness}",
     )
-    v["optimiser_s"] = mean(workload.optimiser_s)
+    v["optimiser_s"], v["switch_s"] = mean(workload.optimiser_s), workload.switch_s
+    v["version_s"] = book.add(
+        "a version each",
+        max(v["optimiser_s"], v["episode_s"] * v["rollouts"] / v["running"] / v["staleness"]),
+        "s",
+        "the larger of optimiser {optimiser_s} s and episode {episode_s} s x {rollouts} rollouts / {running} under "
+        "way / staleness {staleness}",
+    )
+    book.add(
+        "rollout workers that switch at a time",
+        math.ceil(2 * v["rollout_workers"] * v["switch_s"] / v["version_s"]),
+        "workers",
+        "2 x {rollout_workers} workers x switch {switch_s} s / {version_s} s: all have a version at half of its time",
+    )
     book.add(
         "trainer GPUs",
         math.ceil(v["steps_per_s"] * v["trained_share"] * v["optimiser_s"] / v["trained_per_step"]) * v["trainer_gpus"],

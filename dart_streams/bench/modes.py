@@ -30,6 +30,10 @@ DISPATCH: dict[Mode, Literal["rollout-wise", "task-wise", "coupled"]] = {
     "dart": "rollout-wise",
 }
 
+ROLLS = 4
+"""Groups of rollout workers that switch one after another. One worker at a time is too few where there are hundreds:
+versions come quicker than the last of them has one."""
+
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a deployment: slots, rollout workers with ``places`` requests each, and groups a training step."""
@@ -92,7 +96,7 @@ def deployment(base: Config, mode: Mode, shape: Shape, seed: int) -> Config:
             base.rollout,
             workers=shape.workers,
             max_in_flight=shape.places,
-            roll_width=shape.workers if coupled else 1,
+            roll_width=shape.workers if coupled else max(1, shape.workers // ROLLS),
         ),
         trainer=replace(base.trainer, groups_per_step=shape.batch),
         curation=curation if shape.curated else uncurated(curation),
