@@ -201,3 +201,12 @@ def test_the_bounds_are_those_of_the_simulation():
     less = msgspec.structs.replace(shape, max_staleness=2)
     assert found.staleness_for_full_slots > 3
     assert figures(simulation("dart", less).run(15_000), 2_000).env_utilisation < 0.75
+
+
+@pytest.mark.parametrize(("width", "too_old"), [(1, True), (80 // modes.ROLLS, False)], ids=["one", "a quarter"])
+def test_where_workers_are_many_one_at_a_time_is_slower_than_versions_come(width, too_old):
+    shape = Shape(slots=80, workers=80, places=1, batch=11, max_staleness=4, curated=False)
+    config = modes.deployment(BASE, "dart", shape, 0)
+    rollout = msgspec.structs.replace(config.rollout, roll_width=width)
+    rolling = Simulation(msgspec.structs.replace(config, rollout=rollout), TASKS, 0)
+    assert (figures(rolling.run(2 * 3600), 1_000).wasted > 0.3) == too_old
