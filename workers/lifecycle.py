@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 from collections.abc import Awaitable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -15,6 +17,10 @@ CANCEL_S = 5.0
 
 COLLECT_AFTER = (20_000, 20, 50)
 """When the cyclic collector looks through the young, the middle and the old objects (see ``gc.set_threshold``)."""
+GIVE_WAY = 5
+"""The nice value of processes that nobody waits for."""
+AUTOGROUP = Path("/proc/self/autogroup")
+"""Linux groups processes by session, and a nice value counts only inside a group, which has one of its own."""
 
 
 class PartEnded(Exception):
@@ -38,6 +44,14 @@ def spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+
+
+def give_way() -> None:
+    """Let the processes that a step waits for go first, where there are more than cores. Call it before any thread."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(GIVE_WAY, os.getpriority(os.PRIO_PROCESS, 0)))
+    with contextlib.suppress(OSError):  # not Linux, or without such groups
+        group = int(AUTOGROUP.read_text().split()[-1])
+        AUTOGROUP.write_text(str(max(GIVE_WAY, group)))
 
 
 async def unless(stop: asyncio.Event, start: Coroutine[Any, Any, T]) -> T | None:

@@ -4,10 +4,12 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
-from workers.lifecycle import COLLECT_AFTER, PartEnded, spare_the_collector, stop_on_signals, together, unless
+from workers.lifecycle import COLLECT_AFTER, GIVE_WAY, PartEnded, spare_the_collector, stop_on_signals, together, unless
 
 
 async def for_ever() -> None:
@@ -83,3 +85,16 @@ def test_the_collector_leaves_alone_what_is_there_and_looks_less_often():
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("nice", [0, GIVE_WAY + 7], ids=["as usual", "nicer already"])
+def test_what_nobody_waits_for_gives_way_and_never_takes_it(nice):
+    program = (
+        "import os; from workers import lifecycle; "
+        f"os.nice({nice}); lifecycle.give_way(); print(os.getpriority(os.PRIO_PROCESS, 0)); "
+        "print(lifecycle.AUTOGROUP.read_text().split()[-1] if lifecycle.AUTOGROUP.exists() else lifecycle.GIVE_WAY)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, start_new_session=True)
+    mine, group = map(int, told.stdout.split())
+    assert mine >= max(nice, GIVE_WAY)
+    assert group >= GIVE_WAY

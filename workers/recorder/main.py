@@ -25,13 +25,14 @@ from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import setup
 from dart_streams.telemetry.waits import Waiting
 from topics import observations
-from workers.lifecycle import spare_the_collector, stop_on_signals, unless
+from workers.lifecycle import give_way, spare_the_collector, stop_on_signals, unless
 from workers.recorder.scribe import Scribe
 
 log = structlog.get_logger()
 
 GROUP = "recorder"
-BATCH = 256
+BATCH = 1024
+"""So many observations at most are written side by side: enough for a recorder that lags to catch up."""
 GATHER_MS = 100
 GATHER_BYTES = 64 * 1024
 """A fetch waits for so many bytes, and so long: a batch costs its commit log once."""
@@ -49,6 +50,7 @@ def run(config: Config, worker_id: str) -> int:
     ServiceUnavailable
         If the broker or the database does not answer within its bound.
     """
+    give_way()
     setup.start(config, worker_id)
     try:
         return asyncio.run(live(config, worker_id))
