@@ -47,11 +47,25 @@ def spare_the_collector() -> None:
 
 
 def give_way() -> None:
-    """Let the processes that a step waits for go first, where there are more than cores. Call it before any thread."""
+    """Let the processes that a step waits for go first, where there are more than cores. Call it before any thread.
+
+    A session with a terminal is somebody's shell, whose other commands keep their priority.
+    """
     os.setpriority(os.PRIO_PROCESS, 0, max(GIVE_WAY, os.getpriority(os.PRIO_PROCESS, 0)))
+    if has_terminal():
+        return
     with contextlib.suppress(OSError):  # not Linux, or without such groups
         group = int(AUTOGROUP.read_text().split()[-1])
         AUTOGROUP.write_text(str(max(GIVE_WAY, group)))
+
+
+def has_terminal() -> bool:
+    """Say whether this process's session has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 async def unless(stop: asyncio.Event, start: Coroutine[Any, Any, T]) -> T | None:
