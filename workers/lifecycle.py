@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import gc
-import os
 import signal
 from collections.abc import Awaitable, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,10 +15,6 @@ CANCEL_S = 5.0
 
 COLLECT_AFTER = (20_000, 20, 50)
 """When the cyclic collector looks through the young, the middle and the old objects (see ``gc.set_threshold``)."""
-GIVE_WAY = 5
-"""The nice value of processes that nobody waits for."""
-AUTOGROUP = Path("/proc/self/autogroup")
-"""Linux groups processes by session, and a nice value counts only inside a group, which has one of its own."""
 
 
 class PartEnded(Exception):
@@ -44,28 +38,6 @@ def spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
-
-
-def give_way() -> None:
-    """Let the processes that a step waits for go first, where there are more than cores. Call it before any thread.
-
-    A session with a terminal is somebody's shell, whose other commands keep their priority.
-    """
-    os.setpriority(os.PRIO_PROCESS, 0, max(GIVE_WAY, os.getpriority(os.PRIO_PROCESS, 0)))
-    if has_terminal():
-        return
-    with contextlib.suppress(OSError):  # not Linux, or without such groups
-        group = int(AUTOGROUP.read_text().split()[-1])
-        AUTOGROUP.write_text(str(max(GIVE_WAY, group)))
-
-
-def has_terminal() -> bool:
-    """Say whether this process's session has a controlling terminal."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
 
 
 async def unless(stop: asyncio.Event, start: Coroutine[Any, Any, T]) -> T | None:

@@ -1,26 +1,13 @@
 """How a process lives and ends."""
 
 import asyncio
-import contextlib
 import gc
 import os
-import pty
 import signal
-import subprocess
-import sys
 
 import pytest
 
-from workers.lifecycle import (
-    AUTOGROUP,
-    COLLECT_AFTER,
-    GIVE_WAY,
-    PartEnded,
-    spare_the_collector,
-    stop_on_signals,
-    together,
-    unless,
-)
+from workers.lifecycle import COLLECT_AFTER, PartEnded, spare_the_collector, stop_on_signals, together, unless
 
 
 async def for_ever() -> None:
@@ -96,30 +83,3 @@ def test_the_collector_leaves_alone_what_is_there_and_looks_less_often():
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
-
-
-@pytest.mark.parametrize("nice", [0, GIVE_WAY + 7], ids=["as usual", "nicer already"])
-def test_what_nobody_waits_for_gives_way_and_never_takes_it(nice):
-    program = (
-        "import os; from workers import lifecycle; "
-        f"os.nice({nice}); lifecycle.give_way(); print(os.getpriority(os.PRIO_PROCESS, 0)); "
-        "print(lifecycle.AUTOGROUP.read_text().split()[-1] if lifecycle.AUTOGROUP.exists() else lifecycle.GIVE_WAY)"
-    )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, start_new_session=True)
-    mine, group = map(int, told.stdout.split())
-    assert mine >= max(nice, GIVE_WAY)
-    assert group >= GIVE_WAY
-
-
-@pytest.mark.skipif(not AUTOGROUP.exists(), reason="only where sessions are groups")
-def test_a_worker_in_somebodys_terminal_leaves_the_session_alone():
-    program = "from workers import lifecycle; lifecycle.give_way(); print(lifecycle.AUTOGROUP.read_text())"
-    child, terminal = pty.fork()
-    if not child:
-        os.execv(sys.executable, [sys.executable, "-c", program])
-    told = b""
-    with os.fdopen(terminal, "rb", 0) as output, contextlib.suppress(OSError):  # a terminal ends with an error
-        while part := output.read(1000):
-            told += part
-    assert os.waitpid(child, 0)[1] == 0
-    assert told.split()[-1] == b"0"

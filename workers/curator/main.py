@@ -34,7 +34,7 @@ from topics import Topic
 from workers.curator import application
 from workers.curator.changelogs import SOURCES
 from workers.curator.clerk import Clerk
-from workers.lifecycle import give_way, spare_the_collector
+from workers.lifecycle import spare_the_collector
 
 BATCH_BYTES = 512 * 1024
 """What one request brings of a partition: less than the topics' largest record."""
@@ -56,7 +56,6 @@ def run(config: Config, worker_id: str) -> int:
     ConfigError
         If the task set has no task to train on.
     """
-    give_way()
     setup.start(config, worker_id)
     logging.getLogger("mode.timers").setLevel(logging.ERROR)  # or it tells of each commit that took a little longer
     try:

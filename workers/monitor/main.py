@@ -22,7 +22,7 @@ from dart_streams.run.lag import LagReader, by_group, lag_reader
 from dart_streams.run.stalls import Stall, stalls, words
 from dart_streams.run.watch import EVERYTHING, Watch, watching
 from dart_streams.telemetry import names, setup
-from workers.lifecycle import give_way, stop_on_signals, together, unless
+from workers.lifecycle import stop_on_signals, together, unless
 
 LOOK_S = 2.0
 
@@ -41,7 +41,6 @@ def run(config: Config, worker_id: str) -> int:
     ServiceUnavailable
         If the broker does not answer, or has no topics, within its bound.
     """
-    give_way()
     setup.start(config, worker_id)
     try:
         return asyncio.run(live(config, worker_id))

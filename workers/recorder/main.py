@@ -25,7 +25,7 @@ from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import setup
 from dart_streams.telemetry.waits import Waiting
 from topics import observations
-from workers.lifecycle import give_way, spare_the_collector, stop_on_signals, unless
+from workers.lifecycle import spare_the_collector, stop_on_signals, unless
 from workers.recorder.scribe import Scribe
 
 log = structlog.get_logger()
@@ -50,7 +50,6 @@ def run(config: Config, worker_id: str) -> int:
     ServiceUnavailable
         If the broker or the database does not answer within its bound.
     """
-    give_way()
     setup.start(config, worker_id)
     try:
         return asyncio.run(live(config, worker_id))
