@@ -84,6 +84,8 @@ class Circle:
             watch.log = Aloud(self.log, self.tell)
             self.watched.set()
             await self.act(watch, publisher)
+            # The last trajectories are announced while everything drains, and would count as lost.
+            await watch.finish()
 
     async def act(self, watch: Watch, publisher: Publisher) -> None:
         """Start the processes, train, and evaluate before and after."""

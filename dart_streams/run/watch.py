@@ -30,13 +30,15 @@ BATCH = 2_000
 FETCH_BYTES = 1 << 20
 FETCH_MS = 400
 """A fetch waits so long for so much: who only watches would otherwise ask the broker anew for every single record."""
+FINISH_S = 60.0
 
 
 class Watch:
     """A run seen from outside. Use :func:`watching` to make one that keeps up by itself."""
 
-    def __init__(self, bus: Bus, stall_s: float) -> None:
+    def __init__(self, bus: Bus, records: AIOKafkaConsumer, stall_s: float) -> None:
         self.bus = bus
+        self.records = records
         self.stall_s = stall_s
         self.progress = Progress()
         self.reader: asyncio.Task[None] | None = None
@@ -44,17 +46,38 @@ class Watch:
         self._changed = asyncio.Event()
         self._moved = 0
 
-    async def read(self, records: AIOKafkaConsumer) -> None:
+    async def read(self) -> None:
         """Fold records for ever."""
         while True:
-            batches = await records.getmany(timeout_ms=POLL_MS, max_records=BATCH)
-            self.take(batches)
+            self.take(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
 
-    async def read_to_end(self, records: AIOKafkaConsumer) -> None:
+    async def read_to_end(self) -> None:
         """Fold what is in the topics now."""
-        ends = await records.end_offsets(sorted(records.assignment()))
-        while any([await records.position(partition) < end for partition, end in ends.items()]):
-            self.take(await records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+        ends = await self.records.end_offsets(sorted(self.records.assignment()))
+        while any([await self.records.position(partition) < end for partition, end in ends.items()]):
+            self.take(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+
+    async def finish(self) -> None:
+        """Read what is in the topics now, and no more: what came last counts as much as what came first.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If the broker does not give it within a minute.
+        """
+        await self.stop()
+        try:
+            async with asyncio.timeout(FINISH_S):
+                await self.read_to_end()
+        except TimeoutError:
+            why = f"the end of the run's topics could not be read within {FINISH_S:.0f} s; is the broker up?"
+            raise ServiceUnavailable(why) from None
+
+    async def stop(self) -> None:
+        """Stop to read."""
+        if self.reader is not None:
+            self.reader.cancel()
+            await asyncio.gather(self.reader, return_exceptions=True)
 
     def take(self, batches: dict[TopicPartition, list[ConsumerRecord]]) -> None:
         """Fold polled records and wake whoever waits for a change."""
@@ -154,12 +177,11 @@ async def watching(
     bus: Bus, publisher: Publisher, stall_s: float, topics: tuple[Topic, ...] = FOLLOWED
 ) -> AsyncIterator[Watch]:
     """Yield a watch that has read all there is and goes on reading."""
-    watch = Watch(bus, stall_s)
     async with reading(bus, publisher, topics) as records:
-        await watch.read_to_end(records)
-        watch.reader = asyncio.create_task(watch.read(records), name="watch topics")
+        watch = Watch(bus, records, stall_s)
+        await watch.read_to_end()
+        watch.reader = asyncio.create_task(watch.read(), name="watch topics")
         try:
             yield watch
         finally:
-            watch.reader.cancel()
-            await asyncio.gather(watch.reader, return_exceptions=True)
+            await watch.stop()
