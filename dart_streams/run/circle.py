@@ -20,6 +20,7 @@ from dart_streams.config import Config
 from dart_streams.run import evaluation
 from dart_streams.run.evaluation import Result
 from dart_streams.run.folder import Journal, RunFolder
+from dart_streams.run.lag import Lag
 from dart_streams.run.processes import Cast
 from dart_streams.run.progress import Progress
 from dart_streams.run.supervisor import Supervisor
@@ -62,6 +63,7 @@ class Circle:
         self.watch: Watch | None = None
         self.watched = asyncio.Event()
         self.circle_ends_s: float | None = None
+        self.lags: list[Lag] = []
         self.log: Any = structlog.get_logger()
 
     async def live(self) -> None:
@@ -84,8 +86,7 @@ class Circle:
             watch.log = Aloud(self.log, self.tell)
             self.watched.set()
             await self.act(watch, publisher)
-            # The last trajectories are announced while everything drains, and would count as lost.
-            await watch.finish()
+            self.lags = await watch.look_back()
 
     async def act(self, watch: Watch, publisher: Publisher) -> None:
         """Start the processes, train, and evaluate before and after."""

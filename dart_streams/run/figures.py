@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
-from dart_streams.run import evaluation
+from dart_streams.run import evaluation, orders
 from dart_streams.run.evaluation import Result
 from dart_streams.run.materials import Materials, Usage
 from dart_streams.run.progress import SLICE_MS
@@ -17,7 +17,6 @@ from dart_streams.run.statistics import Rate, difference, mean, quantile
 from dart_streams.telemetry import names
 from topics.values import OutcomeKind
 
-ORDERS = "rollout-orders"
 GAP = "same_version_mismatch"
 
 
@@ -36,8 +35,8 @@ def report(materials: Materials) -> dict[str, Any]:
         "requests": requests(materials),
         "overhead_ms": quantiles(materials, names.ENV_OVERHEAD_MS),
         "step_ms": step_times(materials),
-        "lost": len(lost(materials)),
-        "open": len(still_open(materials)),
+        "lost": len(orders.lost(materials.progress, materials.lags)),
+        "open": len(orders.still_open(materials.progress, materials.lags)),
         "trajectories": trajectories(materials),
         "groups": {"curated": len(materials.progress.groups), "consumed": materials.progress.groups_consumed},
         "trainer": trainer(materials),
@@ -197,27 +196,6 @@ def step_times(materials: Materials) -> dict[str, Any]:
         "request": names.ENV_REQUEST_MS,
     }
     return {part: quantiles(materials, name) for part, name in parts.items()}
-
-
-def unfinished(materials: Materials) -> list[str]:
-    """Return the orders that no trajectory has finished."""
-    return [order.order_id for order in materials.progress.unfinished()]
-
-
-def still_open(materials: Materials) -> list[str]:
-    """Return the orders under way when the run stopped: not finished, and not committed by the env workers.
-
-    A resumed run, or another worker of the group, gets them again.
-    """
-    committed = {lag.partition: lag.committed for lag in materials.lags if lag.topic == ORDERS}
-    places = {identity: materials.progress.orders[identity][1] for identity in unfinished(materials)}
-    return [identity for identity, place in places.items() if place.offset >= committed.get(place.partition, 0)]
-
-
-def lost(materials: Materials) -> list[str]:
-    """Return the orders that were committed as done, yet finished nowhere."""
-    still = set(still_open(materials))
-    return [identity for identity in unfinished(materials) if identity not in still]
 
 
 def trajectories(materials: Materials) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.run import figures, page, usage
 from dart_streams.run.circle import Circle
 from dart_streams.run.folder import RunFolder
-from dart_streams.run.lag import Lag, lag_reader
+from dart_streams.run.lag import Lag
 from dart_streams.run.materials import Materials, Usage
 from dart_streams.run.newest import TrainedRows
 from dart_streams.run.progress import Progress
@@ -26,7 +26,7 @@ SAMPLES = 4
 async def finish(circle: Circle) -> str:
     """Write the report of a run that has just ended, and say in a line what came of it."""
     assert circle.watch is not None
-    return await write(circle.folder, circle.watch.progress)
+    return await asyncio.to_thread(write_files, circle.folder, circle.watch.progress, circle.lags)
 
 
 async def rewrite(folder: RunFolder) -> str:
@@ -36,15 +36,8 @@ async def rewrite(folder: RunFolder) -> str:
         Publisher(config.bus, "report") as publisher,
         watching(config.bus, publisher, config.telemetry.stall_s) as watch,
     ):
-        return await write(folder, watch.progress)
-
-
-async def write(folder: RunFolder, progress: Progress) -> str:
-    """Gather what there is, and write both files."""
-    config = folder.config()
-    async with lag_reader(config.bus) as reader:
-        lags = await reader.read()
-    return await asyncio.to_thread(write_files, folder, progress, lags)
+        lags = await watch.look_back()
+    return await asyncio.to_thread(write_files, folder, watch.progress, lags)
 
 
 def write_files(folder: RunFolder, progress: Progress, lags: list[Lag]) -> str:

@@ -14,6 +14,8 @@ from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.run import orders
+from dart_streams.run.lag import Lag, lag_reader
 from dart_streams.run.progress import FOLLOWED, Place, Progress, SeenObservation, SeenReply
 from dart_streams.telemetry.waits import Waiting
 from topics import ALL, BY_NAME, Topic, actions, curation_log, observations
@@ -30,7 +32,9 @@ BATCH = 2_000
 FETCH_BYTES = 1 << 20
 FETCH_MS = 400
 """A fetch waits so long for so much: who only watches would otherwise ask the broker anew for every single record."""
-FINISH_S = 60.0
+LOOK_BACK_S = 60.0
+ANNOUNCED_S = 10.0
+"""A trajectory that has ended is announced within so long, or its order is lost."""
 
 
 class Watch:
@@ -57,21 +61,30 @@ class Watch:
         while any([await self.records.position(partition) < end for partition, end in ends.items()]):
             self.take(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
 
-    async def finish(self) -> None:
-        """Read what is in the topics now, and no more: what came last counts as much as what came first.
+    async def look_back(self) -> list[Lag]:
+        """Read what is in the topics now, and return how far each group has come; then read no more.
+
+        What came last counts as much as what came first. And an env worker commits an order once the end of its episode
+        is told, but the recorder announces the trajectory a moment later: that is waited for.
 
         Raises
         ------
         ServiceUnavailable
             If the broker does not give it within a minute.
         """
+        async with lag_reader(self.bus) as reader:
+            lags = await reader.read()
         await self.stop()
         try:
-            async with asyncio.timeout(FINISH_S):
+            async with asyncio.timeout(LOOK_BACK_S):
                 await self.read_to_end()
         except TimeoutError:
-            why = f"the end of the run's topics could not be read within {FINISH_S:.0f} s; is the broker up?"
+            why = f"the end of the run's topics could not be read within {LOOK_BACK_S:.0f} s; is the broker up?"
             raise ServiceUnavailable(why) from None
+        deadline_s = time.monotonic() + ANNOUNCED_S
+        while orders.lost(self.progress, lags) and time.monotonic() < deadline_s:
+            self.take(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+        return lags
 
     async def stop(self) -> None:
         """Stop to read."""

@@ -72,7 +72,8 @@ def test_an_attached_run_measures_before_and_tells_of_its_end(made: RunFolder):
         with running(made, "curator"):
             asyncio.run(attached_session_of(made, before_only=False).run())
     report = json.loads((made.path / "report.json").read_text())
-    assert (report["lost"], report["open"], report["outcome"]) == (0, 0, "complete")
+    # Nobody stops the curator here: what it orders meanwhile may be open.
+    assert (report["lost"], report["outcome"]) == (0, "complete")
     assert report["train_steps"] == STEPS
     assert {when: report["evaluation"][when]["version"] for when in ("before", "after")} == {
         "before": 0,

@@ -1,10 +1,15 @@
 """Who watches a run to its end has seen its last record."""
 
 import pytest
+from aiokafka import TopicPartition
 
-from dart_streams.bus.clients import Publisher
+from dart_streams.bus.clients import Publisher, consumer, start_within
+from dart_streams.run import orders
+from dart_streams.run.lag import Lag
 from dart_streams.run.watch import watching
-from topics import rollout_orders
+from dart_streams.summary import broken
+from tests.integration.test_recorder import episode
+from topics import rollout_orders, trajectories
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
 
@@ -35,8 +40,39 @@ async def test_what_was_published_just_before_the_end_is_seen(bus):
     async with Publisher(bus, "test") as publisher, watching(bus, publisher, 60) as watch:
         for number in range(NUMBER):
             await publisher.publish(rollout_orders.TOPIC, order(number))
-        await watch.finish()
+        await watch.look_back()
         seen = set(watch.progress.orders)
         await publisher.publish(rollout_orders.TOPIC, order(NUMBER))
     assert seen == {f"o{number}" for number in range(NUMBER)}
     assert set(watch.progress.orders) == seen
+
+
+async def commit_as_env(bus) -> TopicPartition:
+    """Commit the only order, as an env worker does that has told the end of its episode; return where it was."""
+    client = consumer(bus, rollout_orders.TOPIC, group="env", client_id="env-0")
+    await start_within(client, bus)
+    try:
+        record = await client.getone()
+        await client.commit()
+        return TopicPartition(record.topic, record.partition)
+    finally:
+        await client.stop()
+
+
+async def test_an_order_whose_trajectory_is_announced_a_moment_later_is_not_lost(bus):
+    last = episode(1)[-1]
+    finished = broken(last, "the test says so")
+    async with Publisher(bus, "test") as publisher, watching(bus, publisher, 60) as watch:
+        await publisher.publish(rollout_orders.TOPIC, last.order)
+        place = await commit_as_env(bus)
+        read_to_end, seen = watch.read_to_end, []
+
+        async def read_and_announce():
+            await read_to_end()
+            seen.extend(orders.lost(watch.progress, [Lag("env", rollout_orders.TOPIC.name, place.partition, 1, 1)]))
+            await publisher.publish(trajectories.TOPIC, finished)
+
+        watch.read_to_end = read_and_announce
+        lags = await watch.look_back()
+    assert seen == [last.order.order_id]
+    assert orders.lost(watch.progress, lags) == orders.still_open(watch.progress, lags) == []

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dart_streams.config import Config, Evaluation
-from dart_streams.run import evaluation, figures, page
+from dart_streams.run import evaluation, figures, orders, page
 from dart_streams.run.folder import Journal, Phase, RunFolder, create
 from dart_streams.run.lag import Lag
 from dart_streams.run.materials import Materials, Usage
@@ -278,9 +278,9 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
             after_version=0,
         )
         materials.progress.apply(Place("rollout-orders", 1, offset, START), order)
-    behind = msgspec.structs.replace(materials, lags=[Lag("env", "rollout-orders", 1, 2, 3)])
-    assert figures.lost(behind) == ["o0", "o1"]
-    assert figures.still_open(behind) == ["o2"]
+    lags = [Lag("env", "rollout-orders", 1, 2, 3)]
+    assert orders.lost(materials.progress, lags) == ["o0", "o1"]
+    assert orders.still_open(materials.progress, lags) == ["o2"]
 
 
 def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):
