@@ -43,6 +43,7 @@ class Row(msgspec.Struct, frozen=True):
     timed_out: int
     lag_max: int
     cores: float
+    stolen_cores: float
     core_ms_per_step: float
     env_mb_per_slot: float
 
@@ -91,12 +92,19 @@ def figures(
         "timed_out": int(readings.counter(names.ENV_REQUESTS_TIMED_OUT, *span_ms)),
         "lag_max": lags(readings, span_ms),
         "cores": round(sum(by_process.values()) / seconds, 2),
+        "stolen_cores": round(stolen_s(usage, *span_ms) / seconds, 3),
         "core_ms_per_step": {name: round(1000 * cpu_s / steps, 2) for name, cpu_s in by_process.items()}
         if steps
         else {},
         "rss_mb": memory,
         "env_mb_per_slot": round(memory.get("env", 0.0) / slots, 2),
     }
+
+
+def stolen_s(usage: Iterable[Usage], start_ms: int, end_ms: int) -> float:
+    """Return the CPU seconds between two times that the machine's host gave to others."""
+    inside = [one.stolen_s for one in usage if one.process == "supervisor" and start_ms <= one.at_ms <= end_ms]
+    return max(inside, default=0.0) - min(inside, default=0.0)
 
 
 def names_of(usage: Iterable[Usage]) -> set[str]:
@@ -124,6 +132,7 @@ def rows(found: Iterable[dict[str, Any]]) -> list[Row]:
             timed_out=one["timed_out"],
             lag_max=max(one["lag_max"].values(), default=0),
             cores=one["cores"],
+            stolen_cores=one["stolen_cores"],
             core_ms_per_step=round(sum(one["core_ms_per_step"].values()), 1),
             env_mb_per_slot=one["env_mb_per_slot"],
         )

@@ -1,6 +1,7 @@
 """Asynchronous Kafka clients (aiokafka) that know our topics: publish events, read records and decode them."""
 
 import asyncio
+import functools
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import Any, Self
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
-from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.partitioner import DefaultPartitioner, murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from dart_streams import access
@@ -21,7 +22,7 @@ from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic
 
-PARTITION_OF = DefaultPartitioner()
+ANY = DefaultPartitioner()
 BATCH_BYTES = 256 * 1024
 """What a request brings of a partition. Requests for actions take kilobytes each, and while a batch is full its senders
 wait for the one before to return: with a few records to a batch, hundreds of slots stand in line."""
@@ -30,6 +31,19 @@ GAP_S = 0.01
 than a record does. One that comes after a pause of this length goes at once."""
 SESSION_MS = 10_000
 """A member of a group that is silent for so long is taken for dead, and its partitions go to the others."""
+
+
+@functools.lru_cache(maxsize=8192)
+def hash_of(key: bytes) -> int:
+    """Return what Kafka's clients hash a key to. A trajectory's key comes twice a step."""
+    return int(murmur2(key)) & 0x7FFFFFFF
+
+
+def partition_of(key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:
+    """Return the partition of a key, as every Kafka client's default would; any, without a key."""
+    if key is None:
+        return int(ANY(key, partitions, available))
+    return partitions[hash_of(key) % len(partitions)]
 
 
 class Publisher:
@@ -48,6 +62,7 @@ class Publisher:
             enable_idempotence=True,
             linger_ms=0,
             max_batch_size=batch_bytes,
+            partitioner=partition_of,
         )
 
     async def __aenter__(self) -> Self:
@@ -116,7 +131,7 @@ class Publisher:
         full: list[tuple[int, BatchBuilder]] = []
         filling: dict[int, BatchBuilder] = {}
         for key, value, headers in records:
-            partition = PARTITION_OF(key, partitions, partitions) if len(partitions) > 1 else partitions[0]
+            partition = partition_of(key, partitions, partitions) if len(partitions) > 1 else partitions[0]
             batch = filling.get(partition)
             if batch is None or batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
                 if batch is not None:

@@ -16,7 +16,8 @@ class Usage(msgspec.Struct, frozen=True):
     """What a process tree had cost at one moment: CPU seconds since its start, and memory.
 
     ``own_s`` of the seconds are the worker process's without what it has started (a browser), and ``loop_s`` its main
-    thread's, where its event loop runs, without those of libraries (an engine).
+    thread's, where its event loop runs, without those of libraries (an engine). ``stolen_s``, of the supervisor's
+    samples, are those that the machine's host gave to others.
     """
 
     at_ms: int
@@ -25,6 +26,7 @@ class Usage(msgspec.Struct, frozen=True):
     rss_mb: float
     own_s: float = 0.0
     loop_s: float = 0.0
+    stolen_s: float = 0.0
 
 
 class Materials(msgspec.Struct, frozen=True):

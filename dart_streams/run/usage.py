@@ -24,9 +24,14 @@ async def sample(supervisor: Supervisor, services: Path) -> None:
         children = families()
         lines = [measure(name, pid, children) for name, pid in trees.items()]
         # Of the supervisor only itself, for the others are its children.
-        lines.append(measure("supervisor", psutil.Process().pid, {}))
+        lines.append(measure("supervisor", psutil.Process().pid, {}) | {"stolen_s": stolen_s()})
         await asyncio.to_thread(append, supervisor.folder / "metrics" / FILE, lines)
         await asyncio.sleep(EVERY_S)
+
+
+def stolen_s() -> float:
+    """Return the CPU seconds, since this machine started, that its host gave to others while they were wanted here."""
+    return round(getattr(psutil.cpu_times(), "steal", 0.0), 2)
 
 
 def families() -> dict[int, list[int]]:

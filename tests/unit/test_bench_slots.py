@@ -49,10 +49,13 @@ def test_figures_are_those_of_the_span_and_of_kinds_of_processes(tmp_path: Path)
         for process in ("env-0", "env-1")
         for at_ms, cpu_s in ((1000, 9), (2000, 10), (11_000, 12))
     ]
+    stolen = ((1000, 2.0), (2000, 5.0), (11_000, 5.9))
+    usage += [Usage(at_ms, "supervisor", 0.0, 1.0, stolen_s=stolen_s) for at_ms, stolen_s in stolen]
     found = slots.figures(50, 3.0, (2000, 11_000), Readings(tmp_path), usage)
     assert found["steps_per_s"] == 10.0
     assert found["lag_max"] == {"env actions": 7}
-    assert found["core_ms_per_step"] == {"env": 44.44}
+    assert found["core_ms_per_step"]["env"] == 44.44
+    assert found["stolen_cores"] == 0.1
     assert found["cores"] == 0.44
     assert found["env_mb_per_slot"] == 4.0
     assert found["overhead_ms"] == {"p50": None, "p99": None}

@@ -1,7 +1,8 @@
 """What an agent does with what it reads: apply it, make that durable, publish the effects, acknowledge.
 
-Batches form by themselves: while one is being settled, the next gathers, so a lone record is settled at once and a
-flood costs two round trips every so many records. A batch is settled in these steps (:meth:`Clerk.settle`):
+Batches form by themselves: while one is being settled, and for a tenth of a second after it began, the next gathers,
+so a lone record is settled at once and a flood costs two round trips every so many records. A batch is settled in these
+steps (:meth:`Clerk.settle`):
 
 1. Decode each record; put aside what does not decode.
 2. Apply the records to the state in memory, in the order they arrived; leave out those applied before.
@@ -22,6 +23,7 @@ come in another order, in which the group already ordered would be another task'
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -48,9 +50,8 @@ from workers.curator.memory import recalled
 
 MOST = 512
 """Records of one batch; as many may wait for the next."""
-LINGER_MS_A_RECORD = 1.0
-MOST_LINGER_MS = 100.0
-"""After a batch the next may gather so long, unless it is full before: larger batches cost less a record."""
+GAP_S = 0.1
+"""Batches begin so far apart, unless there is enough for the next before: larger batches cost less a record."""
 LOOK_S = 1.0
 TRACE = frozenset({"traceparent", "tracestate"})
 """The headers of the W3C trace context: a decision carries on the trace of the record that caused it."""
@@ -86,11 +87,11 @@ class Clerk:
 
     async def settle_for_ever(self, stop: asyncio.Event) -> None:
         """Settle what was gathered, batch by batch, until ``stop`` is set; then leave snapshots."""
-        batch: list[Any] = []
+        began_s = -math.inf
         while not stop.is_set():
-            if len(batch) > 1:
-                await self._linger(min(MOST_LINGER_MS, len(batch) * LINGER_MS_A_RECORD) / 1000)
+            await self._linger(began_s + GAP_S - time.monotonic())
             batch = [event for event in await self._next_batch() if self._is_ours(event)]
+            began_s = time.monotonic() if self.gathered.empty() else -math.inf
             for partition in dict.fromkeys(self._partition(event) for event in batch):
                 events = [event for event in batch if self._partition(event) == partition]
                 await self.settle(await self._ledger(partition), events)
@@ -122,7 +123,7 @@ class Clerk:
     async def _linger(self, bound_s: float) -> None:
         """Return when the next batch is full, or ``bound_s`` are over."""
         self.is_full.clear()
-        if not self.gathered.full():
+        if bound_s > 0 and not self.gathered.full():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.is_full.wait(), bound_s)
 

@@ -13,6 +13,7 @@ import hashlib
 import math
 import random
 import re
+import struct
 import time
 
 from dart_streams import actions
@@ -196,11 +197,13 @@ def distributions(seed: str, count: int) -> tuple[list[float], list[float]]:
     The drawn token has probability p in (0.5, 1); the rest is shared evenly by :data:`ALTERNATIVES` others.
     """
     logprobs, entropies = [], []
-    for index in range(count):
-        p = 1 - 0.5 * (0.002 + 0.99 * fraction(seed, str(index)))
+    digest = hashlib.shake_128(seed.encode()).digest(4 * count)
+    for (drawn,) in struct.iter_unpack("<I", digest):
+        p = 1 - 0.5 * (0.002 + 0.99 * drawn / 2**32)
         rest = (1 - p) / ALTERNATIVES
-        logprobs.append(math.log(p))
-        entropies.append(-p * math.log(p) - (1 - p) * math.log(rest))
+        logp = math.log(p)
+        logprobs.append(logp)
+        entropies.append(-p * logp - (1 - p) * math.log(rest))
     return logprobs, entropies
 
 
@@ -209,6 +212,9 @@ def segments(switches: list[tuple[float, int]], started: float, ended: float, to
 
     ``switches`` are (time, version), in order of time, the first before ``started``.
     """
+    newest_s, newest = switches[-1]
+    if newest_s <= started and tokens:
+        return [Segment(version=newest, start=0, end=tokens)]
     result: list[Segment] = []
     for index in range(tokens):
         made = started + (ended - started) * index / tokens
