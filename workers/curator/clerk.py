@@ -91,7 +91,7 @@ class Clerk:
         while not stop.is_set():
             await self._linger(began_s + GAP_S - time.monotonic())
             batch = [event for event in await self._next_batch() if self._is_ours(event)]
-            began_s = time.monotonic() if self.gathered.empty() else -math.inf
+            began_s = time.monotonic() if batch and self.gathered.empty() else -math.inf
             for partition in dict.fromkeys(self._partition(event) for event in batch):
                 events = [event for event in batch if self._partition(event) == partition]
                 await self.settle(await self._ledger(partition), events)
