@@ -10,8 +10,6 @@ from dart_streams.run.watch import watching
 from dart_streams.summary import broken
 from tests.integration.test_recorder import episode
 from topics import rollout_orders, trajectories
-from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling
 
 NUMBER = 50
 
@@ -21,28 +19,13 @@ def bus(services):
     return services.config().bus
 
 
-def order(number: int) -> RolloutOrder:
-    return RolloutOrder(
-        order_id=f"o{number}",
-        group_id=f"g{number}",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id=f"simulated/box#{number}",
-        max_steps=9,
-        purpose="train",
-        sampling=Sampling(),
-        after_version=0,
-    )
-
-
 async def test_what_was_published_just_before_the_end_is_seen(bus):
     async with Publisher(bus, "test") as publisher, watching(bus, publisher, 60) as watch:
         for number in range(NUMBER):
-            await publisher.publish(rollout_orders.TOPIC, order(number))
+            await publisher.publish(rollout_orders.TOPIC, episode(number)[0].order)
         await watch.look_back()
         seen = set(watch.progress.orders)
-        await publisher.publish(rollout_orders.TOPIC, order(NUMBER))
+        await publisher.publish(rollout_orders.TOPIC, episode(NUMBER)[0].order)
     assert seen == {f"o{number}" for number in range(NUMBER)}
     assert set(watch.progress.orders) == seen
 

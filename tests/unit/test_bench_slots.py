@@ -54,7 +54,7 @@ def test_figures_are_those_of_the_span_and_of_kinds_of_processes(tmp_path: Path)
     found = slots.figures(50, 3.0, (2000, 11_000), Readings(tmp_path), usage)
     assert found["steps_per_s"] == 10.0
     assert found["lag_max"] == {"env actions": 7}
-    assert found["core_ms_per_step"]["env"] == 44.44
+    assert found["core_ms_per_step"] == {"env": 44.44, "supervisor": 0.0}
     assert found["stolen_cores"] == 0.1
     assert found["cores"] == 0.44
     assert found["env_mb_per_slot"] == 4.0
