@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STREAMS := .venv/streams/bin
 MODEL := .venv/model/bin
-MODEL_SIDE := dart_streams/policy workers/rollout trainer
+MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer
 COMPILE := .venv/tools/bin/uv pip compile -q --python /usr/bin/python3 --generate-hashes --no-header --no-emit-index-url
 
 .PHONY: help setup demo test test-compose test-k8s lint up down clean requirements
@@ -20,7 +20,7 @@ demo: setup ## Run the whole circle: train the tiny policy, and write a report.
 # Both halves run side by side, for they wait more than they work; real services are started once for both.
 test: setup ## Run all tests.
 	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
-	@$(STREAMS)/python -m dart_streams.services.private bash -c ' \
+	@$(STREAMS)/python -m dart_streams.launch.services.private bash -c ' \
 		told=$$(mktemp); $(MODEL)/python -m pytest -q tests/model >$$told 2>&1 & \
 		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/k8s; \
 		streams=$$?; \
@@ -37,7 +37,7 @@ test-k8s: setup ## Render deploy/k8s, and check it against the schemas of Kubern
 lint: setup ## Check style and types.
 	@$(STREAMS)/ruff check .
 	@$(STREAMS)/ruff format --check .
-	@$(STREAMS)/mypy topics dart_streams workers --exclude '^($(subst $() ,|,$(MODEL_SIDE)))/'
+	@$(STREAMS)/mypy topics dart_streams workers benchmarks --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
 	@$(MODEL)/mypy $(MODEL_SIDE)
 
 up: setup ## Start the local Kafka and Cassandra.

@@ -7,22 +7,22 @@ torch, so that both agree by construction.
 from collections.abc import Sequence
 
 from topics.observations import Observation
-from topics.values import Turn
+from topics.values import MessagePart
 
 SYSTEM = "You use a computer. Answer with one action."
 
 
-def turns(observations: Sequence[Observation], max_images: int, max_texts: int) -> list[Turn]:
+def turns(observations: Sequence[Observation], max_images: int, max_texts: int) -> list[MessagePart]:
     """Return the prompt for the action that follows ``observations`` (steps 0..n of one trajectory, in order).
 
     The last ``max_images`` screens are shown, the present one included; of the earlier answers the last ``max_texts``
     are kept, so an answer can stand without its screen.
     """
     last = len(observations) - 1
-    result = [Turn(role="system", text=SYSTEM), Turn(role="user", text=observations[0].instruction)]
+    result = [MessagePart(role="system", text=SYSTEM), MessagePart(role="user", text=observations[0].instruction)]
     for index, observation in enumerate(observations):
         if observation.taken is not None and index > last - max_texts:
-            result.append(Turn(role="assistant", text=observation.taken.text))
+            result.append(MessagePart(role="assistant", text=observation.taken.text))
         if index > last - max_images and observation.screenshot is not None:
-            result.append(Turn(role="user", image=observation.screenshot))
+            result.append(MessagePart(role="user", image=observation.screenshot))
     return result

@@ -11,7 +11,7 @@ from cassandra.cluster import Cluster
 
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, parse
-from dart_streams.services.private import ENVIRONMENT, private_services
+from dart_streams.launch.services.private import ENVIRONMENT, private_services
 
 
 class Services:

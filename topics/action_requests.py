@@ -3,7 +3,7 @@
 import msgspec
 
 from topics.topic import HOUR_MS, Topic
-from topics.values import Sampling, Turn
+from topics.values import MessagePart, Sampling
 
 
 class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +16,7 @@ class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     trajectory_id: str
     step: int
-    turns: list[Turn]
+    turns: list[MessagePart]
     sampling: Sampling
     reply_partition: int
     deadline_ms: int

@@ -3,10 +3,10 @@
 import msgspec
 
 from topics.topic import HOUR_MS, Topic
-from topics.values import Segment
+from topics.values import VersionSpan
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
+class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to one request: the generated text and, a token each, ids, log-probabilities and entropies.
 
     ``error`` is null, or why no action could be generated (then the token lists are empty). ``prompt_sha`` names the
@@ -20,7 +20,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[int]
     logprobs: list[float]
     entropies: list[float]
-    versions: list[Segment]
+    versions: list[VersionSpan]
     prompt_tokens: int
     prompt_sha: str
     worker_id: str
@@ -29,4 +29,4 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-TOPIC = Topic(name="actions", event=Action, key="request_id", partitions=4, retention_ms=HOUR_MS // 4)
+TOPIC = Topic(name="actions", event=ActionResponse, key="request_id", partitions=4, retention_ms=HOUR_MS // 4)

@@ -4,10 +4,10 @@ import msgspec
 
 from topics.rollout_orders import RolloutOrder
 from topics.topic import Topic
-from topics.values import BlobRef, OutcomeKind, Segment
+from topics.values import BlobRef, OutcomeKind, VersionSpan
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True):
     """The action that led to an observation, as generated and as executed.
 
     ``text`` is what the policy wrote; ``action`` its canonical form in the UI-TARS grammar, null if it did not parse.
@@ -21,14 +21,14 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[int]
     logprobs: list[float]
     entropies: list[float]
-    versions: list[Segment]
+    versions: list[VersionSpan]
     prompt_sha: str
     queue_ms: float
     generate_ms: float
     execute_ms: float
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class EpisodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a trajectory ended. ``reward`` is in [0, 1], and null exactly for outcomes that carry none."""
 
     kind: OutcomeKind
@@ -48,8 +48,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     instruction: str
     screenshot: BlobRef | None
-    taken: Taken | None
-    end: End | None
+    taken: ExecutedAction | None
+    end: EpisodeEnd | None
     env_host: str
     at_ms: int
 

@@ -30,7 +30,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 32
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
+class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens ``[start, end)`` of a generation were made by weight version ``version``."""
 
     version: int
@@ -38,7 +38,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class MessagePart(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a prompt: text or an image, never both. The order of turns is the order in the prompt."""
 
     role: Literal["system", "user", "assistant"]

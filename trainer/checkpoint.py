@@ -11,10 +11,10 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from dart_streams import durable
+from dart_streams import fsync as durable
 from trainer import crash_points
-from trainer.ranks import Ranks
-from trainer.state import State
+from trainer.learning.ranks import Ranks
+from trainer.state import TrainerState
 
 KEPT = 2
 STATE = "state.json"
@@ -33,7 +33,7 @@ class Checkpoints:
         self.folder = folder
         self.ranks = ranks
 
-    def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: State, epoch: int) -> None:
+    def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainerState, epoch: int) -> None:
         """Write a checkpoint: first aside, durable, then under its name. Older ones but one are removed."""
         name = f"epoch-{epoch:04d}-step-{state.train_step:08d}"
         partial = self.folder / f".partial-{name}"
@@ -53,7 +53,7 @@ class Checkpoints:
             for old in self.complete()[:-KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
 
-    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> State | None:
+    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> TrainerState | None:
         """Load the newest checkpoint into model and optimiser and return its state; None if there is none."""
         found = self.complete() if self.ranks.first else []
         newest: Path | None = self.ranks.from_first(found[-1] if found else None)
@@ -62,7 +62,7 @@ class Checkpoints:
         saved = tensors(model, optimizer)
         dcp.load(saved, storage_reader=dcp.FileSystemReader(newest))
         set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
-        state = msgspec.json.decode((newest / STATE).read_bytes(), type=State)
+        state = msgspec.json.decode((newest / STATE).read_bytes(), type=TrainerState)
         log.info("checkpoint restored", folder=str(newest), train_step=state.train_step, version=state.version)
         return state
 

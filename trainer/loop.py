@@ -11,28 +11,29 @@ import structlog
 from dart_streams.config import Config
 from dart_streams.store import SyncStore
 from dart_streams.telemetry import names, spans
-from trainer import crash_points, pulse
+from trainer import crash_points
 from trainer.checkpoint import Checkpoints
-from trainer.consumer import CuratedConsumer
-from trainer.intake import Batch, Intake
-from trainer.learner import Learned, Learner, Release, never, together
-from trainer.publish import Publisher
-from trainer.ranks import Ranks
-from trainer.reporting import Reporter, figures_of, refused_of
-from trainer.samples import REASONS
-from trainer.state import State, Trained
-from trainer.step import Stopped
+from trainer.data.batch_builder import Batch, BatchFeed
+from trainer.data.consumer import CuratedConsumer
+from trainer.data.samples import REASONS
+from trainer.learning import sft_phase as pulse
+from trainer.learning.learner import Learned, Learner, WeightSnapshot, never, together
+from trainer.learning.ranks import Ranks
+from trainer.learning.step import Stopped
+from trainer.publish import WeightPublisher
+from trainer.reporting import StepReporter, figures_of, refused_of
+from trainer.state import Trained, TrainerState
 
 log = structlog.get_logger()
 
 
-class Speaker(NamedTuple):
+class Rank0Outputs(NamedTuple):
     """What only rank 0 has: the ways out of the process."""
 
     consumer: CuratedConsumer
-    publisher: Publisher
+    publisher: WeightPublisher
     store: SyncStore
-    reporter: Reporter
+    reporter: StepReporter
 
 
 class Loop:
@@ -43,9 +44,9 @@ class Loop:
         config: Config,
         ranks: Ranks,
         learner: Learner,
-        intake: Intake,
+        intake: BatchFeed,
         checkpoints: Checkpoints,
-        speaker: Speaker | None,
+        speaker: Rank0Outputs | None,
         epoch: int,
         stop: threading.Event,
     ) -> None:
@@ -60,7 +61,7 @@ class Loop:
         self.stop = stop
         self.run_id = config.bus.run
 
-    def run(self, state: State) -> None:
+    def run(self, state: TrainerState) -> None:
         """Train from ``state`` on, and end with a checkpoint of the last step."""
         saved_step = state.train_step
         while self.settings.max_train_steps is None or state.train_step < self.settings.max_train_steps:
@@ -79,7 +80,7 @@ class Loop:
         if saved_step < state.train_step:
             self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
 
-    def _imitated(self, state: State) -> Batch | None:
+    def _imitated(self, state: TrainerState) -> Batch | None:
         """Return the batch of a supervised phase, if one is due."""
         if not pulse.is_due(state.memory, self.settings.pulse):
             return None
@@ -97,10 +98,10 @@ class Loop:
             ]
         )
 
-    def _span(self, state: State, batch: Batch) -> spans.Traced:
+    def _span(self, state: TrainerState, batch: Batch) -> spans.ActiveSpan:
         """Return the span of the step that makes the next version; it links the groups that the step takes."""
         attributes = {names.ATTR_VERSION: state.version + 1, names.ATTR_TRAIN_STEP: state.train_step + 1}
-        return spans.Traced(
+        return spans.ActiveSpan(
             names.SPAN_TRAIN_STEP,
             ids=spans.train_step(self.run_id, state.version + 1),
             parent=spans.ROOT,
@@ -108,7 +109,7 @@ class Loop:
             attributes=attributes,
         )
 
-    def _train(self, state: State, batch: Batch, saved_step: int) -> tuple[State, int]:
+    def _train(self, state: TrainerState, batch: Batch, saved_step: int) -> tuple[TrainerState, int]:
         """Make one step of a batch; return the state after it, and the step of the newest checkpoint."""
         crash_points.reach(crash_points.BEFORE_STEP)
         learned = self._learn(batch, state.version)
@@ -118,7 +119,7 @@ class Loop:
         after = state.after(batch.position, self._row(state, batch, learned), self._memory(state, batch))
         return after, self._hand_over(after, batch, saved_step)
 
-    def _memory(self, state: State, batch: Batch) -> pulse.Memory:
+    def _memory(self, state: TrainerState, batch: Batch) -> pulse.SuccessMemory:
         """Return what supervised phases are made of after a batch; nothing is remembered if there are none."""
         if batch.supervised:
             return state.memory.after_phase()
@@ -126,7 +127,7 @@ class Loop:
             return state.memory
         return state.memory.after_step([ready.group for ready in batch.groups], self.settings.pulse.kept)
 
-    def _hand_over(self, state: State, batch: Batch, saved_step: int) -> int:
+    def _hand_over(self, state: TrainerState, batch: Batch, saved_step: int) -> int:
         """Make a step count, and return the step of the newest checkpoint.
 
         1. The checkpoint: from here on the groups are trained, whatever happens. A process that dies before it trains
@@ -145,7 +146,9 @@ class Loop:
             self._speak(self.speaker, state, batch, release, (time.monotonic() - started) * 1000)
         return saved_step
 
-    def _speak(self, speaker: Speaker, state: State, batch: Batch, release: Release, checkpoint_ms: float) -> None:
+    def _speak(
+        self, speaker: Rank0Outputs, state: TrainerState, batch: Batch, release: WeightSnapshot, checkpoint_ms: float
+    ) -> None:
         if state.last is None:
             raise ValueError("a step without its row")
         speaker.consumer.check()
@@ -159,7 +162,7 @@ class Loop:
         speaker.consumer.commit(state.position)
         speaker.reporter.trained(state.train_step, state.version, batch, figures)
 
-    def _row(self, state: State, batch: Batch, learned: Learned) -> Trained:
+    def _row(self, state: TrainerState, batch: Batch, learned: Learned) -> Trained:
         counts = refused_of(batch.groups)
         refused = dict(zip(REASONS, self.ranks.total([float(counts[why]) for why in REASONS]), strict=True))
         return Trained(
@@ -171,7 +174,7 @@ class Loop:
             at_ms=int(time.time() * 1000),
         )
 
-    def _leave_out(self, state: State, batch: Batch) -> State:
+    def _leave_out(self, state: TrainerState, batch: Batch) -> TrainerState:
         """Go past a batch that gave no update: nothing in it could be trained, or its gradient was not finite."""
         log.warning("batch left out", groups=[ready.group.group_id for ready in batch.groups])
         if self.speaker:

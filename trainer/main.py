@@ -27,21 +27,21 @@ from dart_streams.policy import recipe
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import SyncStore, connect
 from dart_streams.telemetry import setup
-from dart_streams.telemetry.waits import Waiting
+from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curated
 from topics.curated import CuratedGroup
 from trainer import launch
 from trainer.checkpoint import Checkpoints
-from trainer.consumer import CuratedConsumer
-from trainer.intake import Composer, Intake
-from trainer.learner import Learner
-from trainer.loop import Loop, Speaker, write_row
-from trainer.prefetch import GroupReader, Prefetcher
-from trainer.publish import Publisher
-from trainer.ranks import joined
-from trainer.reporting import Reporter
-from trainer.state import State
-from trainer.token_budget import TokenBudget
+from trainer.data.batch_builder import BatchBuilder, BatchFeed
+from trainer.data.consumer import CuratedConsumer
+from trainer.data.prefetch import GroupReader, Prefetcher
+from trainer.data.token_budget import TokenBudget
+from trainer.learning.learner import Learner
+from trainer.learning.ranks import joined
+from trainer.loop import Loop, Rank0Outputs, write_row
+from trainer.publish import WeightPublisher
+from trainer.reporting import StepReporter
+from trainer.state import TrainerState
 
 AHEAD = 2
 """Groups are read ahead for so many steps."""
@@ -74,8 +74,8 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         publisher, epoch = None, 0
         if ranks.first:
             epoch = store.claim_epoch(config.policy.model_id)
-            publisher = life.enter_context(Publisher(config, epoch))
-        state: State = ranks.from_first(publisher.begin(restored, release) if publisher else None)
+            publisher = life.enter_context(WeightPublisher(config, epoch))
+        state: TrainerState = ranks.from_first(publisher.begin(restored, release) if publisher else None)
         reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count)
         prefetcher = Prefetcher(reader.read)
         life.callback(prefetcher.close)
@@ -85,15 +85,17 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
                 write_row(store, state.train_step, state.last, state.last.metrics)
                 publisher.tell_trained(state.train_step, state.last, state.last.metrics)
             composer = compose(config, prefetcher, state, epoch, life)
-            speaker = Speaker(composer.consumer, publisher, store, Reporter(config.trainer.mismatch_alarm))
+            speaker = Rank0Outputs(composer.consumer, publisher, store, StepReporter(config.trainer.mismatch_alarm))
         log.info("training", version=state.version, train_step=state.train_step, epoch=epoch, ranks=ranks.count)
-        intake = Intake(ranks, prefetcher, composer, stop, TokenBudget.of(config))
+        intake = BatchFeed(ranks, prefetcher, composer, stop, TokenBudget.of(config))
         Loop(config, ranks, learner, intake, checkpoints, speaker, epoch, stop).run(state)
         log.info("training ended", told_to_stop=stop.is_set())
     return 0
 
 
-def compose(config: Config, prefetcher: Prefetcher, state: State, epoch: int, life: contextlib.ExitStack) -> Composer:
+def compose(
+    config: Config, prefetcher: Prefetcher, state: TrainerState, epoch: int, life: contextlib.ExitStack
+) -> BatchBuilder:
     """Start the consumer thread and return what makes batches of its arrivals."""
     size = config.trainer.groups_per_step
     limit_bytes = config.trainer.prefetch_mb * 1024 * 1024
@@ -113,9 +115,9 @@ def compose(config: Config, prefetcher: Prefetcher, state: State, epoch: int, li
         full=lambda: consumer.ahead() >= size and prefetcher.held_bytes > limit_bytes,
     )
     life.enter_context(consumer)
-    waiting = Waiting(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
+    waiting = StallDetector(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
     at_once = 1 if config.trainer.tokens_per_step else size
-    return Composer(consumer, state.position, at_once, config.curation.max_staleness, waiting, ahead)
+    return BatchBuilder(consumer, state.position, at_once, config.curation.max_staleness, waiting, ahead)
 
 
 @contextlib.contextmanager

@@ -25,10 +25,10 @@ from topics import Topic, trained, weights, weights_serving
 from topics.trained import TrainedStep
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
-from trainer.learner import Release
-from trainer.lineage import Lineage, first_version
+from trainer.learning.learner import WeightSnapshot
 from trainer.retention import needed_from
-from trainer.state import State, Trained
+from trainer.state import Trained, TrainerState
+from trainer.weight_lineage import WeightLineage, first_version
 
 SEND_S = 30.0
 CLOSE_S = 5.0
@@ -37,7 +37,7 @@ FOLDER = re.compile(r"v(\d+)-e(\d+)")
 log = structlog.get_logger()
 
 
-class Publisher:
+class WeightPublisher:
     """Announces the versions of one trainer incarnation, each under a path of its own. For rank 0; use as a context."""
 
     def __init__(self, config: Config, epoch: int) -> None:
@@ -46,7 +46,7 @@ class Publisher:
         self.keep = max(1, config.trainer.keep_versions)
         self.liveness_ms = int(config.rollout.liveness_s * 1000)
         self.epoch = epoch
-        self.lineage = Lineage(model_id=config.policy.model_id)
+        self.lineage = WeightLineage(model_id=config.policy.model_id)
         self.serving: dict[str, WeightsServing] = {}
 
     def __enter__(self) -> Self:
@@ -61,7 +61,7 @@ class Publisher:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    def begin(self, restored: State | None, release: Release) -> State:
+    def begin(self, restored: TrainerState | None, release: WeightSnapshot) -> TrainerState:
         """Announce the weights this incarnation starts from, under its epoch, and return the state with their version.
 
         Weights that were announced already are announced again as they are, without a new number: that fences an older
@@ -71,7 +71,7 @@ class Publisher:
         found = self.lineage = self.lineage.after_all(before)
         same = found.newest is not None and sha256_of(release.tensors) == found.newest.sha256
         version = first_version(restored.version if restored else None, found.newest, same)
-        start = msgspec.structs.replace(restored or State(), version=version)
+        start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:
             self._announce(again(found.newest, self.epoch, start.position.groups_consumed))
         else:
@@ -83,7 +83,7 @@ class Publisher:
             self.publish(start, release)
         return start
 
-    def publish(self, state: State, release: Release) -> None:
+    def publish(self, state: TrainerState, release: WeightSnapshot) -> None:
         """Make the files of ``state.version`` durable, announce them, remove versions that nobody needs any more."""
         uri = f"{self.base}/v{state.version:06d}-e{self.epoch}"
         sha256 = weight_files.save(release.tensors, uri, {weight_files.PROBE: msgspec.json.encode(release.probe)})

@@ -11,9 +11,9 @@ from opentelemetry import metrics
 from dart_streams.curation.staleness import staleness
 from dart_streams.telemetry import names
 from topics.curated import CuratedGroup
-from trainer.intake import Batch
-from trainer.learner import Learned
-from trainer.prefetch import ReadyGroup
+from trainer.data.batch_builder import Batch
+from trainer.data.prefetch import ReadyGroup
+from trainer.learning.learner import Learned
 
 SHOWN = ("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms")
 
@@ -66,7 +66,7 @@ def refused_of(groups: list[ReadyGroup]) -> Counter[str]:
     return sum((ready.refused for ready in groups), Counter())
 
 
-class Reporter:
+class StepReporter:
     """Tells of steps: to the instruments and the log."""
 
     def __init__(self, mismatch_alarm: float) -> None:

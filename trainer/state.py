@@ -2,8 +2,8 @@
 
 import msgspec
 
-from trainer.position import Position
-from trainer.pulse import Memory
+from trainer.data.position import Position
+from trainer.learning.sft_phase import SuccessMemory
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The weights are ``version``, made by ``train_step`` steps over the log up to ``position``.
 
     ``last`` is the newest step, so that a resumed trainer can write its row if the dead one did not come to it.
@@ -28,8 +28,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     train_step: int = 0
     position: Position = Position()
     last: Trained | None = None
-    memory: Memory = Memory()
+    memory: SuccessMemory = SuccessMemory()
 
-    def after(self, position: Position, step: Trained, memory: Memory) -> "State":
+    def after(self, position: Position, step: Trained, memory: SuccessMemory) -> "TrainerState":
         """Return the state after one more optimiser step."""
-        return State(version=step.version, train_step=self.train_step + 1, position=position, last=step, memory=memory)
+        return TrainerState(
+            version=step.version, train_step=self.train_step + 1, position=position, last=step, memory=memory
+        )

@@ -9,10 +9,10 @@ from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
 from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from dart_streams import access
-from dart_streams.bus.knocking import TRY_S, await_broker, no_broker
+from dart_streams.bus.readiness import TRY_S, await_broker, no_broker
 from dart_streams.bus.topology import Change, TopicSpec, declared, plan
 from dart_streams.config import Bus
+from dart_streams.connection import auth as access
 from dart_streams.errors import ServiceUnavailable, UserError
 
 REQUEST_S = 30.0
@@ -55,7 +55,7 @@ def plan_against(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[C
 
 @contextlib.contextmanager
 def connect(bus: Bus) -> Iterator[KafkaAdminClient]:
-    """Yield an admin client; raise as :func:`~dart_streams.bus.knocking.await_broker` does, after ``bus.wait_s``."""
+    """Yield an admin client; raise as :func:`~dart_streams.bus.readiness.await_broker` does, after ``bus.wait_s``."""
     deadline = time.monotonic() + bus.wait_s
     await_broker(bus, deadline)
     try:

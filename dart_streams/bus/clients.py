@@ -13,11 +13,11 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from aiokafka.partitioner import DefaultPartitioner, murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from dart_streams import access
 from dart_streams.bus.codec import Encoded, Header, decode, encode
-from dart_streams.bus.knocking import await_broker_async, no_broker
-from dart_streams.bus.pace import Pace
+from dart_streams.bus.readiness import await_broker_async, no_broker
+from dart_streams.bus.send_coalescer import SendCoalescer
 from dart_streams.config import Bus
+from dart_streams.connection import auth as access
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic
@@ -54,7 +54,7 @@ class Publisher:
 
     def __init__(self, bus: Bus, client_id: str, batch_bytes: int = BATCH_BYTES) -> None:
         self.bus = bus
-        self.pace = Pace(GAP_S)
+        self.pace = SendCoalescer(GAP_S)
         self.producer = AIOKafkaProducer(
             **access.kafka(bus),
             client_id=client_id,

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 P = TypeVar("P", bound=Hashable)
 
 
-class Place(NamedTuple, Generic[P]):
+class TrackedOffset(NamedTuple, Generic[P]):
     """Where a record lies."""
 
     partition: P
@@ -60,7 +60,7 @@ class Offsets(Generic[P]):
             self._prefixes.pop(partition, None)
             self._committed.pop(partition, None)
 
-    def take(self, place: Place[P]) -> bool:
+    def take(self, place: TrackedOffset[P]) -> bool:
         """Note that a record was taken; False if its partition is no longer ours, so that it must not be worked on."""
         prefix = self._prefixes.get(place.partition)
         if prefix is None:
@@ -68,7 +68,7 @@ class Offsets(Generic[P]):
         prefix.take(place.offset)
         return True
 
-    def finish(self, place: Place[P]) -> None:
+    def finish(self, place: TrackedOffset[P]) -> None:
         """Note that a record is done. One of a partition that was taken away is ignored."""
         if (prefix := self._prefixes.get(place.partition)) is not None:
             prefix.finish(place.offset)

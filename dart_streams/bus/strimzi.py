@@ -20,7 +20,7 @@ NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])
 DIGITS = 8
 
 
-class Metadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ResourceMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the resource is called, and which Kafka it belongs to."""
 
     name: str
@@ -28,7 +28,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     namespace: str = ""
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class TopicResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The topic; ``topic_name`` only where it differs from the resource's name."""
 
     partitions: int
@@ -41,16 +41,18 @@ class KafkaTopic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     api_version: str = API_VERSION
     kind: str = "KafkaTopic"
-    metadata: Metadata
-    spec: Spec
+    metadata: ResourceMetadata
+    spec: TopicResourceSpec
 
 
 def resources(specs: Sequence[TopicSpec], cluster: str, namespace: str = "") -> list[KafkaTopic]:
     """Return the resource of each topic for the Kafka called ``cluster``."""
     return [
         KafkaTopic(
-            metadata=Metadata(name=resource_name(spec.name), labels={CLUSTER_LABEL: cluster}, namespace=namespace),
-            spec=Spec(
+            metadata=ResourceMetadata(
+                name=resource_name(spec.name), labels={CLUSTER_LABEL: cluster}, namespace=namespace
+            ),
+            spec=TopicResourceSpec(
                 partitions=spec.partitions,
                 config=spec.configs,
                 topic_name="" if resource_name(spec.name) == spec.name else spec.name,

@@ -10,9 +10,9 @@ import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from dart_streams import access
-from dart_streams.bus.knocking import await_broker, no_broker
+from dart_streams.bus.readiness import await_broker, no_broker
 from dart_streams.config import Bus
+from dart_streams.connection import auth as access
 from dart_streams.errors import ServiceUnavailable
 from topics import Topic
 

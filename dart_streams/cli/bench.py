@@ -119,7 +119,7 @@ def decoupling(
         module(name) for name in ("decoupling", "modes", "decoupling_run", "decoupling_plot")
     )
     shape = modes.proportioned(slots, batch * 180 / slots, staleness, curated=curation)
-    player = runs.Player(minutes, output.note)
+    player = runs.ModeRunner(minutes, output.note)
     with runs.with_services(modes.read(workload, scale)) as base:
         comparison = comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape)
     hours = minutes * comparison["time_scale"] / 60
@@ -209,7 +209,7 @@ def weights(
     Starts a Kafka, a Cassandra and the workers, and ends them. Takes about 5 minutes.
     """
     switching = module("weights_switching")
-    plan = switching.Plan(workers, switches, restarts, slots, window_s)
+    plan = switching.SwitchPlan(workers, switches, restarts, slots, window_s)
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(switching.measure(Path(folder), plan))
     show(found) if as_json else show_lines(found)
@@ -280,7 +280,7 @@ def workload(
 
 def module(name: str) -> Any:
     """Import a benchmark: only the one that was asked for is loaded."""
-    return importlib.import_module(f"dart_streams.bench.{name}")
+    return importlib.import_module(f"benchmarks.{name}")
 
 
 def show(found: dict[str, Any]) -> None:

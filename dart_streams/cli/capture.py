@@ -9,8 +9,8 @@ from dart_streams.cli.options import AsJson, State, listed, read_config
 from dart_streams.cli.output import log_to_stderr, note, show
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.replay import bundle
-from dart_streams.run import folder
+from dart_streams.history import bundle
+from dart_streams.history import run_folder as folder
 
 
 def capture(
@@ -45,7 +45,7 @@ def capture(
 
 def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
     """Capture, with the store at hand if its screenshots are wanted."""
-    from dart_streams.replay import capture as capturing
+    from dart_streams.history import capture as capturing
 
     traces = config.run.folder / capturing.TRACES
     chosen = capturing.chosen(names)

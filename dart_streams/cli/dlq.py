@@ -9,8 +9,8 @@ from dart_streams.cli.options import AsJson, ConfigFile, State, read_config
 from dart_streams.cli.output import log_to_stderr, show
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
-from dart_streams.replay import letters
-from dart_streams.run import folder
+from dart_streams.history import dead_letters as letters
+from dart_streams.history import run_folder as folder
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 

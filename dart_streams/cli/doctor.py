@@ -16,17 +16,17 @@ import psutil
 import typer
 
 from dart_streams import tasks
-from dart_streams.bus import knocking
+from dart_streams.bus import readiness as knocking
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import show
 from dart_streams.config import Config
+from dart_streams.connection.protocol_probes import Probe, speaks_cql, speaks_kafka
 from dart_streams.errors import UserError
-from dart_streams.greetings import Probe, speaks_cql, speaks_kafka
-from dart_streams.services.address import local_address
-from dart_streams.services.jars import SERVICES, SHARED_JARS, jar_folder
-from dart_streams.services.java import find_java
-from dart_streams.services.local import describe
-from dart_streams.services.ports import in_use, owner_of
+from dart_streams.launch.services.address import local_address
+from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, jar_folder
+from dart_streams.launch.services.java import find_java
+from dart_streams.launch.services.local import describe
+from dart_streams.launch.services.ports import in_use, owner_of
 from dart_streams.store import sessions
 
 GIB = 2**30

@@ -8,12 +8,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dart_streams import plan as planning
 from dart_streams import tasks as task_sets
-from dart_streams.bench import modes
 from dart_streams.cli.options import AsJson
 from dart_streams.cli.output import cell, show, show_json
+from dart_streams.config import load
 from dart_streams.errors import UserError
+from dart_streams.launch import capacity as planning
 
 DESKTOP = Path("deploy/config/workload/desktop.toml")
 
@@ -28,9 +28,11 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say how many partitions, brokers, database nodes and GPUs so many environments need, and why."""
-    base = modes.read(workload)
-    tasks = task_sets.load(Path(base.tasks.file))
-    sizing = planning.plan(envs, modes.workload_of(base), tasks, staleness, dict(map(change, changes or [])))
+    base = load(workload)
+    if base.workload is None:
+        raise UserError(f"{workload} has no [workload]; deploy/config/workload/desktop.toml has one")
+    tasks = task_sets.load(workload.parent / base.tasks.file)
+    sizing = planning.plan(envs, base.workload, tasks, staleness, dict(map(change, changes or [])))
     if as_json:
         show_json(sizing)
         return

@@ -54,7 +54,7 @@ def train(
     """
     if replay is None:
         become("trainer.main", read_config(config))
-    result = importlib.import_module("trainer.reproduce").run(replay, steps, first)
+    result = importlib.import_module("dart_streams.history.retrain").run(replay, steps, first)
     show(result, as_json=as_json)
     if not all(step.equal for step in result):
         raise typer.Exit(1)

@@ -14,9 +14,10 @@ from rich.table import Table
 from dart_streams.cli.options import AsJson, ConfigFile, listed, read_config
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.errors import UserError
-from dart_streams.replay import rerun, whatif
-from dart_streams.replay.bundle import Bundle
-from dart_streams.replay.recorded import config_of, tasks_of
+from dart_streams.history import replay as rerun
+from dart_streams.history import whatif
+from dart_streams.history.bundle import Bundle
+from dart_streams.history.bundle_inputs import config_of, tasks_of
 
 LONGEST = 300
 """Characters of one side of a divergence in the terminal; --json has it whole."""
@@ -71,11 +72,11 @@ def published(
     bundle: Bundle, config: Path | None, into: str, speed: str, begin: str, until: str, topics: str
 ) -> list[msgspec.Struct]:
     """Publish a bundle's records under another prefix."""
-    from dart_streams.replay import republish
+    from dart_streams.history import republish
 
     bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
     (first, first_timed), (end, end_timed) = bound_of(begin), bound_of(until)
-    span = republish.Span(first, end, first_timed, end_timed)
+    span = republish.TimeSpan(first, end, first_timed, end_timed)
     chosen = republish.chosen(bundle, listed(topics))
     return [*republish.republish(bundle, bus, chosen, span, speed_of(speed))]
 
@@ -126,17 +127,17 @@ def tell(outcome: rerun.Outcome) -> None:
     console.print(f"  cause: {escape(found.cause)}", soft_wrap=True)
 
 
-def what_if(bundle: Bundle, settings: Sequence[str]) -> list[whatif.Figures]:
+def what_if(bundle: Bundle, settings: Sequence[str]) -> list[whatif.WhatIfMetrics]:
     """Run the circle for each setting alone and, if there are several, for all together."""
     variants = {setting: config_of(bundle, [setting]) for setting in settings}
     if len(settings) > 1:
         variants["all of these"] = config_of(bundle, settings)
-    return whatif.compare(whatif.Recorded(bundle), tasks_of(bundle), config_of(bundle), variants)
+    return whatif.compare(whatif.RecordedOutcomes(bundle), tasks_of(bundle), config_of(bundle), variants)
 
 
-def show_what_if(found: Sequence[whatif.Figures], plot: Path | None, *, as_json: bool) -> None:
+def show_what_if(found: Sequence[whatif.WhatIfMetrics], plot: Path | None, *, as_json: bool) -> None:
     """Print a column a setting, its steps over its rollouts as bars, and draw the plot if it was asked for."""
-    from dart_streams.replay import whatif_plot
+    from dart_streams.views import whatif_plot
 
     if plot:
         plot.write_text(whatif_plot.svg(found))
@@ -148,7 +149,7 @@ def show_what_if(found: Sequence[whatif.Figures], plot: Path | None, *, as_json:
     table.add_column("")
     for figures in found:
         table.add_column(escape(figures.name), justify="right", overflow="fold")
-    for field in msgspec.structs.fields(whatif.Figures):
+    for field in msgspec.structs.fields(whatif.WhatIfMetrics):
         if field.name not in ("name", "curve"):
             values = [getattr(figures, field.name) for figures in found]
             table.add_row(field.name.replace("_", " "), *("" if value is None else f"{value:,}" for value in values))

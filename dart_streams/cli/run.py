@@ -17,13 +17,17 @@ from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, State, 
 from dart_streams.cli.output import note, show
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.run import bootstrap, evaluation, folder, leftovers, processes
-from dart_streams.run.attached import Attached, bound
-from dart_streams.run.circle import Circle
-from dart_streams.run.folder import RunFolder
-from dart_streams.run.session import Session
-from dart_streams.run.supervisor import Supervisor
-from dart_streams.run.watch import watching
+from dart_streams.history import evaluation
+from dart_streams.history import run_folder as folder
+from dart_streams.history.run_folder import RunFolder
+from dart_streams.history.run_follower import following
+from dart_streams.launch import bootstrap, processes
+from dart_streams.launch import process_registry as leftovers
+from dart_streams.launch.attached import Attached, bound
+from dart_streams.launch.evaluate import evaluate as evaluate_policy
+from dart_streams.launch.session import Session
+from dart_streams.launch.supervisor import Supervisor
+from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import setup
 
 
@@ -77,17 +81,17 @@ def live(made: RunFolder, make_session: Callable[[], Session]) -> None:
 
 def attached_session_of(made: RunFolder, *, before_only: bool) -> Session:
     """Wire up a run without processes of its own."""
-    from dart_streams.run import report as reports
+    from dart_streams.views import report as reports
 
     config = made.config()
 
-    def make_circle(supervisor: Supervisor) -> Circle:
+    def make_circle(supervisor: Supervisor) -> TrainingRun:
         topics = changelogs(config)
         return Attached(made, supervisor, extra_topics=topics, tell=session.tell, before_only=before_only)
 
-    async def finish(circle: Circle) -> None:
+    async def finish(circle: TrainingRun) -> None:
         if not before_only:
-            session.tell(await reports.finish(circle))
+            session.tell(await reports.finish(circle.folder, circle.watch, circle.lags))
 
     session = Session(made, make_circle, finish, Console())
     return session
@@ -105,18 +109,18 @@ def started_from(init: Path | None, config: Config) -> Config:
 
 def session_of(made: RunFolder, *, owns_services: bool) -> Session:
     """Wire a run up: its processes, its life and its report."""
-    from dart_streams.run import report as reports
+    from dart_streams.views import report as reports
 
     config = made.config()
     programs = processes.programs()
     cast = processes.cast(config, made.config_file, programs)
     console = Console()
 
-    def make_circle(supervisor: Supervisor) -> Circle:
+    def make_circle(supervisor: Supervisor) -> TrainingRun:
         async def find_policy() -> str:
             return await bootstrap.policy(made, supervisor, programs)
 
-        return Circle(
+        return TrainingRun(
             made,
             supervisor,
             cast,
@@ -125,8 +129,8 @@ def session_of(made: RunFolder, *, owns_services: bool) -> Session:
             find_policy=find_policy if config.rollout.engine == "vllm" else None,
         )
 
-    async def finish(circle: Circle) -> None:
-        session.tell(await reports.finish(circle))
+    async def finish(circle: TrainingRun) -> None:
+        session.tell(await reports.finish(circle.folder, circle.watch, circle.lags))
 
     session = Session(made, make_circle, finish, console, owns_services=owns_services)
     return session
@@ -145,16 +149,18 @@ def evaluate(config: ConfigFile = None, as_json: AsJson = False) -> None:
     wanted = read_config(config)
     setup.start_logs("eval")
     result = asyncio.run(evaluated(wanted))
-    rows = [evaluation.Row.of(page, rate) for page, rate in {**result.per_page, "all": result.overall}.items()]
+    rows = [
+        evaluation.EvaluationRow.of(page, rate) for page, rate in {**result.per_page, "all": result.overall}.items()
+    ]
     show(rows, as_json=as_json, title=f"version {result.version}")
 
 
-async def evaluated(config: Config) -> evaluation.Result:
+async def evaluated(config: Config) -> evaluation.EvaluationResult:
     """Evaluate the served version of a running deployment."""
     tasks = task_sets.load(Path(config.tasks.file))
     async with (
         Publisher(config.bus, "eval") as publisher,
-        watching(config.bus, publisher, config.telemetry.stall_s) as watch,
+        following(config.bus, publisher, config.telemetry.stall_s) as watch,
     ):
         progress = await watch.until(
             lambda progress: progress.served_version is not None,
@@ -162,7 +168,7 @@ async def evaluated(config: Config) -> evaluation.Result:
             config.bus.wait_s,
             "Start the deployment's workers first: this command only orders episodes",
         )
-        return await evaluation.evaluate(config, tasks, watch, publisher, progress.served_version or 0)
+        return await evaluate_policy(config, tasks, watch, publisher, progress.served_version or 0)
 
 
 def report(
@@ -170,7 +176,7 @@ def report(
     state: State = Path(".dart"),
 ) -> None:
     """Write the report of a run again, from its topics, its rows and its metrics; the services must be up."""
-    from dart_streams.run import report as reports
+    from dart_streams.views import report as reports
 
     found = folder.find(str(state), name)
     setup.start_logs("report")

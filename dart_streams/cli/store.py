@@ -14,12 +14,13 @@ from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.cli.options import AsJson, ConfigFile, State, read_config
 from dart_streams.cli.output import log_to_stderr, note, show
 from dart_streams.config import Config
-from dart_streams.replay import capture
-from dart_streams.replay.bundle import Bundle, Kept
-from dart_streams.replay.recorded import config_of, headers_of
-from dart_streams.run import folder
-from dart_streams.store import connect, projection, rebuilding
-from dart_streams.store.projection import Tally
+from dart_streams.history import capture, projection
+from dart_streams.history import run_folder as folder
+from dart_streams.history import store_rebuild as rebuilding
+from dart_streams.history.bundle import Bundle, BundleRecord
+from dart_streams.history.bundle_inputs import config_of, headers_of
+from dart_streams.history.projection import TableDigest
+from dart_streams.store import connect
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
@@ -86,7 +87,7 @@ def end_with(tables: list[Compared], *, as_json: bool) -> None:
 
 def compared(session: Session, config: Config, source: Bundle | None) -> list[Compared]:
     """Compare each table."""
-    there, made = Tally(), Tally()
+    there, made = TableDigest(), TableDigest()
     for row in rebuilding.stored(session, config.bus.run):
         there.add(row)
     for row in projection.rows(config.bus.run, events(config, source)):
@@ -122,7 +123,7 @@ def events(config: Config, source: Bundle | None) -> Iterator[Any]:
                 continue
 
 
-def records(config: Config, source: Bundle | None, topic: topics.Topic) -> Iterator[Kept]:
+def records(config: Config, source: Bundle | None, topic: topics.Topic) -> Iterator[BundleRecord]:
     """Yield a topic's records, of a bundle or as the broker has them now."""
     if source is not None:
         return source.records(topic.name)

@@ -18,16 +18,16 @@ from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import show
 from dart_streams.config import Bus, Config
 from dart_streams.curation import dispatch
-from dart_streams.curation.decisions import Record
-from dart_streams.curation.history import History, Row
+from dart_streams.curation.reducer import InputRecord
+from dart_streams.curation.task_history import TaskHistory, TaskRow
 from dart_streams.errors import UserError
-from dart_streams.run.watch import POLL_MS, reading
+from dart_streams.history.run_follower import POLL_MS, reading
 from topics import BY_NAME, Topic, curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories
 from topics.curation_log import Applied
 from topics.rollout_orders import RolloutOrder
 
 READ = (trajectories, task_difficulty, rollout_budgets, rollout_orders, curated, curation_log)
-Records = dict[tuple[int, int], Record]
+Records = dict[tuple[int, int], InputRecord]
 
 
 def tasks(
@@ -51,7 +51,7 @@ def tasks(
     show(list(history.tasks[task].groups.values()), as_json=as_json, title=task, empty="no group was opened yet")
 
 
-def table_of(rows: Sequence[Row]) -> Table:
+def table_of(rows: Sequence[TaskRow]) -> Table:
     """Return a line a task; the reason, which is long, gets what room is left."""
     table = Table(box=None, pad_edge=False, expand=True)
     for name in ("task", "rate", "N", "cap", "groups", "curated", "dropped", "pool"):
@@ -64,10 +64,10 @@ def table_of(rows: Sequence[Row]) -> Table:
     return table
 
 
-async def told(config: Config) -> History:
+async def told(config: Config) -> TaskHistory:
     """Read the run's topics as they are now and fold them, dispatch's inputs in the order that it applied them."""
     found = await everything(config.bus)
-    history = History(config)
+    history = TaskHistory(config)
     for record in found[task_difficulty.TOPIC.name].values():
         history.rate(record.event.task_id, record.event.success_rate)
     orders = {record.id: record.event for record in found[rollout_orders.TOPIC.name].values()}
@@ -81,7 +81,7 @@ async def told(config: Config) -> History:
     return history
 
 
-def decided(history: History, entry: Applied, budgets: Records, orders: Mapping[str, RolloutOrder]) -> None:
+def decided(history: TaskHistory, entry: Applied, budgets: Records, orders: Mapping[str, RolloutOrder]) -> None:
     """Fold one input of dispatch, and the orders that came of it."""
     source = entry.source
     if source.topic == rollout_budgets.TOPIC.name and (source.partition, source.offset) in budgets:
@@ -110,5 +110,5 @@ def keep(found: dict[str, Records], topic: Topic, one: ConsumerRecord) -> None:
     """Add a record, if it decodes."""
     with contextlib.suppress(Undecodable):
         identity = (header(one.headers, ID) or b"").decode(errors="replace")
-        record = Record(topic.name, one.partition, one.offset, event_of(topic, one), identity, one.timestamp)
+        record = InputRecord(topic.name, one.partition, one.offset, event_of(topic, one), identity, one.timestamp)
         found[topic.name][one.partition, one.offset] = record

@@ -12,17 +12,20 @@ from dart_streams.cli.options import AsJson, State
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.config import Bus, Config
 from dart_streams.errors import UserError
-from dart_streams.replay.bundle import Bundle
-from dart_streams.replay.recorded import config_of
-from dart_streams.run import folder
-from dart_streams.tracing import chain, facts, segments, timeline
-from dart_streams.tracing.walk import Node, Walk
+from dart_streams.history import request_segments as segments
+from dart_streams.history import run_folder as folder
+from dart_streams.history import run_index as facts
+from dart_streams.history import span_index as timeline
+from dart_streams.history import trace_coverage as chain
+from dart_streams.history.bundle import Bundle
+from dart_streams.history.bundle_inputs import config_of
+from dart_streams.history.lineage import Lineage, Node
 
 LONGEST = 60
 """Characters of a field in the tree; --json has it whole."""
 
 
-class Source(NamedTuple):
+class TraceSource(NamedTuple):
     """Where a run's records and spans are: on the broker and in its folder, or all in a bundle."""
 
     config: Config
@@ -40,10 +43,10 @@ class Source(NamedTuple):
             return timeline.Timeline(timeline.lines_in(self.traces))
         return timeline.Timeline(self.bundle.lines("traces") if self.bundle.has("traces") else ())
 
-    def facts(self) -> facts.Facts:
+    def facts(self) -> facts.RunIndex:
         """Read the records."""
         records = facts.of_topics(self.bus) if self.bundle is None else facts.of_bundle(self.bundle)
-        return facts.Facts().fold(records)
+        return facts.RunIndex().fold(records)
 
 
 def trace(
@@ -80,20 +83,20 @@ def trace(
     elif coverage:
         tell_coverage(chain.coverage(source.facts(), spans, source.bus.run), as_json=as_json)
     else:
-        node = Walk(source.facts(), spans, source.bus.run).of(identity)
+        node = Lineage(source.facts(), spans, source.bus.run).of(identity)
         if as_json:
             show_json(node)
         else:
             Console().print(tree_of(node))
 
 
-def source_of(run: str, state: Path, path: Path | None) -> Source:
+def source_of(run: str, state: Path, path: Path | None) -> TraceSource:
     """Return where to read from."""
     if path is not None:
         bundle = Bundle(path)
-        return Source(config_of(bundle), Path(), bundle)
+        return TraceSource(config_of(bundle), Path(), bundle)
     found = folder.find(str(state), run)
-    return Source(found.config(), found.path / "traces", None)
+    return TraceSource(found.config(), found.path / "traces", None)
 
 
 def tell_coverage(found: chain.Coverage, *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import typer
 
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import note, show
-from dart_streams.services import local
+from dart_streams.launch.services import local
 
 
 def up(config: ConfigFile = None, as_json: AsJson = False) -> None:

@@ -12,12 +12,12 @@ from typing import Literal, NamedTuple
 
 from dart_streams.config import Config
 from dart_streams.curation import staleness
-from dart_streams.curation.orders import backlog
+from dart_streams.curation.order_tracker import backlog
 
 Mode = Literal["rollout-wise", "task-wise", "coupled"]
 
 
-class Bounds(NamedTuple):
+class AdmissionLimits(NamedTuple):
     """What a deployment allows. ``largest`` is the most rollouts a group has, ``batch`` the groups of a step."""
 
     mode: Mode
@@ -29,7 +29,7 @@ class Bounds(NamedTuple):
     workers: int
 
     @classmethod
-    def of(cls, config: Config) -> "Bounds":
+    def of(cls, config: Config) -> "AdmissionLimits":
         """Return the bounds of a deployment."""
         return cls(
             mode=config.curation.dispatch.mode,
@@ -42,7 +42,7 @@ class Bounds(NamedTuple):
         )
 
 
-class Load(NamedTuple):
+class AdmissionLoad(NamedTuple):
     """What is under way: groups ``opened`` so far in all, those ``open`` now, and those ``unconsumed`` though curated.
 
     ``consumed`` are the groups that the trainer had taken at the newest version, and ``serving`` the rollout workers
@@ -60,7 +60,7 @@ class Load(NamedTuple):
     batch_end: int
 
 
-def admits(load: Load, bounds: Bounds) -> bool:
+def admits(load: AdmissionLoad, bounds: AdmissionLimits) -> bool:
     """Say whether one more group may be opened now."""
     if bounds.mode == "coupled":
         return load.opened < load.batch_end or begins_batch(load, bounds)
@@ -71,7 +71,7 @@ def admits(load: Load, bounds: Bounds) -> bool:
     return load.orders < bounds.backlog
 
 
-def begins_batch(load: Load, bounds: Bounds) -> bool:
+def begins_batch(load: AdmissionLoad, bounds: AdmissionLimits) -> bool:
     """Say whether a next batch may begin: the one before is trained on, and all workers serve what it made.
 
     The groups agent tells of each group of a batch, also of one that teaches nothing. So the trainer has consumed as

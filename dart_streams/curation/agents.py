@@ -4,8 +4,8 @@ from functools import partial
 
 from dart_streams.config import Config
 from dart_streams.curation import budget, difficulty, dispatch, groups
-from dart_streams.curation.decisions import Agent
-from dart_streams.curation.orders import Limits
+from dart_streams.curation.order_tracker import Limits
+from dart_streams.curation.reducer import Agent
 from dart_streams.tasks import TaskSet
 from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights, weights_serving
 
@@ -22,28 +22,28 @@ def agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
             name=difficulty.NAME,
             inputs=(trajectories.TOPIC,),
             outputs=(task_difficulty.TOPIC,),
-            state=difficulty.State,
+            state=difficulty.DifficultyState,
             apply=partial(difficulty.apply, window=curation.difficulty.window, limits=limits),
         ),
         Agent(
             name=budget.NAME,
             inputs=(task_difficulty.TOPIC,),
             outputs=(rollout_budgets.TOPIC,),
-            state=budget.State,
+            state=budget.BudgetState,
             apply=partial(budget.apply, settings=curation, tasks=tasks),
         ),
         Agent(
             name=groups.NAME,
             inputs=(trajectories.TOPIC,),
             outputs=(curated.TOPIC,),
-            state=groups.State,
+            state=groups.GroupsState,
             apply=partial(groups.apply, settings=curation, limits=limits),
         ),
         Agent(
             name=dispatch.NAME,
             inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC, *served),
             outputs=(rollout_orders.TOPIC,),
-            state=dispatch.State,
+            state=dispatch.DispatchState,
             apply=partial(dispatch.apply, settings=dispatch.Settings.of(config, tasks)),
         ),
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dart_streams.config import Curation
-from dart_streams.curation.decisions import Decision, Progress, Record, cause_id
+from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.tasks import TaskSet
 from topics import rollout_budgets
 from topics.rollout_budgets import RolloutBudget
@@ -20,10 +20,10 @@ LEAST = 2
 ROUNDING = 1e-9
 
 
-class State(msgspec.Struct):
+class BudgetState(msgspec.Struct):
     """How far the agent has come, and nothing else."""
 
-    progress: Progress = msgspec.field(default_factory=Progress)
+    progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
 
 
 def rollouts_for(success_rate: float | None, base: int = 8, threshold: float = 0.6) -> int:
@@ -46,7 +46,9 @@ def length_cap(success_lengths: Sequence[int], default: int) -> int:
     return max(success_lengths, default=default)
 
 
-def apply(state: State, record: Record, settings: Curation, tasks: TaskSet) -> tuple[State, list[Decision]]:
+def apply(
+    state: BudgetState, record: InputRecord, settings: Curation, tasks: TaskSet
+) -> tuple[BudgetState, list[Decision]]:
     """Turn one task's difficulty into the budget of its next group."""
     difficulty: TaskDifficulty = record.event
     limit = step_limit(tasks, difficulty.task_id)

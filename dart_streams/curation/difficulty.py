@@ -8,8 +8,8 @@ as that of a success all the same, because the length cap comes from the task's 
 
 import msgspec
 
-from dart_streams.curation.decisions import Decision, Progress, Record, cause_id
-from dart_streams.curation.orders import Book, Limits, place_of
+from dart_streams.curation.order_tracker import Limits, OrderTracker, place_of
+from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.curation.rewards import is_success, rewarded
 from topics import task_difficulty
 from topics.task_difficulty import Cause, TaskDifficulty
@@ -25,15 +25,17 @@ class Finishes(msgspec.Struct):
     longest_success: int | None = None
 
 
-class State(msgspec.Struct):
+class DifficultyState(msgspec.Struct):
     """What the agent knows of every task; ``book`` tells second finishes of an order from first ones."""
 
-    progress: Progress = msgspec.field(default_factory=Progress)
-    book: Book = msgspec.field(default_factory=Book)
+    progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
+    book: OrderTracker = msgspec.field(default_factory=OrderTracker)
     tasks: dict[str, Finishes] = {}
 
 
-def apply(state: State, record: Record, window: int, limits: Limits) -> tuple[State, list[Decision]]:
+def apply(
+    state: DifficultyState, record: InputRecord, window: int, limits: Limits
+) -> tuple[DifficultyState, list[Decision]]:
     """Take one trajectory into account.
 
     Raises

@@ -15,10 +15,10 @@ import msgspec
 
 from dart_streams.config import Config
 from dart_streams.curation import admission
-from dart_streams.curation.admission import Bounds, Load
-from dart_streams.curation.decisions import Decision, Progress, Record
-from dart_streams.curation.orders import Book, Limits, group_name, order_name, place
-from dart_streams.curation.turns import Line, Turns, in_phase, next_task
+from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad
+from dart_streams.curation.order_tracker import Limits, OrderTracker, group_name, order_name, place
+from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord
+from dart_streams.curation.task_scheduler import TaskScheduler, TaskState, in_phase, next_task
 from dart_streams.tasks import TaskSet
 from topics import rollout_orders
 from topics.curated import CuratedGroup
@@ -39,7 +39,7 @@ class Opened(msgspec.Struct, frozen=True):
     max_steps: int
 
 
-class State(msgspec.Struct):
+class DispatchState(msgspec.Struct):
     """Open groups, what is known of each task, and how far the trainer is.
 
     ``version`` is None before the first weights. ``open_orders`` are still to come, ``reserved`` is the size of all
@@ -49,10 +49,10 @@ class State(msgspec.Struct):
     under way.
     """
 
-    progress: Progress = msgspec.field(default_factory=Progress)
-    book: Book = msgspec.field(default_factory=Book)
-    turns: Turns = msgspec.field(default_factory=Turns)
-    tasks: dict[str, Line] = {}
+    progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
+    book: OrderTracker = msgspec.field(default_factory=OrderTracker)
+    turns: TaskScheduler = msgspec.field(default_factory=TaskScheduler)
+    tasks: dict[str, TaskState] = {}
     groups: dict[int, Opened] = {}
     open_orders: int = 0
     reserved: int = 0
@@ -71,7 +71,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     config: Config
     sampling: Sampling
-    bounds: Bounds
+    bounds: AdmissionLimits
     limits: Limits
     limits_of_tasks: dict[str, int]
     task_ids: tuple[str, ...]
@@ -82,14 +82,14 @@ class Settings(msgspec.Struct, frozen=True):
         return cls(
             config=config,
             sampling=config.sampling(),
-            bounds=Bounds.of(config),
+            bounds=AdmissionLimits.of(config),
             limits=Limits.of(config),
             limits_of_tasks={task.task_id: task.max_steps for task in tasks.train},
             task_ids=tuple(task.task_id for task in tasks.train),
         )
 
 
-def apply(state: State, record: Record, settings: Settings) -> tuple[State, list[Decision]]:
+def apply(state: DispatchState, record: InputRecord, settings: Settings) -> tuple[DispatchState, list[Decision]]:
     """Take one budget, curated group, weight version or worker's version into account, and fill the backlog again."""
     event = record.event
     decisions: list[Decision] = []
@@ -106,7 +106,7 @@ def apply(state: State, record: Record, settings: Settings) -> tuple[State, list
     return state, decisions
 
 
-def renew(state: State, weights: WeightVersion) -> None:
+def renew(state: DispatchState, weights: WeightVersion) -> None:
     """Note a version. The newest may be told again, with more groups consumed or by a trainer that took over.
 
     One of a smaller epoch comes from a fenced trainer and is ignored.
@@ -119,11 +119,11 @@ def renew(state: State, weights: WeightVersion) -> None:
     state.version, state.epoch = weights.version, weights.epoch
 
 
-def finish(state: State, budget: RolloutBudget, settings: Settings) -> list[Decision]:
+def finish(state: DispatchState, budget: RolloutBudget, settings: Settings) -> list[Decision]:
     """Note a task's budget, and the finish behind it; order it again if it was a fault that may be tried again."""
     known = state.tasks.get(budget.task_id)
     if known is None and budget.task_id in settings.limits_of_tasks:
-        known = state.tasks[budget.task_id] = Line()
+        known = state.tasks[budget.task_id] = TaskState()
     if known is not None:
         known.rollouts, known.max_steps = budget.rollouts, budget.max_steps
     order = place(budget.cause.order_id)
@@ -142,14 +142,14 @@ def finish(state: State, budget: RolloutBudget, settings: Settings) -> list[Deci
     return []
 
 
-def close(state: State, number: int) -> None:
+def close(state: DispatchState, number: int) -> None:
     """Forget a group that is no longer open."""
     opened = state.groups.pop(number)
     state.reserved -= opened.size
     state.tasks[opened.task_id].open -= 1
 
 
-def refill(state: State, settings: Settings) -> list[Decision]:
+def refill(state: DispatchState, settings: Settings) -> list[Decision]:
     """Open groups for as long as the mode's rule admits more."""
     decisions: list[Decision] = []
     while admission.admits(load_of(state, settings.bounds), settings.bounds):
@@ -159,9 +159,9 @@ def refill(state: State, settings: Settings) -> list[Decision]:
     return decisions
 
 
-def load_of(state: State, bounds: Bounds) -> Load:
+def load_of(state: DispatchState, bounds: AdmissionLimits) -> AdmissionLoad:
     """Return what is under way."""
-    return Load(
+    return AdmissionLoad(
         opened=state.next_group,
         open=len(state.groups),
         unconsumed=max(0, state.curated - state.consumed),
@@ -173,7 +173,7 @@ def load_of(state: State, bounds: Bounds) -> Load:
     )
 
 
-def open_group(state: State, settings: Settings) -> list[Decision]:
+def open_group(state: DispatchState, settings: Settings) -> list[Decision]:
     """Open the next group: choose its task, and order each of its samples."""
     number, curation = state.next_group, settings.config.curation
     taking_part = in_phase(settings.task_ids, settings.limits_of_tasks, number, curation)
@@ -192,14 +192,16 @@ def open_group(state: State, settings: Settings) -> list[Decision]:
     return [ordered(state, settings, opened, number, sample, 0) for sample in range(size)]
 
 
-def give_up(state: State, number: int, missing: int) -> None:
+def give_up(state: DispatchState, number: int, missing: int) -> None:
     """Count out a group so far behind that the groups agent has given it up as well, and its orders still to come."""
     state.abandoned += 1
     state.open_orders -= missing
     close(state, number)
 
 
-def ordered(state: State, settings: Settings, opened: Opened, number: int, sample: int, attempt: int) -> Decision:
+def ordered(
+    state: DispatchState, settings: Settings, opened: Opened, number: int, sample: int, attempt: int
+) -> Decision:
     """Return the order of one rollout; its record has the order's own id."""
     order = RolloutOrder(
         order_id=order_name(number, sample, attempt),

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dart_streams import stateless_random as chance
 from dart_streams.config import Curation
-from dart_streams.curation import advantages, chance, credit, entropy, pool
-from dart_streams.curation.decisions import Decision, Progress, Record, cause_id
-from dart_streams.curation.orders import Book, Limits, group_name, place_of
-from dart_streams.curation.pool import Success
+from dart_streams.curation import advantages, credit, entropy, pool
+from dart_streams.curation.order_tracker import Limits, OrderTracker, group_name, place_of
+from dart_streams.curation.pool import PooledSuccess
+from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.curation.rewards import is_success, rewarded, shortest_path
 from dart_streams.curation.staleness import is_stale
 from topics import curated
@@ -52,18 +53,20 @@ class Counts(msgspec.Struct):
     repeated: int = 0
 
 
-class State(msgspec.Struct):
+class GroupsState(msgspec.Struct):
     """Open groups, each task's pool, and the newest weight version that any trajectory has shown."""
 
-    progress: Progress = msgspec.field(default_factory=Progress)
-    book: Book = msgspec.field(default_factory=Book)
+    progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
+    book: OrderTracker = msgspec.field(default_factory=OrderTracker)
     newest_version: int = -1
     groups: dict[int, list[Finish]] = {}
-    pools: dict[str, list[Success]] = {}
+    pools: dict[str, list[PooledSuccess]] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
 
 
-def apply(state: State, record: Record, settings: Curation, limits: Limits) -> tuple[State, list[Decision]]:
+def apply(
+    state: GroupsState, record: InputRecord, settings: Curation, limits: Limits
+) -> tuple[GroupsState, list[Decision]]:
     """Take one trajectory into account; decide on its group if that was the last one to come.
 
     Raises
@@ -81,7 +84,12 @@ def apply(state: State, record: Record, settings: Curation, limits: Limits) -> t
 
 
 def train(
-    state: State, trajectory: Trajectory, reward: float | None, record: Record, settings: Curation, limits: Limits
+    state: GroupsState,
+    trajectory: Trajectory,
+    reward: float | None,
+    record: InputRecord,
+    settings: Curation,
+    limits: Limits,
 ) -> list[Decision]:
     """Put a finish into its group; return the group's decision if it is complete and worth one."""
     order = place_of(trajectory)
@@ -119,15 +127,17 @@ def finish_of(trajectory: Trajectory, sample: int, reward: float) -> Finish:
     )
 
 
-def remember(state: State, trajectory: Trajectory, reward: float, settings: Curation) -> None:
+def remember(state: GroupsState, trajectory: Trajectory, reward: float, settings: Curation) -> None:
     """Store a success in its task's pool."""
     if settings.pool.enabled and is_success(reward):
-        success = Success(trajectory.trajectory_id, trajectory.order_id, reward, trajectory.steps)
+        success = PooledSuccess(trajectory.trajectory_id, trajectory.order_id, reward, trajectory.steps)
         stored = state.pools.setdefault(trajectory.task_id, [])
         pool.add(stored, success, settings.pool.size, trajectory.purpose == "demonstration")
 
 
-def decide(state: State, group_id: str, task_id: str, members: list[Finish], settings: Curation) -> CuratedGroup | None:
+def decide(
+    state: GroupsState, group_id: str, task_id: str, members: list[Finish], settings: Curation
+) -> CuratedGroup | None:
     """Return the group to train on, or None and count why not."""
     counts = state.counts
     fresh = sorted(
@@ -152,13 +162,13 @@ def decide(state: State, group_id: str, task_id: str, members: list[Finish], set
 
 
 def group_of(
-    group_id: str, task_id: str, online: list[Finish], stored: Success | None, settings: Curation
+    group_id: str, task_id: str, online: list[Finish], stored: PooledSuccess | None, settings: Curation
 ) -> CuratedGroup:
     """Return the group with advantages over all its steps and the online members' high-entropy steps selected.
 
     A stored success keeps all its steps: it stands for what the policy does not do yet, and may have no entropies.
     """
-    everyone: list[Finish | Success] = [*online, stored] if stored else [*online]
+    everyone: list[Finish | PooledSuccess] = [*online, stored] if stored else [*online]
     rewards, steps = worth(everyone, settings), [member.steps for member in everyone]
     mean, std = advantages.statistics(rewards, steps)
     chosen = selected_steps(online, settings)
@@ -173,7 +183,7 @@ def group_of(
     return CuratedGroup(group_id=group_id, task_id=task_id, members=members, mean=mean, std=std)
 
 
-def member_of(member: Finish | Success, gain: float, of_steps: list[float], selected: list[int]) -> Member:
+def member_of(member: Finish | PooledSuccess, gain: float, of_steps: list[float], selected: list[int]) -> Member:
     """Return a member of a group; ``of_steps`` has the advantage of each of its steps, or nothing."""
     acted = (member.version_min, member.version_max) if isinstance(member, Finish) else (None, None)
     return Member(
@@ -208,7 +218,7 @@ def credit_of_steps(
     return [[gain + weight * of_step for of_step in own] for gain, own in zip(gains, apart, strict=True)]
 
 
-def worth(members: Sequence[Finish | Success], settings: Curation) -> list[float]:
+def worth(members: Sequence[Finish | PooledSuccess], settings: Curation) -> list[float]:
     """Return the rewards that the members' advantages are made of; what is told of each is its own reward."""
     return shortest_path([m.reward for m in members], [m.steps for m in members], settings.reward.shortest_path)
 

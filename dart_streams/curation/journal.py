@@ -13,7 +13,7 @@ import msgspec
 
 import topics
 from dart_streams.bus.codec import ID, decode, header
-from dart_streams.curation.decisions import Agent, Record, Step, advance
+from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
 
 
 class Input(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +53,7 @@ class Restored(msgspec.Struct):
     state: Any
     sequence: int
     entries: int
-    last: list[tuple[Input, Step]]
+    last: list[tuple[Input, ReducerResult]]
     diverged: int | None = None
 
 
@@ -122,7 +122,9 @@ def newest(stored: Mapping[bytes, bytes], partition: int) -> int:
     return max([_snapshots.decode(kept).sequence if kept else 0, *entries])
 
 
-def apply_all(agent: Agent, state: Any, inputs: Sequence[tuple[Input, Record]]) -> tuple[Any, list[tuple[Input, Step]]]:
+def apply_all(
+    agent: Agent, state: Any, inputs: Sequence[tuple[Input, InputRecord]]
+) -> tuple[Any, list[tuple[Input, ReducerResult]]]:
     """Apply inputs in order; return the state after them, and what each gave."""
     steps = []
     for read, record in inputs:
@@ -132,7 +134,7 @@ def apply_all(agent: Agent, state: Any, inputs: Sequence[tuple[Input, Record]]) 
     return state, steps
 
 
-def record_of(read: Input) -> Record:
+def record_of(read: Input) -> InputRecord:
     """Return the record that an input stands for.
 
     Raises
@@ -142,4 +144,4 @@ def record_of(read: Input) -> Record:
     """
     event = decode(topics.BY_NAME[read.topic], read.value, read.headers)
     identity = header(read.headers, ID) or b""
-    return Record(read.topic, read.partition, read.offset, event, identity.decode(errors="replace"), read.at_ms)
+    return InputRecord(read.topic, read.partition, read.offset, event, identity.decode(errors="replace"), read.at_ms)

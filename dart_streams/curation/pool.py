@@ -2,10 +2,10 @@
 
 import msgspec
 
-from dart_streams.curation import chance
+from dart_streams import stateless_random as chance
 
 
-class Success(msgspec.Struct, frozen=True):
+class PooledSuccess(msgspec.Struct, frozen=True):
     """A trajectory that solved its task, by demonstration or online; ``steps`` counts actions."""
 
     trajectory_id: str
@@ -14,7 +14,7 @@ class Success(msgspec.Struct, frozen=True):
     steps: int
 
 
-def add(pool: list[Success], success: Success, size: int, demonstration: bool) -> None:
+def add(pool: list[PooledSuccess], success: PooledSuccess, size: int, demonstration: bool) -> None:
     """Store a success, oldest first.
 
     The pool starts with demonstrations, which fill free places only; online successes replace the oldest. A second
@@ -29,7 +29,7 @@ def add(pool: list[Success], success: Success, size: int, demonstration: bool) -
         pool.append(success)
 
 
-def draw(pool: list[Success], task_id: str, group_id: str, seed: int) -> Success | None:
+def draw(pool: list[PooledSuccess], task_id: str, group_id: str, seed: int) -> PooledSuccess | None:
     """Return the success that this group takes, always the same one for the same pool; None from an empty pool."""
     if not pool:
         return None

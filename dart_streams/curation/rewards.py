@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dart_streams.curation.decisions import Refused
+from dart_streams.curation.reducer import InvalidEvent
 from topics.trajectories import Trajectory
 from topics.values import REWARDED
 
@@ -27,7 +27,7 @@ def rewarded(trajectory: Trajectory) -> float | None:
         return None
     reward = trajectory.reward
     if reward is None or not 0.0 <= reward <= 1.0:
-        raise Refused(f"trajectory {trajectory.trajectory_id}: outcome {trajectory.outcome} with reward {reward}")
+        raise InvalidEvent(f"trajectory {trajectory.trajectory_id}: outcome {trajectory.outcome} with reward {reward}")
     return reward
 
 

@@ -9,13 +9,13 @@ from dart_streams import prompts
 from dart_streams.tasks import Task
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling, Turn
+from topics.values import MessagePart, Sampling
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class SftSample(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to imitate: the turns before it, its text, and the encoded images of the turns by SHA-256."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[MessagePart, ...]
     answer: str
     images: Mapping[str, bytes]
 
@@ -45,7 +45,7 @@ def demonstration_orders(tasks: Sequence[Task], count: int, seed: int) -> list[R
 
 def samples_of(
     observations: Sequence[Observation], images: Mapping[str, bytes], max_images: int, max_texts: int
-) -> list[Sample]:
+) -> list[SftSample]:
     """Return one sample an action of a demonstration; ``observations`` are all its steps, in order."""
     samples = []
     for step, observation in enumerate(observations):
@@ -53,5 +53,5 @@ def samples_of(
             continue
         turns = prompts.turns(observations[:step], max_images, max_texts)
         shown = {turn.image.sha256: images[turn.image.sha256] for turn in turns if turn.image is not None}
-        samples.append(Sample(turns=tuple(turns), answer=observation.taken.action, images=shown))
+        samples.append(SftSample(turns=tuple(turns), answer=observation.taken.action, images=shown))
     return samples

@@ -19,7 +19,7 @@ from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Undecodable, decode, encode
 from dart_streams.config import Bus, Config
 from dart_streams.errors import ServiceUnavailable, UserError
-from dart_streams.policy.demonstrations import Sample, samples_of
+from dart_streams.policy.demonstrations import SftSample, samples_of
 from dart_streams.store import SyncStore
 from topics import rollout_orders, trajectories
 from topics.rollout_orders import RolloutOrder
@@ -48,7 +48,7 @@ class Gathering:
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gathering")
         self._ended: Future[None] | None = None
-        self._samples: dict[str, list[Sample]] = {}
+        self._samples: dict[str, list[SftSample]] = {}
 
     def __enter__(self) -> Self:
         publish(self.config.bus, self.wanted.values())
@@ -60,7 +60,7 @@ class Gathering:
         self._stopping.set()
         self._thread.shutdown()
 
-    def wait(self, tell: Callable[[], None]) -> list[Sample]:
+    def wait(self, tell: Callable[[], None]) -> list[SftSample]:
         """Return the samples when all orders have ended, in the order of the orders; ``tell`` is called meanwhile.
 
         Raises

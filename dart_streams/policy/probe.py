@@ -17,7 +17,7 @@ from dart_streams.errors import UserError
 from dart_streams.policy import weights
 from dart_streams.policy.batches import answer_logits, collate, log_probabilities
 from dart_streams.policy.rendering import Renderer
-from topics.values import BlobRef, Turn
+from topics.values import BlobRef, MessagePart
 
 ANSWER = "Action: click(start_box='(84,120)')"
 INSTRUCTION = "Click the button."
@@ -50,11 +50,11 @@ def screen() -> bytes:
     return data.getvalue()
 
 
-def turns() -> list[Turn]:
+def turns() -> list[MessagePart]:
     """Return the probe's prompt."""
     data = screen()
     ref = BlobRef(sha256=hashlib.sha256(data).hexdigest(), size=len(data), width=160, height=210)
-    return [Turn(role="user", text=INSTRUCTION), Turn(role="user", image=ref)]
+    return [MessagePart(role="user", text=INSTRUCTION), MessagePart(role="user", image=ref)]
 
 
 def measure(model_dir: Path, renderer: Renderer) -> Probe:

@@ -18,7 +18,7 @@ from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
 from dart_streams.errors import UserError
-from topics.values import BlobRef, Turn
+from topics.values import BlobRef, MessagePart
 
 CHATML = (
     "{%- for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
@@ -72,7 +72,7 @@ class Renderer:
         self._skeleton = functools.lru_cache(maxsize=256)(self._render_skeleton)
         self._text_tokens = functools.lru_cache(maxsize=CACHED_TEXTS)(self._encode_text)
 
-    def prompt(self, turns: Sequence[Turn]) -> Prompt:
+    def prompt(self, turns: Sequence[MessagePart]) -> Prompt:
         """Render ``turns``, in order, followed by the opening of the answer."""
         skeleton = self._skeleton(tuple((turn.role, turn.image is not None) for turn in turns))
         texts = (turn.text or "" for turn in turns if turn.image is None)

@@ -18,7 +18,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from dart_streams.config import Warmup
 from dart_streams.policy import weights
 from dart_streams.policy.batches import answer_logits, collate, log_probabilities
-from dart_streams.policy.demonstrations import Sample
+from dart_streams.policy.demonstrations import SftSample
 from dart_streams.policy.patches import make_cheap
 from dart_streams.policy.rendering import Renderer
 
@@ -34,7 +34,12 @@ Progress = Callable[[int, float], None]
 
 
 def warm_up(
-    model_dir: Path, renderer: Renderer, samples: Sequence[Sample], settings: Warmup, progress: Progress, seed: int = 0
+    model_dir: Path,
+    renderer: Renderer,
+    samples: Sequence[SftSample],
+    settings: Warmup,
+    progress: Progress,
+    seed: int = 0,
 ) -> None:
     """Train the model in ``model_dir`` in place on random batches of ``samples``, at least one."""
     if not samples:
@@ -65,7 +70,7 @@ def schedule(step: int, steps: int) -> float:
 
 
 def batches(
-    renderer: Renderer, samples: Sequence[Sample], settings: Warmup, chance: random.Random
+    renderer: Renderer, samples: Sequence[SftSample], settings: Warmup, chance: random.Random
 ) -> Iterator[dict[str, Tensor]]:
     """Yield a random batch a step; each is made in the background while the one before is trained on."""
     with ThreadPoolExecutor(1, thread_name_prefix="batches") as ahead:
@@ -77,7 +82,7 @@ def batches(
             yield current
 
 
-def batch_of(renderer: Renderer, samples: Sequence[Sample]) -> dict[str, Tensor]:
+def batch_of(renderer: Renderer, samples: Sequence[SftSample]) -> dict[str, Tensor]:
     """Return the padded batch of these samples."""
     inputs = []
     for sample in samples:

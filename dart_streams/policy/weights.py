@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
-from dart_streams import durable
+from dart_streams import fsync as durable
 from dart_streams.errors import UserError
 from topics.weights import WeightVersion
 

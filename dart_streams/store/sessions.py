@@ -25,11 +25,11 @@ from cassandra.policies import ConstantReconnectionPolicy, RoundRobinPolicy, Tok
 from cassandra.protocol import ErrorMessage
 from cassandra.query import tuple_factory
 
-from dart_streams import access
 from dart_streams.config import Store
+from dart_streams.connection import auth as access
+from dart_streams.connection.connection_errors import Endpoint, look
+from dart_streams.connection.protocol_probes import greet_cql
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
-from dart_streams.greetings import greet_cql
-from dart_streams.refusals import Door, look
 
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 10.0
@@ -181,7 +181,7 @@ def refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None
         if isinstance(cause, AuthenticationFailed) and UNABLE not in str(cause):
             return AccessRefused(login_refused(store))
     shows_certificate = bool(store.tls.certificate_file)
-    doors = (Door("Cassandra", "store", host, store.port, greet_cql) for host in store.hosts)
+    doors = (Endpoint("Cassandra", "store", host, store.port, greet_cql) for host in store.hosts)
     found = (look(door, context, shows_certificate=shows_certificate) for door in doors)
     return next((refused for refused in found if refused is not None), None)
 

@@ -17,9 +17,9 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from dart_streams.config import Config
 from dart_streams.telemetry import spans
-from dart_streams.telemetry.lines import LineMetricExporter, LineSpanExporter
-from dart_streams.telemetry.outbox import Outbox
-from dart_streams.telemetry.repeats import Repeats
+from dart_streams.telemetry.json_lines import LineMetricExporter, LineSpanExporter
+from dart_streams.telemetry.rate_limit import RateLimitFilter
+from dart_streams.telemetry.span_queue import SpanQueue
 
 
 def start(config: Config, process: str) -> None:
@@ -41,7 +41,7 @@ def start(config: Config, process: str) -> None:
     metrics.set_meter_provider(provider_of)
     provider = spans.Provider(config.telemetry.sampling, resource)
     for exporter in span_exporters(config, process):
-        provider.add_span_processor(Outbox(exporter))
+        provider.add_span_processor(SpanQueue(exporter))
     trace.set_tracer_provider(provider)
     sample(config.telemetry.sampling)
 
@@ -131,5 +131,5 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last], foreign_pre_chain=shared
         )
     )
-    handler.addFilter(Repeats())
+    handler.addFilter(RateLimitFilter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -77,7 +77,7 @@ def train_step(run: str, version: int) -> SpanRef:
     return named(names.SPAN_TRAIN_STEP, run, version)
 
 
-class Traced:
+class ActiveSpan:
     """A span under way; as a context it is the current one, and what the body raises is its failure.
 
     Without a context, end it with :meth:`end`. It is written if its trace was picked, or if it has failed.
@@ -154,9 +154,9 @@ class Traced:
             instrumentation_scope=SCOPE,
         )
 
-    def current(self) -> "Within":
+    def current(self) -> "UseSpan":
         """Return a context that is within the span, notes its failure, and does not end it."""
-        return Within(self.ref, self)
+        return UseSpan(self.ref, self)
 
     def __enter__(self) -> Self:
         self.token = enter(self.ref)
@@ -191,12 +191,12 @@ def leave(token: Token[Context]) -> None:
         pass
 
 
-class Within:
+class UseSpan:
     """A context in which a span is the current one; what the body raises is the failure of ``traced``, if given."""
 
     __slots__ = ("ref", "token", "traced")
 
-    def __init__(self, ref: SpanRef, traced: Traced | None = None) -> None:
+    def __init__(self, ref: SpanRef, traced: ActiveSpan | None = None) -> None:
         self.ref = ref
         self.traced = traced
 
@@ -234,13 +234,13 @@ class Tracing(NamedTuple):
     bound: int
 
 
-class Switch:
+class TracingState:
     """What :func:`begin` and :func:`end` set."""
 
     now: Tracing | None = None
 
 
-_tracing = Switch()
+_tracing = TracingState()
 
 
 def begin(ratio: float, provider: Provider) -> None:

@@ -151,7 +151,7 @@ model_environment() { environment model; }
 
 jars() {
     local said
-    said=$(.venv/streams/bin/python -m dart_streams.services.jars) || exit $?
+    said=$(.venv/streams/bin/python -m dart_streams.launch.services.jars) || exit $?
     outcome=${said:-$outcome}
 }
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from dart_streams.bus.codec import decode
 from dart_streams.config import Config, load
-from dart_streams.replay import capture
-from dart_streams.replay.recorded import headers_of
+from dart_streams.history import capture
+from dart_streams.history.bundle_inputs import headers_of
 from topics import Topic, actions, curated, observations, trained, trajectories, weights
 
 

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from dart_streams.services.jars import SERVICES, SHARED_JARS, fetch_jars
+from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, fetch_jars
 from tests.compose.engine import Engine
 
 SOURCES = Path(__file__).parent / "stand_ins"

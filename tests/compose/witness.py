@@ -9,11 +9,11 @@ from pathlib import Path
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config, load
-from dart_streams.run.progress import Progress
-from dart_streams.run.watch import watching
+from dart_streams.history.run_follower import following
+from dart_streams.history.run_state import RunState
 
 
-def seen(progress: Progress) -> dict[str, object]:
+def seen(progress: RunState) -> dict[str, object]:
     return {
         "version": progress.newest_version,
         "served": progress.served_version,
@@ -27,7 +27,7 @@ def seen(progress: Progress) -> dict[str, object]:
 async def tell(config: Config) -> None:
     async with (
         Publisher(config.bus, "witness") as publisher,
-        watching(config.bus, publisher, config.telemetry.stall_s) as watch,
+        following(config.bus, publisher, config.telemetry.stall_s) as watch,
     ):
         while True:
             watch.refuse_deafness()

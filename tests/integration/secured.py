@@ -21,16 +21,16 @@ from cassandra.cluster import Cluster, NoHostAvailable
 from cassandra.connection import DefaultEndPoint
 
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Run, Services, Store, Tls
-from dart_streams.greetings import speaks_cql
-from dart_streams.services import local
-from dart_streams.services.cassandra import Cassandra
-from dart_streams.services.daemon import Home
-from dart_streams.services.jars import SHARED_JARS
-from dart_streams.services.kafka import Kafka
-from dart_streams.services.lock import silently
-from dart_streams.services.ports import free_port
-from dart_streams.services.private import HOMES, READY_S, folder_of_its_own
-from dart_streams.services.service import Service
+from dart_streams.connection.protocol_probes import speaks_cql
+from dart_streams.launch.services import local
+from dart_streams.launch.services.cassandra import Cassandra
+from dart_streams.launch.services.daemon import Home
+from dart_streams.launch.services.jars import SHARED_JARS
+from dart_streams.launch.services.kafka import Kafka
+from dart_streams.launch.services.lock import silently
+from dart_streams.launch.services.ports import free_port
+from dart_streams.launch.services.private import HOMES, READY_S, folder_of_its_own
+from dart_streams.launch.services.service import Service
 
 USER = "dart"
 STORE_PASSWORD = "changeit"

@@ -14,8 +14,8 @@ import pytest
 from dart_streams import config as configuration
 from dart_streams.bus import admin
 from dart_streams.cli.run import attached_session_of, changelogs
-from dart_streams.run import folder
-from dart_streams.run.folder import RunFolder
+from dart_streams.history import run_folder as folder
+from dart_streams.history.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 STEPS = 3
@@ -43,7 +43,7 @@ def running(made: RunFolder, *processes: str) -> Iterator[None]:
     """Processes that know nothing of each other, nor of who measures."""
     program = str(Path(sys.executable).parent / "dart-streams")
     file = str(made.config_file)
-    trainer = (sys.executable, "-m", "dart_streams.bench.stand_in_trainer", file)
+    trainer = (sys.executable, "-m", "benchmarks.stand_in_trainer", file)
     with (made.path / "workers.log").open("a") as log:
         started = [
             subprocess.Popen(

@@ -10,16 +10,16 @@ import structlog
 import tomli_w
 from typer.testing import CliRunner
 
-from dart_streams.bench import bundle as making
-from dart_streams.bench.curation_world import Odds, task_set
+from benchmarks import bundle as making
+from benchmarks.curation_world import Odds, task_set
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.cli import main
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable, UserError
-from dart_streams.replay import capture
-from dart_streams.replay.bundle import Bundle, Kept
-from dart_streams.run.folder import without_nulls
+from dart_streams.history import capture
+from dart_streams.history.bundle import Bundle, BundleRecord
+from dart_streams.history.run_folder import without_nulls
 from dart_streams.store import connect_async
 from dart_streams.store.asynchronous import AsyncStore
 from topics import BY_NAME, observations
@@ -60,7 +60,7 @@ def bundle(tmp_path: Path, config: Config) -> Bundle:
     return Bundle(path)
 
 
-def now_in(config: Config, prefix: str, topic: str) -> list[Kept]:
+def now_in(config: Config, prefix: str, topic: str) -> list[BundleRecord]:
     bus = msgspec.structs.replace(config.bus, prefix=prefix)
     return sorted(capture.now_in(bus, BY_NAME[topic]), key=lambda record: (record.partition, record.offset))
 
@@ -72,8 +72,8 @@ def topics_of(config: Config) -> dict[str, int]:
     return {topic["name"]: len(topic["partitions"]) for topic in found}
 
 
-def same(again: list[Kept], kept: list[Kept]) -> bool:
-    def of(records: list[Kept]):
+def same(again: list[BundleRecord], kept: list[BundleRecord]) -> bool:
+    def of(records: list[BundleRecord]):
         return [(one.partition, one.at_ms, one.key, one.value, one.headers) for one in records]
 
     return of(again) == of(kept)
@@ -95,7 +95,7 @@ FIRST_MS = making.MADE_MS
     ids=["offsets", "times", "speed"],
 )
 def test_a_part_of_a_bundle_is_published_with_its_keys_headers_and_times(
-    config: Config, written: Path, bundle: Bundle, options: tuple[str, ...], within: Callable[[Kept], bool]
+    config: Config, written: Path, bundle: Bundle, options: tuple[str, ...], within: Callable[[BundleRecord], bool]
 ):
     shadow = f"shadow.{config.bus.prefix}"
     names = ("trajectories", "curation-log")

@@ -24,21 +24,25 @@ from dart_streams.cli import main
 from dart_streams.cli.run import changelogs
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.replay import capture
-from dart_streams.replay.bundle import Bundle
-from dart_streams.run import folder, leftovers, processes, report
-from dart_streams.run.circle import Circle
-from dart_streams.run.session import InterruptedRun, Session
-from dart_streams.run.supervisor import Spec
-from dart_streams.store.projection import COLUMNS
+from dart_streams.history import capture
+from dart_streams.history import run_folder as folder
+from dart_streams.history import run_index as facts
+from dart_streams.history import trace_coverage as chain
+from dart_streams.history.bundle import Bundle
+from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.projection import COLUMNS
+from dart_streams.history.span_index import Timeline
+from dart_streams.launch import process_registry as leftovers
+from dart_streams.launch import processes
+from dart_streams.launch.session import InterruptedRun, Session
+from dart_streams.launch.supervisor import ProcessSpec
+from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import names
-from dart_streams.telemetry.readings import Readings
-from dart_streams.tracing import chain, facts
-from dart_streams.tracing.timeline import Timeline
+from dart_streams.views import report
 from topics import observations, trajectories
 
 HERE = Path(__file__).parent
-STAND_IN = "dart_streams.bench.stand_in_trainer"
+STAND_IN = "benchmarks.stand_in_trainer"
 
 
 def circle_config(services, tmp_path: Path, **run) -> Config:
@@ -57,14 +61,14 @@ def session_of(made: folder.RunFolder, console: Console) -> Session:
     config = made.config()
     program = Path(sys.executable).parent / "dart-streams"
     cast = processes.cast(config, made.config_file, processes.Programs(program, program))
-    stand_in = Spec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
+    stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
     cast = msgspec.structs.replace(cast, trainer=(stand_in,))
 
     def make_circle(supervisor):
-        return Circle(made, supervisor, cast, extra_topics=changelogs(config), tell=session.tell)
+        return TrainingRun(made, supervisor, cast, extra_topics=changelogs(config), tell=session.tell)
 
     async def finish(circle):
-        session.tell(await report.finish(circle))
+        session.tell(await report.finish(circle.folder, circle.watch, circle.lags))
 
     session = Session(made, make_circle, finish, console)
     return session
@@ -177,7 +181,7 @@ def test_the_bundle_replays_three_times_to_the_same_decisions_where_there_is_not
     ],
 )
 def test_what_the_dashboard_shows_is_measured(finished: Finished, name: str, labels: set[str]):
-    series = Readings(finished.made.path / "metrics").points[name]
+    series = MetricsReader(finished.made.path / "metrics").points[name]
     points = [point for one in series.values() for point in one]
     assert points
     assert all(set(point["attributes"]) == labels for point in points)
@@ -194,7 +198,7 @@ def test_every_trained_step_can_be_followed_to_its_screenshot(finished: Finished
 @pytest.mark.parametrize("missing", [names.SPAN_TRAIN_STEP, names.SPAN_GROUP, names.SPAN_TRAJECTORY, names.SPAN_STEP])
 def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
     source = Bundle(bundle)
-    known = facts.Facts().fold(facts.of_bundle(source))
+    known = facts.RunIndex().fold(facts.of_bundle(source))
     lines = list(source.lines("traces"))
     step = known.trained[2]
     member = next(member for member in known.groups[step.group_ids[0]].members if member.selected)

@@ -23,16 +23,16 @@ from aiokafka import ConsumerRecord, TopicPartition
 from faust.types import TP
 
 import topics
-from dart_streams.bench.curation_world import CountingTrainer, Odds, play
+from benchmarks.curation_world import CountingTrainer, Odds, play
 from dart_streams.bus import admin, dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import ID, header
 from dart_streams.config import Config
 from dart_streams.curation.agents import agents
-from dart_streams.curation.decisions import Record, advance
+from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from dart_streams.run.folder import write_toml
-from dart_streams.services.ports import free_port
+from dart_streams.history.run_folder import write_toml
+from dart_streams.launch.services.ports import free_port
 from dart_streams.tasks import load
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
 from topics.rollout_orders import RolloutOrder
@@ -233,7 +233,7 @@ async def replayed(config: Config, task_file: Path) -> tuple[dict[str, bytes], d
             record = by_place[topic, partition, offset]
             event = event_of(topics.BY_NAME[topic], record)
             where = 0 if SOURCES[agent.name] is None else partition
-            step = advance(agent, states[where], Record(topic, partition, offset, event, identity(record)))
+            step = advance(agent, states[where], InputRecord(topic, partition, offset, event, identity(record)))
             states[where] = step.state
             assert [decision.id for decision in step.decisions] == entry["decisions"]
             assert step.applied.state_digest == entry["state_digest"]

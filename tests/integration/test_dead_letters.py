@@ -15,8 +15,8 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.cli import main
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.replay import letters
-from dart_streams.run.folder import write_toml
+from dart_streams.history import dead_letters as letters
+from dart_streams.history.run_folder import write_toml
 from topics import curated, trajectories
 
 

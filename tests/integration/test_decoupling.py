@@ -6,15 +6,15 @@ import msgspec
 import pytest
 import structlog
 
-from dart_streams.bench import decoupling_run, modes
-from dart_streams.bench.occupancy import figures
+from benchmarks import decoupling_run, modes
+from benchmarks.utilization import figures
 from dart_streams.config import Config
-from dart_streams.replay.capture import now_in
-from dart_streams.run import folder
+from dart_streams.history import run_folder as folder
+from dart_streams.history.capture import now_in
 from topics import Topic, rollout_orders, weights, weights_serving
 
 DESKTOP = Path(__file__).parents[2] / "deploy/config/workload/desktop.toml"
-SHAPE = modes.Shape(slots=6, workers=2, places=3, batch=1)
+SHAPE = modes.DeploymentShape(slots=6, workers=2, places=3, batch=1)
 SCALE = 100.0
 MINUTES = 0.6
 
@@ -42,7 +42,7 @@ def log(config: Config, topic: Topic) -> list:
 
 @pytest.mark.parametrize("mode", ["coupled", "dart"])
 def test_a_mode_lives_as_real_processes(services, tmp_path: Path, mode):
-    player = decoupling_run.Player(MINUTES, lambda _: None)
+    player = decoupling_run.ModeRunner(MINUTES, lambda _: None)
     account = player.play(modes.deployment(quick(services, tmp_path), mode, SHAPE, 0), mode, 0)
     assert player.newest == {mode: account}
     assert {"env", "recorder", "rollout", "curator", "trainer"} <= player.core_ms[mode].keys()

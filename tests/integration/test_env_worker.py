@@ -22,15 +22,15 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
 from dart_streams.config import Config
-from dart_streams.run.folder import write_toml
-from dart_streams.services.ports import free_port
+from dart_streams.history.run_folder import write_toml
+from dart_streams.launch.services.ports import free_port
 from dart_streams.store import SyncStore, connect
 from topics import Topic, action_requests, actions, observations, rollout_orders
 from topics.action_requests import ActionRequest
-from topics.actions import Action
+from topics.actions import ActionResponse
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling, Segment
+from topics.values import Sampling, VersionSpan
 from workers.env.main import live
 
 BOUND_S = 60.0
@@ -137,7 +137,7 @@ class World:
         text = self.answer(request)
         if text is None:
             return
-        action = Action(
+        action = ActionResponse(
             request_id=request.request_id,
             trajectory_id=request.trajectory_id,
             step=request.step,
@@ -145,7 +145,7 @@ class World:
             tokens=[1, 2],
             logprobs=[-0.1, -0.2],
             entropies=[0.3, 0.4],
-            versions=[Segment(version=0, start=0, end=2)],
+            versions=[VersionSpan(version=0, start=0, end=2)],
             prompt_tokens=3,
             prompt_sha="p",
             worker_id="world",

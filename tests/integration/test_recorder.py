@@ -16,14 +16,14 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
 from dart_streams.config import Config
-from dart_streams.run.folder import write_toml
-from dart_streams.services.ports import free_port
+from dart_streams.history.run_folder import write_toml
+from dart_streams.launch.services.ports import free_port
 from dart_streams.store import AsyncStore, connect
 from topics import observations, trajectories
-from topics.observations import End, Observation, Taken
+from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
-from topics.values import OutcomeKind, Sampling, Segment
+from topics.values import OutcomeKind, Sampling, VersionSpan
 from workers.recorder.main import live
 
 BOUND_S = 60.0
@@ -52,7 +52,7 @@ def episode(number: int, steps: int = 3, kind: OutcomeKind = "success") -> list[
             instruction="Click.",
             screenshot=None,
             taken=answer(number, step) if step else None,
-            end=End(kind=kind, reward=reward) if step == steps else None,
+            end=EpisodeEnd(kind=kind, reward=reward) if step == steps else None,
             env_host="env-0",
             at_ms=1000 * number + step,
         )
@@ -60,15 +60,15 @@ def episode(number: int, steps: int = 3, kind: OutcomeKind = "success") -> list[
     ]
 
 
-def answer(number: int, step: int) -> Taken:
-    return Taken(
+def answer(number: int, step: int) -> ExecutedAction:
+    return ExecutedAction(
         request_id=f"t{number}/{step - 1}/0",
         text="Action: wait()",
         action="Action: wait()",
         tokens=[1, 2],
         logprobs=[-0.1, -0.2],
         entropies=[0.2, 0.4],
-        versions=[Segment(version=step, start=0, end=2)],
+        versions=[VersionSpan(version=step, start=0, end=2)],
         prompt_sha="p",
         queue_ms=0,
         generate_ms=0,

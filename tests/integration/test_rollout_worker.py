@@ -18,12 +18,12 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
 from dart_streams.config import Config
-from dart_streams.run.folder import write_toml
-from dart_streams.services.ports import free_port
+from dart_streams.history.run_folder import write_toml
+from dart_streams.launch.services.ports import free_port
 from topics import Topic, action_requests, actions, weights, weights_serving
 from topics.action_requests import ActionRequest
-from topics.actions import Action
-from topics.values import BlobRef, Sampling, Turn
+from topics.actions import ActionResponse
+from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
 from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
 from workers.rollout.main import live
@@ -40,8 +40,8 @@ def request(number: int, seconds: float = 30.0, **fields) -> ActionRequest:
         trajectory_id=f"t{number}",
         step=2,
         turns=[
-            Turn(role="user", text=f"Click the box at ({number % 160},120)."),
-            Turn(role="user", image=BlobRef(sha256="s", size=1, width=160, height=210)),
+            MessagePart(role="user", text=f"Click the box at ({number % 160},120)."),
+            MessagePart(role="user", image=BlobRef(sha256="s", size=1, width=160, height=210)),
         ],
         sampling=Sampling(),
         reply_partition=number % 4,
@@ -104,7 +104,7 @@ async def worker(config: Config, name: str = "rollout-0", engine: Any = None) ->
             assert await living == 0
 
 
-def answered(numbers: range) -> Callable[[list[Action]], bool]:
+def answered(numbers: range) -> Callable[[list[ActionResponse]], bool]:
     wanted = {f"r{number}" for number in numbers}
     return lambda found: {action.request_id for action in found} >= wanted
 

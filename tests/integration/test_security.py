@@ -19,17 +19,18 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from rich.console import Console
 
-from dart_streams import access
 from dart_streams import config as configuration
-from dart_streams.bus import admin, clients, knocking, sync_clients
+from dart_streams.bus import admin, clients, sync_clients
+from dart_streams.bus import readiness as knocking
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls
+from dart_streams.connection import auth as access
 from dart_streams.errors import AccessRefused, ServiceUnavailable
-from dart_streams.replay.bundle import Bundle
-from dart_streams.run import folder
-from dart_streams.run.folder import write_toml
-from dart_streams.services import memory
-from dart_streams.services.java import find_java
-from dart_streams.services.kafka import Kafka
+from dart_streams.history import run_folder as folder
+from dart_streams.history.bundle import Bundle
+from dart_streams.history.run_folder import write_toml
+from dart_streams.launch.services import memory
+from dart_streams.launch.services.java import find_java
+from dart_streams.launch.services.kafka import Kafka
 from dart_streams.store import sessions
 from tests.integration.secured import USER, Secured, secured_services
 from tests.integration.test_circle import HERE, session_of

@@ -15,15 +15,15 @@ import pytest
 
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services, Store
-from dart_streams.greetings import speaks_cql, speaks_kafka
-from dart_streams.services import local
-from dart_streams.services.daemon import Home
-from dart_streams.services.jars import SHARED_JARS
-from dart_streams.services.kafka import Kafka
-from dart_streams.services.local import Running, bring_up
-from dart_streams.services.lock import silently
-from dart_streams.services.ports import free_port
-from dart_streams.services.private import OWNER, private_services
+from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
+from dart_streams.launch.services import local
+from dart_streams.launch.services.daemon import Home
+from dart_streams.launch.services.jars import SHARED_JARS
+from dart_streams.launch.services.kafka import Kafka
+from dart_streams.launch.services.local import Running, bring_up
+from dart_streams.launch.services.lock import silently
+from dart_streams.launch.services.ports import free_port
+from dart_streams.launch.services.private import OWNER, private_services
 
 COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
 

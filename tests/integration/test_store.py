@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from dart_streams.cli import main
 from dart_streams.config import Store
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.run import folder
-from dart_streams.services.ports import free_port
+from dart_streams.history import run_folder as folder
+from dart_streams.launch.services.ports import free_port
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of
-from topics.observations import End, Observation
+from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 from topics.values import BlobRef, Sampling
@@ -36,7 +36,7 @@ def run() -> str:
     return uuid.uuid4().hex
 
 
-def observation(trajectory_id: str, step: int, end: End | None = None) -> Observation:
+def observation(trajectory_id: str, step: int, end: EpisodeEnd | None = None) -> Observation:
     order = RolloutOrder(
         order_id="o",
         group_id="g",

@@ -4,12 +4,12 @@ import pytest
 from aiokafka import TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, start_within
-from dart_streams.run import orders
-from dart_streams.run.lag import Lag
-from dart_streams.run.watch import watching
-from dart_streams.summary import broken
+from dart_streams.bus.lag import Lag
+from dart_streams.history import open_orders as orders
+from dart_streams.history.run_follower import following
 from tests.integration.test_recorder import episode
 from topics import rollout_orders, trajectories
+from workers.recorder.trajectory_summary import broken
 
 NUMBER = 50
 
@@ -20,7 +20,7 @@ def bus(services):
 
 
 async def test_what_was_published_just_before_the_end_is_seen(bus):
-    async with Publisher(bus, "test") as publisher, watching(bus, publisher, 60) as watch:
+    async with Publisher(bus, "test") as publisher, following(bus, publisher, 60) as watch:
         for number in range(NUMBER):
             await publisher.publish(rollout_orders.TOPIC, episode(number)[0].order)
         await watch.look_back()
@@ -45,7 +45,7 @@ async def commit_as_env(bus) -> TopicPartition:
 async def test_an_order_whose_trajectory_is_announced_a_moment_later_is_not_lost(bus):
     last = episode(1)[-1]
     finished = broken(last, "the test says so")
-    async with Publisher(bus, "test") as publisher, watching(bus, publisher, 60) as watch:
+    async with Publisher(bus, "test") as publisher, following(bus, publisher, 60) as watch:
         await publisher.publish(rollout_orders.TOPIC, last.order)
         place = await commit_as_env(bus)
         read_to_end, seen = watch.read_to_end, []

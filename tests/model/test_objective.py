@@ -7,6 +7,7 @@ import torch
 
 from dart_streams.config import parse
 from dart_streams.errors import ConfigError
+from trainer.learning.step import OBJECTIVES, importance
 from trainer.objective import (
     clipped_weight_loss,
     kl_k3,
@@ -16,7 +17,6 @@ from trainer.objective import (
     token_logp,
     truncated_weights,
 )
-from trainer.step import OBJECTIVES, importance
 
 
 def row(*values: float) -> torch.Tensor:

@@ -13,8 +13,8 @@ from transformers import AutoModelForImageTextToText
 from dart_streams import tasks
 from dart_streams.config import Config
 from dart_streams.errors import UserError
+from dart_streams.history.run_folder import write_toml
 from dart_streams.policy import building, probe, recipe
-from dart_streams.run.folder import write_toml
 
 STREAMS = Path(sys.prefix).parent / "streams" / "bin" / "dart-streams"
 STOP_S = 30

@@ -13,10 +13,10 @@ from transformers import AutoModelForImageTextToText
 from dart_streams.config import Warmup
 from dart_streams.policy import probe, tiny, weights
 from dart_streams.policy.batches import answer_logits, collate, log_probabilities
-from dart_streams.policy.demonstrations import Sample
+from dart_streams.policy.demonstrations import SftSample
 from dart_streams.policy.rendering import Renderer
 from dart_streams.policy.warmup import FLOOR, schedule, warm_up
-from topics.values import BlobRef, Turn
+from topics.values import BlobRef, MessagePart
 
 STEPS = 12
 
@@ -36,12 +36,16 @@ def model_dir(tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
-def samples() -> list[Sample]:
+def samples() -> list[SftSample]:
     data = probe.screen()
     name = hashlib.sha256(data).hexdigest()
-    turns = (Turn(role="user", text="Click"), Turn(role="user", image=BlobRef(sha256=name, size=len(data))))
+    turns = (
+        MessagePart(role="user", text="Click"),
+        MessagePart(role="user", image=BlobRef(sha256=name, size=len(data))),
+    )
     return [
-        Sample(turns=turns, answer=f"Action: click(start_box='({x},120)')", images={name: data}) for x in (80, 81, 82)
+        SftSample(turns=turns, answer=f"Action: click(start_box='({x},120)')", images={name: data})
+        for x in (80, 81, 82)
     ]
 
 
@@ -80,7 +84,9 @@ def test_training_scores_what_generation_saw(model_dir: Path) -> None:
     model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype=torch.float32).eval()
     picture = Image.open(io.BytesIO(probe.screen()))
     prompts = [
-        renderer.prompt([Turn(role="user", text=text), Turn(role="user", image=BlobRef(sha256="s", size=1))])
+        renderer.prompt(
+            [MessagePart(role="user", text=text), MessagePart(role="user", image=BlobRef(sha256="s", size=1))]
+        )
         for text in ("Click", "Click on the button, please")
     ]
     inputs, scores = [], []

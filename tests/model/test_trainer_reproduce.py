@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dart_streams.bench.backlog import Maker, Shape, write
+from benchmarks.synthetic_groups import BacklogShape, Maker, write
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.cli import main as command_line
 from dart_streams.config import Config
 from dart_streams.errors import UserError
+from dart_streams.history import capture
+from dart_streams.history import retrain as reproduce
+from dart_streams.history.bundle import Bundle
 from dart_streams.policy import tiny
 from dart_streams.policy.rendering import Renderer
-from dart_streams.replay import capture
-from dart_streams.replay.bundle import Bundle
 from dart_streams.store import AsyncStore, SyncStore, connect
 from topics import ALL, Topic, curated, observations
-from trainer import main, reproduce
+from trainer import main
 
 TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"
 STEPS = 3
@@ -38,7 +39,7 @@ def run(services: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         curation={"max_staleness": 100},
         tasks={"file": str(TASKS)},
     )
-    maker = Maker(config, Renderer(folder, config.policy.min_pixels, config.policy.max_pixels), Shape(2, 2))
+    maker = Maker(config, Renderer(folder, config.policy.min_pixels, config.policy.max_pixels), BacklogShape(2, 2))
     groups = [maker.group(index) for index in range(2 * STEPS)]
 
     async def store_all() -> None:

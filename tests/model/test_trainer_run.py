@@ -22,7 +22,7 @@ from kafka import TopicPartition
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
-from dart_streams.bench.backlog import Made, Maker, Shape, altered, write
+from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, altered, write
 from dart_streams.bus import sync_clients, weights_log
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
@@ -35,12 +35,12 @@ from topics import Topic, curated, weights_serving
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer import crash_points, main
-from trainer.consumer import MOST_AT_ONCE, CuratedConsumer
-from trainer.learner import Release
-from trainer.publish import Publisher
-from trainer.state import State
+from trainer.data.consumer import MOST_AT_ONCE, CuratedConsumer
+from trainer.learning.learner import WeightSnapshot
+from trainer.publish import WeightPublisher
+from trainer.state import TrainerState
 
-SHAPE = Shape(members=2, steps=2)
+SHAPE = BacklogShape(members=2, steps=2)
 DEADLINE_S = 120.0
 TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"
 
@@ -63,7 +63,7 @@ class Run:
         renderer = Renderer(Path(config.policy.path), config.policy.min_pixels, config.policy.max_pixels)
         self.maker = Maker(config, renderer, SHAPE)
 
-    def add(self, groups: Sequence[Made]) -> None:
+    def add(self, groups: Sequence[SyntheticBacklog]) -> None:
         """Store the groups' steps and screenshots, then announce them on ``curated``."""
 
         async def store() -> None:
@@ -280,7 +280,7 @@ def test_groups_of_a_coupled_batch_that_teach_nothing_are_consumed_with_it(run: 
     assert told == [(0, 0), (1, 2), (1, 4), (2, 6)]
 
 
-def without_members(made: Made) -> Made:
+def without_members(made: SyntheticBacklog) -> SyntheticBacklog:
     return made._replace(group=msgspec.structs.replace(made.group, members=[], mean=0.0, std=0.0))
 
 
@@ -373,7 +373,13 @@ def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_
         return len(taken) >= 1 and not room.is_set()
 
     consumer = CuratedConsumer(
-        ours.config.bus, State().position, "tiny", 1, 99, arrived=lambda one: taken.append(one.group_id), full=full
+        ours.config.bus,
+        TrainerState().position,
+        "tiny",
+        1,
+        99,
+        arrived=lambda one: taken.append(one.group_id),
+        full=full,
     )
     with consumer:
         until(lambda: taken, "the first records")
@@ -389,8 +395,10 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..
     base = f"memory://{uuid.uuid4().hex}/weights"
     ours = run(trainer={"keep_versions": 2, "weights_uri": base})
 
-    def release(number: int) -> Release:
-        return Release({"weight": torch.full((3,), float(number))}, probe.Probe(prompt=[], tokens=[], logprobs=[]))
+    def release(number: int) -> WeightSnapshot:
+        return WeightSnapshot(
+            {"weight": torch.full((3,), float(number))}, probe.Probe(prompt=[], tokens=[], logprobs=[])
+        )
 
     def serves(worker_id: str, version: int, silent_s: float = 0) -> None:
         alive_ms = int((time.time() - silent_s) * 1000)
@@ -399,12 +407,12 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..
         with contextlib.closing(sync_clients.producer(ours.config.bus, "test")) as producer:
             ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)
 
-    def left_after(publisher: Publisher, number: int) -> list[str]:
-        publisher.publish(State(version=number), release(number))
+    def left_after(publisher: WeightPublisher, number: int) -> list[str]:
+        publisher.publish(TrainerState(version=number), release(number))
         filesystem, folder = fsspec.core.url_to_fs(base)
         return sorted(Path(place).name for place in filesystem.ls(folder, detail=False))
 
-    with Publisher(ours.config, epoch=1) as publisher:
+    with WeightPublisher(ours.config, epoch=1) as publisher:
         publisher.begin(None, release(0))
         serves("rollout-0", 1)
         serves("rollout-1", 0, silent_s=60)

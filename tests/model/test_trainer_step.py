@@ -16,20 +16,20 @@ from PIL import Image
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForImageTextToText
 
-from dart_streams.bench.backlog import Made, Maker
+from benchmarks.synthetic_groups import Maker, SyntheticBacklog
 from dart_streams.config import Config, parse
+from dart_streams.launch.services.ports import free_port
 from dart_streams.policy import probe, tiny
 from dart_streams.policy.rendering import Prompt, Renderer
-from dart_streams.services.ports import free_port
-from topics.values import Segment
-from trainer import step
-from trainer.batch import Collator
-from trainer.learner import Learner
-from trainer.policy import load
-from trainer.prefetch import ReadyGroup
-from trainer.ranks import Ranks, joined
-from trainer.samples import Sample, select
-from trainer.step import Stopped, losses
+from topics.values import VersionSpan
+from trainer.data.collate import Collator
+from trainer.data.prefetch import ReadyGroup
+from trainer.data.samples import TrainingSample, select
+from trainer.learning import step
+from trainer.learning.learner import Learner
+from trainer.learning.model import load
+from trainer.learning.ranks import Ranks, joined
+from trainer.learning.step import Stopped, losses
 
 TWO_RANKS = Path(__file__).with_name("two_ranks.py")
 
@@ -53,7 +53,7 @@ def ranks() -> Iterator[Ranks]:
         yield alone
 
 
-def ready(made: Made, renderer: Renderer) -> ReadyGroup:
+def ready(made: SyntheticBacklog, renderer: Renderer) -> ReadyGroup:
     limits = Config().policy
     group = made.group
     selection = select(group, group.members, made.observations, renderer, limits.max_images, limits.max_texts)
@@ -71,7 +71,9 @@ def full(gradient: torch.Tensor | None) -> torch.Tensor:
     return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
 
-def plain_logp(policy: torch.nn.Module, renderer: Renderer, item: Sample, images: dict[str, bytes]) -> torch.Tensor:
+def plain_logp(
+    policy: torch.nn.Module, renderer: Renderer, item: TrainingSample, images: dict[str, bytes]
+) -> torch.Tensor:
     """Return a sample's token log-probabilities (A,), the shortest way through transformers: one sequence, unpadded."""
     shown = [Image.open(io.BytesIO(images[ref.sha256])).convert("RGB") for ref in item.images]
     prompt = Prompt(token_ids=item.prompt, images=item.images, sha="")
@@ -329,7 +331,7 @@ def test_of_a_step_generated_across_a_switch_each_token_counts_for_its_own_versi
         for row, item in enumerate(group.samples):
             length = len(item.answer)
             off = torch.tensor([0.25] * cut + [0.5] * (length - cut))
-            segments = [Segment(version=4, start=0, end=cut), Segment(version=5, start=cut, end=length)]
+            segments = [VersionSpan(version=4, start=0, end=cut), VersionSpan(version=5, start=cut, end=length)]
             exact = (logp_BA[row, :length] + off).tolist()
             group.samples[row] = msgspec.structs.replace(item, logprobs=exact, versions=segments)
         batch = collator.collate(group.samples, group.images)

@@ -24,7 +24,7 @@ from dart_streams.policy import exporting, probe, tiny, weights
 from dart_streams.policy.rendering import CHATML, Renderer
 from dart_streams.store import MissingBlob
 from topics.action_requests import ActionRequest
-from topics.values import BlobRef, Sampling, Turn
+from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
 from workers.rollout import vllm_settings
 from workers.rollout.engine import EngineDead, EngineFault, LoadFault
@@ -62,11 +62,14 @@ def stored(data: bytes) -> BlobRef:
 
 
 def request(number: int = 0, images: int = 1, **sampling) -> ActionRequest:
-    turns = [Turn(role="system", text="You use a computer."), Turn(role="user", text=f"Click button {number}.")]
+    turns = [
+        MessagePart(role="system", text="You use a computer."),
+        MessagePart(role="user", text=f"Click button {number}."),
+    ]
     for index in range(images):
-        turns.append(Turn(role="user", image=screen(10 * number + index)))
+        turns.append(MessagePart(role="user", image=screen(10 * number + index)))
         if index < images - 1:
-            turns.append(Turn(role="assistant", text="Action: click(start_box='(5,6)')"))
+            turns.append(MessagePart(role="assistant", text="Action: click(start_box='(5,6)')"))
     return ActionRequest(
         request_id=f"r{number}",
         trajectory_id="t",
@@ -452,9 +455,9 @@ def test_weights_that_cannot_be_served_leave_the_old_ones_serving(engine, loop, 
 @pytest.mark.parametrize(
     ("turn", "why"),
     [
-        (Turn(role="user", image=BlobRef(sha256="f" * 64, size=3)), "not in the store"),
-        (Turn(role="user", image=stored(b"GIF")), "no usable image"),
-        (Turn(role="user", text="word " * 5000), "maximum model length"),
+        (MessagePart(role="user", image=BlobRef(sha256="f" * 64, size=3)), "not in the store"),
+        (MessagePart(role="user", image=stored(b"GIF")), "no usable image"),
+        (MessagePart(role="user", text="word " * 5000), "maximum model length"),
     ],
 )
 def test_a_request_that_cannot_be_answered_says_why_and_harms_no_other(engine, loop, turn, why):

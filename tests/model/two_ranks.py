@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from torch.distributed.tensor import DTensor
 
-from dart_streams.bench.backlog import Maker
+from benchmarks.synthetic_groups import Maker
 from dart_streams.config import parse
 from dart_streams.policy.rendering import Renderer
-from trainer import step
-from trainer.learner import Learner
-from trainer.prefetch import ReadyGroup
-from trainer.ranks import Ranks, joined
-from trainer.samples import select, share
+from trainer.data.prefetch import ReadyGroup
+from trainer.data.samples import select, share
+from trainer.learning import step
+from trainer.learning.learner import Learner
+from trainer.learning.ranks import Ranks, joined
 
 
 def ready(maker: Maker, index: int, ranks: Ranks) -> ReadyGroup:

@@ -1,30 +1,59 @@
-"""Which part may import which: a stray torch import is found here, not by a user of the other environment."""
+"""The floors of the house: a module imports from its own package and from lower floors only, also by name.
+
+A stray torch import is found here too, not by a user of the other environment.
+"""
 
 import ast
+import re
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = ("topics", "dart_streams", "workers", "trainer")
-MAY_IMPORT = {
-    "topics": {"topics"},
-    "dart_streams": {"topics", "dart_streams"},
-    "workers": {"topics", "dart_streams", "workers"},
-    "trainer": {"topics", "dart_streams", "trainer"},
-}
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("topics",),
+    tuple(f"dart_streams.{name}" for name in ("errors", "stateless_random", "fsync", "screens", "actions")),
+    ("dart_streams.config",),
+    ("dart_streams.tasks", "dart_streams.prompts", "dart_streams.connection"),
+    ("dart_streams.telemetry",),
+    ("dart_streams.bus", "dart_streams.store"),
+    ("dart_streams.curation",),
+    ("dart_streams.policy",),
+    ("workers.runtime",),
+    ("workers.env", "workers.rollout", "workers.recorder", "workers.curator", "trainer"),
+    ("dart_streams.history",),
+    ("workers.monitor", "dart_streams.views"),
+    ("dart_streams.launch",),
+    ("dart_streams.cli",),
+    ("benchmarks",),
+    ("examples",),
+)
+"""From the ground up. Packages on one floor do not import each other. The monitor looks at a run's history."""
+DOORS = {("dart_streams.cli.bench", "benchmarks")}
+"""``dart-streams bench`` opens the benchmarks of a checkout by name; the wheel has none."""
+OURS = tuple(sorted({name.partition(".")[0] for floor in FLOORS for name in floor}))
 MODEL_LIBRARIES = {"torch", "torchvision", "vllm", "transformers", "safetensors", "tokenizers"}
-MODEL_SIDE = ("dart_streams/policy/", "workers/rollout/", "trainer/")
+MODEL_SIDE = ("dart_streams/policy/", "dart_streams/history/retrain.py", "workers/rollout/", "trainer/", "benchmarks/")
 ONLY_IN_TOPICS = {"msgspec", "typing", "topics"}
+DOTTED = re.compile(rf"({'|'.join(OURS)})(\.\w+)+(:\w+)?")
 
 FILES = sorted(path.relative_to(ROOT) for name in OURS for path in (ROOT / name).rglob("*.py"))
 
 
-def imports_of(file: Path) -> set[str]:
-    """Return the full names a module imports, wherever in the file it does so."""
+def module_of(file: Path) -> str:
+    return ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(file): file for file in FILES}
+
+
+@cache
+def imports_of(file: Path) -> frozenset[str]:
+    """Return the full names a module imports, wherever in the file it does so, by statement or by name."""
     names: set[str] = set()
     for node in ast.walk(ast.parse((ROOT / file).read_text())):
         if isinstance(node, ast.Import):
@@ -32,7 +61,31 @@ def imports_of(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import; name the module in full"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+            if (name := known(node.value.partition(":")[0])) is not None:
+                names.add(name)
+        elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+            package = str(node.values[0].value).rpartition(".")[0]
+            if package in MODULES:
+                names.add(package)
+    return frozenset(names)
+
+
+def known(name: str) -> str | None:
+    """Return the longest module of ours that a dotted name begins with; a bare top-level name is no import."""
+    while "." in name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name if "." in name else None
+
+
+@cache
+def floor_of(name: str) -> tuple[int, str]:
+    """Return the floor of a module and the package on it that the module belongs to."""
+    for number, floor in enumerate(FLOORS):
+        for package in floor:
+            if name == package or name.startswith(f"{package}."):
+                return number, package
+    raise AssertionError(f"{name} is on no floor: put it into FLOORS")
 
 
 def tops(file: Path) -> set[str]:
@@ -43,15 +96,30 @@ def is_model_side(file: Path) -> bool:
     return str(file).startswith(MODEL_SIDE)
 
 
+def is_bare(name: str) -> bool:
+    """Say whether a name is a package that only holds packages of several floors."""
+    return name in ("dart_streams", "workers")
+
+
 def test_there_are_modules_to_check():
-    assert len(FILES) > 40
+    assert len(FILES) > 200
+    assert imports_of(MODULES["dart_streams.cli.bench"]) >= {"benchmarks"}, "by name"
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if not is_bare(module_of(f))], ids=str)
+def test_imports_go_down_only(file: Path):
+    mine, package = floor_of(module_of(file))
+    for name in imports_of(file):
+        target = name if name in MODULES else name.rpartition(".")[0]
+        if target not in MODULES or is_bare(target) or (module_of(file), target) in DOORS:
+            continue
+        theirs, other = floor_of(target)
+        assert theirs < mine or other == package, f"{package} (floor {mine}) imports {target} (floor {theirs})"
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
-def test_a_module_imports_only_what_its_part_may(file: Path):
-    part = file.parts[0]
-    assert tops(file) & set(OURS) <= MAY_IMPORT[part]
-    if part == "topics":
+def test_a_module_imports_no_library_of_the_other_environment(file: Path):
+    if file.parts[0] == "topics":
         assert tops(file) <= ONLY_IN_TOPICS
     if not is_model_side(file):
         assert not tops(file) & MODEL_LIBRARIES
@@ -59,18 +127,28 @@ def test_a_module_imports_only_what_its_part_may(file: Path):
 
 def closure(start: str) -> set[str]:
     """Return every module of ours that importing ``start`` may import, itself included."""
-    by_name = {".".join(file.with_suffix("").parts).removesuffix(".__init__"): file for file in FILES}
     seen: set[str] = set()
     todo = [start]
     while todo:
         name = todo.pop()
-        while name and name not in by_name:
+        while name and name not in MODULES:
             name = name.rpartition(".")[0]
         if not name or name in seen:
             continue
         seen.add(name)
-        todo += [name.rpartition(".")[0], *imports_of(by_name[name])]
+        todo += [name.rpartition(".")[0], *statements_of(MODULES[name])]
     return seen
+
+
+def statements_of(file: Path) -> set[str]:
+    """Return what a module imports by statement; what it opens by name runs only when asked for."""
+    tree = ast.parse((ROOT / file).read_text())
+    return {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    } | {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
 
 
 @pytest.mark.parametrize(
@@ -78,18 +156,12 @@ def closure(start: str) -> set[str]:
 )
 def test_a_process_of_the_streams_environment_reaches_no_model_library(start: str):
     for name in closure(start):
-        path = ROOT / Path(*name.split("."))
-        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        assert not tops(file.relative_to(ROOT)) & MODEL_LIBRARIES, name
+        assert not {n.partition(".")[0] for n in statements_of(MODULES[name])} & MODEL_LIBRARIES, name
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="the model environment has torch, and no Faust")
 def test_everything_but_the_model_side_imports_without_torch():
-    modules = [
-        ".".join(file.with_suffix("").parts).removesuffix(".__init__")
-        for file in FILES
-        if not is_model_side(file) and file.name != "__main__.py"
-    ]
+    modules = [module_of(file) for file in FILES if not is_model_side(file) and file.name != "__main__.py"]
     code = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -4,9 +4,9 @@ from typing import Any
 
 import faust
 
-from dart_streams import access
 from dart_streams.config import Config
-from dart_streams.curation.decisions import Agent
+from dart_streams.connection import auth as access
+from dart_streams.curation.reducer import Agent
 from topics import Topic
 from workers.curator.changelogs import MOST_BYTES, SOURCES, application
 from workers.curator.transport import Flow, Transport

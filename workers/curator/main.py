@@ -27,14 +27,14 @@ from dart_streams import tasks as task_sets
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.curation.agents import agents
-from dart_streams.curation.decisions import Agent
+from dart_streams.curation.reducer import Agent
 from dart_streams.errors import ConfigError
 from dart_streams.telemetry import setup
 from topics import Topic
 from workers.curator import application
+from workers.curator.agent_runner import AgentRunner
 from workers.curator.changelogs import SOURCES
-from workers.curator.clerk import Clerk
-from workers.lifecycle import spare_the_collector
+from workers.runtime.lifecycle import freeze_gc
 
 BATCH_BYTES = 512 * 1024
 """What one request brings of a partition: less than the topics' largest record."""
@@ -84,7 +84,7 @@ async def live(config: Config, worker_id: str, stop: asyncio.Event) -> int:
             await check_topics(config, publisher, agent.inputs, one_state=SOURCES[agent.name] is None)
             clerks.append(bind(app, config, agent, publisher))
         await app.start()
-        spare_the_collector()
+        freeze_gc()
         try:
             await serve(app, clerks, stop, config.run.drain_s)
         finally:
@@ -110,18 +110,18 @@ async def check_topics(config: Config, publisher: Publisher, inputs: Sequence[To
             )
 
 
-def bind(app: Any, config: Config, agent: Agent, publisher: Publisher) -> Clerk:
+def bind(app: Any, config: Config, agent: Agent, publisher: Publisher) -> AgentRunner:
     """Bind one agent's clerk to its topics and its table."""
     one_state = SOURCES[agent.name] is None
     table = application.table(app, agent)
-    clerk = Clerk(agent, table, publisher, config.telemetry.stall_s, one_state=one_state)
+    clerk = AgentRunner(agent, table, publisher, config.telemetry.stall_s, one_state=one_state)
     channel = application.source(app, config, agent.inputs)
     app.agent(channel, name=agent.name, concurrency=1, supervisor_strategy=CrashingSupervisor)(clerk.gather)
     table.on_recover(clerk.recovered)
     return clerk
 
 
-async def serve(app: Any, clerks: Sequence[Clerk], stop: asyncio.Event, drain_s: float) -> None:
+async def serve(app: Any, clerks: Sequence[AgentRunner], stop: asyncio.Event, drain_s: float) -> None:
     """Settle what the agents gather until ``stop`` is set, then finish the batches under way.
 
     Raises

@@ -32,7 +32,7 @@ class Flow(FlowControlEvent):
             super().resume()
 
 
-class HandsOn(Service):
+class DirectDelivery(Service):
     """A service that hands records on at once, if they are taken at once."""
 
     async def wait_first(self, *coros: Any, **bound: Any) -> Any:
@@ -62,7 +62,7 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
         return consumer
 
 
-class Consumer(HandsOn, aiokafka.Consumer):
+class Consumer(DirectDelivery, aiokafka.Consumer):
     """Faust's consumer with these, which seeks the beginning of an input that nothing was committed of yet.
 
     Faust leaves such a one where it stands: what was read of it, but dropped because of a rebalance, would be lost.

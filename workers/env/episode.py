@@ -10,10 +10,10 @@ import msgspec
 
 from dart_streams import actions, prompts
 from topics.action_requests import ActionRequest
-from topics.actions import Action as Reply
-from topics.observations import End, Observation, Taken
+from topics.actions import ActionResponse as Reply
+from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
-from topics.values import BlobRef, Turn
+from topics.values import BlobRef, MessagePart
 
 SUCCESS = 0.999
 """From this reward on an episode is a success; partial credit below it is kept, as a failure."""
@@ -40,7 +40,7 @@ class Act(msgspec.Struct, frozen=True):
     action_id: str
 
 
-class Judge(msgspec.Struct, frozen=True):
+class Evaluate(msgspec.Struct, frozen=True):
     """Evaluate the present state; ``cut`` says that the step limit ended the episode."""
 
     cut: bool
@@ -49,10 +49,10 @@ class Judge(msgspec.Struct, frozen=True):
 class Stop(msgspec.Struct, frozen=True):
     """The episode is over."""
 
-    end: End
+    end: EpisodeEnd
 
 
-Move = Ask | Act | Judge | Stop
+Move = Ask | Act | Evaluate | Stop
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules
     seen: tuple[Observation, ...] = ()
     fresh: Observation | None = None
-    doing: Taken | None = None
+    doing: ExecutedAction | None = None
     executed: bool = False
     repeats: int = 0
 
@@ -98,14 +98,14 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         fresh = self._observation(screenshot, instruction, taken, None, at_ms)
         return msgspec.structs.replace(self, fresh=fresh, doing=None, executed=False, repeats=self._repeats_with(fresh))
 
-    def after_screen(self, done: bool) -> Ask | Judge | Stop:
+    def after_screen(self, done: bool) -> Ask | Evaluate | Stop:
         """Return what follows the fresh screen; ``done`` says that the environment accepts no further action."""
         if done:
-            return Judge(cut=False)
+            return Evaluate(cut=False)
         if self.repeats >= self.rules.loop_limit:
-            return Stop(End(kind="failure", reward=0.0, reason="loop"))
+            return Stop(EpisodeEnd(kind="failure", reward=0.0, reason="loop"))
         if self.on_last_step:
-            return Judge(cut=True)
+            return Evaluate(cut=True)
         return Ask(attempt=0)
 
     def settle(self) -> "Episode":
@@ -116,7 +116,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         """Return the id under which the next action is asked for; call it after :meth:`settle`."""
         return f"{self.trajectory_id}/{self.step - 1}/{attempt}"
 
-    def request(self, attempt: int, turns: list[Turn], reply_partition: int, deadline_ms: int) -> ActionRequest:
+    def request(self, attempt: int, turns: list[MessagePart], reply_partition: int, deadline_ms: int) -> ActionRequest:
         """Return the request for the next action; call it after :meth:`settle`."""
         return ActionRequest(
             request_id=self.request_id(attempt),
@@ -128,7 +128,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             deadline_ms=deadline_ms,
         )
 
-    def turns(self, max_images: int, max_texts: int) -> list[Turn]:
+    def turns(self, max_images: int, max_texts: int) -> list[MessagePart]:
         """Return the prompt for the next action."""
         return prompts.turns(self.told, max_images, max_texts)
 
@@ -139,14 +139,14 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         try:
             action = actions.parse(reply.text)
         except actions.Unparsable as error:
-            stop = Stop(End(kind="invalid_action", reward=0.0, reason=str(error)))
+            stop = Stop(EpisodeEnd(kind="invalid_action", reward=0.0, reason=str(error)))
             return msgspec.structs.replace(self, doing=taken_of(reply, None)), stop
         return self.do(action, taken_of(reply, actions.format(action)))
 
     def demonstrate(self, action: actions.Action) -> "tuple[Episode, Move]":
         """Fold the oracle's next action, given in pixels of the policy's image, as if the policy had answered it."""
         text = actions.format(action)
-        taken = Taken(
+        taken = ExecutedAction(
             request_id=self.request_id(0),
             text=text,
             action=text,
@@ -161,34 +161,34 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         )
         return self.do(action, taken)
 
-    def do(self, action: actions.Action, taken: Taken) -> "tuple[Episode, Move]":
+    def do(self, action: actions.Action, taken: ExecutedAction) -> "tuple[Episode, Move]":
         """Fold an answer that parsed: most are executed, some end the episode."""
         doing = msgspec.structs.replace(self, doing=taken)
         if isinstance(action, actions.Finished):
-            return doing, Judge(cut=False)
+            return doing, Evaluate(cut=False)
         if isinstance(action, actions.CallUser):
-            return doing, Stop(End(kind="failure", reward=0.0, reason="call_user"))
+            return doing, Stop(EpisodeEnd(kind="failure", reward=0.0, reason="call_user"))
         return msgspec.structs.replace(doing, executed=True), Act(action, taken.request_id)
 
     def after_silence(self, attempt: int, why: str) -> Ask | Stop:
         """Return what follows an attempt without a usable answer."""
         if attempt + 1 < self.rules.request_attempts:
             return Ask(attempt + 1)
-        return Stop(End(kind="policy_error", reward=None, reason=f"{attempt + 1} attempts, the last: {why}"))
+        return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=f"{attempt + 1} attempts, the last: {why}"))
 
-    def judged(self, cut: bool, reward: float) -> End:
+    def judged(self, cut: bool, reward: float) -> EpisodeEnd:
         """Return the end that an evaluation makes."""
         if cut:
-            return End(kind="truncated", reward=reward, reason="step limit")
-        return End(kind="success" if reward >= SUCCESS else "failure", reward=reward)
+            return EpisodeEnd(kind="truncated", reward=reward, reason="step limit")
+        return EpisodeEnd(kind="success" if reward >= SUCCESS else "failure", reward=reward)
 
-    def straggled(self) -> End:
+    def straggled(self) -> EpisodeEnd:
         """Return the end of an episode past its wall-clock bound: one that never began is the environment's fault."""
         if not self.told:
-            return End(kind="env_error", reward=None, reason="straggler: no first screen in time")
-        return End(kind="truncated", reward=0.0, reason="straggler")
+            return EpisodeEnd(kind="env_error", reward=None, reason="straggler: no first screen in time")
+        return EpisodeEnd(kind="truncated", reward=0.0, reason="straggler")
 
-    def close(self, end: End, at_ms: int) -> Observation:
+    def close(self, end: EpisodeEnd, at_ms: int) -> Observation:
         """Return the last observation, with ``end``."""
         if self.fresh is not None:
             return msgspec.structs.replace(self.fresh, end=end)
@@ -198,7 +198,12 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         return self._observation(screenshot, instruction, self.doing, end, at_ms)
 
     def _observation(
-        self, screenshot: BlobRef | None, instruction: str, taken: Taken | None, end: End | None, at_ms: int
+        self,
+        screenshot: BlobRef | None,
+        instruction: str,
+        taken: ExecutedAction | None,
+        end: EpisodeEnd | None,
+        at_ms: int,
     ) -> Observation:
         return Observation(
             trajectory_id=self.trajectory_id,
@@ -221,9 +226,9 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         return (self.repeats if same else 0) + 1
 
 
-def taken_of(reply: Reply, action: str | None) -> Taken:
+def taken_of(reply: Reply, action: str | None) -> ExecutedAction:
     """Return what an answer leaves in the observation it leads to; ``action`` is null if it did not parse."""
-    return Taken(
+    return ExecutedAction(
         request_id=reply.request_id,
         text=reply.text,
         action=action,

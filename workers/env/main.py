@@ -23,11 +23,11 @@ from dart_streams.config import Config
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import setup
 from workers.env.backends import backend_of
-from workers.env.intake import Intake
-from workers.env.player import Player
+from workers.env.episode_runner import EpisodeRunner
+from workers.env.order_consumer import OrderConsumer
 from workers.env.replies import Replies
 from workers.env.slots import Slots
-from workers.lifecycle import spare_the_collector, stop_on_signals, together, unless
+from workers.runtime.lifecycle import cancel_on_stop, freeze_gc, run_until_first_exit, stop_on_signals
 
 log = structlog.get_logger()
 
@@ -53,12 +53,12 @@ async def live(config: Config, worker_id: str, stop: asyncio.Event | None = None
     """Connect, play until told to stop (by signals, if no event is given), drain."""
     stop = stop or stop_on_signals()
     async with contextlib.AsyncExitStack() as open_parts:
-        slots = await unless(stop, connect(config, worker_id, open_parts))
+        slots = await cancel_on_stop(stop, connect(config, worker_id, open_parts))
         if slots is None:
             return 0
-        spare_the_collector()
+        freeze_gc()
         log.info("playing", slots=slots.count, backend=config.env.backend, tasks=len(slots.tasks.train))
-        await together(
+        await run_until_first_exit(
             slots.serve(stop),
             replies=slots.player.replies.listen(),
             stall_watch=slots.player.replies.watch(),
@@ -78,7 +78,7 @@ async def connect(config: Config, worker_id: str, open_parts: contextlib.AsyncEx
     open_parts.push_async_callback(backend.stop)
     await backend.start()
     replies = await open_parts.enter_async_context(Replies(config, worker_id, publisher))
-    intake = await open_parts.enter_async_context(Intake(config, worker_id, publisher))
-    slots = Slots(config, Player(config, worker_id, backend, store, publisher, replies), intake, task_set)
+    intake = await open_parts.enter_async_context(OrderConsumer(config, worker_id, publisher))
+    slots = Slots(config, EpisodeRunner(config, worker_id, backend, store, publisher, replies), intake, task_set)
     slots.times.report()
     return slots

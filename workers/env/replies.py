@@ -16,11 +16,11 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
-from dart_streams.telemetry.waits import Waiting
+from dart_streams.telemetry.stall_detector import StallDetector
 from topics import action_requests, actions
 from topics.action_requests import ActionRequest
-from topics.actions import Action
-from workers.env import instruments
+from topics.actions import ActionResponse
+from workers.env import metrics as instruments
 
 log = structlog.get_logger()
 
@@ -39,11 +39,11 @@ class Replies:
         self.worker_id = worker_id
         self.publisher = publisher
         self.partition = 0
-        self.waiting = Waiting(log, f"replies on {self.bus.prefix}{actions.TOPIC.name}", config.telemetry.stall_s)
+        self.waiting = StallDetector(log, f"replies on {self.bus.prefix}{actions.TOPIC.name}", config.telemetry.stall_s)
         self.records: AIOKafkaConsumer = consumer(
             config.bus, group=None, client_id=f"{worker_id}-replies", auto_offset_reset="latest"
         )
-        self._asked: dict[bytes, asyncio.Future[Action]] = {}
+        self._asked: dict[bytes, asyncio.Future[ActionResponse]] = {}
 
     async def __aenter__(self) -> Self:
         """Stand at the end of the partition; raise ServiceUnavailable if the broker or the topic is not there."""
@@ -61,7 +61,7 @@ class Replies:
     ) -> None:
         await self.records.stop()
 
-    async def ask(self, request: ActionRequest, timeout_s: float) -> Action:
+    async def ask(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
         """Send a request and return its reply.
 
         Raises
@@ -111,7 +111,7 @@ class Replies:
             instruments.ignored.add(1)
             return
         try:
-            action: Action = event_of(actions.TOPIC, record)
+            action: ActionResponse = event_of(actions.TOPIC, record)
         except Undecodable as why:
             await dead_letters.send(self.publisher, actions.TOPIC, record, str(why))
             if not asker.done():

@@ -22,9 +22,9 @@ from PIL import Image, ImageDraw
 from dart_streams.actions import Action, Click, DoubleClick
 from dart_streams.config import Config
 from dart_streams.config import Simulated as Simple
+from dart_streams.config.workload import Course, Spread, Workload, course, typical_steps
 from dart_streams.screens import smart_resize
 from dart_streams.tasks import Task
-from dart_streams.workload import Course, Spread, Workload, course, typical_steps
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.scaling import Size, rescale
 

@@ -7,9 +7,9 @@ import structlog
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
 from dart_streams.tasks import TaskSet
-from workers.env.instruments import SlotTimes
-from workers.env.intake import Intake, Taken
-from workers.env.player import Player
+from workers.env.episode_runner import EpisodeRunner
+from workers.env.metrics import SlotTimes
+from workers.env.order_consumer import OrderConsumer, TakenOrder
 
 log = structlog.get_logger()
 
@@ -20,7 +20,7 @@ MARGIN_S = 3.0
 class Slots:
     """All slots of this process."""
 
-    def __init__(self, config: Config, player: Player, intake: Intake, tasks: TaskSet) -> None:
+    def __init__(self, config: Config, player: EpisodeRunner, intake: OrderConsumer, tasks: TaskSet) -> None:
         self.count = config.env.slots
         self.grace_s = max(config.run.drain_s - MARGIN_S, config.run.drain_s / 2)
         self.player = player
@@ -71,7 +71,7 @@ class Slots:
             await self._play(index, taken)
         self.times.enter(index, "idle")
 
-    async def _play(self, index: int, taken: Taken) -> None:
+    async def _play(self, index: int, taken: TakenOrder) -> None:
         order = taken.order
         try:
             task = self.tasks.get(order.task_id)

@@ -17,12 +17,12 @@ import structlog
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
+from dart_streams.bus.lag import LagReader, by_group, lag_reader
 from dart_streams.config import Config
-from dart_streams.run.lag import LagReader, by_group, lag_reader
-from dart_streams.run.stalls import Stall, stalls, words
-from dart_streams.run.watch import EVERYTHING, Watch, watching
+from dart_streams.history.run_follower import EVERYTHING, RunFollower, following
+from dart_streams.history.stalls import Stall, stalls, words
 from dart_streams.telemetry import names, setup
-from workers.lifecycle import stop_on_signals, together, unless
+from workers.runtime.lifecycle import cancel_on_stop, run_until_first_exit, stop_on_signals
 
 LOOK_S = 2.0
 
@@ -51,7 +51,7 @@ def run(config: Config, worker_id: str) -> int:
 async def live(config: Config, worker_id: str) -> int:
     """Connect, look around until told to stop."""
     stop = stop_on_signals()
-    await unless(stop, follow(config, worker_id))
+    await cancel_on_stop(stop, follow(config, worker_id))
     return 0
 
 
@@ -59,17 +59,17 @@ async def follow(config: Config, worker_id: str) -> None:
     """Read the topics, and look at what they add up to every little while."""
     async with (
         Publisher(config.bus, worker_id) as publisher,
-        watching(config.bus, publisher, config.telemetry.stall_s, EVERYTHING) as watch,
+        following(config.bus, publisher, config.telemetry.stall_s, EVERYTHING) as watch,
         lag_reader(config.bus) as lags,
     ):
         assert watch.reader is not None
-        await together(look(watch, lags), reader=watch.reader)
+        await run_until_first_exit(look(watch, lags), reader=watch.reader)
 
 
-async def look(watch: Watch, lags: LagReader) -> None:
+async def look(watch: RunFollower, lags: LagReader) -> None:
     """Measure and report for ever."""
     since_ms = int(time.time() * 1000)
-    reporter = Reporter()
+    reporter = StallReporter()
     while True:
         now_ms = int(time.time() * 1000)
         behind = by_group(await lags.read())
@@ -81,7 +81,7 @@ async def look(watch: Watch, lags: LagReader) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-class Reporter:
+class StallReporter:
     """Reports a stall when it begins, whenever it has doubled, and when it is over."""
 
     def __init__(self) -> None:

@@ -23,10 +23,10 @@ from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.config import Config
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import setup
-from dart_streams.telemetry.waits import Waiting
+from dart_streams.telemetry.stall_detector import StallDetector
 from topics import observations
-from workers.lifecycle import spare_the_collector, stop_on_signals, unless
-from workers.recorder.scribe import Scribe
+from workers.recorder.observation_writer import ObservationWriter
+from workers.runtime.lifecycle import cancel_on_stop, freeze_gc, stop_on_signals
 
 log = structlog.get_logger()
 
@@ -61,9 +61,9 @@ async def live(config: Config, worker_id: str, stop: asyncio.Event | None = None
     """Connect, record until told to stop (by signals, if no event is given)."""
     stop = stop or stop_on_signals()
     async with contextlib.AsyncExitStack() as open_parts:
-        recorder = await unless(stop, connect(config, worker_id, open_parts))
+        recorder = await cancel_on_stop(stop, connect(config, worker_id, open_parts))
         if recorder is not None:
-            spare_the_collector()
+            freeze_gc()
             log.info("recording")
             await recorder.record(stop)
     return 0
@@ -72,7 +72,9 @@ async def live(config: Config, worker_id: str, stop: asyncio.Event | None = None
 class Recorder:
     """The loop: poll, take down, commit."""
 
-    def __init__(self, records: AIOKafkaConsumer, scribe: Scribe, waiting: Waiting, drain_s: float) -> None:
+    def __init__(
+        self, records: AIOKafkaConsumer, scribe: ObservationWriter, waiting: StallDetector, drain_s: float
+    ) -> None:
         self.records = records
         self.scribe = scribe
         self.waiting = waiting
@@ -135,5 +137,5 @@ async def connect(config: Config, worker_id: str, open_parts: contextlib.AsyncEx
     open_parts.push_async_callback(records.stop)
     await start_within(records, config.bus)
     name = config.bus.prefix + observations.TOPIC.name
-    waiting = Waiting(log, f"observations on {name}", config.telemetry.stall_s)
-    return Recorder(records, Scribe(store, publisher), waiting, config.run.drain_s / 2)
+    waiting = StallDetector(log, f"observations on {name}", config.telemetry.stall_s)
+    return Recorder(records, ObservationWriter(store, publisher), waiting, config.run.drain_s / 2)

@@ -5,7 +5,7 @@ from typing import Protocol
 import msgspec
 
 from topics.action_requests import ActionRequest
-from topics.values import Segment
+from topics.values import VersionSpan
 from topics.weights import WeightVersion
 
 
@@ -32,7 +32,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[int]
     logprobs: list[float]
     entropies: list[float]
-    versions: list[Segment]
+    versions: list[VersionSpan]
     prompt_tokens: int
     prompt_sha: str
     fetch_ms: float = 0.0

@@ -21,13 +21,13 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.telemetry import setup
 from topics import actions
-from workers.lifecycle import spare_the_collector, stop_on_signals, together, unless
 from workers.rollout import vllm_settings
-from workers.rollout.desk import Desk
 from workers.rollout.engine import Engine, LoadFault
-from workers.rollout.follower import Follower
-from workers.rollout.intake import Intake
-from workers.rollout.switcher import Switcher
+from workers.rollout.request_consumer import RequestConsumer
+from workers.rollout.request_server import RequestServer
+from workers.rollout.weight_updater import WeightUpdater
+from workers.rollout.weight_watcher import WeightWatcher
+from workers.runtime.lifecycle import cancel_on_stop, freeze_gc, run_until_first_exit, stop_on_signals
 
 log = structlog.get_logger()
 
@@ -70,11 +70,11 @@ async def live(config: Config, worker_id: str, engine: Engine, stop: asyncio.Eve
     """Connect, load the first weights, and answer until told to stop (by signals, if no event is given)."""
     stop = stop or stop_on_signals()
     async with contextlib.AsyncExitStack() as open_parts:
-        parts = await unless(stop, start(config, worker_id, engine, open_parts))
+        parts = await cancel_on_stop(stop, start(config, worker_id, engine, open_parts))
         if parts is not None:
-            spare_the_collector()
+            freeze_gc()
             log.info("serving", version=parts.switcher.own.version, engine=config.rollout.engine)
-            await together(
+            await run_until_first_exit(
                 parts.desk.serve(stop, config.run.drain_s),
                 following=parts.follower.follow(),
                 heartbeat=parts.switcher.beat_for_ever(),
@@ -88,27 +88,27 @@ async def live(config: Config, worker_id: str, engine: Engine, stop: asyncio.Eve
 class Parts(msgspec.Struct, frozen=True):
     """What works together in this process."""
 
-    desk: Desk
-    follower: Follower
-    switcher: Switcher
-    intake: Intake
+    desk: RequestServer
+    follower: WeightWatcher
+    switcher: WeightUpdater
+    intake: RequestConsumer
 
 
 async def start(config: Config, worker_id: str, engine: Engine, open_parts: contextlib.AsyncExitStack) -> Parts:
     """Return the worker's parts, serving; ``open_parts`` closes them, the last opened first."""
     publisher = await open_parts.enter_async_context(Publisher(config.bus, worker_id))
-    follower = await open_parts.enter_async_context(Follower(config, worker_id, publisher))
+    follower = await open_parts.enter_async_context(WeightWatcher(config, worker_id, publisher))
     open_parts.push_async_callback(engine.stop)
     first = await start_engine(config, engine, follower)
-    switcher = Switcher(config, worker_id, engine, publisher, follower, first)
+    switcher = WeightUpdater(config, worker_id, engine, publisher, follower, first)
     await switcher.beat()
     replies = await publisher.partitions_of(actions.TOPIC)
-    intake = await open_parts.enter_async_context(Intake(config, worker_id))
-    desk = Desk(worker_id, engine, intake, publisher, replies, config.rollout.max_in_flight)
+    intake = await open_parts.enter_async_context(RequestConsumer(config, worker_id))
+    desk = RequestServer(worker_id, engine, intake, publisher, replies, config.rollout.max_in_flight)
     return Parts(desk, follower, switcher, intake)
 
 
-async def start_engine(config: Config, engine: Engine, follower: Follower) -> int:
+async def start_engine(config: Config, engine: Engine, follower: WeightWatcher) -> int:
     """Start the engine on the newest weights that load, and return their version."""
     while True:
         version = await follower.first()

@@ -20,7 +20,7 @@ from dart_streams import actions
 from dart_streams.config import Config, Policy
 from dart_streams.screens import smart_resize
 from topics.action_requests import ActionRequest
-from topics.values import Segment, Turn
+from topics.values import MessagePart, VersionSpan
 from topics.weights import WeightVersion
 from workers.rollout.engine import Generation
 
@@ -161,14 +161,14 @@ def target(request: ActionRequest) -> tuple[int, int] | None:
     return int(x), int(y)
 
 
-def seen_size(turns: list[Turn], policy: Policy) -> tuple[int, int]:
+def seen_size(turns: list[MessagePart], policy: Policy) -> tuple[int, int]:
     """Return (width, height) of the newest image as the policy sees it, in pixels."""
     image = next((turn.image for turn in reversed(turns) if turn.image is not None), None)
     width, height = (image.width, image.height) if image is not None else (0, 0)
     return smart_resize(max(width, 1), max(height, 1), policy.min_pixels, policy.max_pixels)
 
 
-def prompt_text(turns: list[Turn]) -> str:
+def prompt_text(turns: list[MessagePart]) -> str:
     """Return the prompt in words; an image stands as its digest."""
     return "\n".join(f"{turn.role}: {turn.text or (turn.image.sha256 if turn.image else '')}" for turn in turns)
 
@@ -207,20 +207,20 @@ def distributions(seed: str, count: int) -> tuple[list[float], list[float]]:
     return logprobs, entropies
 
 
-def segments(switches: list[tuple[float, int]], started: float, ended: float, tokens: int) -> list[Segment]:
+def segments(switches: list[tuple[float, int]], started: float, ended: float, tokens: int) -> list[VersionSpan]:
     """Return which version made which of ``tokens`` tokens, spread evenly between two times (seconds).
 
     ``switches`` are (time, version), in order of time, the first before ``started``.
     """
     newest_s, newest = switches[-1]
     if newest_s <= started and tokens:
-        return [Segment(version=newest, start=0, end=tokens)]
-    result: list[Segment] = []
+        return [VersionSpan(version=newest, start=0, end=tokens)]
+    result: list[VersionSpan] = []
     for index in range(tokens):
         made = started + (ended - started) * index / tokens
         version = [version for at, version in switches if at <= made][-1]
         if result and result[-1].version == version:
-            result[-1] = Segment(version=version, start=result[-1].start, end=index + 1)
+            result[-1] = VersionSpan(version=version, start=result[-1].start, end=index + 1)
         else:
-            result.append(Segment(version=version, start=index, end=index + 1))
+            result.append(VersionSpan(version=version, start=index, end=index + 1))
     return result

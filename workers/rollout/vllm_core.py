@@ -27,12 +27,12 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from dart_streams.config import Config, SwitchMode
 from dart_streams.policy.rendering import Prompt, Renderer
-from topics.values import Sampling, Segment
+from topics.values import Sampling, VersionSpan
 from workers.rollout import vllm_settings
-from workers.rollout.allowed import KEY, Entropies, processor_class
 from workers.rollout.engine import EngineFault
-from workers.rollout.incoming import Beside, Incoming, InPlace, Tensors
+from workers.rollout.logits_processor import KEY, Entropies, processor_class
 from workers.rollout.patches import Patches
+from workers.rollout.weight_loading import DoubleBuffered, Incoming, InPlace, Tensors
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[int]
     logprobs: list[float]
     entropies: list[float]
-    versions: list[Segment]
+    versions: list[VersionSpan]
     prompt_tokens: int
     first_token_s: float
 
@@ -72,7 +72,7 @@ class Core:
         arguments = vllm_settings.arguments(config, model_dir, not current_platform.is_cpu(), seed)
         processor = processor_class(renderer.allowed_mask, self.entropies)
         self.llm = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[processor]))
-        self.incoming: Incoming = Beside(self.llm) if current_platform.is_cpu() else InPlace(self.llm)
+        self.incoming: Incoming = DoubleBuffered(self.llm) if current_platform.is_cpu() else InPlace(self.llm)
 
     @property
     def dtype(self) -> str:
@@ -167,7 +167,7 @@ class Core:
             tokens=tokens,
             logprobs=[entry[token].logprob for token, entry in zip(tokens, answer.logprobs, strict=True)],
             entropies=[entropies[index] for index in range(len(tokens))],
-            versions=[Segment(version=int(s.version), start=s.start, end=s.end) for s in answer.weight_versions],
+            versions=[VersionSpan(version=int(s.version), start=s.start, end=s.end) for s in answer.weight_versions],
             prompt_tokens=len(output.prompt_token_ids),
             first_token_s=self.first_token_s.pop(key),
         )

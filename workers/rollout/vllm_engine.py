@@ -23,20 +23,20 @@ from dart_streams.policy import probe, recipe, weights
 from dart_streams.policy.rendering import Renderer
 from dart_streams.screens import FACTOR
 from dart_streams.store import AsyncStore, connect_async
-from dart_streams.telemetry.waits import Waiting
+from dart_streams.telemetry.stall_detector import StallDetector
 from topics.action_requests import ActionRequest
-from topics.values import BlobRef, Sampling, Turn
+from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
 from workers.rollout.engine import EngineFault, Generation, LoadFault
-from workers.rollout.layout import Expected
 from workers.rollout.patches import PatchCache, Patches, Read
 from workers.rollout.vllm_core import Core
 from workers.rollout.vllm_thread import EngineThread
+from workers.rollout.weight_schema import Expected
 
 PATCH_CACHE_BYTES = 256 << 20
 STOP_S = 1.0
 BLANK = BlobRef(sha256="0" * 64, size=0, width=4 * FACTOR, height=4 * FACTOR)
-WARMUP = [Turn(role="user", text="Click the button."), Turn(role="user", image=BLANK)]
+WARMUP = [MessagePart(role="user", text="Click the button."), MessagePart(role="user", image=BLANK)]
 
 log = structlog.get_logger()
 
@@ -64,7 +64,7 @@ class VllmEngine:
             self.thread = EngineThread(functools.partial(Core, self.config, self.folder, self.renderer, seed))
         log.info("engine starting", version=version.version)
         loading = asyncio.ensure_future(self.switch(self.thread, folder, version))
-        waiting = Waiting(log, "vLLM to start", self.config.telemetry.stall_s)
+        waiting = StallDetector(log, "vLLM to start", self.config.telemetry.stall_s)
         while not loading.done():
             await asyncio.wait({loading}, timeout=1.0)
             waiting.check()

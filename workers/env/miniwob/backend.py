@@ -6,7 +6,7 @@ import structlog
 
 from dart_streams.config import Config
 from dart_streams.tasks import Task
-from workers.env import instruments
+from workers.env import metrics as instruments
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.browser import Browser
 from workers.env.miniwob.page import MiniwobPage

@@ -1,0 +1,87 @@
+"""A bundle of any size, made by the circle in memory: for tests, and for benchmarks of replay.
+
+The same numbers make the same bundle, byte for byte.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+import topics
+from benchmarks.curation_world import Odds, task_set
+from benchmarks.in_memory_circle import InMemoryCircle
+from dart_streams.bus.codec import encode
+from dart_streams.config import Config, parse
+from dart_streams.curation.reducer import Agent, InputRecord, advance
+from dart_streams.history.bundle import BundleRecord, BundleSection, Manifest, Writer
+from dart_streams.history.bundle_inputs import CONFIG, TASKS
+from dart_streams.history.run_folder import without_nulls
+from dart_streams.tasks import TaskSet
+from topics import curation_log
+
+MADE_MS = 1_700_000_000_000
+
+
+class LoggingCircle(InMemoryCircle):
+    """A circle that keeps the curation log too, as the curator's shells do."""
+
+    def deliver(self, agent: Agent, topic: str, offset: int) -> int:
+        """Apply one record, log it and publish what was decided."""
+        written = self.logs[topic][offset]
+        step = advance(agent, self.states[agent.name], InputRecord(topic, 0, offset, written.event, written.id))
+        self.states[agent.name] = step.state
+        for decision in step.decisions:
+            self.publish(decision.topic.name, decision.id, decision.event)
+        if step.applied is not None:
+            self.publish(curation_log.TOPIC.name, f"{agent.name}/{topic}/0/{offset}", step.applied)
+        return len(step.decisions)
+
+
+def played(config: Config, tasks: TaskSet, trajectories: int, odds: Odds, seed: int = 0) -> LoggingCircle:
+    """Return a circle in which so many rollouts have ended, in the order they began."""
+    circle = LoggingCircle(config, tasks, odds, seed)
+    circle.settle()
+    for _ in range(trajectories):
+        circle.end_one(0)
+        circle.settle()
+        circle.train()
+        circle.settle()
+    return circle
+
+
+def write(path: Path, config: Config, tasks: TaskSet, circle: LoggingCircle) -> list[BundleSection]:
+    """Write a circle's logs as the bundle of a run."""
+    logs = [topic for topic in topics.ALL if topic.name in circle.logs]
+    manifest = Manifest(
+        run=config.bus.run,
+        prefix=config.bus.prefix,
+        captured_ms=MADE_MS,
+        schemas={topic.name: topic.version for topic in logs},
+    )
+    with Writer(path, manifest) as bundle:
+        bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+        bundle.text(TASKS, tomli_w.dumps({"pages": msgspec.to_builtins(tasks.pages)}))
+        for topic in logs:
+            bundle.records(topic.name, kept(topic, circle.logs[topic.name]))
+    return bundle.sections
+
+
+def make(path: Path, trajectories: int, tasks: int, slots: int) -> dict[str, Any]:
+    """Write a bundle of so many rollouts, and return how large it is."""
+    config, set_ = parse({"env": {"slots": slots}}), task_set(tasks)
+    circle = played(config, set_, trajectories, Odds(faults=0.02, partial=0.05, lift=0.0005))
+    sections = write(path, config, set_, circle)
+    return {
+        "records": sum(section.items for section in sections if section.kind == "records"),
+        "mb": round(path.stat().st_size / 1e6, 2),
+    }
+
+
+def kept(topic: topics.Topic, log: list[Any]) -> Iterator[BundleRecord]:
+    """Yield a log as records."""
+    for offset, written in enumerate(log):
+        record = encode(topic, written.event, (), written.id or f"{topic.name}-{offset}")
+        yield BundleRecord(0, offset, MADE_MS + offset, record.key, record.value, list(record.headers))

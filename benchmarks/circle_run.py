@@ -1,0 +1,51 @@
+"""Plays :mod:`benchmarks.circle`'s modes: whole runs of the demonstration, without its evaluations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from benchmarks import circle as comparing
+from benchmarks.decoupling_run import ModeRunner, wired_up
+from benchmarks.modes import Mode
+from dart_streams.config import Config
+from dart_streams.history import run_folder as folder
+from dart_streams.launch import bootstrap, processes
+from dart_streams.launch.session import Finish, Session
+from dart_streams.launch.supervisor import Supervisor
+from dart_streams.views.report import usages
+from dart_streams.views.report_inputs import USAGE_FILE
+
+
+def player(minutes: float, tell: Callable[[str], None]) -> ModeRunner:
+    """Return who lets a mode live for so many minutes of the clock."""
+    return ModeRunner(minutes, tell, bounded=bounded, wired=session_of)
+
+
+def bounded(config: Config, minutes: float) -> Config:
+    """Return a configuration that trains for so long, and does nothing else."""
+    run = msgspec.structs.replace(config.run, minutes=minutes, evaluate=False, demonstrate=False)
+    return msgspec.structs.replace(config, run=run)
+
+
+def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
+    """Wire a run up with its own processes; the tiny policy is built first if it is not there yet."""
+    found = processes.programs()
+
+    async def find_policy(supervisor: Supervisor) -> str:
+        return await bootstrap.policy(made, supervisor, found)
+
+    return wired_up(made, console, finish, processes.cast(made.config(), made.config_file, found), find_policy)
+
+
+def costs(played: ModeRunner) -> dict[Mode, dict[str, Any]]:
+    """Return what a step cost in the last run of each mode."""
+    found = {}
+    for mode, made in played.folders.items():
+        phase = made.journal().phase("circle")
+        assert phase is not None and phase.ended_ms is not None
+        samples = usages(made.path / "metrics" / USAGE_FILE)
+        steps = len(played.newest[mode].actions)
+        found[mode] = comparing.costs(samples, phase.started_ms, phase.ended_ms, steps)
+    return found

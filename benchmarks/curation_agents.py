@@ -1,0 +1,204 @@
+"""How fast the four agents are over Kafka: ``dart-streams bench agents``.
+
+Writes finished rollouts to a fresh set of topics, starts a curator process, and prints JSON: trajectories a second
+through all four agents until nothing is left to read, by the clock and by the curator's CPU time; the curator's lag,
+from its first commit until nothing is left of it; and how long it takes from a lone trajectory until dispatch has acted
+on it. Give the curator a core of its own, and the broker and this program the others::
+
+    taskset -c 0 dart-streams bench agents --core 1
+"""
+
+import asyncio
+import importlib
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import tomli_w
+from aiokafka import AIOKafkaConsumer
+
+from benchmarks.curation_world import CountingTrainer, Odds, task_set
+from benchmarks.in_memory_circle import InMemoryCircle
+from dart_streams.bus import admin
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.codec import encode
+from dart_streams.bus.lag import lag_reader
+from dart_streams.config import Bus, Config, parse
+from topics import curation_log, rollout_budgets, trajectories, weights
+from topics.trajectories import Trajectory
+
+TASKS = 1_000
+SLOTS = 64
+BOUND_S = 600.0
+AGENTS = ("difficulty", "budget", "groups", "dispatch")
+CURATOR = "curator"
+"""The curator's consumer group."""
+LAG_BOUND_S = 30.0
+LAG_LOOK_S = 0.5
+POLL_MS = 200
+LONE = 50
+"""How many lone trajectories are timed."""
+
+
+def configuration(folder: Path, servers: str) -> Config:
+    """Write the files of a deployment of its own and return its configuration."""
+    (folder / "tasks.toml").write_text(
+        tomli_w.dumps(
+            {
+                "pages": [
+                    {
+                        "environment": "simulated",
+                        "page": "grid",
+                        "max_steps": 10,
+                        "train_seeds": [0, TASKS],
+                        "heldout_seeds": [1_000_000, 1_000_001],
+                    }
+                ]
+            }
+        )
+    )
+    tables: dict[str, Any] = {
+        "run": {"id": "bench", "state_dir": str(folder)},
+        "bus": {"servers": servers, "prefix": f"bench.{uuid.uuid4().hex[:8]}."},
+        "env": {"slots": SLOTS},
+        "tasks": {"file": str(folder / "tasks.toml")},
+    }
+    (folder / "config.toml").write_text(tomli_w.dumps(tables))
+    return parse(tables)
+
+
+def finishes(config: Config, count: int) -> list[Trajectory]:
+    """Return so many trajectories, as the circle in memory makes them."""
+    circle = InMemoryCircle(config, task_set(TASKS), Odds(faults=0.02, partial=0.05))
+    circle.settle()
+    while len(circle.logs.get(trajectories.TOPIC.name, ())) < count:
+        circle.end_one()
+        circle.settle()
+        circle.train()
+    return [written.event for written in circle.logs[trajectories.TOPIC.name][:count]]
+
+
+async def write(publisher: Publisher, events: list[Trajectory]) -> None:
+    """Publish trajectories, many at a time."""
+    name = publisher.bus.prefix + trajectories.TOPIC.name
+    for start in range(0, len(events), 1000):
+        sent = []
+        for event in events[start : start + 1000]:
+            record = encode(trajectories.TOPIC, event, (), event.trajectory_id)
+            sent.append(await publisher.producer.send(name, record.value, key=record.key, headers=record.headers))
+        await asyncio.gather(*sent)
+
+
+class Flood(NamedTuple):
+    """A flood: its seconds by the clock and of the curator's CPU time, and the records that each agent applied.
+
+    ``lag`` has (seconds since the first look, records still to do), from the first commit until nothing was left.
+    """
+
+    wall_s: float
+    cpu_s: float
+    seen: dict[str, int]
+    lag: list[tuple[float, int]]
+
+
+async def flood(log: AIOKafkaConsumer, count: int, curator: psutil.Process, bus: Bus) -> Flood:
+    """Read until every agent has applied ``count`` records, and the curator has committed all of its inputs."""
+    lag = asyncio.create_task(lag_until_none(bus))
+    try:
+        wall_s, spent_s, seen = await applied(log, count, curator)
+        async with asyncio.timeout(LAG_BOUND_S):
+            return Flood(wall_s, spent_s, seen, await lag)
+    finally:
+        lag.cancel()
+
+
+async def applied(log: AIOKafkaConsumer, count: int, curator: psutil.Process) -> tuple[float, float, dict[str, int]]:
+    """Read until every agent has applied ``count`` records; return seconds by the clock, of CPU time, and records."""
+    seen = dict.fromkeys(AGENTS, 0)
+    first = last = spent_s = 0.0
+    while min(seen.values()) < count:
+        for batch in (await log.getmany(timeout_ms=POLL_MS)).values():
+            last = batch[-1].timestamp / 1000
+            first = first or batch[0].timestamp / 1000
+            spent_s = spent_s or cpu_s(curator)
+            for record in batch:
+                seen[event_of(curation_log.TOPIC, record).agent] += 1
+    return last - first, cpu_s(curator) - spent_s, seen
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Return how much CPU time a process has used (seconds)."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+async def lag_until_none(bus: Bus) -> list[tuple[float, int]]:
+    """Look at the curator's lag again and again until it has one no more."""
+    looks: list[tuple[float, int]] = []
+    started = time.perf_counter()
+    async with lag_reader(bus) as lags:
+        while not looks or looks[-1][1]:
+            places = [lag for lag in await lags.read() if lag.group == CURATOR]
+            if places:
+                looks.append((round(time.perf_counter() - started, 1), sum(lag.records for lag in places)))
+            await asyncio.sleep(LAG_LOOK_S)
+    return looks
+
+
+async def lone(publisher: Publisher, log: AIOKafkaConsumer, events: list[Trajectory], count: int) -> list[float]:
+    """Return how long each trajectory, alone, took until dispatch had settled what came of it (milliseconds)."""
+    took = []
+    for offset, event in enumerate(events, start=count):
+        started = time.perf_counter()
+        await publisher.publish(trajectories.TOPIC, event, record_id=event.trajectory_id)
+        async for record in log:
+            entry = event_of(curation_log.TOPIC, record)
+            if entry.source.topic == rollout_budgets.TOPIC.name and entry.source.offset >= offset:
+                break
+        took.append((time.perf_counter() - started) * 1000)
+    return sorted(took)
+
+
+async def measure(folder: Path, servers: str, count: int, core: int | None = None) -> dict[str, Any]:
+    """Flood a curator with ``count`` trajectories, then let some come alone; it may run on ``core`` only."""
+    config = configuration(folder, servers)
+    changelogs = importlib.import_module("workers.curator.changelogs")
+    admin.apply_all(config.bus, changelogs.changelog_topics(config))
+    events = finishes(config, count + LONE)
+    log = consumer(config.bus, curation_log.TOPIC, group="bench", client_id="bench")
+    async with Publisher(config.bus, "bench") as publisher:
+        await publisher.publish(weights.TOPIC, CountingTrainer(1).weights())
+        await write(publisher, events[:count])
+        await start_within(log, config.bus)
+        curator = start_curator(folder, core)
+        try:
+            async with asyncio.timeout(BOUND_S):
+                found = await flood(log, count, psutil.Process(curator.pid), config.bus)
+                took = await lone(publisher, log, events[count:], count)
+        finally:
+            await log.stop()
+            curator.terminate()
+            curator.wait(30)
+    return {
+        "trajectories": count,
+        "events": found.seen,
+        "wall_s": round(found.wall_s, 2),
+        "per_s": round(count / found.wall_s),
+        "cpu_s": round(found.cpu_s, 2),
+        "per_cpu_s": round(count / found.cpu_s),
+        "lag": {f"{at_s} s": records for at_s, records in found.lag},
+        "lone_ms": {"p50": round(took[len(took) // 2], 1), "max": round(took[-1], 1)},
+    }
+
+
+def start_curator(folder: Path, core: int | None) -> subprocess.Popen[bytes]:
+    """Start a curator process of this deployment, on one core if one is given."""
+    program = Path(sys.executable).parent / "dart-streams"
+    curator = subprocess.Popen([program, "worker", "curator", "--config", folder / "config.toml"])
+    if core is not None:
+        psutil.Process(curator.pid).cpu_affinity([core])
+    return curator

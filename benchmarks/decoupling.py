@@ -1,0 +1,197 @@
+"""Decoupled against coupled: ``dart-streams bench decoupling``.
+
+The modes of :mod:`benchmarks.modes` on one workload, over the same seeds, each seed's modes one after another
+and in another order than the last one's, so that what else the machine does meets all alike. Figures are medians over
+seeds; a ratio is the median of the seeds' own ratios, with the smallest and the largest beside it.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks import modes
+from benchmarks.bounds import ModeBounds, bounds
+from benchmarks.modes import MODES, DeploymentShape, Mode
+from benchmarks.ratios import times
+from benchmarks.simulation import Overheads, Simulation
+from benchmarks.utilization import Account, UtilizationMetrics, figures
+from dart_streams import tasks as task_sets
+from dart_streams.config import Config
+
+COMPARED = (
+    "env_utilisation",
+    "rollout_utilisation",
+    "rollout_occupancy",
+    "actions_per_min",
+    "trained_steps_per_min",
+)
+CHECKED = ("env_utilisation", "rollout_utilisation", "actions_per_min", "trained_steps_per_min")
+SIMULATED_SEEDS = 10
+"""A simulation is held against real runs by the medians of so many seeds."""
+WARM_S = 1800.0
+"""Figures begin with the first version after so much of the desktops' time."""
+
+Play = Callable[[Config, Mode, int], Account]
+"""Lets a mode's deployment live, with this seed, and returns what happened."""
+
+
+class DecouplingRow(msgspec.Struct, frozen=True):
+    """A mode, for people: a figure, and under it its ratio to coupled with the smallest and the largest over seeds."""
+
+    mode: str
+    env_utilisation: str
+    rollout_utilisation: str
+    actions_per_min: str
+    trained_steps_per_min: str
+    staleness_max: int
+    wasted: str
+
+
+class Term(msgspec.Struct, frozen=True):
+    """A term of the bounds, for people."""
+
+    value: float
+    what: str
+
+
+TERMS = {
+    "episode_s": "seconds that an episode takes, on average",
+    "slowest_of_group_s": "seconds that the slowest of a group takes",
+    "slowest_of_batch_s": "seconds that the slowest of a batch takes: coupled waits for it, then for the optimiser",
+    "coupled_env_utilisation": "so coupled keeps its slots busy for this share of the time",
+    "restart_env_utilisation": "and coupled-restart for this",
+    "groups_per_s": "groups a second that full slots begin",
+    "staleness_for_full_slots": "versions that data must be allowed to be old, or dart's slots cannot be full",
+    "trainer_share_for_full_slots": "share of the trainer's time that full slots need; above 1 it bounds dart",
+}
+"""What the fields of :class:`ModeBounds` say, for people."""
+
+
+def measure(base: Config, shape: DeploymentShape, seeds: int, play: Play) -> dict[Mode, list[UtilizationMetrics]]:
+    """Play every mode with every seed, and return the figures of each."""
+    return by_turns(
+        MODES, seeds, lambda mode, seed: figures(play(modes.deployment(base, mode, shape, seed), mode, seed), WARM_S)
+    )
+
+
+def by_turns(
+    compared: Sequence[Mode], seeds: int, play: Callable[[Mode, int], UtilizationMetrics]
+) -> dict[Mode, list[UtilizationMetrics]]:
+    """Play each seed's modes one after another, and in the other order than the last one's."""
+    found: dict[Mode, list[UtilizationMetrics]] = {mode: [] for mode in compared}
+    for seed in range(seeds):
+        for mode in compared if seed % 2 else compared[::-1]:
+            found[mode].append(play(mode, seed))
+    return found
+
+
+class SimulatedRun:
+    """Plays deployments as discrete events, for so many hours of the desktops' time each, with a mode's overheads.
+
+    ``newest`` has each mode's last account, with what its first ``traced`` slots did.
+    """
+
+    def __init__(
+        self, base: Config, hours: float, overheads: Mapping[Mode, Overheads] | None = None, traced: int = 0
+    ) -> None:
+        self.tasks = task_sets.load(Path(base.tasks.file))
+        self.seconds = hours * 3600
+        self.overheads = overheads or {}
+        self.traced = traced
+        self.newest: dict[str, Account] = {}
+
+    def play(self, config: Config, mode: Mode, seed: int) -> Account:
+        """Let a deployment live, and return what happened."""
+        simulation = Simulation(config, self.tasks, seed, self.overheads.get(mode), self.traced)
+        self.newest[mode] = simulation.run(self.seconds)
+        return self.newest[mode]
+
+
+def compared(found: dict[Mode, list[UtilizationMetrics]], base: Config, shape: DeploymentShape) -> dict[str, Any]:
+    """Return medians and ratios as one value for ``--json``."""
+    return {
+        "modes": {mode: medians(runs) for mode, runs in found.items()},
+        "ratios": {mode: ratios(runs, found["coupled"]) for mode, runs in found.items()},
+        "ratios_to_restart": {mode: ratios(runs, found["coupled-restart"]) for mode, runs in found.items()},
+        "spread": {mode: spreads(runs, found["coupled"]) for mode, runs in found.items()},
+        "spread_to_restart": {mode: spreads(runs, found["coupled-restart"]) for mode, runs in found.items()},
+        "bounds": bounds_of(base, shape),
+        "seeds": len(found["coupled"]),
+        "shape": msgspec.to_builtins(shape),
+        "time_scale": modes.workload_of(base).time_scale,
+    }
+
+
+def held_against(
+    comparison: dict[str, Any], base: Config, shape: DeploymentShape, hours: float, overheads: Mapping[Mode, Overheads]
+) -> dict[str, Any]:
+    """Return a comparison of real runs with what a simulation of the same length says, and the ratios to that."""
+    found = measure(base, shape, SIMULATED_SEEDS, SimulatedRun(base, hours, overheads).play)
+    simulated = {mode: medians(runs) for mode, runs in found.items()}
+    return comparison | {
+        "overhead_s": {mode: round(overhead.step_s, 3) for mode, overhead in overheads.items()},
+        "simulated": simulated,
+        "to_simulated": {
+            mode: {name: times(made[name], simulated[mode][name], 3) for name in CHECKED}
+            for mode, made in comparison["modes"].items()
+        },
+    }
+
+
+def bounds_of(base: Config, shape: DeploymentShape) -> ModeBounds:
+    """Return what bounds each mode of a shape, by the workload alone."""
+    tasks = task_sets.load(Path(base.tasks.file))
+    return bounds(modes.workload_of(base), tasks, shape, base.curation.budget.base)
+
+
+def medians(runs: Sequence[UtilizationMetrics]) -> dict[str, float]:
+    """Return the median of each figure over seeds; of the largest staleness, the largest."""
+    rows = [msgspec.structs.asdict(run) for run in runs]
+    found = {name: round(statistics.median(row[name] for row in rows), 4) for name in rows[0]}
+    return found | {"staleness_max": max(run.staleness_max for run in runs)}
+
+
+def paired(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics], name: str) -> list[float]:
+    """Return the ratio of a figure to that of another mode, a seed at a time."""
+    return [times(getattr(run, name), getattr(other, name), 3) for run, other in zip(runs, others, strict=True)]
+
+
+def ratios(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics]) -> dict[str, float]:
+    """Return the median ratio of each figure that is compared."""
+    return {name: round(statistics.median(paired(runs, others, name)), 3) for name in COMPARED}
+
+
+def spreads(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics]) -> dict[str, tuple[float, float]]:
+    """Return the smallest and the largest ratio over seeds."""
+    pairs = {name: paired(runs, others, name) for name in COMPARED}
+    return {name: (min(values), max(values)) for name, values in pairs.items()}
+
+
+def rows(comparison: dict[str, Any]) -> list[DecouplingRow]:
+    """Return the table: each figure with its ratio to coupled."""
+
+    def told(mode: str, name: str, form: str) -> str:
+        low, high = comparison["spread"][mode][name]
+        figure = format(comparison["modes"][mode][name], form)
+        return f"{figure}\n{comparison['ratios'][mode][name]:.2f}x ({low:.2f}-{high:.2f})"
+
+    return [
+        DecouplingRow(
+            mode=mode,
+            env_utilisation=told(mode, "env_utilisation", ".1%"),
+            rollout_utilisation=told(mode, "rollout_utilisation", ".1%"),
+            actions_per_min=told(mode, "actions_per_min", ".1f"),
+            trained_steps_per_min=told(mode, "trained_steps_per_min", ".1f"),
+            staleness_max=made["staleness_max"],
+            wasted=f"{made['wasted']:.0%}",
+        )
+        for mode, made in comparison["modes"].items()
+    ]
+
+
+def terms(bound: ModeBounds) -> list[Term]:
+    """Return the bounds as a table."""
+    return [Term(getattr(bound, name), what) for name, what in TERMS.items()]

@@ -1,0 +1,213 @@
+"""One mode as a real run: Kafka, Cassandra, Faust and every process but the model's, whose times are modelled."""
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import sys
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from benchmarks.logged import Clock, LoggedEvent, RunLog, account
+from benchmarks.modes import Mode, workload_of
+from benchmarks.simulation import Overheads
+from benchmarks.utilization import Account
+from dart_streams.config import Bus, Config
+from dart_streams.history import run_folder as folder
+from dart_streams.history.capture import now_in
+from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.launch import processes
+from dart_streams.launch.services.local import folder_of
+from dart_streams.launch.services.private import private_services
+from dart_streams.launch.session import Finish, Session
+from dart_streams.launch.supervisor import ProcessSpec, Supervisor
+from dart_streams.launch.training_run import TrainingRun
+from dart_streams.telemetry import names, setup
+from dart_streams.views.metrics import by_kind, spent
+from dart_streams.views.report import usages
+from dart_streams.views.report_inputs import USAGE_FILE
+from topics import Topic, actions, curated, observations, trained
+
+REQUEST_S = 60.0
+"""How long a request may take on the clock: a busy machine must not be taken for a lost answer."""
+TRAINER = "benchmarks.stand_in_trainer"
+
+
+def clocked(config: Config, minutes: float) -> Config:
+    """Return a configuration whose bounds are the workload's, on the clock of the run."""
+    replace, workload = msgspec.structs.replace, workload_of(config)
+    return replace(
+        config,
+        run=replace(config.run, minutes=minutes, evaluate=False, demonstrate=False, drain_s=4.0),
+        env=replace(
+            config.env,
+            call_timeout_s=workload.clock_s(workload.call_s),
+            episode_timeout_s=workload.clock_s(workload.episode_s) + REQUEST_S,
+            request_timeout_s=REQUEST_S,
+        ),
+        rollout=replace(config.rollout, heartbeat_s=0.5),
+    )
+
+
+def placed(config: Config, running: Config) -> Config:
+    """Return a configuration that uses the services of ``running``, with its runs in a folder of their own."""
+    replace, state = msgspec.structs.replace, Path(config.run.state_dir) / "bench"
+    return replace(
+        config,
+        run=replace(config.run, state_dir=str(state)),
+        bus=replace(config.bus, servers=running.bus.servers),
+        store=replace(config.store, hosts=running.store.hosts, port=running.store.port),
+    )
+
+
+@contextlib.contextmanager
+def with_services(config: Config, *, optimise: bool = True) -> Iterator[Config]:
+    """Yield a configuration whose broker and database are this block's own, linked to where a run looks for theirs.
+
+    They use both of their compilers (``optimise``), as they would on a cluster.
+    """
+    with private_services(optimise=optimise) as running:
+        ours = placed(config, running)
+        link = folder_of(ours)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder_of(running))
+        try:
+            yield ours
+        finally:
+            link.unlink()
+
+
+class ModeRunner:
+    """Lets deployments live for so many minutes of the clock each.
+
+    ``bounded`` makes a deployment's configuration one that lives for so long, and ``wired`` makes it a session.
+    ``newest`` has each mode's last account, and ``folders`` where its run is.
+    """
+
+    def __init__(
+        self,
+        minutes: float,
+        tell: Callable[[str], None],
+        bounded: Callable[[Config, float], Config] | None = None,
+        wired: Callable[[folder.RunFolder, Console, Finish], Session] | None = None,
+    ) -> None:
+        self.minutes = minutes
+        self.tell = tell
+        self.bounded = bounded or clocked
+        self.wired = wired or session_of
+        self.newest: dict[Mode, Account] = {}
+        self.folders: dict[Mode, folder.RunFolder] = {}
+
+    @property
+    def core_ms(self) -> dict[Mode, dict[str, float]]:
+        """What each kind of process cost in a mode's last run, in core-milliseconds an executed action."""
+        return {mode: core_ms(made, len(self.newest[mode].actions)) for mode, made in self.folders.items()}
+
+    def play(self, config: Config, mode: Mode, seed: int) -> Account:
+        """Let a deployment live, and return what happened.
+
+        Raises
+        ------
+        UserError
+            If a process is beyond help, or something that was waited for did not come; the text says what to do.
+        """
+        self.tell(f"{mode}, seed {seed}: {self.minutes:g} minutes and what starting and draining take")
+        name = f"{mode}-{seed}-{uuid.uuid4().hex[:6]}"
+        made = folder.create(self.bounded(config, self.minutes), Path(config.tasks.file), name, resume=False)
+        found: list[Account] = []
+
+        async def finish(circle: TrainingRun) -> None:
+            found.append(await asyncio.to_thread(account_of, circle.config, clock_of(circle)))
+
+        live(made, finish, self.wired)
+        self.newest[mode], self.folders[mode] = found[0], made
+        return found[0]
+
+
+def live(
+    made: folder.RunFolder,
+    finish: Finish,
+    wired: Callable[[folder.RunFolder, Console, Finish], Session] | None = None,
+) -> None:
+    """Live through a run with its log in its folder."""
+    (made.path / "logs").mkdir()
+    with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
+        setup.start_logs("supervisor", log)
+        asyncio.run((wired or session_of)(made, Console(file=log), finish).run())
+
+
+def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
+    """Wire a run up with the stand-in for the trainer."""
+    stand_in = ProcessSpec("trainer", (sys.executable, "-m", TRAINER, str(made.config_file)))
+    cast = processes.cast(made.config(), made.config_file, processes.programs())
+    return wired_up(made, console, finish, msgspec.structs.replace(cast, trainer=(stand_in,)))
+
+
+def wired_up(
+    made: folder.RunFolder,
+    console: Console,
+    finish: Finish,
+    cast: processes.ProcessSet,
+    find_policy: Callable[[Supervisor], Awaitable[str]] | None = None,
+) -> Session:
+    """Wire a run up with these processes, and with who finds its policy, if it needs one."""
+    changelogs = importlib.import_module("workers.curator.changelogs").changelog_topics(made.config())
+
+    def make_circle(supervisor: Supervisor) -> TrainingRun:
+        find = functools.partial(find_policy, supervisor) if find_policy is not None else None
+        return TrainingRun(made, supervisor, cast, extra_topics=tuple(changelogs), tell=session.tell, find_policy=find)
+
+    session = Session(made, make_circle, finish, console)
+    return session
+
+
+def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
+    """Return the core-milliseconds that each kind of process cost while the circle turned, an action.
+
+    A process without actions still beats its heart: that is in it.
+    """
+    phase = made.journal().phase("circle")
+    if phase is None or not actions:
+        return {}
+    costs = spent(usages(made.path / "metrics" / USAGE_FILE), phase.started_ms, phase.ended_ms or 0)
+    return {name: round(1000 * cpu_s / actions, 2) for name, cpu_s in by_kind(costs).items()}
+
+
+def overheads(player: ModeRunner) -> dict[Mode, Overheads]:
+    """Return what the system took of a step in the last run of each mode, on average, in the desktops' seconds."""
+    return {mode: Overheads(step_s=overhead_s(made)) for mode, made in player.folders.items()}
+
+
+def overhead_s(made: folder.RunFolder) -> float:
+    """Return what a step took beside its generation and execution, on average, in the desktops' seconds."""
+    phase, metrics = made.journal().phase("circle"), MetricsReader(made.path / "metrics")
+    assert phase is not None
+    found = metrics.distribution(names.ENV_OVERHEAD_MS, phase.started_ms, phase.ended_ms or 0)
+    mean_ms = found.mean if found is not None else None
+    return (mean_ms or 0.0) / 1000 * workload_of(made.config()).time_scale
+
+
+def clock_of(circle: TrainingRun) -> Clock:
+    """Return the clock of the phase in which the circle turned."""
+    phase = next(phase for phase in circle.journal.phases if phase.name == "circle")
+    workload = circle.config.workload
+    return Clock(phase.started_ms, phase.ended_ms or phase.started_ms, workload.time_scale if workload else 1.0)
+
+
+def account_of(config: Config, clock: Clock) -> Account:
+    """Read the topics of a run and return its account."""
+    topics = (observations.TOPIC, actions.TOPIC, curated.TOPIC, trained.TOPIC)
+    log = RunLog(*(list(records(config.bus, topic)) for topic in topics))
+    slots = config.env.workers * config.env.slots
+    return account(log, clock, slots, config.rollout.workers, config.rollout.max_in_flight)
+
+
+def records(bus: Bus, topic: Topic) -> Iterator[LoggedEvent]:
+    """Yield the events that a topic has, with the time at which each was written."""
+    for kept in now_in(bus, topic):
+        yield LoggedEvent(kept.at_ms, msgspec.json.decode(kept.value or b"null", type=topic.event))

@@ -1,0 +1,348 @@
+"""A deployment as discrete events: slots, rollout workers and a trainer around the data manager's own reducers.
+
+What is ordered, curated and admitted is decided by the code that decides it in a real run; only the times are drawn,
+from the workload. :class:`Overheads` is what the system itself takes, as measured in a real run. Pure, and the same for
+the same seed.
+"""
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from benchmarks.modes import workload_of
+from benchmarks.utilization import Account, OptimiserStep, SlotActivity, SlotSpan
+from dart_streams.config import Config
+from dart_streams.config.workload import Course, course, typical_steps
+from dart_streams.curation.agents import agents
+from dart_streams.curation.reducer import InputRecord
+from dart_streams.curation.staleness import staleness
+from dart_streams.tasks import TaskSet
+from topics import curated, rollout_orders, trajectories, weights, weights_serving
+from topics.curated import CuratedGroup
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+from topics.values import OutcomeKind
+from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
+
+
+class Overheads(msgspec.Struct, frozen=True):
+    """What the system itself takes, in seconds of the desktops' time.
+
+    ``step_s`` is what a step takes beside its generation and execution; ``order_s`` what lies between the end of an
+    episode and the start of one that is ordered because of it.
+    """
+
+    step_s: float = 0.0
+    order_s: float = 0.0
+
+
+class Curator:
+    """The four agents, each fed at once with what the others decide."""
+
+    def __init__(self, config: Config, tasks: TaskSet) -> None:
+        self.agents = agents(config, tasks)
+        self.states: dict[str, Any] = {agent.name: agent.state() for agent in self.agents}
+        self.offset = 0
+
+    def hear(self, topic: str, event: Any) -> tuple[list[RolloutOrder], list[CuratedGroup]]:
+        """Let the agents apply an event and all that follows from it; return the orders and groups that come of it."""
+        waiting, orders, groups = deque([(topic, event)]), [], []
+        while waiting:
+            topic, event = waiting.popleft()
+            self.offset += 1
+            for agent in self.agents:
+                if not any(source.name == topic for source in agent.inputs):
+                    continue
+                record = InputRecord(topic, 0, self.offset, event)
+                self.states[agent.name], decisions = agent.apply(self.states[agent.name], record)
+                waiting.extend((decision.topic.name, decision.event) for decision in decisions)
+            if topic == rollout_orders.TOPIC.name:
+                orders.append(event)
+            elif topic == curated.TOPIC.name:
+                groups.append(event)
+        return orders, groups
+
+
+class SimulatedWorker:
+    """A rollout worker: its version, its requests under way and those that wait, and its pauses."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.version = 0
+        self.under_way = 0
+        self.queue: deque[SimulatedRollout] = deque()
+        self.switching = False
+        self.paused_s = 0.0
+        self.resumes_at = 0.0
+
+
+class SimulatedRollout:
+    """An episode under way in a slot."""
+
+    def __init__(self, order: RolloutOrder, slot: int, worker: SimulatedWorker, course: Course, now: float) -> None:
+        self.order = order
+        self.slot = slot
+        self.worker = worker
+        self.course = course
+        self.began = now
+        self.steps = 0
+        self.entropies: list[float] = []
+        self.version_min: int | None = None
+        self.version_max: int | None = None
+        self.asked = 0.0
+
+
+class Simulation:
+    """One deployment. :meth:`run` lets it live for so many seconds of the desktops' time.
+
+    What the first ``traced`` slots do is noted for a picture.
+    """
+
+    def __init__(
+        self, config: Config, tasks: TaskSet, seed: int, overheads: Overheads | None = None, traced: int = 0
+    ) -> None:
+        self.config = config
+        self.tasks = tasks
+        self.workload = workload_of(config)
+        self.overheads = overheads or Overheads()
+        self.traced = traced
+        self.chance = random.Random(seed)
+        self.curator = Curator(config, tasks)
+        self.places = config.rollout.max_in_flight
+        self.workers = [SimulatedWorker(number) for number in range(config.rollout.workers)]
+        slots = config.env.workers * config.env.slots
+        self.account = Account(slots, len(self.workers), self.places)
+        self.free = list(range(slots))[::-1]
+        self.orders: deque[RolloutOrder] = deque()
+        self.playing: dict[SimulatedRollout, None] = {}
+        self.trainer = SimulatedTrainer(self)
+        self.now = 0.0
+        self._due: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._number = itertools.count()
+
+    def run(self, seconds: float) -> Account:
+        """Let so much time pass, and return what happened; episodes under way count as far as they have come."""
+        self.trainer.publish()
+        for worker in self.workers:
+            self.serve(worker)
+        while self._due and self._due[0][0] <= seconds:
+            self.now, _, act, arguments = heapq.heappop(self._due)
+            act(*arguments)
+        self.account.episodes += [(rollout.began, seconds) for rollout in self.playing]
+        return self.account
+
+    def after(self, seconds: float, act: Callable[..., None], *arguments: Any) -> None:
+        """Let something happen after so long."""
+        heapq.heappush(self._due, (self.now + seconds, next(self._number), act, arguments))
+
+    def tell(self, topic: str, event: Any) -> None:
+        """Publish an event, and act on what the agents make of it."""
+        orders, groups = self.curator.hear(topic, event)
+        for group in groups:
+            self.trainer.take(group)
+        if orders:
+            self.orders.extend(orders)
+            self.after(self.overheads.order_s, self.fill)
+
+    def fill(self) -> None:
+        """Start waiting orders in free slots."""
+        while self.orders and self.free:
+            self.start(self.orders.popleft(), self.free.pop())
+
+    def start(self, order: RolloutOrder, slot: int) -> None:
+        """Begin an episode with its reset."""
+        typical = typical_steps(self.tasks.get(order.task_id).page) or 1
+        drawn = course(self.workload, order.task_id, typical, self.chance)
+        rollout = SimulatedRollout(order, slot, self.chance.choice(self.workers), drawn, self.now)
+        self.playing[rollout] = None
+        self.call(rollout, "reset", 0, self.workload.reset_s.draw(self.chance), self.ask)
+
+    def call(
+        self,
+        rollout: SimulatedRollout,
+        state: SlotActivity,
+        number: int | None,
+        seconds: float,
+        then: Callable[[SimulatedRollout], None],
+    ) -> None:
+        """Call the environment; a call that hangs is given up after its bound, and the episode with it."""
+        if number is not None and number == rollout.course.hangs_at:
+            state, seconds, then = "hang", self.workload.call_s, self.fault
+        self.span(rollout, state, self.now, self.now + seconds)
+        self.after(seconds, then, rollout)
+
+    def span(self, rollout: SimulatedRollout, state: SlotActivity, start: float, end: float) -> None:
+        """Note what a slot does, if a picture is to be made of it."""
+        if rollout.slot < self.traced:
+            self.account.spans.append(SlotSpan(rollout.slot, state, start, end))
+
+    def ask(self, rollout: SimulatedRollout) -> None:
+        """Ask for the next action, or judge the episode if there is none."""
+        if rollout.steps >= rollout.course.steps or rollout.steps >= rollout.order.max_steps:
+            self.call(rollout, "evaluate", None, self.workload.evaluate_s.draw(self.chance), self.judge)
+            return
+        rollout.asked = self.now
+        self.after(self.overheads.step_s, self.queue, rollout)
+
+    def queue(self, rollout: SimulatedRollout) -> None:
+        """Let the worker begin with a request, or keep it until there is room."""
+        if rollout.worker.under_way >= self.places:
+            rollout.worker.queue.append(rollout)
+        else:
+            self.generate(rollout)
+
+    def generate(self, rollout: SimulatedRollout) -> None:
+        """Begin to generate; what pauses meanwhile is added."""
+        worker, engine = rollout.worker, self.workload.generation
+        worker.under_way += 1
+        tokens = engine.tokens.draw(self.chance)
+        takes_s = engine.takes_s(tokens, (worker.under_way - 1) / self.places)
+        if rollout.version_min is None:
+            rollout.version_min = worker.version
+        waits_s = max(0.0, worker.resumes_at - self.now)
+        self.after(waits_s + takes_s, self.answer, rollout, self.now + waits_s, worker.paused_s)
+
+    def answer(self, rollout: SimulatedRollout, began: float, paused_s: float) -> None:
+        """End a generation, unless a pause has come between; then act on it."""
+        worker = rollout.worker
+        if worker.paused_s > paused_s:
+            self.after(worker.paused_s - paused_s, self.answer, rollout, began, worker.paused_s)
+            return
+        worker.under_way -= 1
+        rollout.version_max = worker.version
+        self.account.generated.append((worker.number, began, self.now))
+        self.span(rollout, "wait", rollout.asked, self.now)
+        if worker.queue:
+            self.generate(worker.queue.popleft())
+        self.call(rollout, "step", rollout.steps + 1, self.workload.settle_s.draw(self.chance), self.acted)
+
+    def acted(self, rollout: SimulatedRollout) -> None:
+        """Note an executed action."""
+        rollout.steps += 1
+        rollout.entropies.append(self.chance.random())
+        self.account.actions.append(self.now)
+        self.ask(rollout)
+
+    def judge(self, rollout: SimulatedRollout) -> None:
+        """End an episode with its reward."""
+        cut = rollout.steps < rollout.course.steps
+        won = rollout.course.success and not cut
+        self.end(rollout, "truncated" if cut else "success" if won else "failure", float(won))
+
+    def fault(self, rollout: SimulatedRollout) -> None:
+        """End an episode as a fault of its environment."""
+        self.end(rollout, "env_error", None)
+
+    def end(self, rollout: SimulatedRollout, outcome: OutcomeKind, reward: float | None) -> None:
+        """Free the slot and tell the trajectory."""
+        del self.playing[rollout]
+        self.account.episodes.append((rollout.began, self.now))
+        if reward is not None:
+            self.account.finished.append((self.now, rollout.steps))
+        self.free.append(rollout.slot)
+        if self.orders:
+            self.after(0.0, self.fill)
+        order = rollout.order
+        trajectory = Trajectory(
+            trajectory_id=order.order_id,
+            order_id=order.order_id,
+            group_id=order.group_id,
+            group_size=order.group_size,
+            attempt=order.attempt,
+            task_id=order.task_id,
+            purpose="train",
+            outcome=outcome,
+            reward=reward,
+            steps=rollout.steps,
+            step_entropies=rollout.entropies,
+            version_min=rollout.version_min,
+            version_max=rollout.version_max,
+            started_ms=int(rollout.began * 1000),
+            finished_ms=int(self.now * 1000),
+        )
+        self.tell(trajectories.TOPIC.name, trajectory)
+
+    def roll(self) -> None:
+        """Let workers that are behind switch, as many at a time as may, in turn."""
+        switching = sum(worker.switching for worker in self.workers)
+        for worker in self.workers:
+            if switching >= self.config.rollout.roll_width:
+                return
+            if worker.version < self.trainer.version and not worker.switching:
+                switching += 1
+                worker.switching = True
+                worker.paused_s += self.workload.switch_s
+                worker.resumes_at = self.now + self.workload.switch_s
+                self.after(self.workload.switch_s, self.switched, worker, self.trainer.version)
+
+    def switched(self, worker: SimulatedWorker, version: int) -> None:
+        """Serve a new version."""
+        worker.version, worker.switching = version, False
+        self.serve(worker)
+        self.roll()
+
+    def serve(self, worker: SimulatedWorker) -> None:
+        """Announce what a worker serves."""
+        event = WeightsServing(worker_id=f"rollout-{worker.number}", version=worker.version, since_ms=0, alive_ms=0)
+        self.tell(weights_serving.TOPIC.name, event)
+
+
+class SimulatedTrainer:
+    """Takes groups in the order in which they come, leaves out those too old, and makes a version of each batch."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.version = 0
+        self.consumed = 0
+        self.busy = False
+        self.arrived: deque[CuratedGroup] = deque()
+        self.chosen: list[CuratedGroup] = []
+
+    def take(self, group: CuratedGroup) -> None:
+        """Take a group, and begin a step if that completes a batch."""
+        self.arrived.append(group)
+        self.compose()
+
+    def compose(self) -> None:
+        """Choose groups until there are enough, and begin a step with them; nothing happens while one lasts."""
+        config = self.simulation.config
+        while self.arrived and not self.busy:
+            group = self.arrived.popleft()
+            self.consumed += 1
+            if staleness(group, self.version) <= config.curation.max_staleness:
+                self.chosen.append(group)
+            if len(self.chosen) >= config.trainer.groups_per_step:
+                self.busy = True
+                lasts_s = self.simulation.workload.optimiser_s.draw(self.simulation.chance)
+                self.simulation.after(lasts_s, self.made, self.chosen, self.simulation.now, self.consumed)
+                self.chosen = []
+
+    def made(self, groups: list[CuratedGroup], began: float, consumed: int) -> None:
+        """End a step: announce its version, let workers switch, and go on."""
+        steps = sum(len(member.selected) for group in groups for member in group.members if member.source == "online")
+        oldest = max((staleness(group, self.version) for group in groups), default=0)
+        self.simulation.account.trained.append(OptimiserStep(self.simulation.now, began, steps, oldest))
+        self.version += 1
+        self.busy = False
+        self.publish(consumed)
+        self.simulation.roll()
+        self.compose()
+
+    def publish(self, consumed: int = 0) -> None:
+        """Announce the newest version."""
+        event = WeightVersion(
+            model_id="simulated",
+            version=self.version,
+            uri="",
+            sha256="",
+            train_step=self.version,
+            epoch=1,
+            groups_consumed=consumed,
+        )
+        self.simulation.tell(weights.TOPIC.name, event)

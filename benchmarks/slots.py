@@ -1,0 +1,140 @@
+"""How many slots this machine holds at the pace of desktops: ``dart-streams bench slots``.
+
+Real Kafka, Cassandra, Faust and every process but the model's and the desktops', whose times are drawn from a workload;
+its time scale is chosen so that each slot takes a step every ``pace_s`` seconds of the clock, resets included. Figures
+begin after :data:`WARM_S`.
+"""
+
+import math
+import random
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from benchmarks.bounds import rollout_s
+from benchmarks.modes import workload_of
+from dart_streams.config import Config
+from dart_streams.config.workload import Workload, typical_steps
+from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.tasks import TaskSet
+from dart_streams.telemetry import names
+from dart_streams.views.metrics import by_kind, rounded, spent
+from dart_streams.views.report_inputs import ProcessUsage
+
+WARM_S = 180.0
+"""When all slots are past their first reset, and the JVMs have compiled what they do most."""
+SETTLE_S = 5.0
+"""Nobody waits for the episodes under way at the end."""
+SLOTS_A_WORKER = 500
+"""Slots of one env worker process: more of them go to more processes."""
+DRAWS = 2000
+GROUP = 8
+"""Rollouts of a group, for the size of a training step."""
+
+
+class SlotsRow(msgspec.Struct, frozen=True):
+    """A number of slots, for people."""
+
+    slots: int
+    steps_per_s: str
+    overhead_ms: str
+    timed_out: int
+    lag_max: int
+    cores: float
+    stolen_cores: float
+    core_ms_per_step: float
+    env_mb_per_slot: float
+
+
+def paced(base: Config, tasks: TaskSet, slots: int, pace_s: float) -> Config:
+    """Return a deployment of so many slots, each of which takes a step every ``pace_s`` seconds of the clock."""
+    replace, workers = msgspec.structs.replace, -(-slots // SLOTS_A_WORKER)
+    workload = workload_of(base)
+    return replace(
+        base,
+        run=replace(base.run, settle_s=SETTLE_S),
+        env=replace(base.env, workers=workers, slots=-(-slots // workers)),
+        rollout=replace(base.rollout, workers=2, max_in_flight=slots),
+        trainer=replace(base.trainer, groups_per_step=max(1, slots // GROUP)),
+        curation=replace(base.curation, max_staleness=4),
+        workload=replace(workload, time_scale=step_s(workload, tasks) / pace_s),
+    )
+
+
+def step_s(workload: Workload, tasks: TaskSet) -> float:
+    """Return the desktops' seconds from one step of a slot to its next, on average, with resets and hangs between."""
+    chance = random.Random(workload.seed)
+    played_s = statistics.mean(rollout_s(workload, chance.choice(tasks.train), chance) for _ in range(DRAWS))
+    steps = statistics.mean(typical_steps(task.page) or task.max_steps for task in tasks.train)
+    return played_s / (steps * math.exp(workload.steps_sigma**2 / 2))
+
+
+def figures(
+    slots: int, pace_s: float, span_ms: tuple[int, int], readings: MetricsReader, usage: Iterable[ProcessUsage]
+) -> dict[str, Any]:
+    """Return what was measured between two times (epoch milliseconds)."""
+    usage = list(usage)
+    seconds = (span_ms[1] - span_ms[0]) / 1000
+    steps = readings.counter(names.ENV_STEPS, *span_ms)
+    overhead = readings.distribution(names.ENV_OVERHEAD_MS, *span_ms)
+    by_process = by_kind(spent(usage, *span_ms))
+    memory = by_kind({name: max(each.rss_mb for each in usage if each.process == name) for name in names_of(usage)})
+    return {
+        "slots": slots,
+        "steps_per_s": round(steps / seconds, 1),
+        "wanted_steps_per_s": round(slots / pace_s, 1),
+        "overhead_ms": {
+            "p50": rounded(overhead.quantile(0.5), 1) if overhead else None,
+            "p99": rounded(overhead.quantile(0.99), 1) if overhead else None,
+        },
+        "timed_out": int(readings.counter(names.ENV_REQUESTS_TIMED_OUT, *span_ms)),
+        "lag_max": lags(readings, span_ms),
+        "cores": round(sum(by_process.values()) / seconds, 2),
+        "stolen_cores": round(stolen_s(usage, *span_ms) / seconds, 3),
+        "core_ms_per_step": {name: round(1000 * cpu_s / steps, 2) for name, cpu_s in by_process.items()}
+        if steps
+        else {},
+        "rss_mb": memory,
+        "env_mb_per_slot": round(memory.get("env", 0.0) / slots, 2),
+    }
+
+
+def stolen_s(usage: Iterable[ProcessUsage], start_ms: int, end_ms: int) -> float:
+    """Return the CPU seconds between two times that the machine's host gave to others."""
+    inside = [one.stolen_s for one in usage if one.process == "supervisor" and start_ms <= one.at_ms <= end_ms]
+    return max(inside, default=0.0) - min(inside, default=0.0)
+
+
+def names_of(usage: Iterable[ProcessUsage]) -> set[str]:
+    """Return the processes that were sampled."""
+    return {sample.process for sample in usage}
+
+
+def lags(readings: MetricsReader, span_ms: tuple[int, int]) -> dict[str, int]:
+    """Return the largest lag that the monitor saw of each consumer group and topic."""
+    found: dict[str, int] = {}
+    for (_, attributes, _), points in readings.points.get(names.MONITOR_LAG, {}).items():
+        inside = [int(point["value"]) for point in points if span_ms[0] <= point["at_ms"] <= span_ms[1]]
+        where = msgspec.json.decode(attributes)
+        found[f"{where['group']} {where['topic']}"] = max(inside, default=0)
+    return dict(sorted(found.items()))
+
+
+def rows(found: Iterable[dict[str, Any]]) -> list[SlotsRow]:
+    """Return the figures as a table."""
+    return [
+        SlotsRow(
+            slots=one["slots"],
+            steps_per_s=f"{one['steps_per_s']} of {one['wanted_steps_per_s']}",
+            overhead_ms=f"p50 {one['overhead_ms']['p50']}, p99 {one['overhead_ms']['p99']}",
+            timed_out=one["timed_out"],
+            lag_max=max(one["lag_max"].values(), default=0),
+            cores=one["cores"],
+            stolen_cores=one["stolen_cores"],
+            core_ms_per_step=round(sum(one["core_ms_per_step"].values()), 1),
+            env_mb_per_slot=one["env_mb_per_slot"],
+        )
+        for one in found
+    ]

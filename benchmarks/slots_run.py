@@ -1,0 +1,46 @@
+"""Lets so many slots live for a while, and returns what :mod:`benchmarks.slots` makes of it."""
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks import slots as crowd
+from benchmarks.decoupling_run import clocked, live
+from dart_streams import tasks as task_sets
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.history import run_folder as folder
+from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.launch.training_run import TrainingRun
+from dart_streams.views import report
+from dart_streams.views.report_inputs import USAGE_FILE
+
+
+def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str, Any]:
+    """Let a deployment live for so many minutes of the clock after its start, and return the figures.
+
+    Raises
+    ------
+    UserError
+        If a process is beyond help, or the run is too short for figures.
+    """
+    if minutes * 60 <= crowd.WARM_S:
+        raise UserError(f"figures begin after {crowd.WARM_S:g} s: choose more --minutes than {crowd.WARM_S / 60:g}")
+    config = crowd.paced(base, task_sets.load(Path(base.tasks.file)), slots, pace_s)
+    # A bound of the workload's scale would be the machine's as well: requests have theirs by the clock (`clocked`).
+    config = clocked(config, minutes)
+    made = folder.create(config, Path(base.tasks.file), f"slots-{slots}-{uuid.uuid4().hex[:6]}", resume=False)
+
+    async def finish(circle: TrainingRun) -> None:
+        await report.finish(circle.folder, circle.watch, circle.lags)
+
+    live(made, finish)
+    phase = made.journal().phase("circle")
+    assert phase is not None and phase.ended_ms is not None
+    metrics = made.path / "metrics"
+    span_ms = (phase.started_ms + int(crowd.WARM_S * 1000), phase.ended_ms)
+    found = crowd.figures(slots, pace_s, span_ms, MetricsReader(metrics), report.usages(metrics / USAGE_FILE))
+    told = msgspec.json.decode((made.path / "report.json").read_bytes())
+    return found | {"lost": told["lost"], "train_steps": told["train_steps"]}

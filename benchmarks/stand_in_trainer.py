@@ -1,0 +1,108 @@
+"""A stand-in for the trainer, for tests and benchmarks: counts groups instead of learning from them.
+
+It takes the trainer's place in the circle: version 0 at once, then one for every ``trainer.groups_per_step`` curated
+groups, with the row of what it was made of; it ends after ``trainer.max_train_steps``. With a ``[workload]`` each step
+takes as long as the workload's optimiser. Usage: ``python -m benchmarks.stand_in_trainer CONFIG``.
+"""
+
+import asyncio
+import contextlib
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from aiokafka import TopicPartition
+
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.config import Config, load
+from dart_streams.curation.staleness import staleness
+from dart_streams.store import SyncStore, connect
+from dart_streams.telemetry import names, setup, spans
+from topics import curated, trained, weights
+from topics.curated import CuratedGroup
+from topics.trained import TrainedStep
+from topics.weights import WeightVersion
+
+
+def version_of(config: Config, version: int, groups: int, epoch: int) -> WeightVersion:
+    """Return a version as the trainer would announce it; there are no files."""
+    return WeightVersion(
+        model_id=config.policy.model_id,
+        version=version,
+        uri=f"file:///nowhere/{version}",
+        sha256="0" * 64,
+        train_step=version,
+        epoch=epoch,
+        groups_consumed=groups,
+    )
+
+
+def row_of(groups: list[CuratedGroup], version: int, consumed: int, epoch: int, train_ms: float) -> dict[str, Any]:
+    """Return the row of a step that took so long."""
+    reward = sum(group.mean for group in groups) / len(groups)
+    return {
+        "version": version,
+        "epoch": epoch,
+        "group_ids": [group.group_id for group in groups],
+        "trajectory_ids": [member.trajectory_id for group in groups for member in group.members],
+        "metrics": {"loss": 1.0 / version, "reward": reward, "consumed": consumed, "train_ms": train_ms},
+        "at_ms": int(time.time() * 1000),
+    }
+
+
+async def live(config: Config) -> None:
+    """Take groups and announce versions until SIGTERM."""
+    stop, workload = asyncio.Event(), config.workload
+    chance = random.Random(workload.seed if workload else 0)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    session = connect(config.store)
+    store = SyncStore(session, config.bus.run, 1)
+    records = consumer(config.bus, group=None, client_id="trainer")
+    place = TopicPartition(config.bus.prefix + curated.TOPIC.name, 0)
+    rows = store.trained()
+    epoch = store.claim_epoch(config.policy.model_id)
+    version, consumed = len(rows), int(rows[-1]["metrics"]["consumed"]) if rows else 0
+    groups: list[CuratedGroup] = []
+    taken = {name for row in rows for name in row["group_ids"]}
+    async with Publisher(config.bus, "trainer") as publisher:
+        await start_within(records, config.bus)
+        records.assign([place])
+        records.seek(place, consumed)
+        await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
+        if rows:
+            await publisher.publish(trained.TOPIC, TrainedStep(**rows[-1]))
+        while not stop.is_set() and version != config.trainer.max_train_steps:
+            for batch in (await records.getmany(timeout_ms=100, max_records=1)).values():
+                consumed += 1
+                group = event_of(curated.TOPIC, batch[0])
+                # A curator that was killed tells its last groups again.
+                new = [] if group.group_id in taken else [group]
+                taken.add(group.group_id)
+                groups = [g for g in (*groups, *new) if staleness(g, version) <= config.curation.max_staleness]
+            if len(groups) == config.trainer.groups_per_step:
+                version += 1
+                lasts_s = workload.clock_s(workload.optimiser_s.draw(chance)) if workload else 0.0
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), lasts_s)
+                row = row_of(groups, version, consumed, epoch, lasts_s * 1000)
+                links = [spans.group(config.bus.run, group.group_id) for group in groups]
+                ids = spans.train_step(config.bus.run, version)
+                with spans.ActiveSpan(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
+                    span.note(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
+                    await asyncio.to_thread(store.write_trained, version, row)
+                    await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
+                    await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, **row))
+                groups = []
+    await records.stop()
+    session.cluster.shutdown()
+
+
+if __name__ == "__main__":
+    deployment = load(Path(sys.argv[1]))
+    setup.start(deployment, "trainer-0")
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(live(deployment))
+    setup.stop()

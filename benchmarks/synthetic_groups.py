@@ -1,0 +1,168 @@
+"""A prepared backlog: curated groups with stored steps and screenshots, as a run leaves them, but made up.
+
+For the trainer's tests and benchmarks. The same seed makes the same groups. Torch-free: the renderer is passed in.
+"""
+
+import hashlib
+import io
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from PIL import Image, ImageDraw
+
+from dart_streams import prompts
+from dart_streams.config import Config
+from topics.curated import CuratedGroup, Member
+from topics.observations import EpisodeEnd, ExecutedAction, Observation
+from topics.rollout_orders import RolloutOrder
+from topics.values import BlobRef, VersionSpan
+
+
+class BacklogShape(NamedTuple):
+    """What groups look like: trajectories each, actions each (at most), screenshot size in pixels."""
+
+    members: int = 4
+    steps: int = 3
+    width: int = 160
+    height: int = 210
+
+
+class SyntheticBacklog(NamedTuple):
+    """A group, its trajectories' observations in order, and the bytes of the screenshots that they show."""
+
+    group: CuratedGroup
+    observations: dict[str, list[Observation]]
+    blobs: dict[str, bytes]
+
+
+SMALL = BacklogShape()
+
+
+class Maker:
+    """Makes groups for one deployment; ``renderer`` is a :class:`dart_streams.policy.rendering.Renderer`."""
+
+    def __init__(self, config: Config, renderer: Any, shape: BacklogShape = SMALL) -> None:
+        self.config = config
+        self.renderer = renderer
+        self.shape = shape
+
+    def group(self, index: int, version: int = 0) -> SyntheticBacklog:
+        """Return group ``index``, acted by weight ``version``. All its members begin on the same screen."""
+        chance = random.Random(index)
+        blobs: dict[str, bytes] = {}
+        first = self._screenshot(chance, blobs)
+        observations, members = {}, []
+        for number in range(self.shape.members):
+            steps = chance.randint(1, self.shape.steps)
+            screens = [first, *(self._screenshot(chance, blobs) for _ in range(steps))]
+            order = self._order(index, number, version)
+            trajectory = f"trajectory-{index}-{number}"
+            observations[trajectory] = self._play(trajectory, order, screens, chance)
+            members.append(
+                Member(
+                    trajectory_id=trajectory,
+                    reward=float(number % 2),
+                    advantage=1.0 if number % 2 else -1.0,
+                    selected=list(range(steps)),
+                    source="online",
+                    version_min=version,
+                    version_max=version,
+                )
+            )
+        group = CuratedGroup(group_id=f"group-{index}", task_id=order.task_id, members=members, mean=0.5, std=0.5)
+        return SyntheticBacklog(group, observations, blobs)
+
+    def _order(self, index: int, number: int, version: int) -> RolloutOrder:
+        return RolloutOrder(
+            order_id=f"order-{index}-{number}",
+            group_id=f"group-{index}",
+            group_size=self.shape.members,
+            sample=number,
+            attempt=0,
+            task_id=f"miniwob/made-up#{index}",
+            max_steps=self.shape.steps,
+            purpose="train",
+            sampling=self.config.sampling(),
+            after_version=version,
+        )
+
+    def _screenshot(self, chance: random.Random, blobs: dict[str, bytes]) -> BlobRef:
+        """Draw a page with a few boxes into ``blobs`` and return its reference."""
+        width, height = self.shape.width, self.shape.height
+        image = Image.new("RGB", (width, height), "white")
+        draw = ImageDraw.Draw(image)
+        for _ in range(6):
+            x, y = chance.randrange(width), chance.randrange(height)
+            draw.rectangle((x, y, x + width // 5, y + height // 10), fill=chance.choice(["grey", "blue", "red"]))
+        stream = io.BytesIO()
+        image.save(stream, "PNG")
+        data = stream.getvalue()
+        sha256 = hashlib.sha256(data).hexdigest()
+        blobs[sha256] = data
+        return BlobRef(sha256=sha256, size=len(data), width=width, height=height)
+
+    def _play(
+        self, trajectory: str, order: RolloutOrder, screens: Sequence[BlobRef], chance: random.Random
+    ) -> list[Observation]:
+        """Return the observations of a trajectory over ``screens``; every second sample succeeds."""
+        success = order.sample % 2
+        observations: list[Observation] = []
+        for step, screen in enumerate(screens):
+            end = EpisodeEnd(kind="success" if success else "failure", reward=float(success))
+            observations.append(
+                Observation(
+                    trajectory_id=trajectory,
+                    order=order,
+                    step=step,
+                    instruction=f'Click on the "{order.task_id}" button.',
+                    screenshot=screen,
+                    taken=self._take(observations, order, chance) if step else None,
+                    end=end if step == len(screens) - 1 else None,
+                    env_host="made-up",
+                    at_ms=step,
+                )
+            )
+        return observations
+
+    def _take(self, observations: Sequence[Observation], order: RolloutOrder, chance: random.Random) -> ExecutedAction:
+        """Return a click somewhere, as generated from the prompt that ``observations`` make."""
+        limits = self.config.policy
+        prompt = self.renderer.prompt(prompts.turns(observations, limits.max_images, limits.max_texts))
+        text = f"click(start_box='({chance.randrange(self.shape.width)},{chance.randrange(self.shape.height)})')"
+        tokens = self.renderer.answer_tokens(text)
+        return ExecutedAction(
+            request_id=f"{order.order_id}-{len(observations)}",
+            text=text,
+            action=text,
+            tokens=tokens,
+            logprobs=[-2.0 * chance.random() for _ in tokens],
+            entropies=[1.0 for _ in tokens],
+            versions=[VersionSpan(version=order.after_version, start=0, end=len(tokens))],
+            prompt_sha=prompt.sha,
+            queue_ms=1.0,
+            generate_ms=10.0,
+            execute_ms=5.0,
+        )
+
+
+async def write(made: Sequence[SyntheticBacklog], store: Any) -> None:
+    """Write the steps and screenshots of groups through an :class:`~dart_streams.store.AsyncStore`."""
+    for group in made:
+        for observations in group.observations.values():
+            for observation in observations:
+                shot = observation.screenshot
+                if shot is not None:
+                    await store.put_blob(group.blobs[shot.sha256], shot.media_type, shot.width, shot.height)
+                await store.write_step(observation)
+
+
+def altered(made: SyntheticBacklog, trajectory: str, step: int, **changes: Any) -> SyntheticBacklog:
+    """Return the same group with ``changes`` to the action that led to ``step`` of a trajectory."""
+    observations = list(made.observations[trajectory])
+    taken = observations[step].taken
+    if taken is None:
+        raise ValueError(f"nothing was taken before step {step}")
+    observations[step] = msgspec.structs.replace(observations[step], taken=msgspec.structs.replace(taken, **changes))
+    return made._replace(observations={**made.observations, trajectory: observations})

@@ -1,0 +1,127 @@
+"""What slots, rollout workers and trainer did over a stretch of time, and the figures that are made of it. Pure.
+
+The same account is filled by a simulation and from the log of a real run, so that one can be held against the other.
+Times are seconds of the desktops' time.
+"""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from dart_streams.errors import UserError
+
+SlotActivity = Literal["reset", "step", "wait", "evaluate", "hang"]
+
+
+class SlotSpan(NamedTuple):
+    """Slot ``slot`` was in ``state`` from ``start`` to ``end``; where a slot has no span it was idle."""
+
+    slot: int
+    state: SlotActivity
+    start: float
+    end: float
+
+
+class OptimiserStep(NamedTuple):
+    """An optimiser step that ended at ``at``: the environment steps it took, and how stale its oldest token was."""
+
+    at: float
+    began: float
+    steps: int
+    staleness: int
+
+
+class Account(msgspec.Struct):
+    """Everything that happened.
+
+    ``episodes`` are (start, end), ``actions`` the times at which an action was executed, ``generated`` spans (rollout
+    worker, start, end), and ``finished`` (time, steps) of trajectories that carry a reward.
+    """
+
+    slots: int
+    workers: int
+    places: int
+    episodes: list[tuple[float, float]] = []
+    actions: list[float] = []
+    generated: list[tuple[int, float, float]] = []
+    finished: list[tuple[float, int]] = []
+    trained: list[OptimiserStep] = []
+    spans: list[SlotSpan] = []
+
+
+class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a mode came to, between two versions.
+
+    ``env_utilisation`` is the share of slot time with an episode under way, ``rollout_utilisation`` the share of the
+    rollout workers' time in which at least one request was generated, as a device's own meter counts it;
+    ``rollout_occupancy`` the share of their places in use, ``trainer_utilisation`` the share of time in an optimiser
+    step. Rates are by the minute of the desktops' time. ``wasted`` is the share of played steps never trained on.
+    """
+
+    env_utilisation: float
+    rollout_utilisation: float
+    rollout_occupancy: float
+    trainer_utilisation: float
+    actions_per_min: float
+    trained_steps_per_min: float
+    optimiser_steps_per_min: float
+    staleness_max: int
+    staleness_mean: float
+    wasted: float
+    minutes: float
+
+
+def figures(account: Account, after: float) -> UtilizationMetrics:
+    """Return the figures between the first version made ``after`` this time and the last one.
+
+    Whole steps of the trainer only: a coupled mode is not judged by a part of its cycle.
+
+    Raises
+    ------
+    UserError
+        If fewer than two versions were made after that time.
+    """
+    made = [step for step in account.trained if step.at >= after]
+    if len(made) < 2:
+        raise UserError(
+            f"{len(made)} optimiser steps after the first {after / 60:g} minutes of the desktops' time: too few to "
+            "judge, let it run for longer"
+        )
+    start, end = made[0].at, made[-1].at
+    lasted, taken = end - start, made[1:]
+    steps = sum(step.steps for step in taken)
+    ages = [step.staleness for step in taken]
+    played = sum(count for at, count in account.finished if start < at <= end)
+    generating = covered(account.generated, start, end)
+    return UtilizationMetrics(
+        env_utilisation=overlap(account.episodes, start, end) / (account.slots * lasted),
+        rollout_utilisation=generating / (account.workers * lasted),
+        rollout_occupancy=overlap([(a, b) for _, a, b in account.generated], start, end)
+        / (account.workers * account.places * lasted),
+        trainer_utilisation=sum(step.at - step.began for step in taken) / lasted,
+        actions_per_min=60 * sum(start < at <= end for at in account.actions) / lasted,
+        trained_steps_per_min=60 * steps / lasted,
+        optimiser_steps_per_min=60 * len(taken) / lasted,
+        staleness_max=max(ages),
+        staleness_mean=sum(ages) / len(ages),
+        wasted=max(0.0, 1 - steps / played) if played else 0.0,
+        minutes=lasted / 60,
+    )
+
+
+def overlap(spans: list[tuple[float, float]], start: float, end: float) -> float:
+    """Return how much of the time from ``start`` to ``end`` all spans cover, together."""
+    return sum(max(0.0, min(b, end) - max(a, start)) for a, b in spans)
+
+
+def covered(spans: list[tuple[int, float, float]], start: float, end: float) -> float:
+    """Return how long at least one span of a worker lasts between ``start`` and ``end``, summed over workers."""
+    reached: dict[int, float] = {}
+    total = 0.0
+    for worker, a, b in sorted(spans, key=lambda span: span[1]):
+        begin = max(a, start, reached.get(worker, start))
+        stop = min(b, end)
+        if stop > begin:
+            total += stop - begin
+        reached[worker] = max(reached.get(worker, start), b)
+    return total

@@ -1,0 +1,124 @@
+"""Steady load on rollout workers: slots that each ask for an action, wait for the answer, and ask again."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from benchmarks.weight_switch_metrics import Answer
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.config import Config
+from topics import action_requests, actions
+from topics.action_requests import ActionRequest
+from topics.actions import ActionResponse
+from topics.values import MessagePart
+
+PARTITION = 0
+"""Where the answers come."""
+
+
+class SteadyLoad:
+    """Use it as a context: it asks while the block runs, and awaits what is under way at its end.
+
+    ``answers`` grows; ``failed`` counts requests that were answered by an error, or not within ``timeout_s``.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        publisher: Publisher,
+        prompts: Sequence[Sequence[MessagePart]],
+        slots: int,
+        timeout_s: float,
+    ) -> None:
+        self.config = config
+        self.publisher = publisher
+        self.prompts = itertools.cycle(prompts)
+        self.slots = slots
+        self.timeout_s = timeout_s
+        self.answers: list[Answer] = []
+        self.failed = 0
+        self.errors: list[str] = []
+        self._numbers = itertools.count()
+        self._asked: dict[str, asyncio.Future[ActionResponse]] = {}
+        self._stopping = False
+        self._records: AIOKafkaConsumer = consumer(config.bus, group=None, client_id="bench-answers")
+
+    async def __aenter__(self) -> Self:
+        await start_within(self._records, self.config.bus)
+        place = TopicPartition(self.config.bus.prefix + actions.TOPIC.name, PARTITION)
+        self._records.assign([place])
+        self._listener = asyncio.create_task(self._listen())
+        self._slots = [asyncio.create_task(self._ask_on()) for _ in range(self.slots)]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping = True
+        try:
+            if error is None:
+                await asyncio.gather(*self._slots)
+        finally:
+            for task in (*self._slots, self._listener):
+                task.cancel()
+            await self._records.stop()
+
+    def check(self) -> None:
+        """Raise what ended the load before its time, if anything did."""
+        for task in (*self._slots, self._listener):
+            if task.done():
+                task.result()
+
+    async def _ask_on(self) -> None:
+        while not self._stopping:
+            started = time.perf_counter()
+            try:
+                action = await self._ask()
+            except TimeoutError:
+                self._fail("no answer in time")
+                continue
+            if action.error is not None:
+                self._fail(action.error)
+                continue
+            took_ms = (time.perf_counter() - started) * 1000
+            self.answers.append(Answer(now_ms(), action.worker_id, len(action.tokens), len(action.versions), took_ms))
+
+    async def _ask(self) -> ActionResponse:
+        number = str(next(self._numbers))
+        request = ActionRequest(
+            request_id=number,
+            trajectory_id=number,
+            step=0,
+            turns=list(next(self.prompts)),
+            sampling=self.config.sampling(),
+            reply_partition=PARTITION,
+            deadline_ms=now_ms() + int(self.timeout_s * 1000),
+        )
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self.publisher.publish(action_requests.TOPIC, request)
+                return await answer
+        finally:
+            del self._asked[number]
+
+    async def _listen(self) -> None:
+        async for record in self._records:
+            action: ActionResponse = event_of(actions.TOPIC, record)
+            asker = self._asked.get(action.request_id)
+            if asker is not None and not asker.done():
+                asker.set_result(action)
+
+    def _fail(self, why: str) -> None:
+        self.failed += 1
+        self.errors.append(why)
+
+
+def now_ms() -> int:
+    """Return the present time in epoch milliseconds."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,298 @@
+"""A weight switch in place against an engine restart, under load: ``dart-streams bench weights``.
+
+Real rollout workers with vLLM and the untrained tiny policy, on a Kafka and a Cassandra of their own. Windows with a
+new version alternate with windows without; then each worker in turn is ended and started again, as DART's release does
+for each version. A restart is timed from the end of the old process until the new one has announced that it serves,
+which includes its first generation and neither the drain before nor what the supervisor takes.
+"""
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import tomli_w
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from benchmarks.synthetic_groups import Maker, SyntheticBacklog
+from benchmarks.weight_switch_metrics import Records, SwitchRecord, Window, figures
+from benchmarks.weights_load import SteadyLoad, now_ms
+from dart_streams import prompts
+from dart_streams.bus import admin
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.config import Config, parse
+from dart_streams.errors import UserError
+from dart_streams.launch import subreaper as leash
+from dart_streams.launch.services.private import private_services
+from dart_streams.store import AsyncStore, connect_async
+from topics import weights, weights_serving
+from topics.values import MessagePart
+from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
+
+GROUPS = 24
+"""Made-up groups whose prompts are asked for, in turn."""
+START_S = 300.0
+SERVED_S = 60.0
+END_S = 30.0
+REQUEST_S = 60.0
+LOOK_S = 0.05
+WARM_ANSWERS = 100
+"""Answers of each worker before anything is measured."""
+MODEL_ID = "bench"
+
+
+class SwitchPlan(NamedTuple):
+    """How much to measure: ``slots`` requests under way, windows of ``window_s``."""
+
+    workers: int
+    switches: int
+    restarts: int
+    slots: int
+    window_s: float
+
+
+class Versions:
+    """The untrained tiny policy, and versions of it that differ a little."""
+
+    def __init__(self, folder: Path) -> None:
+        # Here and not above, so that the command's help works without torch.
+        from dart_streams.policy import tiny
+        from dart_streams.policy import weights as weight_files
+
+        self.folder = folder
+        self.model = folder / "policy"
+        tiny.build(self.model)
+        self.state: Mapping[str, Any] = weight_files.of_model(self.model)
+
+    def publish(self, number: int) -> WeightVersion:
+        """Write version ``number`` and return its announcement."""
+        from dart_streams.policy import weights as weight_files
+
+        state = {name: tensor * (1 + 1e-3 * number) for name, tensor in self.state.items()}
+        uri = str(self.folder / f"v{number:06d}")
+        return WeightVersion(
+            model_id=MODEL_ID,
+            version=number,
+            uri=uri,
+            sha256=weight_files.save(state, uri),
+            train_step=number,
+            epoch=1,
+            groups_consumed=0,
+        )
+
+    def made_up(self, config: Config) -> list[SyntheticBacklog]:
+        """Return groups with prompts and screenshots."""
+        from dart_streams.policy.rendering import Renderer
+
+        maker = Maker(config, Renderer(self.model, config.policy.min_pixels, config.policy.max_pixels))
+        return [maker.group(index) for index in range(GROUPS)]
+
+
+class Workers:
+    """The rollout workers' processes, and what they announce; use it as a context."""
+
+    def __init__(self, config: Config, folder: Path, count: int) -> None:
+        self.config = config
+        self.folder = folder
+        self.names = [f"rollout-{number}" for number in range(count)]
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.serving: dict[str, WeightsServing] = {}
+        self.switches: dict[tuple[str, int], SwitchRecord] = {}
+        self._records: AIOKafkaConsumer = consumer(config.bus, group=None, client_id="bench-serving")
+
+    async def __aenter__(self) -> Self:
+        await start_within(self._records, self.config.bus)
+        name = self.config.bus.prefix + weights_serving.TOPIC.name
+        self._records.assign([TopicPartition(name, 0)])
+        self._watch = asyncio.create_task(self._follow())
+        for worker_id in self.names:
+            self.start(worker_id)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            await asyncio.to_thread(gone, process)
+        self._watch.cancel()
+        await self._records.stop()
+
+    def start(self, worker_id: str) -> None:
+        """Start a worker's process; what it says goes to a file."""
+        program = Path(sys.executable).parent / "dart-streams"
+        command: list[str | Path] = [
+            program,
+            "worker",
+            "rollout",
+            "--config",
+            self.folder / "config.toml",
+            "--id",
+            worker_id,
+        ]
+        leashed: list[str | Path] = [sys.executable, "-I", "-S", leash.__file__, str(END_S), *command]
+        with (self.folder / f"{worker_id}.log").open("ab") as said:
+            self.processes[worker_id] = subprocess.Popen(leashed, stdin=subprocess.PIPE, stdout=said, stderr=said)
+
+    async def end(self, worker_id: str) -> int:
+        """Let a worker drain and end; return when it had (epoch milliseconds)."""
+        process = self.processes.pop(worker_id)
+        process.terminate()
+        await asyncio.to_thread(gone, process)
+        return now_ms()
+
+    async def all_serve(self, version: int, within_s: float) -> None:
+        """Return when every worker has announced ``version``."""
+        await self.until(
+            lambda: all(name in self.serving and self.serving[name].version >= version for name in self.names),
+            f"all workers to serve version {version}",
+            within_s,
+        )
+
+    async def until(self, condition: Callable[[], bool], what: str, within_s: float) -> None:
+        """Return when ``condition`` holds.
+
+        Raises
+        ------
+        UserError
+            If a worker has ended, or it does not hold within ``within_s``.
+        """
+        deadline = time.monotonic() + within_s
+        while not condition():
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    raise UserError(f"{name} ended with {process.returncode}: {self.last_words(name)}")
+            if time.monotonic() > deadline:
+                raise UserError(f"waited {within_s:g} s for {what}: {self.last_words(self.names[0])}")
+            await asyncio.sleep(LOOK_S)
+
+    def last_words(self, worker_id: str) -> str:
+        """Return the end of a worker's log."""
+        return (self.folder / f"{worker_id}.log").read_text(errors="replace")[-2000:]
+
+    async def _follow(self) -> None:
+        async for record in self._records:
+            event: WeightsServing = event_of(weights_serving.TOPIC, record)
+            self.serving[event.worker_id] = event
+            if event.pause_ms is not None:
+                place = (event.worker_id, event.version)
+                self.switches[place] = SwitchRecord(*place, event.since_ms, event.pause_ms)
+
+
+async def measure(folder: Path, plan: SwitchPlan) -> dict[str, Any]:
+    """Measure with services of its own and return the figures."""
+    versions = Versions(folder)
+    with private_services() as running:
+        config = configuration(running, folder, versions.model)
+        admin.apply_all(config.bus)
+        made = versions.made_up(config)
+        await store(config, made)
+        async with (
+            Publisher(config.bus, "bench") as publisher,
+            Workers(config, folder, plan.workers) as workers,
+        ):
+            await publisher.publish(weights.TOPIC, versions.publish(0))
+            await workers.all_serve(0, START_S)
+            async with SteadyLoad(config, publisher, asked(config, made), plan.slots, REQUEST_S) as load:
+                await warm(workers, load)
+                windows = await switch_again_and_again(plan, versions, publisher, workers, load)
+                failed = load.failed
+                names = itertools.islice(itertools.cycle(workers.names), plan.restarts)
+                restarts_ms = [await restart(workers, name) for name in names]
+    records = Records(plan.workers, list(workers.switches.values()), restarts_ms, load.answers, windows, failed)
+    found = figures(records) | {"failed_in_restarts": load.failed - failed}
+    if load.errors:
+        found["errors"] = sorted(set(load.errors))[:3]
+    return found
+
+
+async def warm(workers: Workers, load: SteadyLoad) -> None:
+    """Return when every worker has answered so often that its kernels are compiled."""
+
+    def answered() -> bool:
+        load.check()
+        return all(sum(answer.worker_id == name for answer in load.answers) >= WARM_ANSWERS for name in workers.names)
+
+    await workers.until(answered, "answers of every worker", START_S)
+
+
+async def switch_again_and_again(
+    plan: SwitchPlan, versions: Versions, publisher: Publisher, workers: Workers, load: SteadyLoad
+) -> list[Window]:
+    """Let windows without a new version alternate with windows with one, and return them."""
+    windows = []
+    for number in range(1, plan.switches + 1):
+        announced = await asyncio.to_thread(versions.publish, number)
+        for switching in (False, True):
+            begin_ms = now_ms()
+            if switching:
+                await publisher.publish(weights.TOPIC, announced)
+            await asyncio.sleep(plan.window_s)
+            if switching:
+                await workers.all_serve(number, SERVED_S)
+            windows.append(Window(begin_ms, now_ms(), switching))
+        load.check()
+    return windows
+
+
+async def restart(workers: Workers, worker_id: str) -> float:
+    """End a worker and start it again; return how long nothing served in its place (milliseconds)."""
+    ended_ms = await workers.end(worker_id)
+    workers.start(worker_id)
+    await workers.until(lambda: workers.serving[worker_id].since_ms > ended_ms, f"{worker_id} to serve again", START_S)
+    return float(workers.serving[worker_id].since_ms - ended_ms)
+
+
+def configuration(running: Config, folder: Path, model: Path) -> Config:
+    """Write the workers' configuration file and return it."""
+    tables: dict[str, Any] = {
+        "run": {"id": "bench", "state_dir": str(folder)},
+        "bus": {"servers": running.bus.servers, "prefix": f"bench.{uuid.uuid4().hex[:8]}."},
+        "store": {"hosts": list(running.store.hosts), "port": running.store.port},
+        "policy": {"path": str(model), "model_id": MODEL_ID},
+    }
+    (folder / "config.toml").write_text(tomli_w.dumps(tables))
+    return parse(tables)
+
+
+def asked(config: Config, made: Sequence[SyntheticBacklog]) -> list[list[MessagePart]]:
+    """Return the prompt of every step of every trajectory."""
+    limits = config.policy
+    return [
+        prompts.turns(observations[:step], limits.max_images, limits.max_texts)
+        for group in made
+        for observations in group.observations.values()
+        for step in range(1, len(observations))
+    ]
+
+
+async def store(config: Config, made: Sequence[SyntheticBacklog]) -> None:
+    """Store the screenshots that the prompts show."""
+    session = await connect_async(config.store)
+    try:
+        rows = AsyncStore(session, config.bus.run, 1)
+        await asyncio.gather(
+            *(
+                rows.put_blob(group.blobs[shot.sha256], shot.media_type, shot.width, shot.height)
+                for group in made
+                for observations in group.observations.values()
+                for observation in observations
+                if (shot := observation.screenshot) is not None
+            )
+        )
+    finally:
+        session.cluster.shutdown()
+
+
+def gone(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that was told to end; kill one that does not."""
+    try:
+        process.wait(END_S + 5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,1 +1,0 @@
-"""Benchmarks: they print JSON, and ratios rather than seconds."""

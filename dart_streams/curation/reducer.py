@@ -1,0 +1,135 @@
+"""What goes into a reducer and what comes out of it, and the one step that every agent and every replay makes.
+
+Delivery is at least once, so a record may come twice in two ways. The same record again (redelivered after a crash):
+the state keeps the last offset it has applied of each partition. The same decision of another agent again, as a new
+record (published twice around a crash): decisions carry the id of the record that caused them, and these ids only grow.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from topics import Topic
+from topics.curation_log import Applied, Source
+
+
+class InvalidEvent(Exception):
+    """An event that decodes but that no reducer can apply; the text says why. It belongs in the dead letters."""
+
+
+class InputRecord(NamedTuple):
+    """An input: the event, where it stands (``topic`` without prefix), its ``id`` header and its time (epoch ms)."""
+
+    topic: str
+    partition: int
+    offset: int
+    event: Any
+    id: str = ""
+    at_ms: int = 0
+
+
+class Decision(NamedTuple):
+    """An event to publish on ``topic`` under the record id ``id``."""
+
+    topic: Topic
+    id: str
+    event: msgspec.Struct
+
+
+class AgentProgress(msgspec.Struct):
+    """How far an agent has come: applied offsets, causes seen of each upstream agent, and a digest of all decisions."""
+
+    applied: dict[str, int] = {}
+    causes: dict[str, int] = {}
+    digest: str = ""
+
+
+class AgentState(Protocol):
+    """The state of an agent: serialisable by msgspec, owned and changed by its reducer."""
+
+    progress: AgentProgress
+
+
+class Agent(NamedTuple):
+    """One of the four: its topics, its empty state and its reducer, with the settings already bound.
+
+    The reducer changes the state it is given and returns it; the old one must not be used any more.
+    """
+
+    name: str
+    inputs: tuple[Topic, ...]
+    outputs: tuple[Topic, ...]
+    state: type[Any]
+    apply: Callable[[Any, InputRecord], tuple[Any, list[Decision]]]
+
+
+class ReducerResult(NamedTuple):
+    """What applying one record gave; ``refused`` says why a record belongs in the dead letters, or is empty."""
+
+    state: Any
+    decisions: list[Decision]
+    applied: Applied | None
+    refused: str = ""
+
+
+def cause_id(agent: str, record: InputRecord) -> str:
+    """Return the id of the decision that ``agent`` makes because of ``record``."""
+    return f"{agent}/{record.topic}/{record.partition}/{record.offset}"
+
+
+def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
+    """Apply ``record``, unless it was applied before (then ``applied`` is None and the state as it was)."""
+    progress: AgentProgress = state.progress
+    partition = f"{record.topic}/{record.partition}"
+    if record.offset <= progress.applied.get(partition, -1):
+        return ReducerResult(state, [], None)
+    progress.applied[partition] = record.offset
+    decisions: list[Decision] = []
+    refused = ""
+    if not is_repeated(progress, record):
+        try:
+            state, decisions = agent.apply(state, record)
+        except InvalidEvent as error:
+            refused = str(error)
+    progress.digest = chained(progress.digest, partition, record.offset, decisions)
+    applied = Applied(
+        agent=agent.name,
+        source=Source(topic=record.topic, partition=record.partition, offset=record.offset),
+        decisions=[decision.id for decision in decisions],
+        state_digest=progress.digest,
+    )
+    return ReducerResult(state, decisions, applied, refused)
+
+
+def is_repeated(progress: AgentProgress, record: InputRecord) -> bool:
+    """Say whether ``record`` is a decision seen before, and remember it.
+
+    An agent publishes its decisions in the order of their causes, and after a crash again from some point on: what is
+    not newer than the newest seen is a repeat. Ids of other form (a trajectory's, a weight version's) say nothing here.
+    """
+    source, _, offset = record.id.rpartition("/")
+    if source.count("/") != 2 or not offset.isdecimal():
+        return False
+    key = f"{record.topic}/{record.partition} {source}"
+    if int(offset) <= progress.causes.get(key, -1):
+        return True
+    progress.causes[key] = int(offset)
+    return False
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def chained(digest: str, partition: str, offset: int, decisions: list[Decision]) -> str:
+    """Return the digest after one more input: of the digest before, the input's place and the decisions, whole.
+
+    A digest of the whole state would cost more than all else; states that differ show up here with the first decision
+    that differs.
+    """
+    hashed = blake2b(f"{digest} {partition}/{offset}".encode(), digest_size=16)
+    for decision in decisions:
+        hashed.update(decision.id.encode())
+        hashed.update(_encoder.encode(decision.event))
+    return hashed.hexdigest()

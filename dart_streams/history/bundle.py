@@ -1,0 +1,360 @@
+"""A bundle: a run's records, configuration and task set in one file, written and read as a stream.
+
+::
+
+    bundle  = section* directory
+    section = one zstd frame: items, each with its length before it (4 bytes, big-endian)
+    directory = one zstd skippable frame: JSON (:class:`Directory`), its length (4 bytes, little-endian), ``MAGIC``
+
+So any zstd reads the sections, a reader finds what it needs without decompressing the rest, and a file that was not
+written to its end has no directory and is refused. Memory does not grow with the bundle, neither writing nor reading.
+"""
+
+import contextlib
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal, Self, TypeVar
+
+import msgspec
+import zstandard
+
+from dart_streams.errors import UserError
+
+VERSION = 1
+MAGIC = b"DARTBNDL"
+SKIPPABLE = struct.pack("<I", 0x184D2A5B)
+LEVEL = 3
+CHUNK = 1 << 20
+LONGEST_ITEM = 1 << 30
+
+T = TypeVar("T")
+Kind = Literal["text", "records", "blobs", "lines"]
+
+
+class BundleError(UserError):
+    """A bundle that cannot be used: torn, damaged, of a newer schema, or without what was asked of it."""
+
+
+class BundleRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A record as the broker had it; its topic is its section's."""
+
+    partition: int
+    offset: int
+    at_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+    @classmethod
+    def of(cls, record: Any) -> Self:
+        """Return a Kafka client's record as it is kept."""
+        headers = [*map(tuple, record.headers)]
+        return cls(record.partition, record.offset, record.timestamp, record.key, record.value, headers)
+
+
+class Blob(msgspec.Struct, frozen=True, array_like=True):
+    """A screenshot's bytes under their sha256 (hex)."""
+
+    sha256: str
+    data: bytes
+
+
+class BundleSection(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a section lies and what it holds; ``sha256`` is of its compressed bytes, sizes are in bytes."""
+
+    name: str
+    kind: Kind
+    start: int
+    size: int
+    items: int
+    raw_size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run this is. ``schemas`` are the topics' versions when it was captured."""
+
+    run: str
+    prefix: str
+    captured_ms: int
+    schemas: dict[str, int]
+
+
+class Directory(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of the file: what is in it."""
+
+    version: int
+    manifest: Manifest
+    sections: list[BundleSection]
+
+
+class Metered:
+    """A binary file that counts and hashes what is written to it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.size = 0
+        self.digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        """Write all of ``data``."""
+        self.size += len(data)
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        """Do nothing: the file is flushed once, at its end."""
+
+
+class Writer:
+    """Writes a bundle; use it as a context. The file appears under its name when all of it is durable, or never."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.part = path.with_name(path.name + ".part")
+        self.manifest = manifest
+        self.sections: list[BundleSection] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._file = self.part.open("wb")
+        except OSError as error:
+            raise BundleError(f"{self.part} can't be written: {error.strerror}") from None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._end()
+        finally:
+            self._file.close()
+            self.part.unlink(missing_ok=True)
+
+    def section(self, name: str, kind: Kind, items: Iterable[bytes]) -> BundleSection:
+        """Write one section, item by item, and return its place."""
+        start, count, raw = self._file.tell(), 0, 0
+        metered = Metered(self._file)
+        compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+        with compressor.stream_writer(metered, closefd=False) as stream:  # type: ignore[arg-type]
+            for item in items:
+                stream.write(struct.pack(">I", len(item)) + item)
+                count, raw = count + 1, raw + len(item)
+        written = BundleSection(
+            name=name,
+            kind=kind,
+            start=start,
+            size=metered.size,
+            items=count,
+            raw_size=raw,
+            sha256=metered.digest.hexdigest(),
+        )
+        self.sections.append(written)
+        return written
+
+    def text(self, name: str, text: str) -> None:
+        """Write a text as a section of one item."""
+        self.section(name, "text", [text.encode()])
+
+    def records(self, topic: str, records: Iterable[BundleRecord]) -> BundleSection:
+        """Write the records of a topic."""
+        return self.section(topic, "records", map(msgspec.msgpack.encode, records))
+
+    def blobs(self, blobs: Iterable[Blob]) -> BundleSection:
+        """Write screenshots."""
+        return self.section("blobs", "blobs", map(msgspec.msgpack.encode, blobs))
+
+    def _end(self) -> None:
+        body = msgspec.json.encode(Directory(version=VERSION, manifest=self.manifest, sections=self.sections))
+        payload = body + struct.pack("<I", len(body)) + MAGIC
+        self._file.write(SKIPPABLE + struct.pack("<I", len(payload)) + payload)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.part.replace(self.path)
+
+
+class Bundle:
+    """A bundle that is there, opened by its directory; sections are read when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.directory = read_directory(path)
+        self.manifest = self.directory.manifest
+        self.sections = {section.name: section for section in self.directory.sections}
+
+    def text(self, name: str) -> str:
+        """Return a text section."""
+        return b"".join(self._items(self._section(name), bytes)).decode()
+
+    def records(self, topic: str) -> Iterator[BundleRecord]:
+        """Yield a topic's records, in order within a partition."""
+        return self._items(self._section(topic), msgspec.msgpack.Decoder(BundleRecord).decode)
+
+    def blobs(self) -> Iterator[Blob]:
+        """Yield the screenshots."""
+        return self._items(self._section("blobs"), msgspec.msgpack.Decoder(Blob).decode)
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """Yield the lines of a section of lines."""
+        return self._items(self._section(name), bytes)
+
+    def has(self, name: str) -> bool:
+        """Say whether there is such a section."""
+        return name in self.sections
+
+    def topics(self) -> list[str]:
+        """Return the topics that were captured."""
+        return [section.name for section in self.directory.sections if section.kind == "records"]
+
+    def _section(self, name: str) -> BundleSection:
+        try:
+            return self.sections[name]
+        except KeyError:
+            there = ", ".join(self.sections)
+            raise BundleError(f"{self.path} has no {name}: it has {there}; capture the run again with it") from None
+
+    def _items(self, section: BundleSection, decode: Callable[[bytes], T]) -> Iterator[T]:
+        """Yield a section's items, decoded; raise :class:`BundleError` where the bytes are not what was written."""
+        with self.path.open("rb") as file:
+            file.seek(section.start)
+            with decompressing(self.path, section.name):
+                reader = zstandard.ZstdDecompressor().stream_reader(file, read_size=CHUNK, read_across_frames=False)
+                for _ in range(section.items):
+                    length = struct.unpack(">I", exactly(reader, 4))[0]
+                    yield decode(exactly(reader, length))
+                reader.read(1)  # nothing is left; zstd compares its checksum of the section at its end
+
+
+@contextlib.contextmanager
+def decompressing(path: Path, name: str) -> Iterator[None]:
+    """Turn what a damaged section raises into a :class:`BundleError` that names it."""
+    try:
+        yield
+    except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError) as error:
+        raise BundleError(f"{path} is damaged in {name} ({error}): capture the run again, or copy it again") from None
+
+
+def exactly(stream: Any, length: int) -> bytes:
+    """Read ``length`` bytes; raise EOFError if there are fewer."""
+    if length > LONGEST_ITEM:
+        raise EOFError(f"an item of {length} bytes")
+    parts = []
+    while length:
+        part = stream.read(length)
+        if not part:
+            raise EOFError("the section ends within an item")
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+class FormatVersion(msgspec.Struct):
+    """What can be read of a directory whatever its version."""
+
+    version: int
+
+
+def read_directory(path: Path) -> Directory:
+    """Return the directory of a bundle.
+
+    Raises
+    ------
+    BundleError
+        If there is no such file, it is no bundle or a torn one, or it is of a newer version.
+    """
+    body = read_body(path)
+    try:
+        if (version := msgspec.json.decode(body, type=FormatVersion).version) > VERSION:
+            raise BundleError(
+                f"{path} is a bundle of version {version}, and this program reads up to {VERSION}: upgrade dart_streams"
+            )
+        return msgspec.json.decode(body, type=Directory)
+    except msgspec.DecodeError as error:
+        raise BundleError(f"{path} has a damaged directory ({error}): copy it or capture the run again") from None
+
+
+def read_body(path: Path) -> bytes:
+    """Return the JSON of the directory."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            tail = len(MAGIC) + 4
+            file.seek(max(0, size - tail))
+            end = file.read(tail)
+            if len(end) < tail or end[4:] != MAGIC:
+                raise BundleError(
+                    f"{path} is no bundle, or a torn one: its end is missing. Copy it again, or capture the run again"
+                )
+            length = struct.unpack("<I", end[:4])[0]
+            if length > size - tail:
+                raise BundleError(f"{path} is torn: its directory is not all there")
+            file.seek(size - tail - length)
+            return file.read(length)
+    except FileNotFoundError:
+        raise BundleError(f"no bundle {path}: make one with `dart-streams capture RUN -o {path.name}`") from None
+    except OSError as error:
+        raise BundleError(f"{path} can't be read: {error.strerror}") from None
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What :func:`verify` found of a section: items and bytes as promised, and the offsets of each partition."""
+
+    name: str
+    kind: str
+    items: int
+    mb: float
+    packed_mb: float
+    offsets: dict[str, str]
+
+
+def verify(path: Path) -> list[Checked]:
+    """Read all of a bundle and return what is in it.
+
+    Raises
+    ------
+    BundleError
+        At the first thing that is not as it was written: digest, number of items, order of offsets, a blob's name.
+    """
+    bundle = Bundle(path)
+    return [checked(bundle, section) for section in bundle.directory.sections]
+
+
+def checked(bundle: Bundle, section: BundleSection) -> Checked:
+    """Check one section."""
+    if digest_of(bundle.path, section) != section.sha256:
+        raise BundleError(f"{bundle.path} is damaged in {section.name}: its digest differs from the directory's")
+    ranges: dict[int, tuple[int, int]] = {}
+    if section.kind == "records":
+        for record in bundle.records(section.name):
+            first, last = ranges.get(record.partition, (record.offset, record.offset - 1))
+            if record.offset <= last:
+                raise BundleError(f"{bundle.path}: {section.name}[{record.partition}]@{record.offset} is out of order")
+            ranges[record.partition] = (first, record.offset)
+    elif section.kind == "blobs":
+        for blob in bundle.blobs():
+            if hashlib.sha256(blob.data).hexdigest() != blob.sha256:
+                raise BundleError(f"{bundle.path}: blob {blob.sha256[:12]}… has another digest")
+    else:
+        for _ in bundle.lines(section.name):
+            pass
+    return Checked(
+        name=section.name,
+        kind=section.kind,
+        items=section.items,
+        mb=round(section.raw_size / 1e6, 3),
+        packed_mb=round(section.size / 1e6, 3),
+        offsets={str(partition): f"{first}..{last}" for partition, (first, last) in sorted(ranges.items())},
+    )
+
+
+def digest_of(path: Path, section: BundleSection) -> str:
+    """Return the sha256 of a section's compressed bytes as they are now."""
+    digest, left = hashlib.sha256(), section.size
+    with path.open("rb") as file:
+        file.seek(section.start)
+        while left and (data := file.read(min(CHUNK, left))):
+            digest.update(data)
+            left -= len(data)
+    return digest.hexdigest()

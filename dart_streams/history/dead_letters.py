@@ -1,0 +1,237 @@
+"""Dead letters: what is in a deployment's ``<topic>.dlq`` topics, and sending letters back to where they came from.
+
+A letter sent back carries its place among the dead letters in a header, so sending it a second time is recognised, by
+reading the topic it goes to from the time the letter was written on.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from kafka import KafkaConsumer, TopicPartition
+
+from dart_streams.bus import sync_clients
+from dart_streams.bus.dead_letters import AT_MS, ERROR, OFFSET, PARTITION, TOPIC, TRIES
+from dart_streams.bus.topology import DEAD_LETTERS, named
+from dart_streams.config import Bus
+from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.history.bundle import BundleRecord
+from topics import BY_NAME, Topic
+
+REDRIVEN = "dlq-redriven"
+POLL_MS = 200
+SEND_S = 30.0
+LONGEST = 2000
+"""Characters of a value that are shown."""
+
+
+class Letters(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in one topic's dead letters; ``reasons`` counts by the beginning of the error."""
+
+    topic: str
+    letters: int
+    newest_ms: int
+    reasons: dict[str, int]
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter: its place among them, where it came from, why, and what it says."""
+
+    place: str
+    came_from: str
+    tries: str
+    at_ms: str
+    why: str
+    key: str
+    value: str
+
+
+class Redriven(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a letter that was to be sent back."""
+
+    place: str
+    to: str
+    outcome: str
+
+
+def topic_of(name: str) -> Topic:
+    """Return the topic whose dead letters are meant; raise :class:`UserError` if there is none such."""
+    return named(name.removesuffix(DEAD_LETTERS))
+
+
+def summary(bus: Bus) -> list[Letters]:
+    """Return a row for each topic that has dead letters."""
+    found = []
+    for topic in with_letters(bus):
+        letters = list(read(bus, topic))
+        if letters:
+            reasons = Counter(text(headers(letter), ERROR).partition(":")[0][:80] for letter in letters)
+            found.append(
+                Letters(
+                    topic=topic.name,
+                    letters=len(letters),
+                    newest_ms=max(letter.at_ms for letter in letters),
+                    reasons=dict(reasons.most_common()),
+                )
+            )
+    return found
+
+
+def with_letters(bus: Bus) -> list[Topic]:
+    """Return the topics that have dead letters, or had some."""
+    client = sync_clients.consumer(bus, "dead-letters")
+    try:
+        there = client.topics()
+        names = {bus.prefix + topic.name + DEAD_LETTERS: topic for topic in BY_NAME.values()}
+        places = [
+            TopicPartition(name, number)
+            for name in names
+            if name in there
+            for number in client.partitions_for_topic(name)
+        ]
+        ends = client.end_offsets(places) if places else {}
+        return [names[name] for name in dict.fromkeys(place.topic for place, end in ends.items() if end)]
+    finally:
+        client.close()
+
+
+def shown(bus: Bus, topic: Topic, place: str = "") -> list[Letter]:
+    """Return a topic's dead letters, or the one at ``place`` (``partition@offset``)."""
+    return [told(letter) for letter in chosen(bus, topic, place)]
+
+
+def told(letter: BundleRecord) -> Letter:
+    """Return a letter for a person to read."""
+    known = headers(letter)
+    return Letter(
+        place=place_of(letter),
+        came_from=f"{text(known, TOPIC)}[{text(known, PARTITION)}]@{text(known, OFFSET)}",
+        tries=text(known, TRIES),
+        at_ms=text(known, AT_MS),
+        why=text(known, ERROR),
+        key=(letter.key or b"").decode(errors="replace"),
+        value=(letter.value or b"").decode(errors="replace")[:LONGEST],
+    )
+
+
+def redrive(bus: Bus, topic: Topic, place: str = "") -> list[Redriven]:
+    """Send a topic's dead letters, or the one at ``place``, back to the topic; those sent before are left.
+
+    Raises
+    ------
+    UserError
+        If there is no such letter, or one came from another topic than this one.
+    ServiceUnavailable
+        If the broker does not take one.
+    """
+    letters = chosen(bus, topic, place)
+    if not letters:
+        return []
+    to = bus.prefix + topic.name
+    for letter in letters:
+        if (origin := text(headers(letter), TOPIC)) not in ("", to):
+            raise UserError(
+                f"letter {place_of(letter)} came from {origin}, not from {to}: is this the right bus.prefix?"
+            )
+    before = sent_before(bus, topic, min(letter.at_ms for letter in letters))
+    producer = sync_clients.producer(bus, "redrive")
+    result = []
+    try:
+        for letter in letters:
+            outcome = "sent before" if place_of(letter) in before else sent(producer, to, letter)
+            result.append(Redriven(place=place_of(letter), to=to, outcome=outcome))
+    finally:
+        producer.close(timeout=SEND_S)
+    return result
+
+
+def sent(producer: Any, to: str, letter: BundleRecord) -> str:
+    """Send one letter back as it first was, to the partition it came from."""
+    own = [(name, value) for name, value in letter.headers if not name.startswith("dlq-")]
+    partition = text(headers(letter), PARTITION)
+    future = producer.send(
+        to,
+        value=letter.value,
+        key=letter.key,
+        headers=[*own, (REDRIVEN, place_of(letter).encode())],
+        partition=int(partition) if partition.isdecimal() else None,
+    )
+    return f"sent as {to}[{(done := future.get(timeout=SEND_S)).partition}]@{done.offset}"
+
+
+def sent_before(bus: Bus, topic: Topic, since_ms: int) -> set[str]:
+    """Return the places of letters that the topic has already been sent since a time."""
+    return {
+        value.decode()
+        for record in read_topic(bus, bus.prefix + topic.name, since_ms)
+        for name, value in record.headers
+        if name == REDRIVEN and value is not None
+    }
+
+
+def chosen(bus: Bus, topic: Topic, place: str) -> list[BundleRecord]:
+    """Return all letters of a topic, or the one at ``place``; raise :class:`UserError` if there is none there."""
+    letters = list(read(bus, topic))
+    if not place:
+        return letters
+    found = [letter for letter in letters if place_of(letter) == place]
+    if not found:
+        there = ", ".join(place_of(letter) for letter in letters[-5:]) or "none at all"
+        raise UserError(f"no dead letter {place!r} of {topic.name}: there are {there}")
+    return found
+
+
+def read(bus: Bus, topic: Topic) -> Iterator[BundleRecord]:
+    """Yield a topic's dead letters."""
+    return read_topic(bus, bus.prefix + topic.name + DEAD_LETTERS, 0)
+
+
+def read_topic(bus: Bus, name: str, since_ms: int) -> Iterator[BundleRecord]:
+    """Yield what a topic has now, from a time on; nothing of one that is not there."""
+    client: KafkaConsumer = sync_clients.consumer(bus, "dead-letters")
+    try:
+        if name not in client.topics():  # asking for the partitions of one that is not there waits long
+            return
+        places = [TopicPartition(name, number) for number in sorted(client.partitions_for_topic(name))]
+        client.assign(places)
+        ends = {place: end for place, end in client.end_offsets(places).items() if end}
+        for place, begin in begins(client, places, since_ms).items():
+            client.seek(place, begin)
+        heard = time.monotonic()
+        while any(client.position(place) < end for place, end in ends.items()):
+            batches = client.poll(timeout_ms=POLL_MS)
+            if batches:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > bus.wait_s:
+                raise ServiceUnavailable(f"{name} gave nothing for {bus.wait_s:g} s: is Kafka well?")
+            for record in (record for batch in batches.values() for record in batch):
+                yield BundleRecord.of(record)
+    finally:
+        client.close()
+
+
+def begins(client: KafkaConsumer, places: Sequence[TopicPartition], since_ms: int) -> dict[TopicPartition, int]:
+    """Return where to begin in each partition: the first record since a time."""
+    begin: dict[TopicPartition, int] = client.beginning_offsets(places)
+    if since_ms:
+        ends = client.end_offsets(places)
+        for place, found in client.offsets_for_times(dict.fromkeys(places, since_ms)).items():
+            begin[place] = ends[place] if found is None else found.offset
+    return begin
+
+
+def headers(letter: BundleRecord) -> dict[str, bytes]:
+    """Return a letter's headers; of those called the same the last, which is the newest time it was put aside."""
+    return {name: value for name, value in letter.headers if value is not None}
+
+
+def text(known: dict[str, bytes], name: str) -> str:
+    """Return a header's text, empty if it is not there."""
+    return known.get(name, b"").decode(errors="replace")
+
+
+def place_of(letter: BundleRecord) -> str:
+    """Return a letter's place among the dead letters of its topic."""
+    return f"{letter.partition}@{letter.offset}"

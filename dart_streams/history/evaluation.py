@@ -1,0 +1,145 @@
+"""Evaluation on the held-out tasks: its orders and its result, read from the topics. Pure.
+
+An evaluation of a weight version is known by its order ids alone, so asking for the same one again orders only what
+is missing, and its result can be read from the topics at any later time.
+"""
+
+import msgspec
+
+from dart_streams.config import Config
+from dart_streams.errors import ConfigError
+from dart_streams.history.run_state import RunState
+from dart_streams.history.statistics import Rate, rate
+from dart_streams.tasks import Task, TaskSet
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+from topics.values import FAULTS
+
+
+class EvaluationEpisode(msgspec.Struct, frozen=True):
+    """One evaluated task; ``index`` pairs it with the same task of another version's evaluation."""
+
+    index: int
+    task_id: str
+    page: str
+    trajectory: Trajectory
+
+
+class EvaluationResult(msgspec.Struct, frozen=True):
+    """How a weight version did. ``faults`` counts episodes that the infrastructure spoiled; they are in no rate."""
+
+    version: int
+    overall: Rate
+    per_page: dict[str, Rate]
+    episodes: tuple[EvaluationEpisode, ...]
+    faults: int
+
+
+def pick(tasks: TaskSet, episodes: int) -> list[Task]:
+    """Choose held-out tasks, spread evenly over the pages; a page with fewer seeds than needed repeats them."""
+    by_page: dict[str, list[Task]] = {}
+    for task in tasks.heldout:
+        by_page.setdefault(task.page, []).append(task)
+    if not by_page:
+        raise ConfigError("the task set has no held-out tasks: give its pages heldout_seeds")
+    pages = list(by_page.values())
+    return [page[index // len(pages) % len(page)] for index in range(episodes) for page in [pages[index % len(pages)]]]
+
+
+def orders(config: Config, tasks: TaskSet, version: int) -> list[RolloutOrder]:
+    """Return the orders of an evaluation of ``version``, the same ones each time."""
+    return [
+        RolloutOrder(
+            order_id=f"eval-v{version}-{index:04d}-0",
+            group_id=f"eval-v{version}",
+            group_size=config.evaluation.episodes,
+            sample=index,
+            attempt=0,
+            task_id=task.task_id,
+            max_steps=task.max_steps,
+            purpose="eval",
+            sampling=config.sampling(config.evaluation.temperature),
+            after_version=version,
+        )
+        for index, task in enumerate(pick(tasks, config.evaluation.episodes))
+    ]
+
+
+def again(order: RolloutOrder) -> RolloutOrder:
+    """Return the next attempt of an order that a fault has spoiled."""
+    attempt = order.attempt + 1
+    stem = order.order_id.rpartition("-")[0]
+    return msgspec.structs.replace(order, order_id=f"{stem}-{attempt}", attempt=attempt)
+
+
+def missing(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> list[RolloutOrder]:
+    """Return what has to be ordered now: what never was, and the next attempt of what a fault has spoiled."""
+    result = []
+    for first in wanted:
+        order = first
+        while (
+            (finished := progress.finished.get(order.order_id))
+            and finished.outcome in FAULTS
+            and order.attempt + 1 < attempts
+        ):
+            order = again(order)
+        if order.order_id not in progress.orders:
+            result.append(order)
+    return result
+
+
+def finished(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> dict[int, Trajectory]:
+    """Return the last word on each order, by its index: a rewarded finish, or the fault of the last attempt."""
+    result: dict[int, Trajectory] = {}
+    for first in wanted:
+        order = first
+        while trajectory := progress.finished.get(order.order_id):
+            if trajectory.outcome not in FAULTS or order.attempt + 1 >= attempts:
+                result[first.sample] = trajectory
+                break
+            order = again(order)
+    return result
+
+
+def result(version: int, trajectories: dict[int, Trajectory], tasks: TaskSet) -> EvaluationResult:
+    """Sum up an evaluation."""
+    episodes = [
+        EvaluationEpisode(index, trajectory.task_id, tasks.get(trajectory.task_id).page, trajectory)
+        for index, trajectory in sorted(trajectories.items())
+    ]
+    counted = [episode for episode in episodes if episode.trajectory.reward is not None]
+    pages = sorted({episode.page for episode in episodes})
+    return EvaluationResult(
+        version=version,
+        overall=rate_of(counted),
+        per_page={page: rate_of([episode for episode in counted if episode.page == page]) for page in pages},
+        episodes=tuple(episodes),
+        faults=len(episodes) - len(counted),
+    )
+
+
+def rate_of(episodes: list[EvaluationEpisode]) -> Rate:
+    """Return the success rate of rewarded episodes."""
+    return rate(sum(episode.trajectory.reward or 0.0 for episode in episodes), len(episodes))
+
+
+def read(config: Config, tasks: TaskSet, progress: RunState, version: int) -> EvaluationResult:
+    """Read an evaluation's result from the log."""
+    done = finished(progress, orders(config, tasks, version), config.curation.dispatch.attempts)
+    return result(version, done, tasks)
+
+
+class EvaluationRow(msgspec.Struct, frozen=True):
+    """A page's result, for a table."""
+
+    page: str
+    success: float
+    low: float
+    high: float
+    episodes: int
+
+    @classmethod
+    def of(cls, page: str, measured: Rate) -> "EvaluationRow":
+        """Return a page's rate as a row."""
+        success, low, high = (round(value, 3) for value in (measured.rate, measured.low, measured.high))
+        return cls(page, success, low, high, measured.trials)

@@ -1,0 +1,222 @@
+"""The walk from an id in both directions, as a tree: what it was made of, and what was made of it. Pure."""
+
+import difflib
+import itertools
+import re
+from typing import Any
+
+import msgspec
+
+from dart_streams.errors import UserError
+from dart_streams.history.request_segments import segments
+from dart_streams.history.run_index import RunIndex
+from dart_streams.history.span_index import RecordedSpan, Timeline
+from dart_streams.telemetry import spans
+from topics.curated import Member
+from topics.observations import Observation
+
+SHORTEST_SHA = 8
+
+
+class Node(msgspec.Struct, kw_only=True):
+    """One thing on the way: ``fields`` say what is known of it, ``made_of`` and ``went_into`` lead on."""
+
+    kind: str
+    id: str
+    ms: float | None = None
+    fields: dict[str, Any] = {}
+    made_of: list["Node"] = []
+    went_into: list["Node"] = []
+
+
+class Lineage:
+    """Everything that can be said of an id of a run."""
+
+    def __init__(self, facts: RunIndex, timeline: Timeline, run: str) -> None:
+        self.facts = facts
+        self.timeline = timeline
+        self.run = run
+
+    def of(self, identity: str) -> Node:
+        """Return the tree of an id.
+
+        It is a request, trajectory, group, optimiser step (a number), weight version (``v12``) or screenshot (its
+        sha256, or the beginning of it).
+
+        Raises
+        ------
+        UserError
+            If the run has nothing of this id; the text says what ids look like, and the nearest one.
+        """
+        facts = self.facts
+        if found := re.fullmatch(r"(.+)/(\d+)/(\d+)", identity):
+            if self.asked(found[1], int(found[2])) is not None:
+                return self.step(found[1], int(found[2]), up=True)
+        elif identity in facts.steps:
+            return self.trajectory(identity, up=True)
+        elif identity in facts.groups:
+            return self.group(identity, up=True)
+        elif identity.isdecimal() and int(identity) in facts.trained:
+            return self.train_step(int(identity), up=True)
+        elif re.fullmatch(r"v\d+", identity) and int(identity[1:]) in facts.versions:
+            return self.version(int(identity[1:]), down=True)
+        elif shots := [sha for sha in facts.shots if len(identity) >= SHORTEST_SHA and sha.startswith(identity)]:
+            return self.screenshot(shots[0])
+        raise self.unknown(identity)
+
+    def unknown(self, identity: str) -> UserError:
+        """Return the error for an id that the run does not have."""
+        known = itertools.chain(self.facts.groups, self.facts.steps, map(str, self.facts.trained))
+        near = difflib.get_close_matches(identity, known, n=1, cutoff=0.7)
+        return UserError(
+            f"run {self.run!r} has nothing called {identity!r}"
+            + (f": did you mean {near[0]!r}?" if near else "")
+            + f" Ids: a request (TRAJECTORY/STEP/ATTEMPT), a trajectory ({len(self.facts.steps)} in the log), a group "
+            f"(g000012, {len(self.facts.groups)} curated), a train step (a number up to "
+            f"{max(self.facts.trained, default=0)}), a weight version (v3), a screenshot (sha256)"
+        )
+
+    def asked(self, trajectory_id: str, index: int) -> Observation | None:
+        """Return the observation that action ``index`` led to, or None."""
+        led_to = self.facts.observation(trajectory_id, index + 1)
+        return led_to if led_to is not None and led_to.taken is not None else None
+
+    def version(self, version: int, *, down: bool = False) -> Node:
+        """Tell of a weight version: the step that made it, and who served it when."""
+        event = self.facts.versions[version]
+        switches = [
+            self.switch(span) for span in sorted(self.timeline.switches.get(version, []), key=lambda s: s.start_ms)
+        ]
+        serving = [
+            Node(kind="served", id=worker, fields={"since_ms": told.since_ms, "pause_ms": told.pause_ms})
+            for (number, worker), told in sorted(self.facts.serving.items())
+            if number == version
+        ]
+        made_by = [t.train_step for t in self.facts.trained.values() if t.version == version] if down else []
+        return Node(
+            kind="weights",
+            id=f"v{version}",
+            fields={"epoch": event.epoch, "uri": event.uri, "sha256": event.sha256[:16]},
+            made_of=[self.train_step(number) for number in made_by],
+            went_into=[*switches, *serving],
+        )
+
+    def switch(self, span: RecordedSpan) -> Node:
+        """Tell of a worker's switch."""
+        return Node(kind="switch", id=span.process, ms=round(span.ms, 3), fields={"status": span.status})
+
+    def train_step(self, number: int, *, up: bool = False) -> Node:
+        """Tell of an optimiser step: its groups, and the version that it made."""
+        step = self.facts.trained[number]
+        span = self.timeline.get(spans.train_step(self.run, step.version))
+        return Node(
+            kind="train step",
+            id=str(number),
+            ms=round(span.ms, 3) if span else None,
+            fields={"version": step.version, "epoch": step.epoch, "at_ms": step.at_ms, "metrics": step.metrics},
+            made_of=[self.group(group_id) for group_id in step.group_ids],
+            went_into=[self.version(step.version)] if up and step.version in self.facts.versions else [],
+        )
+
+    def group(self, group_id: str, *, up: bool = False) -> Node:
+        """Tell of a curated group: its members with the steps trained on, and the optimiser steps that took it."""
+        group = self.facts.groups.get(group_id)
+        if group is None:
+            return Node(kind="group", id=group_id, fields={"lost": "the log has no such group any more"})
+        return Node(
+            kind="group",
+            id=group_id,
+            fields={"task": group.task_id, "mean": group.mean, "std": group.std},
+            made_of=[self.trajectory(member.trajectory_id, member) for member in group.members],
+            went_into=self.steps_with(group_id) if up else [],
+        )
+
+    def steps_with(self, group_id: str) -> list[Node]:
+        """Return the optimiser steps that took a group, and the versions they made."""
+        return [
+            Node(
+                kind="train step",
+                id=str(number),
+                fields={"version": self.facts.trained[number].version, "at_ms": self.facts.trained[number].at_ms},
+                went_into=[
+                    self.version(version)
+                    for version in [self.facts.trained[number].version]
+                    if version in self.facts.versions
+                ],
+            )
+            for number in self.facts.trained_with.get(group_id, [])
+        ]
+
+    def trajectory(self, trajectory_id: str, member: Member | None = None, *, up: bool = False) -> Node:
+        """Tell of a trajectory: its steps (of a group's member those trained on), and the groups it went into."""
+        known = self.facts.trajectories.get(trajectory_id)
+        span = self.timeline.get(spans.trajectory(trajectory_id))
+        first = self.facts.observation(trajectory_id, 0)
+        fields: dict[str, Any] = {}
+        if known is not None:
+            fields |= {"task": known.task_id, "outcome": known.outcome, "reward": known.reward, "steps": known.steps}
+        if first is not None:
+            fields |= {"env_host": first.env_host, "order": first.order.order_id, "purpose": first.order.purpose}
+        if member is not None:
+            fields |= {"advantage": member.advantage, "source": member.source}
+        taken = max(self.facts.steps.get(trajectory_id, {0: b""}))
+        return Node(
+            kind="trajectory",
+            id=trajectory_id,
+            ms=round(span.ms, 3) if span else None,
+            fields=fields,
+            made_of=[self.step(trajectory_id, index) for index in (member.selected if member else range(taken))],
+            went_into=self.groups_with(trajectory_id) if up else [],
+        )
+
+    def groups_with(self, trajectory_id: str, index: int | None = None) -> list[Node]:
+        """Return the groups that a trajectory is in, with the optimiser steps; of action ``index`` if it was chosen."""
+        result = []
+        for group_id in self.facts.groups_of.get(trajectory_id, []):
+            group = self.facts.groups[group_id]
+            member = next(m for m in group.members if m.trajectory_id == trajectory_id)
+            fields = {"task": group.task_id, "advantage": member.advantage, "source": member.source}
+            if index is not None and index not in member.selected:
+                fields["left_out"] = "its step is not among those selected to train on"
+            steps = [] if "left_out" in fields else self.steps_with(group_id)
+            result.append(Node(kind="group", id=group_id, fields=fields, went_into=steps))
+        return result
+
+    def step(self, trajectory_id: str, index: int, *, up: bool = False) -> Node:
+        """Tell of one action: the screenshot it was decided on, its tokens, and where its time went."""
+        shown, led_to = self.facts.observation(trajectory_id, index), self.asked(trajectory_id, index)
+        fields: dict[str, Any] = {}
+        if shown is not None and shown.screenshot is not None:
+            fields |= {"screenshot": shown.screenshot.sha256, "env_host": shown.env_host, "at_ms": shown.at_ms}
+        if led_to is not None and led_to.taken is not None:
+            taken = led_to.taken
+            fields |= {
+                "action": taken.action or taken.text,
+                "tokens": taken.tokens,
+                "logprobs": taken.logprobs,
+                "versions": [msgspec.to_builtins(segment) for segment in taken.versions],
+                "prompt_sha": taken.prompt_sha,
+            }
+        span = self.timeline.step(trajectory_id, index)
+        trace = self.timeline.traces[span.trace] if span else []
+        name = led_to.taken.request_id if led_to is not None and led_to.taken else f"{trajectory_id}/{index}"
+        return Node(
+            kind="request",
+            id=name,
+            ms=round(max(part.end_ms for part in trace) - span.start_ms, 3) if span else None,
+            fields=fields | ({"trace": span.trace} if span else {}),
+            made_of=[Node(kind="segment", id=part.name, ms=part.ms) for part in segments(trace)],
+            went_into=[Node(kind="trajectory", id=trajectory_id, went_into=self.groups_with(trajectory_id, index))]
+            if up
+            else [],
+        )
+
+    def screenshot(self, sha256: str) -> Node:
+        """Tell where a screenshot was seen, and which optimiser steps learnt from what was done then."""
+        seen = self.facts.shots[sha256]
+        return Node(
+            kind="screenshot",
+            id=sha256,
+            fields={"seen": len(seen)},
+            went_into=[self.step(trajectory_id, index, up=True) for trajectory_id, index in seen],
+        )

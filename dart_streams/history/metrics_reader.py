@@ -1,0 +1,149 @@
+"""Reads metrics back from the JSON lines of a run: counters and histograms over a span of time. Pure but for the read.
+
+Values are cumulative since a process started, so what a span saw is the difference of two lines; a process that was
+started again counts on from zero and is told apart by its start time.
+"""
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+Series = tuple[str, str, float]
+"""Process, attributes as JSON, start of the process."""
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """An exponential histogram: bucket ``i`` counts values in (base**i, base**(i+1)], base = 2**(2**-scale)."""
+
+    scale: int
+    buckets: dict[int, int]
+    zeros: int = 0
+    total: float = 0.0
+
+    @classmethod
+    def of(cls, point: dict[str, Any]) -> Self:
+        """Read a data point."""
+        buckets = {point["offset"] + i: count for i, count in enumerate(point["buckets"]) if count}
+        return cls(point["scale"], buckets, point["zero_count"], point["sum"])
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return self.zeros + sum(self.buckets.values())
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the values."""
+        return self.total / self.count if self.count else None
+
+    def at_scale(self, scale: int) -> Self:
+        """Return the same at a coarser scale."""
+        buckets: Counter[int] = Counter()
+        for index, count in self.buckets.items():
+            buckets[index >> (self.scale - scale)] += count
+        return msgspec.structs.replace(self, scale=scale, buckets=dict(buckets))
+
+    def add(self, other: Self, sign: int = 1) -> Self:
+        """Return the sum with another histogram, or with ``sign`` -1 what came after it."""
+        scale = min(self.scale, other.scale)
+        mine, theirs = self.at_scale(scale), other.at_scale(scale)
+        buckets = Counter(mine.buckets)
+        for index, count in theirs.buckets.items():
+            buckets[index] += sign * count
+        return msgspec.structs.replace(
+            mine,
+            buckets={index: count for index, count in buckets.items() if count > 0},
+            zeros=max(0, mine.zeros + sign * theirs.zeros),
+            total=mine.total + sign * theirs.total,
+        )
+
+    def quantile(self, share: float) -> float | None:
+        """Return the value below which ``share`` of the values lie, to within a bucket; None of nothing."""
+        if not self.count:
+            return None
+        rank = share * self.count
+        seen = float(self.zeros)
+        if seen >= rank and self.zeros:
+            return 0.0
+        growth = 2.0**-self.scale
+        for index in sorted(self.buckets):
+            count = self.buckets[index]
+            if seen + count >= rank:
+                inside = (rank - seen) / count
+                return math.exp2((index + inside) * growth)
+            seen += count
+        return math.exp2((max(self.buckets) + 1) * growth)
+
+
+class MetricsReader:
+    """All metrics of a run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.points: dict[str, dict[Series, list[dict[str, Any]]]] = {}
+        for path in sorted(folder.glob("*.jsonl")):
+            for line in lines(path):
+                for point in line.get("points", []):
+                    series = (line["process"], json.dumps(point["attributes"], sort_keys=True), point["start_ms"])
+                    self.points.setdefault(point["name"], {}).setdefault(series, []).append(point)
+
+    def counter(self, name: str, from_ms: float = 0, to_ms: float = math.inf, **attributes: str) -> float:
+        """Return by how much a counter grew in a span, all processes together."""
+        return sum(
+            end["value"] - (begin["value"] if begin else 0)
+            for begin, end in self.spans(name, from_ms, to_ms, attributes)
+        )
+
+    def by_attribute(self, name: str, attribute: str, from_ms: float = 0, to_ms: float = math.inf) -> dict[str, float]:
+        """Return by how much a counter grew in a span, by the values of one attribute."""
+        values = {str(json.loads(series[1]).get(attribute, "")) for series in self.points.get(name, {})}
+        return {value: self.counter(name, from_ms, to_ms, **{attribute: value}) for value in sorted(values)}
+
+    def growth(self, name: str, attribute: str, width_ms: int) -> dict[int, dict[str, float]]:
+        """Return by how much a counter grew in each slice of ``width_ms``, by the values of one attribute."""
+        result: dict[int, dict[str, float]] = {}
+        for (_, text, _), points in self.points.get(name, {}).items():
+            value = str(json.loads(text).get(attribute, ""))
+            for earlier, later in itertools.pairwise([{"value": 0, "at_ms": 0}, *points]):
+                part = result.setdefault(int(later["at_ms"] // width_ms), {})
+                part[value] = part.get(value, 0.0) + later["value"] - earlier["value"]
+        return result
+
+    def distribution(
+        self, name: str, from_ms: float = 0, to_ms: float = math.inf, **attributes: str
+    ) -> Distribution | None:
+        """Return the values that a histogram took in a span, all processes together; None if nobody has it."""
+        whole: Distribution | None = None
+        for begin, end in self.spans(name, from_ms, to_ms, attributes):
+            part = Distribution.of(end)
+            if begin:
+                part = part.add(Distribution.of(begin), -1)
+            whole = part if whole is None else whole.add(part)
+        return whole
+
+    def spans(
+        self, name: str, from_ms: float, to_ms: float, attributes: dict[str, str]
+    ) -> Iterator[tuple[dict[str, Any] | None, dict[str, Any]]]:
+        """Yield, a series each, its last point before the span (None if it began in it) and its last point in it."""
+        for (_, text, _), points in self.points.get(name, {}).items():
+            if not attributes.items() <= json.loads(text).items():
+                continue
+            before = [point for point in points if point["at_ms"] <= from_ms]
+            inside = [point for point in points if from_ms < point["at_ms"] <= to_ms]
+            if inside:
+                yield (before[-1] if before else None), inside[-1]
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield a file's JSON lines; a torn last line is left out."""
+    with path.open() as file:
+        for text in file:
+            try:
+                yield json.loads(text)
+            except json.JSONDecodeError:
+                continue

@@ -1,0 +1,191 @@
+"""Runs the data manager again over a bundle, and compares it with what was decided, decision by decision.
+
+The curation log says which inputs each agent applied, in which order. Each is applied again to the pure reducers; the
+ids of the decisions, their bytes as published, and the digest that chains them all have to be the same.
+"""
+
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from dart_streams.bus.codec import Undecodable
+from dart_streams.curation.agents import agents
+from dart_streams.curation.journal import Input, record_of
+from dart_streams.curation.reducer import Decision, InputRecord, advance
+from dart_streams.history.bundle import Bundle, BundleError, BundleRecord
+from dart_streams.history.bundle_inputs import config_of, entries, headers_of, inputs, published, tasks_of
+from topics.curation_log import Applied, Source
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Count(msgspec.Struct):
+    """What an agent did: inputs applied, decisions made, and how many of these were compared as published bytes."""
+
+    agent: str
+    inputs: int = 0
+    decisions: int = 0
+    bytes_compared: int = 0
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """The first place where the replay differs: both sides, and what that comes from as far as the bundle tells."""
+
+    agent: str
+    input: str
+    what: str
+    recorded: Any
+    replayed: Any
+    cause: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay found; ``digest`` is of all agents' last states, so replays anywhere can be compared."""
+
+    equal: bool
+    digest: str
+    agents: list[Count]
+    divergence: Divergence | None = None
+
+
+class Diverged(Exception):
+    """Carries the first divergence out of the loop."""
+
+    def __init__(self, divergence: Divergence) -> None:
+        super().__init__(divergence.what)
+        self.divergence = divergence
+
+
+def replay(bundle: Bundle) -> Outcome:
+    """Run the reducers again over a bundle's inputs and compare every decision.
+
+    Raises
+    ------
+    BundleError
+        If the bundle lacks a topic that the data manager reads or writes, or has records of a newer schema.
+    """
+    rerun = Rerun(bundle)
+    divergence = None
+    try:
+        for entry in entries(bundle):
+            rerun.repeat(entry)
+    except Diverged as diverged:
+        divergence = diverged.divergence
+    if divergence is None and not any(count.inputs for count in rerun.counts.values()):
+        raise BundleError(f"{bundle.path} has an empty curation log: nothing was decided before it was captured")
+    return Outcome(
+        equal=divergence is None, digest=rerun.digest(), agents=list(rerun.counts.values()), divergence=divergence
+    )
+
+
+class Rerun:
+    """The agents with their states, the recorded inputs and what was published."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.agents = {agent.name: agent for agent in agents(config_of(bundle), tasks_of(bundle))}
+        everyone = self.agents.values()
+        self.inputs = {name: inputs(bundle, name) for name in {t.name for agent in everyone for t in agent.inputs}}
+        self.published = {name: published(bundle, name) for name in {t.name for a in everyone for t in a.outputs}}
+        self.states: dict[tuple[str, int], Any] = {}
+        self.counts = {name: Count(name) for name in self.agents}
+
+    def repeat(self, entry: Applied) -> None:
+        """Apply one logged input again; raise :class:`Diverged` if that gives something else than was logged."""
+        agent = self.agents.get(entry.agent)
+        if agent is None:
+            raise Diverged(differs(entry, "agent", entry.agent, None, "this program has no such agent"))
+        key = (agent.name, entry.source.partition if len(agent.inputs) == 1 else 0)
+        state = self.states.get(key) or agent.state()
+        self.refuse_gap(entry, state)
+        step = advance(agent, state, self.record(entry))
+        self.states[key] = step.state
+        if step.applied is None:
+            raise Diverged(differs(entry, "order", place(entry.source), None, "it comes after a later input"))
+        self.compare(entry, step.applied, step.decisions)
+        count = self.counts[agent.name]
+        count.inputs += 1
+        count.decisions += len(step.decisions)
+
+    def record(self, entry: Applied) -> InputRecord:
+        """Return a logged input."""
+        source = entry.source
+        kept = self.inputs.get(source.topic, {}).get((source.partition, source.offset))
+        if kept is None:
+            why = "the input is not in the bundle: lost to retention before the capture"
+            raise Diverged(differs(entry, "input", place(source), None, why))
+        try:
+            return record_of(input_of(source.topic, kept))
+        except Undecodable as error:
+            raise Diverged(differs(entry, "input", place(source), None, str(error))) from None
+
+    def refuse_gap(self, entry: Applied, state: Any) -> None:
+        """Raise :class:`Diverged` if a readable input before this one is not in the log."""
+        source = entry.source
+        after = state.progress.applied.get(f"{source.topic}/{source.partition}", -1) + 1
+        for offset in range(after, source.offset):
+            kept = self.inputs.get(source.topic, {}).get((source.partition, offset))
+            if kept is not None and readable(source.topic, kept):
+                skipped = f"{source.topic}[{source.partition}]@{offset}"
+                why = "the log lacks an input before this one: entries were lost, or the log's start to retention"
+                raise Diverged(differs(entry, "log", None, skipped, why))
+
+    def compare(self, entry: Applied, again: Applied, decisions: list[Decision]) -> None:
+        """Raise :class:`Diverged` unless ids, bytes and digest are those recorded."""
+        if again.decisions != entry.decisions:
+            raise Diverged(differs(entry, "decisions", entry.decisions, again.decisions, DECIDED_BY_OTHERS))
+        for decision in decisions:
+            found = self.published[decision.topic.name].get(decision.id)
+            if found is None:
+                continue
+            self.counts[entry.agent].bytes_compared += 1
+            if found != (made := _encode(decision.event)):
+                what = f"bytes of {decision.id}"
+                raise Diverged(differs(entry, what, found.decode(), made.decode(), DECIDED_BY_OTHERS))
+        if again.state_digest != entry.state_digest:
+            raise Diverged(differs(entry, "digest", entry.state_digest, again.state_digest, DECIDED_BY_OTHERS))
+
+    def digest(self) -> str:
+        """Return one digest of where all agents are."""
+        hashed = blake2b(digest_size=16)
+        for (name, partition), state in sorted(self.states.items()):
+            hashed.update(f"{name}/{partition} {state.progress.digest}\n".encode())
+        return hashed.hexdigest()
+
+
+DECIDED_BY_OTHERS = (
+    "the same inputs were decided on differently: by another version of the reducers, other settings or another task "
+    "set than this bundle's (a resumed run may have changed them)"
+)
+
+
+def differs(entry: Applied, what: str, recorded: Any, replayed: Any, cause: str) -> Divergence:
+    """Return a divergence at a log entry."""
+    return Divergence(
+        agent=entry.agent,
+        input=place(entry.source),
+        what=what,
+        recorded=recorded,
+        replayed=replayed,
+        cause=cause,
+    )
+
+
+def place(source: Source) -> str:
+    """Return, for instance, ``trajectories[0]@17``."""
+    return f"{source.topic}[{source.partition}]@{source.offset}"
+
+
+def input_of(topic: str, kept: BundleRecord) -> Input:
+    """Return a kept record as a reducer's input."""
+    # A record without a value is refused by the decoder, which is told so by what no JSON is.
+    return Input(topic, kept.partition, kept.offset, kept.at_ms, kept.key, kept.value or b"", headers_of(kept))
+
+
+def readable(topic: str, kept: BundleRecord) -> bool:
+    """Say whether an agent could decode a record; others went to the dead letters and are not in the log."""
+    try:
+        record_of(input_of(topic, kept))
+    except Undecodable:
+        return False
+    return True

@@ -1,0 +1,191 @@
+"""Publishes a bundle's records again into shadow topics, keys, partitions, order and headers kept.
+
+Real workers can then be pointed at them. A live prefix is never written to: only topics that are empty, or new.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from typing import Any
+
+import msgspec
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+
+from dart_streams.bus import admin, sync_clients
+from dart_streams.bus.topology import TopicSpec, named, spec_of
+from dart_streams.config import Bus
+from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.history.bundle import Bundle, BundleError, BundleRecord
+from topics import BY_NAME, Topic
+
+SEND_S = 30.0
+IN_FLIGHT = 1000
+NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+class TimeSpan(msgspec.Struct, frozen=True):
+    """Which records: from ``from_`` (inclusive) until ``until`` (exclusive), offsets or, with ``timed``, epoch ms."""
+
+    from_: int | None = None
+    until: int | None = None
+    timed_from: bool = False
+    timed_until: bool = False
+
+    def has(self, record: BundleRecord) -> bool:
+        """Say whether a record is within."""
+        after = self.from_ is None or (record.at_ms if self.timed_from else record.offset) >= self.from_
+        before = self.until is None or (record.at_ms if self.timed_until else record.offset) < self.until
+        return after and before
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """How many records of a topic were published under which name."""
+
+    topic: str
+    to: str
+    records: int
+
+
+def republish(
+    bundle: Bundle,
+    bus: Bus,
+    topics: Sequence[Topic],
+    span: TimeSpan,
+    speed: float | None,
+    wait: Callable[[float], None] = time.sleep,
+) -> list[Published]:
+    """Publish records in the order of their times; ``speed`` times as fast as they were, or None: as fast as it goes.
+
+    ``bus.prefix`` is that of the shadow topics.
+
+    Raises
+    ------
+    UserError
+        If the prefix is a live one, or is not one; nothing is written then.
+    BundleError
+        If the bundle lacks a topic.
+    ServiceUnavailable
+        If the broker does not answer.
+    """
+    for topic in topics:
+        if not bundle.has(topic.name):
+            raise BundleError(f"{bundle.path} has no {topic.name}: it has {', '.join(bundle.topics())}")
+    refuse_live(bundle, bus, topics)
+    make(bundle, bus, topics)
+    counts = dict.fromkeys((topic.name for topic in topics), 0)
+    producer = sync_clients.producer(bus, "replay")
+    try:
+        pace = PublishRate(speed, wait)
+        sent = []
+        for name, record in in_order(bundle, topics, span):
+            pace.until(record.at_ms)
+            sent.append(
+                producer.send(
+                    bus.prefix + name,
+                    value=record.value,
+                    key=record.key,
+                    headers=record.headers,
+                    partition=record.partition,
+                    timestamp_ms=record.at_ms,
+                )
+            )
+            counts[name] += 1
+            if len(sent) >= IN_FLIGHT:
+                settle(sent, bus)
+        settle(sent, bus)
+    finally:
+        producer.close(timeout=SEND_S)
+    return [Published(topic=name, to=bus.prefix + name, records=number) for name, number in counts.items()]
+
+
+def settle(sent: list[Any], bus: Bus) -> None:
+    """Return when the broker has all that was sent."""
+    try:
+        for future in sent:
+            future.get(timeout=SEND_S)
+    except KafkaError as error:
+        raise ServiceUnavailable(f"the broker at {bus.servers} did not take a record ({error})") from None
+    sent.clear()
+
+
+class PublishRate:
+    """Lets records go at their own pace, or a multiple of it; the first sets the clock."""
+
+    def __init__(
+        self, speed: float | None, wait: Callable[[float], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.speed = speed
+        self.wait = wait
+        self.clock = clock
+        self.first_ms: int | None = None
+        self.begun = clock()
+
+    def until(self, at_ms: int) -> None:
+        """Return when a record of this time is due."""
+        if self.speed is None:
+            return
+        if self.first_ms is None:
+            self.first_ms, self.begun = at_ms, self.clock()
+        due = self.begun + (at_ms - self.first_ms) / 1000 / self.speed
+        left = due - self.clock()
+        if left > 0:
+            self.wait(left)
+
+
+def in_order(bundle: Bundle, topics: Sequence[Topic], span: TimeSpan) -> Iterator[tuple[str, BundleRecord]]:
+    """Yield records of several topics merged by time; within a partition their order is never changed."""
+
+    def of(name: str) -> Iterator[tuple[int, int, str, BundleRecord]]:
+        newest: dict[int, int] = {}
+        for number, record in enumerate(bundle.records(name)):
+            # A partition's times may go back; its order must not.
+            at_ms = newest[record.partition] = max(record.at_ms, newest.get(record.partition, 0))
+            if span.has(record):
+                yield at_ms, number, name, record
+
+    for _, _, name, record in merge(*(of(topic.name) for topic in topics), key=lambda item: item[0]):
+        yield name, record
+
+
+def refuse_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
+    """Raise :class:`UserError` if the prefix is the run's own, is no prefix, or names topics that have records."""
+    prefix = bus.prefix
+    if not prefix or not set(prefix) <= NAME:
+        raise UserError(f"{prefix!r} is no prefix for topics: use letters, digits, '.', '_' and '-'")
+    if prefix == bundle.manifest.prefix:
+        raise UserError(
+            f"{prefix!r} is the prefix of the run itself: replay into another one, for instance shadow.{prefix}"
+        )
+    client = sync_clients.consumer(bus, "replay")
+    try:
+        there = client.topics()
+        for name in sorted(there):
+            if not name.startswith(prefix):
+                continue
+            places = [TopicPartition(name, number) for number in client.partitions_for_topic(name) or ()]
+            if any(client.end_offsets(places).values()):
+                raise UserError(
+                    f"{prefix!r} is a live prefix: {name} has records. Replay only writes into new topics: "
+                    "choose a prefix that nothing uses"
+                )
+    finally:
+        client.close()
+
+
+def make(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
+    """Make the shadow topics, with as many partitions as the records need. Nothing in them expires by its old time."""
+    specs: list[TopicSpec] = []
+    for topic in topics:
+        spec = spec_of(topic, bus.prefix)
+        needed = max((record.partition for record in bundle.records(topic.name)), default=0) + 1
+        configs = {**spec.configs, "cleanup.policy": "delete", "retention.ms": "-1"}
+        specs.append(msgspec.structs.replace(spec, partitions=max(spec.partitions, needed), configs=configs))
+    with admin.connect(bus) as client:
+        admin.apply(client, admin.plan_against(client, specs))
+
+
+def chosen(bundle: Bundle, names: Sequence[str]) -> list[Topic]:
+    """Return the topics to publish: those named, or all that the bundle has of the contract."""
+    wanted = list(names) or [name for name in bundle.topics() if name in BY_NAME]
+    return [named(name) for name in wanted]

@@ -1,0 +1,86 @@
+"""Where the time of a step request went, from the spans of its trace. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dart_streams.history.span_index import RecordedSpan, Timeline
+from dart_streams.telemetry import names
+
+PARTS = (
+    ("queue", names.ATTR_QUEUE_MS),
+    ("screenshots", names.ATTR_FETCH_MS),
+    ("prefill", names.ATTR_PREFILL_MS),
+    ("decode", names.ATTR_DECODE_MS),
+)
+"""What a rollout worker's span says of itself."""
+
+
+class RequestSegment(msgspec.Struct, frozen=True):
+    """A part of a request's way; ``ms`` long."""
+
+    name: str
+    ms: float
+
+
+class Slow(msgspec.Struct, frozen=True, kw_only=True):
+    """A request and where its time went; ``most`` names the segment that cost most."""
+
+    request_id: str
+    total_ms: float
+    most: str
+    most_ms: float
+    segments: dict[str, float]
+
+
+def segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
+    """Return a step's way in order; parts whose spans are missing are left out."""
+    by_name: dict[str, RecordedSpan] = {}
+    for span in sorted(trace, key=lambda span: span.start_ms):
+        by_name[span.name] = span
+    request, generate = by_name.get(names.SPAN_REQUEST), by_name.get(names.SPAN_GENERATE)
+    found: list[tuple[str, float]] = []
+    if request and generate:
+        found += [("to the rollout worker", generate.start_ms - request.start_ms), *inside(generate)]
+        found.append(("reply to the env worker", request.end_ms - generate.end_ms))
+    elif request:
+        found.append(("request (no worker's span)", request.ms))
+    execute, record = by_name.get(names.SPAN_EXECUTE), by_name.get(names.SPAN_RECORD)
+    before = execute or request
+    if execute:
+        found.append(("execute", execute.ms))
+    if record:
+        if before:
+            found.append(("observation to the recorder", record.start_ms - before.end_ms))
+        found.append(("write to the store", record.ms))
+    return [RequestSegment(name, round(max(0.0, ms), 3)) for name, ms in found]
+
+
+def inside(generate: RecordedSpan) -> list[tuple[str, float]]:
+    """Split a rollout worker's span into what it says of itself, and the rest."""
+    parts = [(name, float(generate.attributes.get(attribute, 0.0))) for name, attribute in PARTS]
+    # The queue may have begun before the span did, on the topic: only what lies in the span is its part.
+    return [*parts, ("publish the reply", generate.ms - sum(ms for _, ms in parts))]
+
+
+def slowest(timeline: Timeline, most: int) -> list[Slow]:
+    """Return the step requests that took longest."""
+    return sorted(slows(timeline), key=lambda slow: -slow.total_ms)[:most]
+
+
+def slows(timeline: Timeline) -> Iterable[Slow]:
+    """Yield every step that asked the policy."""
+    for span in timeline.steps.values():
+        trace = timeline.traces[span.trace]
+        requests = [other for other in trace if other.name == names.SPAN_REQUEST]
+        parts = segments(trace)
+        if not requests or not parts:
+            continue
+        worst = max(parts, key=lambda part: part.ms)
+        yield Slow(
+            request_id=requests[-1].attributes.get(names.ATTR_REQUEST, ""),
+            total_ms=round(max(other.end_ms for other in trace) - span.start_ms, 3),
+            most=worst.name,
+            most_ms=worst.ms,
+            segments={part.name: part.ms for part in parts},
+        )

@@ -1,0 +1,197 @@
+"""A run's folder: the configuration that every process reads, tasks, logs, metrics, and what happened when."""
+
+import secrets
+import shutil
+import tomllib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import tomli_w
+
+from dart_streams import config as configuration
+from dart_streams import tasks as task_sets
+from dart_streams.config import Config
+from dart_streams.errors import ConfigError, UserError
+from dart_streams.tasks import TaskSet
+
+ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+class RunPhase(msgspec.Struct, frozen=True):
+    """A part of the run's life; ``ended_ms`` is null while it lasts."""
+
+    name: str
+    started_ms: int
+    ended_ms: int | None = None
+
+
+class PhaseLog(msgspec.Struct, frozen=True):
+    """What a run did, for its report: phases in order, and the versions evaluated before and after."""
+
+    phases: tuple[RunPhase, ...] = ()
+    before_version: int | None = None
+    after_version: int | None = None
+    outcome: str = "unfinished"
+
+    def begin(self, name: str, now_ms: int) -> Self:
+        """Return the journal with a new phase begun."""
+        return msgspec.structs.replace(self, phases=(*self.phases, RunPhase(name, now_ms)))
+
+    def end(self, now_ms: int) -> Self:
+        """Return the journal with its newest phase ended."""
+        *earlier, last = self.phases
+        return msgspec.structs.replace(self, phases=(*earlier, msgspec.structs.replace(last, ended_ms=now_ms)))
+
+    def phase(self, name: str) -> RunPhase | None:
+        """Return the newest phase of this name."""
+        return next((phase for phase in reversed(self.phases) if phase.name == name), None)
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.toml"
+        self.journal_file = path / "journal.json"
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.path.name
+
+    def config(self) -> Config:
+        """Read the resolved configuration, with ``tasks.file`` made absolute."""
+        config = configuration.load(self.config_file)
+        tasks = msgspec.structs.replace(config.tasks, file=str(self.path / config.tasks.file))
+        return msgspec.structs.replace(config, tasks=tasks)
+
+    def tasks(self) -> TaskSet:
+        """Read the run's task set."""
+        return task_sets.load(Path(self.config().tasks.file))
+
+    def journal(self) -> PhaseLog:
+        """Read what the run did so far."""
+        try:
+            return msgspec.json.decode(self.journal_file.read_bytes(), type=PhaseLog)
+        except FileNotFoundError:
+            return PhaseLog()
+
+    def write_journal(self, journal: PhaseLog) -> None:
+        """Replace the journal in one step."""
+        fresh = self.journal_file.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(journal)))
+        fresh.replace(self.journal_file)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the resolved configuration as nested tables."""
+        return tomllib.loads(self.config_file.read_text())
+
+
+def new_id() -> str:
+    """Return a fresh run id: sorted by time, readable, and a legal part of a topic's name."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> RunFolder:
+    """Make (or with ``resume`` take up) the folder of a run, and point ``latest`` at it.
+
+    Raises
+    ------
+    UserError
+        If the id is taken, cannot name topics, there is no such run to resume, or the task set cannot be read.
+    """
+    if not run_id or not set(run_id) <= ID_CHARACTERS:
+        raise ConfigError(f"run id {run_id!r}: use letters, digits, '-' and '_', for it becomes part of topic names")
+    state = Path(config.run.state_dir).absolute()
+    folder = RunFolder(state / "runs" / run_id)
+    if resume and not folder.config_file.exists():
+        raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {known(state / 'runs')}")
+    if not resume and folder.path.exists():
+        raise UserError(f"run {run_id!r} exists: resume it with --resume {run_id}, or choose another --id")
+    if resume:
+        tasks_file = folder.path / "tasks.toml"
+    return take_up(folder, config, tasks_file)
+
+
+def attach(config: Config, tasks_file: Path) -> RunFolder:
+    """Make (or take up) the folder of the run that the configuration itself names, whose processes may be there first.
+
+    Raises
+    ------
+    ConfigError
+        If ``run.id`` and ``bus.prefix`` name different runs: the report would read other topics than it says; or if
+        the task set cannot be read.
+    """
+    if config.bus.prefix != (prefix := f"dart.{config.run.id}."):
+        raise ConfigError(
+            f"bus.prefix {config.bus.prefix!r} is not that of run.id {config.run.id!r}: set it to {prefix!r}"
+        )
+    return take_up(RunFolder(Path(config.run.state_dir).absolute() / "runs" / config.run.id), config, tasks_file)
+
+
+def take_up(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
+    """Write the resolved configuration and the task set into a run's folder, and point ``latest`` at it."""
+    task_sets.load(tasks_file)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    if tasks_file != (own := folder.path / "tasks.toml"):
+        shutil.copyfile(tasks_file, own)
+    write_config(folder, resolved(config, folder.path.parents[1], folder.id))
+    point_latest(folder.path)
+    return folder
+
+
+def resolved(config: Config, state: Path, run_id: str) -> Config:
+    """Return the configuration every process of the run reads."""
+    replace = msgspec.structs.replace
+    return replace(
+        config,
+        run=replace(config.run, id=run_id, state_dir=str(state)),
+        bus=replace(config.bus, prefix=f"dart.{run_id}."),
+        tasks=replace(config.tasks, file="tasks.toml"),
+    )
+
+
+def write_config(folder: RunFolder, config: Config) -> None:
+    """Replace the resolved configuration in one step."""
+    write_toml(folder.config_file, config)
+
+
+def write_toml(path: Path, config: Config) -> None:
+    """Write a configuration; keys without a value are left out, as TOML has none."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+    fresh.replace(path)
+
+
+def without_nulls(value: Any) -> Any:
+    """Return nested tables without the keys that are None."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def point_latest(path: Path) -> None:
+    """Make ``latest`` beside the run's folder point at it, in one step."""
+    fresh = path.with_name(".latest")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(path.name)
+    fresh.replace(path.with_name("latest"))
+
+
+def find(state_dir: str, run_id: str) -> RunFolder:
+    """Return the folder of a run (``latest`` is the newest); raise :class:`UserError` that names those there are."""
+    runs = Path(state_dir).absolute() / "runs"
+    path = (runs / run_id).resolve()
+    if not (path / "config.toml").exists():
+        raise UserError(f"no run {run_id!r} in {runs}: {known(runs)}")
+    return RunFolder(path)
+
+
+def known(runs: Path) -> str:
+    """Say which runs there are."""
+    names: Sequence[str] = sorted(p.parent.name for p in runs.glob("*/config.toml") if not p.parent.is_symlink())
+    return f"there are {', '.join(names[-5:])}" if names else "there is none yet"

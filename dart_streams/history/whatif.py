@@ -1,0 +1,269 @@
+"""What if a setting had been another one: the data manager runs again, against a world made of the recorded rollouts.
+
+A replay can only repeat: with other settings dispatch orders other rollouts, which were never played. So the reducers
+run in a closed circle. The k-th rollout of a task ends as the k-th recorded one did, and takes as long; what lies
+beyond those recorded (or a task never played) is answered by one of the task's last (or by another task's, then it
+counts as ``borrowed``). The trainer takes groups as they come and makes a version of every ``groups_per_step``, in no
+time. So figures are compared with those of the run's own settings in the same world, which stand beside what was
+recorded to show how close the world is. Pure, and the same for the same bundle.
+"""
+
+import heapq
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from dart_streams import stateless_random as chance
+from dart_streams.config import Config
+from dart_streams.curation import budget, difficulty, dispatch, groups
+from dart_streams.curation.agents import agents
+from dart_streams.curation.reducer import Agent, Decision, InputRecord, InvalidEvent
+from dart_streams.history.bundle import Bundle
+from dart_streams.history.bundle_inputs import event_of
+from dart_streams.tasks import TaskSet
+from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights, weights_serving
+from topics.curated import CuratedGroup
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
+
+RECENT = 16
+"""Of how many last recorded rollouts of a task one is drawn when all were used."""
+POINTS = 120
+
+
+class WhatIfMetrics(msgspec.Struct, kw_only=True):
+    """What came of a setting. ``samples`` are steps trained on, ``samples_saved`` those left out of trained groups.
+
+    ``groups_dropped`` leave no record, so of what was recorded their number is None.
+    ``rollouts_for_steps`` is how many rollouts it took to train as many steps as the run's own settings did; None if
+    it never did. ``curve`` has (rollouts ended, optimiser steps).
+    """
+
+    name: str
+    rollouts_ordered: int = 0
+    rollouts_ended: int = 0
+    env_steps: int = 0
+    groups_opened: int = 0
+    groups_formed: int = 0
+    groups_dropped: int | None = None
+    steps_trained: int = 0
+    samples: int = 0
+    samples_saved: int = 0
+    rollouts_for_steps: int | None = None
+    borrowed: int = 0
+    curve: list[tuple[int, int]] = []
+
+
+class Ended(NamedTuple):
+    """How a recorded rollout ended; times are milliseconds."""
+
+    outcome: Any
+    reward: float | None
+    steps: int
+    step_entropies: list[float]
+    took_ms: int
+
+
+class RecordedOutcomes:
+    """The rollouts of a bundle, by task and in the order in which they finished, and what its topics count."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.demonstrations: list[Trajectory] = []
+        self.ends: dict[str, list[Ended]] = {}
+        self.figures = WhatIfMetrics(name="recorded")
+        steps: dict[str, int] = {}
+        for event in events(bundle, trajectories.TOPIC.name):
+            if event.purpose == "demonstration":
+                self.demonstrations.append(event)
+            elif event.purpose == "train":
+                took_ms = max(1, event.finished_ms - event.started_ms)
+                end = Ended(event.outcome, event.reward, event.steps, event.step_entropies, took_ms)
+                self.ends.setdefault(event.task_id, []).append(end)
+                self.figures.rollouts_ended += 1
+                self.figures.env_steps += event.steps
+            steps[event.trajectory_id] = event.steps
+        self._count(bundle, steps)
+
+    def _count(self, bundle: Bundle, steps: dict[str, int]) -> None:
+        """Count orders, groups and versions as they were recorded."""
+        figures, opened = self.figures, set()
+        for order in events(bundle, rollout_orders.TOPIC.name):
+            if order.purpose == "train":
+                figures.rollouts_ordered += 1
+                opened.add(order.group_id)
+        figures.groups_opened = len(opened)
+        for group in events(bundle, curated.TOPIC.name):
+            figures.groups_formed += 1
+            count(figures, group, steps)
+        figures.steps_trained = max((version.train_step for version in events(bundle, weights.TOPIC.name)), default=0)
+
+    def end(self, task_id: str, number: int) -> tuple[Ended, bool]:
+        """Return how rollout ``number`` (from 0) of a task ends, and whether that is borrowed from another task."""
+        known = self.ends.get(task_id)
+        if known is None:
+            names = sorted(self.ends)
+            known = self.ends[names[chance.number("borrowed", task_id) % len(names)]]
+            return drawn(known, task_id, number), True
+        return known[number] if number < len(known) else drawn(known, task_id, number), False
+
+
+def drawn(known: list[Ended], task_id: str, number: int) -> Ended:
+    """Return one of the last recorded rollouts, always the same for the same names."""
+    recent = known[-RECENT:]
+    return recent[chance.number("what if", task_id, number) % len(recent)]
+
+
+def events(bundle: Bundle, topic: str) -> Iterator[Any]:
+    """Yield a topic's events."""
+    return (event_of(bundle, topic, record) for record in bundle.records(topic))
+
+
+def count(figures: WhatIfMetrics, group: CuratedGroup, steps: dict[str, int]) -> None:
+    """Count a group's steps: those trained on, and those left out."""
+    for member in group.members:
+        figures.samples += len(member.selected)
+        figures.samples_saved += steps.get(member.trajectory_id, len(member.selected)) - len(member.selected)
+
+
+class World:
+    """The circle with one setting: four agents, slots in which rollouts take their time, and a trainer."""
+
+    def __init__(self, name: str, config: Config, tasks: TaskSet, recorded: RecordedOutcomes) -> None:
+        self.recorded = recorded
+        self.figures = WhatIfMetrics(name=name)
+        self.agents = {agent.name: agent for agent in agents(config, tasks)}
+        self.states = {agent.name: agent.state() for agent in self.agents.values()}
+        self.offsets: dict[str, int] = {}
+        self.slots = max(1, config.env.workers * config.env.slots)
+        self.groups_per_step = config.trainer.groups_per_step
+        self.workers = config.rollout.workers
+        self.waiting: list[RolloutOrder] = []
+        self.running: list[tuple[int, int, RolloutOrder, int, Ended]] = []
+        self.played: dict[str, int] = {}
+        self.steps: dict[str, int] = {}
+        self.begun = 0
+        self.now_ms = 0
+        self.version = 0
+
+    def run(self, rollouts: int) -> WhatIfMetrics:
+        """Let so many rollouts end, and return the figures."""
+        for demonstration in self.recorded.demonstrations:
+            self.tell(demonstration)
+        self.announce()
+        every = max(1, rollouts // POINTS)
+        figures = self.figures
+        while figures.rollouts_ended < rollouts and (self.waiting or self.running):
+            self.start()
+            self.end_next()
+            if figures.rollouts_ended % every == 0 or figures.rollouts_ended == rollouts:
+                figures.curve.append((figures.rollouts_ended, figures.steps_trained))
+        figures.groups_opened = self.states[dispatch.NAME].next_group
+        counts = self.states[groups.NAME].counts
+        figures.groups_dropped = counts.equal + counts.empty + counts.abandoned
+        return figures
+
+    def start(self) -> None:
+        """Put waiting orders into free slots, the oldest first."""
+        free = self.slots - len(self.running)
+        for order in self.waiting[:free]:
+            number = self.played.get(order.task_id, 0)
+            self.played[order.task_id] = number + 1
+            end, borrowed = self.recorded.end(order.task_id, number)
+            self.figures.borrowed += borrowed
+            self.begun += 1
+            heapq.heappush(self.running, (self.now_ms + end.took_ms, self.begun, order, self.version, end))
+        del self.waiting[:free]
+
+    def end_next(self) -> None:
+        """End the rollout that ends next."""
+        self.now_ms, _, order, version, end = heapq.heappop(self.running)
+        steps = min(end.steps, order.max_steps)
+        cut = end.outcome == "success" and steps < end.steps
+        self.figures.rollouts_ended += 1
+        self.figures.env_steps += steps
+        identity = order.order_id
+        self.steps[identity] = steps
+        self.tell(
+            Trajectory(
+                trajectory_id=identity,
+                order_id=order.order_id,
+                group_id=order.group_id,
+                group_size=order.group_size,
+                attempt=order.attempt,
+                task_id=order.task_id,
+                purpose="train",
+                outcome="truncated" if cut else end.outcome,
+                reward=0.0 if cut else end.reward,
+                steps=steps,
+                step_entropies=end.step_entropies[:steps],
+                version_min=version,
+                version_max=self.version,
+                started_ms=self.now_ms - end.took_ms,
+                finished_ms=self.now_ms,
+            )
+        )
+
+    def tell(self, trajectory: Trajectory) -> None:
+        """Let the agents hear of a finished rollout, each of what the one before decided."""
+        for rated in self.apply(difficulty.NAME, trajectories.TOPIC.name, trajectory):
+            for granted in self.apply(budget.NAME, task_difficulty.TOPIC.name, rated.event):
+                self.order(self.apply(dispatch.NAME, rollout_budgets.TOPIC.name, granted.event))
+        for formed in self.apply(groups.NAME, trajectories.TOPIC.name, trajectory):
+            self.figures.groups_formed += 1
+            count(self.figures, cast(CuratedGroup, formed.event), self.steps)
+            self.order(self.apply(dispatch.NAME, curated.TOPIC.name, formed.event))
+            if self.figures.groups_formed % self.groups_per_step == 0:
+                self.version += 1
+                self.figures.steps_trained += 1
+                self.announce()
+
+    def announce(self) -> None:
+        """Let dispatch hear of the newest version, and a coupled one that it is served, for that takes no time here."""
+        event = WeightVersion(
+            model_id="",
+            version=self.version,
+            uri="",
+            sha256="",
+            train_step=self.version,
+            epoch=1,
+            groups_consumed=self.version * self.groups_per_step,
+        )
+        self.order(self.apply(dispatch.NAME, weights.TOPIC.name, event))
+        if weights_serving.TOPIC in self.agents[dispatch.NAME].inputs:
+            for worker in range(self.workers):
+                served = WeightsServing(worker_id=str(worker), version=self.version, since_ms=0, alive_ms=0)
+                self.order(self.apply(dispatch.NAME, weights_serving.TOPIC.name, served))
+
+    def order(self, decisions: list[Decision]) -> None:
+        """Queue the rollouts that dispatch orders."""
+        self.figures.rollouts_ordered += len(decisions)
+        self.waiting += [cast(RolloutOrder, decision.event) for decision in decisions]
+
+    def apply(self, name: str, topic: str, event: Any) -> list[Decision]:
+        """Let one agent apply an event; nothing comes of one it refuses."""
+        agent: Agent = self.agents[name]
+        offset = self.offsets[topic] = self.offsets.get(topic, -1) + 1
+        try:
+            self.states[name], decisions = agent.apply(self.states[name], InputRecord(topic, 0, offset, event))
+        except InvalidEvent:
+            return []
+        return decisions
+
+
+def compare(
+    recorded: RecordedOutcomes, tasks: TaskSet, own: Config, variants: dict[str, Config]
+) -> list[WhatIfMetrics]:
+    """Return what was recorded, what the run's own settings give in the world of the recorded, and each variant."""
+    if not recorded.ends:
+        return [recorded.figures]
+    rollouts = recorded.figures.rollouts_ended
+    found = [
+        World(name, config, tasks, recorded).run(rollouts) for name, config in {"own settings": own, **variants}.items()
+    ]
+    aim = found[0].steps_trained
+    for figures in found:
+        figures.rollouts_for_steps = next((ended for ended, steps in figures.curve if steps >= aim), None)
+    return [recorded.figures, *found]

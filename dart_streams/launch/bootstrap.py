@@ -1,0 +1,74 @@
+"""The policy a run starts from: the configured model, or the tiny one, built once and cached.
+
+It is built by `dart-streams policy build` in the model environment, from demonstrations that an environment worker
+and a recorder of its own play under a prefix of its own.
+"""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from dart_streams.bus import admin
+from dart_streams.config import Config, Tasks
+from dart_streams.errors import ConfigError
+from dart_streams.history import run_folder as folders
+from dart_streams.history.run_folder import RunFolder
+from dart_streams.launch.processes import Programs, cast, policy_build
+from dart_streams.launch.supervisor import ProcessSpec, Supervisor
+from dart_streams.policy import recipe
+
+CONFIG_FILE = "bootstrap.toml"
+
+
+async def policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> str:
+    """Make sure that the run's policy is there, write its path into the run's configuration, and say where it is.
+
+    Raises
+    ------
+    ConfigError
+        If ``policy.path`` names no directory.
+    ProcessFailedError
+        If the tiny policy could not be built.
+    """
+    config = folder.config()
+    path = named(config) if config.policy.path else recipe.folder(config, folder.tasks()).absolute()
+    how = "" if config.policy.path else " (cached)"
+    if not await asyncio.to_thread(path.is_dir):
+        await build(folder, supervisor, found)
+        how = " (built)"
+    settings = msgspec.structs.replace(config.policy, path=str(path))
+    folders.write_config(folder, msgspec.structs.replace(config, policy=settings, tasks=relative(config)))
+    return f"policy {path}{how}"
+
+
+def named(config: Config) -> Path:
+    """Return the configured model directory; raise :class:`ConfigError` if it is none."""
+    path = Path(config.policy.path).absolute()
+    if not (path / "config.json").is_file():
+        raise ConfigError(
+            f"policy.path: {path} is no Hugging Face model directory (it has no config.json): correct the path, "
+            "or leave policy.path empty for the tiny policy"
+        )
+    return path
+
+
+async def build(folder: RunFolder, supervisor: Supervisor, found: Programs) -> None:
+    """Build the tiny policy with the help of an environment worker and a recorder."""
+    config = folder.config()
+    bus = msgspec.structs.replace(config.bus, prefix=f"{config.bus.prefix.rstrip('.')}-policy.")
+    file = folder.path / CONFIG_FILE
+    folders.write_toml(file, msgspec.structs.replace(config, bus=bus, tasks=relative(config)))
+    await asyncio.to_thread(admin.apply_all, bus)
+    players = cast(config, file, found)
+    helpers = [ProcessSpec(f"policy-{spec.name}", spec.command) for spec in (players.env[0], players.recorder[0])]
+    await supervisor.start(helpers)
+    try:
+        await supervisor.run_once(policy_build(file, found))
+    finally:
+        await supervisor.stop(*(spec.name for spec in helpers))
+
+
+def relative(config: Config) -> Tasks:
+    """Return the task settings as they are written: beside the configuration file."""
+    return msgspec.structs.replace(config.tasks, file="tasks.toml")

@@ -1,0 +1,90 @@
+"""What each process of a run costs: CPU and memory of its whole tree, sampled into the metrics folder."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from dart_streams.launch.services.daemon import Home
+from dart_streams.launch.supervisor import Supervisor
+from dart_streams.telemetry.json_lines import append
+from dart_streams.views.report_inputs import USAGE_FILE
+
+EVERY_S = 2.0
+
+
+async def sample(supervisor: Supervisor, services: Path) -> None:
+    """Append a line every few seconds, for ever: a process each, its CPU seconds so far and its memory."""
+    jvms = {service: found for service in ("kafka", "cassandra") if (found := Home(services / service).find())}
+    while True:
+        trees = {name: child.process.pid for name, child in supervisor.children.items() if child.process}
+        trees |= {service: process.pid for service, (process, _) in jvms.items()}
+        children = families()
+        lines = [measure(name, pid, children) for name, pid in trees.items()]
+        # Of the supervisor only itself, for the others are its children.
+        lines.append(measure("supervisor", psutil.Process().pid, {}) | {"stolen_s": stolen_s()})
+        await asyncio.to_thread(append, supervisor.folder / "metrics" / USAGE_FILE, lines)
+        await asyncio.sleep(EVERY_S)
+
+
+def stolen_s() -> float:
+    """Return the CPU seconds, since this machine started, that its host gave to others while they were wanted here."""
+    return round(getattr(psutil.cpu_times(), "steal", 0.0), 2)
+
+
+def families() -> dict[int, list[int]]:
+    """Return the children of every process of this machine: one look at all costs as much as one at a process's own."""
+    children: dict[int, list[int]] = {}
+    for process in psutil.process_iter(["ppid"]):
+        children.setdefault(process.info["ppid"], []).append(process.pid)
+    return children
+
+
+def measure(name: str, root: int, children: Mapping[int, Sequence[int]]) -> dict[str, object]:
+    """Add up a process tree; what has ended in it counts by the times that whoever waited for it has kept.
+
+    The worker is what the root, its leash, has started; a service and the supervisor have none.
+    """
+    cpu_s, memory = 0.0, 0
+    for pid in tree(root, children):
+        try:
+            process = psutil.Process(pid)
+            times = process.cpu_times()
+            cpu_s += times.user + times.system
+            if name != "supervisor":
+                cpu_s += times.children_user + times.children_system
+            memory += process.memory_info().rss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return {
+        "at_ms": int(time.time() * 1000),
+        "process": name,
+        "cpu_s": round(cpu_s, 2),
+        "rss_mb": round(memory / 1e6, 1),
+        **own(next(iter(children.get(root, ())), root)),
+    }
+
+
+def own(pid: int) -> dict[str, float]:
+    """Return the CPU seconds of a process itself, and of its main thread."""
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        loops = [thread.user_time + thread.system_time for thread in process.threads() if thread.id == pid]
+        return {"own_s": round(times.user + times.system, 2), "loop_s": round(sum(loops), 2)}
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return {}
+
+
+def tree(root: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
+    """Yield a process and all below it."""
+    yield root
+    for child in children.get(root, ()):
+        yield from tree(child, children)
+
+
+def services_folder(supervisor: Supervisor) -> Path:
+    """Return where the local services of this run's state folder live."""
+    return supervisor.folder.parent.parent / "services"

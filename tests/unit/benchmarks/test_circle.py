@@ -1,0 +1,86 @@
+"""Coupled against decoupled with real parts: what differs between the modes, and whose CPU time is whose."""
+
+import subprocess
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from benchmarks import circle, circle_run, modes
+from dart_streams.config import Config
+from dart_streams.launch import process_usage as usage
+from dart_streams.views.report_inputs import ProcessUsage
+
+BASE = modes.located(Path(__file__).parents[3] / "deploy/config/demo.toml")
+
+
+def without_dispatch(config: Config) -> Config:
+    curation = msgspec.structs.replace(config.curation, dispatch=BASE.curation.dispatch)
+    return msgspec.structs.replace(config, curation=curation, rollout=BASE.rollout)
+
+
+def test_the_modes_differ_in_who_waits_for_whom_and_in_nothing_else():
+    coupled, dart = (circle.deployment(BASE, mode, 3) for mode in circle.COMPARED)
+    assert (coupled.curation.dispatch.mode, dart.curation.dispatch.mode) == ("coupled", "rollout-wise")
+    assert coupled.rollout.roll_width == BASE.rollout.workers
+    assert dart.rollout == BASE.rollout
+    assert without_dispatch(coupled) == without_dispatch(dart) == without_dispatch(BASE)
+
+
+def test_a_mode_trains_for_as_long_as_it_is_told_and_evaluates_nothing():
+    run = circle_run.bounded(BASE, 5.0).run
+    assert (run.minutes, run.evaluate, run.demonstrate) == (5.0, False, False)
+
+
+def test_browser_and_engine_are_told_apart_from_what_is_ours():
+    samples = [
+        ProcessUsage(at_ms, process, second * cpu, 1.0, second * own, second * loop)
+        for second, at_ms in ((1, 1000), (11, 11_000))
+        for process, cpu, own, loop in (
+            ("env-0", 0.5, 0.1, 0.05),
+            ("rollout-0", 0.4, 0.4, 0.01),
+            ("rollout-1", 0.4, 0.4, 0.03),
+            ("trainer", 0.3, 0.3, 0.3),
+            ("kafka", 0.2, 0.2, 0.0),
+        )
+    ]
+    found = circle.costs(samples, 1000, 11_000, steps=100)
+    assert found["core_ms_per_step"] == {
+        "browser": 40.0,
+        "engine": 76.0,
+        "env": 10.0,
+        "kafka": 20.0,
+        "rollout": 4.0,
+        "trainer": 30.0,
+    }
+    assert found["ours"] == pytest.approx(34.0)
+    assert found["all"] == pytest.approx(180.0)
+    assert sum(found["share"].values()) == pytest.approx(1.0, abs=0.01)
+    assert found["cores"] == pytest.approx(1.8)
+
+
+def test_a_process_knows_what_its_main_thread_has_cost():
+    sum(number * number for number in range(400_000))
+    found = usage.own(psutil.Process().pid)
+    assert 0 < found["loop_s"] <= found["own_s"] + 0.02
+    assert usage.own(2**22 + 1) == {}
+
+
+def test_a_worker_is_below_its_leash_and_a_browser_below_the_worker():
+    """A shell as the leash, one below it as the worker, and what that waits for."""
+    inner = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 60 & echo ready; wait"
+    leash = subprocess.Popen(["sh", "-c", 'sh -c "$1" & wait', "leash", inner], stdout=subprocess.PIPE)
+    try:
+        assert leash.stdout is not None
+        assert leash.stdout.readline() == b"ready\n"
+        children = usage.families()
+        below = list(usage.tree(leash.pid, children))
+        assert len(below) == 3
+        found = usage.measure("env-0", leash.pid, children)
+        assert 0 < found["own_s"] <= found["cpu_s"] + 0.011
+        assert found["own_s"] == usage.own(below[1])["own_s"]
+    finally:
+        for pid in reversed(list(usage.tree(leash.pid, usage.families()))):
+            psutil.Process(pid).kill()
+        leash.wait()

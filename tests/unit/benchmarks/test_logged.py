@@ -1,0 +1,228 @@
+"""The account of a run from its topics: what slots, rollout workers and trainer did, by hand-made logs."""
+
+import uuid
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import decoupling_plot
+from benchmarks.logged import Clock, LoggedEpisode, LoggedEvent, RunLog, account, began_ms, in_rows
+from benchmarks.utilization import OptimiserStep, SlotSpan, figures
+from topics.actions import ActionResponse
+from topics.curated import CuratedGroup, Member
+from topics.observations import EpisodeEnd, ExecutedAction, Observation
+from topics.rollout_orders import RolloutOrder
+from topics.trained import TrainedStep
+from topics.values import BlobRef, Sampling
+from workers.env.trajectory_ids import new_trajectory_id
+
+T0 = 1_000_000
+CLOCK = Clock(T0, T0 + 2_000, 10.0)
+"""A run of two seconds on the clock: twenty of the desktops'."""
+
+
+def order(purpose="train") -> RolloutOrder:
+    return RolloutOrder(
+        order_id="g000000/0/0",
+        group_id="g000000",
+        group_size=1,
+        sample=0,
+        attempt=0,
+        task_id="t",
+        max_steps=9,
+        purpose=purpose,
+        sampling=Sampling(),
+        after_version=0,
+    )
+
+
+def taken(execute_ms: float) -> ExecutedAction:
+    return ExecutedAction(
+        request_id="r",
+        text="",
+        action="",
+        tokens=[],
+        logprobs=[],
+        entropies=[],
+        versions=[],
+        prompt_sha="",
+        queue_ms=0.0,
+        generate_ms=0.0,
+        execute_ms=execute_ms,
+    )
+
+
+def observation(trajectory, step, at_ms, *, written_ms=None, end=None, execute_ms=50.0, purpose="train") -> LoggedEvent:
+    event = Observation(
+        trajectory_id=trajectory,
+        order=order(purpose),
+        step=step,
+        instruction="",
+        screenshot=BlobRef(sha256="", size=1, width=1, height=1),
+        taken=taken(execute_ms) if step else None,
+        end=end,
+        env_host="env-0",
+        at_ms=T0 + at_ms,
+    )
+    return LoggedEvent(T0 + (at_ms if written_ms is None else written_ms), event)
+
+
+def answer(worker, at_ms, generate_ms) -> LoggedEvent:
+    event = ActionResponse(
+        request_id="r",
+        trajectory_id="t",
+        step=0,
+        text="",
+        tokens=[],
+        logprobs=[],
+        entropies=[],
+        versions=[],
+        prompt_tokens=0,
+        prompt_sha="",
+        worker_id=worker,
+        queue_ms=0.0,
+        generate_ms=generate_ms,
+    )
+    return LoggedEvent(T0 + at_ms, event)
+
+
+def trajectory(at_ms: int, salt: int = 0) -> str:
+    return new_trajectory_id(T0 + at_ms, bytes([salt] * 10))
+
+
+def group(selected, version_min, source="online") -> LoggedEvent:
+    member = Member(
+        trajectory_id="a",
+        reward=1.0,
+        advantage=1.0,
+        selected=selected,
+        source=source,
+        version_min=version_min,
+        version_max=version_min,
+    )
+    return LoggedEvent(0, CuratedGroup(group_id=f"g{version_min}", task_id="t", members=[member], mean=0.0, std=1.0))
+
+
+def step(version, at_ms, groups) -> LoggedEvent:
+    event = TrainedStep(
+        train_step=version,
+        version=version,
+        epoch=1,
+        group_ids=groups,
+        trajectory_ids=[],
+        metrics={"train_ms": 100.0},
+        at_ms=T0 + at_ms,
+    )
+    return LoggedEvent(T0 + at_ms, event)
+
+
+def test_an_episode_becomes_what_its_slot_did():
+    one = trajectory(100)
+    won = EpisodeEnd(kind="success", reward=1.0)
+    log = RunLog(
+        [
+            observation(one, 1, 600, execute_ms=100.0),
+            observation(one, 0, 400),
+            observation(one, 2, 900, written_ms=950, end=won, execute_ms=200.0),
+        ],
+        [],
+        [],
+        [],
+    )
+    found = account(log, CLOCK, slots=2, workers=1, places=4)
+    assert found.episodes == [(1.0, 9.5)]
+    assert found.actions == [6.0, 9.0]
+    assert found.finished == [(9.5, 2)]
+    assert found.spans == [
+        SlotSpan(0, "reset", 1.0, 4.0),
+        SlotSpan(0, "wait", 4.0, 5.0),
+        SlotSpan(0, "step", 5.0, 6.0),
+        SlotSpan(0, "wait", 6.0, 7.0),
+        SlotSpan(0, "step", 7.0, 9.0),
+        SlotSpan(0, "evaluate", 9.0, 9.5),
+    ]
+
+
+def test_what_has_not_ended_lasts_until_the_end_and_what_is_later_or_no_training_is_left_out():
+    open_one, late, shown = trajectory(500), trajectory(2_500, 1), trajectory(10, 2)
+    log = RunLog(
+        [
+            observation(open_one, 0, 900),
+            observation(late, 0, 2_600),
+            observation(shown, 0, 20, purpose="demonstration"),
+        ],
+        [],
+        [],
+        [],
+    )
+    found = account(log, CLOCK, slots=2, workers=1, places=4)
+    assert found.episodes == [(5.0, 20.0)]
+    assert not found.finished
+
+
+FAULT = EpisodeEnd(kind="env_error", reward=None, reason="hang")
+
+
+def test_a_step_that_hangs_shows_as_a_hang_once_its_answer_is_there_and_carries_no_reward():
+    one = trajectory(0)
+    last = observation(one, 1, 1_000, end=FAULT)
+    answered = msgspec.structs.replace(last.event.taken, queue_ms=50.0, generate_ms=150.0)
+    last = LoggedEvent(last.at_ms, msgspec.structs.replace(last.event, taken=answered))
+    found = account(RunLog([observation(one, 0, 100), last], [], [], []), CLOCK, slots=1, workers=1, places=1)
+    assert found.spans == [
+        SlotSpan(0, "reset", 0.0, 1.0),
+        SlotSpan(0, "wait", 1.0, 3.0),
+        SlotSpan(0, "hang", 3.0, 10.0),
+    ]
+    assert not found.finished
+
+
+def test_a_reset_that_hangs_shows_as_a_hang():
+    log = RunLog([observation(trajectory(0), 0, 1_000, end=FAULT)], [], [], [])
+    assert account(log, CLOCK, slots=1, workers=1, places=1).spans == [SlotSpan(0, "hang", 0.0, 10.0)]
+
+
+def test_answers_and_optimiser_steps_are_told_with_their_times():
+    log = RunLog(
+        [],
+        [answer("rollout-1", 700, 200), answer("rollout-0", 500, 100), answer("rollout-0", 3_000, 10)],
+        [group([0, 1, 2], 0), group([0], 1), group([0, 1], 9, source="pool")],
+        [step(1, 600, ["g0"]), step(3, 1_600, ["g1", "g9"]), step(4, 2_100, ["g0"])],
+    )
+    found = account(log, CLOCK, slots=1, workers=2, places=1)
+    assert found.generated == [(0, 4.0, 5.0), (1, 5.0, 7.0)]
+    assert found.trained == [OptimiserStep(6.0, 5.0, 3, 0), OptimiserStep(16.0, 15.0, 1, 1)]
+    made = figures(found, 0)
+    assert made.trained_steps_per_min == pytest.approx(6.0)
+    assert made.staleness_max == 1
+    assert made.rollout_utilisation == pytest.approx(1 / 20), "only the second of worker 1 after the first version"
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 50)), max_size=30))
+def test_rows_never_hold_two_episodes_at_once_and_are_no_more_than_needed(times):
+    episodes = sorted((LoggedEpisode(began, began + lasts, []) for began, lasts in times), key=lambda e: e.began_ms)
+    rows = in_rows(episodes)
+    for row in set(rows):
+        mine = [episode for number, episode in zip(rows, episodes, strict=True) if number == row]
+        assert all(a.ended_ms <= b.began_ms for a, b in pairwise(mine))
+    busiest = max((sum(e.began_ms <= at < e.ended_ms for e in episodes) for at in range(151)), default=0)
+    assert len(set(rows)) == busiest
+
+
+@given(st.integers(0, 2**48 - 1), st.binary(min_size=10, max_size=10))
+def test_a_trajectory_says_when_it_began(at_ms, salt):
+    assert began_ms(new_trajectory_id(at_ms, salt)) == at_ms
+    assert uuid.UUID(new_trajectory_id(at_ms, salt)).version == 7
+
+
+def test_a_picture_has_a_panel_a_mode():
+    one = trajectory(100)
+    log = RunLog([observation(one, 0, 400), observation(one, 1, 600)], [], [], [step(1, 700, [])])
+    found = account(log, CLOCK, slots=1, workers=1, places=1)
+    svg = decoupling_plot.timeline({"coupled": found, "dart": found}, 0, 20)
+    assert svg.startswith("<svg")
+    assert "coupled" in svg
+    assert "waits for the policy" in svg

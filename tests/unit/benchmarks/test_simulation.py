@@ -1,0 +1,212 @@
+"""The discrete-event simulation: against what can be worked out by hand, and against its own promises."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks import decoupling, decoupling_plot, modes
+from benchmarks.bounds import bounds
+from benchmarks.modes import MODES, DeploymentShape
+from benchmarks.simulation import Overheads, Simulation
+from benchmarks.utilization import Account, OptimiserStep, covered, figures, overlap
+from dart_streams import tasks as task_sets
+from dart_streams.config.workload import GenerationTimes, Spread, Workload
+from dart_streams.errors import UserError
+from dart_streams.tasks import Page, TaskSet
+
+BASE = modes.read(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml")
+TASKS = task_sets.load(Path(BASE.tasks.file))
+SMALL = DeploymentShape(slots=16, workers=2, places=6, batch=2)
+
+
+def simulation(mode, shape=SMALL, seed=0, **options) -> Simulation:
+    return Simulation(modes.deployment(BASE, mode, shape, seed), TASKS, seed, **options)
+
+
+def clockwork(mode, shape, overheads=None, **workload) -> Account:
+    """A deployment without chance: reset 60, ten steps of 2 + 3, evaluator 5, so 115 an episode; optimiser 100."""
+    exact = Workload(
+        reset_s=Spread(median=60.0),
+        settle_s=Spread(median=2.0),
+        evaluate_s=Spread(median=5.0),
+        hang_share=0.0,
+        steps_sigma=0.0,
+        success=(0.5, 0.5),
+        generation=GenerationTimes(prefill_s=3.0, token_s=0.0, load=0.0),
+        optimiser_s=Spread(median=100.0),
+        switch_s=10.0,
+        restart_s=70.0,
+    )
+    base = msgspec.structs.replace(BASE, workload=msgspec.structs.replace(exact, **workload))
+    config = modes.deployment(base, mode, shape, 0)
+    page = Page(environment="simulated", page="work-10", max_steps=50, train_seeds=(0, 40), heldout_seeds=(90, 91))
+    return Simulation(config, TaskSet([page]), 0, overheads).run(20_000)
+
+
+@pytest.mark.parametrize(("mode", "switch_s"), [("coupled", 10), ("coupled-restart", 70)])
+def test_a_coupled_cycle_is_an_episode_a_step_and_a_switch(mode, switch_s):
+    found = figures(clockwork(mode, DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)), 0)
+    cycle_s = 115 + 100 + switch_s
+    assert found.optimiser_steps_per_min == pytest.approx(60 / cycle_s)
+    assert found.env_utilisation == pytest.approx(115 / cycle_s)
+    assert found.rollout_utilisation == pytest.approx(10 * 3 / cycle_s)
+    assert found.actions_per_min == pytest.approx(16 * 10 * 60 / cycle_s)
+    assert found.trainer_utilisation == pytest.approx(100 / cycle_s)
+    assert found.staleness_max == 0
+
+
+def test_with_more_rollouts_than_slots_a_batch_comes_in_waves():
+    found = figures(clockwork("coupled", DeploymentShape(slots=8, workers=2, places=16, batch=2, curated=False)), 0)
+    assert found.env_utilisation == pytest.approx(230 / 340)
+
+
+def test_overheads_are_added_to_each_step_and_each_order():
+    shape = DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)
+    found = figures(clockwork("coupled", shape, Overheads(step_s=1.0, order_s=20.0)), 0)
+    assert found.optimiser_steps_per_min == pytest.approx(60 / (20 + 125 + 100 + 10))
+
+
+def test_dart_keeps_every_slot_busy_where_nothing_bounds_it():
+    found = figures(clockwork("dart", DeploymentShape(slots=16, workers=2, places=16, batch=6, curated=False)), 2000)
+    assert found.env_utilisation == pytest.approx(1.0, abs=0.005)
+    assert found.actions_per_min == pytest.approx(16 * 10 * 60 / 115, rel=0.02)
+
+
+def test_a_slow_trainer_bounds_dart_through_the_staleness_bound():
+    shape = DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)
+    found = figures(clockwork("dart", shape, optimiser_s=Spread(median=1000.0)), 2000)
+    assert found.trainer_utilisation == pytest.approx(1.0, abs=0.02)
+    assert found.env_utilisation < 0.4
+    assert found.staleness_max <= shape.max_staleness
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_lives_on_real_times_and_keeps_to_the_staleness_bound(mode):
+    found = figures(simulation(mode).run(20_000), 1_000)
+    assert 0.2 < found.env_utilisation <= 1
+    assert 0 < found.rollout_occupancy <= found.rollout_utilisation <= 1
+    assert found.staleness_max <= (0 if mode.startswith("coupled") else SMALL.max_staleness)
+    assert 0 < found.trained_steps_per_min <= found.actions_per_min * 1.1
+
+
+def test_decoupling_is_worth_its_name():
+    found = decoupling.measure(BASE, SMALL, 2, decoupling.SimulatedRun(BASE, 3.0).play)
+    told = decoupling.compared(found, BASE, SMALL)
+    assert list(told["modes"]) == list(told["ratios"]) == list(MODES)
+    assert told["ratios"]["coupled"]["env_utilisation"] == 1.0
+    order = [told["modes"][mode]["env_utilisation"] for mode in ("coupled-restart", "coupled", "task-wise", "dart")]
+    assert order == sorted(order)
+    assert len(decoupling.rows(told)) == len(MODES)
+    assert [term.value for term in decoupling.terms(told["bounds"])] == list(msgspec.structs.astuple(told["bounds"]))
+
+
+def test_a_comparison_is_held_against_a_simulation_with_the_overheads_it_met():
+    overheads = {mode: Overheads(step_s=2.0) for mode in MODES}
+    met = decoupling.measure(BASE, SMALL, 1, decoupling.SimulatedRun(BASE, 4.0, overheads).play)
+    told = decoupling.compared(met, BASE, SMALL)
+    with_them, without = (
+        decoupling.held_against(told, BASE, SMALL, 4.0, taken)["to_simulated"] for taken in (overheads, {})
+    )
+    for mode in MODES:
+        assert with_them[mode]["actions_per_min"] == pytest.approx(1.0, abs=0.15)
+        assert without[mode]["actions_per_min"] < with_them[mode]["actions_per_min"]
+
+
+def test_the_same_seed_gives_the_same_run():
+    one, other = (simulation("dart", seed=3).run(5_000) for _ in range(2))
+    assert one == other
+    assert simulation("dart", seed=4).run(5_000) != one
+
+
+def test_spans_of_a_slot_never_overlap_and_fill_its_episodes():
+    account = simulation("dart", traced=SMALL.slots).run(4_000)
+    for slot in range(SMALL.slots):
+        mine = sorted((span.start, span.end) for span in account.spans if span.slot == slot)
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(mine))
+    ended = [(start, end) for start, end in account.episodes if end < 4_000]
+    spent = sum(end - start for start, end in ended)
+    drawn = sum(span.end - span.start for span in account.spans if span.end < 4_000)
+    assert drawn >= spent * 0.999
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(1, 20)), max_size=12)
+
+
+@settings(deadline=None)
+@given(SPANS, st.integers(0, 30), st.integers(1, 40))
+def test_time_covered_is_what_counting_seconds_gives(drawn, start, lasts):
+    spans = [(worker, float(a), float(a + length)) for worker, a, length in drawn]
+    counted = sum(
+        any(w == worker and a <= second < b for w, a, b in spans)
+        for worker in range(3)
+        for second in range(start, start + lasts)
+    )
+    assert covered(spans, start, start + lasts) == counted
+    assert overlap([(a, b) for _, a, b in spans], start, start + lasts) >= counted
+
+
+def test_too_short_a_run_is_refused():
+    account = Account(1, 1, 1, trained=[OptimiserStep(5.0, 1.0, 10, 0)])
+    with pytest.raises(UserError, match="run for longer"):
+        figures(account, 0)
+
+
+def test_the_newest_account_of_each_mode_is_drawn_in_the_order_of_the_table(tmp_path: Path):
+    player = decoupling.SimulatedRun(BASE, 1.0, traced=4)
+    found = decoupling.compared(decoupling.measure(BASE, SMALL, 1, player.play), BASE, SMALL)
+    assert {span.slot for span in player.newest["dart"].spans} == {0, 1, 2, 3}
+    plot, picture = tmp_path / "figures.svg", tmp_path / "slots.svg"
+    decoupling_plot.draw(found, dict(reversed(player.newest.items())), plot, picture, 1_000)
+    assert "trained steps / min" in plot.read_text()
+    drawn = picture.read_text()
+    places = [drawn.index(f">{mode}<") for mode in MODES]
+    assert places == sorted(places)
+
+
+def test_the_bounds_of_clockwork_are_exact():
+    exact = Workload(
+        reset_s=Spread(median=60.0),
+        settle_s=Spread(median=2.0),
+        evaluate_s=Spread(median=5.0),
+        hang_share=0.0,
+        steps_sigma=0.0,
+        generation=GenerationTimes(prefill_s=3.0, token_s=0.0, load=0.0),
+        optimiser_s=Spread(median=100.0),
+        switch_s=10.0,
+        restart_s=70.0,
+    )
+    page = Page(environment="simulated", page="work-10", max_steps=50, train_seeds=(0, 4), heldout_seeds=(9, 10))
+    found = bounds(exact, TaskSet([page]), DeploymentShape(slots=16, workers=2, places=16, batch=2), 8)
+    assert (found.episode_s, found.slowest_of_group_s, found.slowest_of_batch_s) == (115.0, 115.0, 115.0)
+    assert found.coupled_env_utilisation == pytest.approx(115 / 225, abs=1e-4)
+    assert found.restart_env_utilisation == pytest.approx(115 / 285, abs=1e-4)
+    assert found.staleness_for_full_slots == pytest.approx(1 + (16 / (115 * 8)) * 215 / 2, abs=0.01)
+
+
+def test_the_bounds_are_those_of_the_simulation():
+    shape = DeploymentShape(slots=30, workers=2, places=11, batch=2, curated=False)
+    found = bounds(BASE.workload, TASKS, shape, 8)
+    for mode, bound in [
+        ("coupled", found.coupled_env_utilisation),
+        ("coupled-restart", found.restart_env_utilisation),
+    ]:
+        played = figures(simulation(mode, shape).run(30_000), 500)
+        assert played.env_utilisation == pytest.approx(bound, rel=0.15)
+    enough = msgspec.structs.replace(shape, max_staleness=round(found.staleness_for_full_slots + 1))
+    assert figures(simulation("dart", enough).run(15_000), 2_000).env_utilisation > 0.9
+    less = msgspec.structs.replace(shape, max_staleness=2)
+    assert found.staleness_for_full_slots > 3
+    assert figures(simulation("dart", less).run(15_000), 2_000).env_utilisation < 0.75
+
+
+@pytest.mark.parametrize(("width", "too_old"), [(1, True), (80 // modes.ROLLS, False)], ids=["one", "a quarter"])
+def test_where_workers_are_many_one_at_a_time_is_slower_than_versions_come(width, too_old):
+    shape = DeploymentShape(slots=80, workers=80, places=1, batch=11, max_staleness=4, curated=False)
+    config = modes.deployment(BASE, "dart", shape, 0)
+    rollout = msgspec.structs.replace(config.rollout, roll_width=width)
+    rolling = Simulation(msgspec.structs.replace(config, rollout=rollout), TASKS, 0)
+    assert (figures(rolling.run(2 * 3600), 1_000).wasted > 0.3) == too_old

@@ -1,0 +1,192 @@
+"""The modes of dispatch: what each promises, in any interleaving of rollouts, agents, trainer and workers."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.curation_world import Odds, task_set
+from benchmarks.in_memory_circle import InMemoryCircle
+from dart_streams.config import ConfigError, parse
+from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad, admits
+from dart_streams.curation.order_tracker import ENDED, place
+
+SHAPES = st.fixed_dictionaries(
+    {
+        "slots": st.sampled_from([1, 8, 20, 64]),
+        "batch": st.sampled_from([1, 2, 8]),
+        "workers": st.integers(1, 3),
+        "tasks": st.sampled_from([1, 7, 30]),
+        "faults": st.sampled_from([0.0, 0.2]),
+        "dynamic": st.booleans(),
+        "seed": st.integers(0, 10_000),
+    }
+)
+
+
+class Deployment(InMemoryCircle):
+    """A circle with rollout workers that switch when they like; ``opened`` says what was so when groups were opened."""
+
+    def __init__(self, shape, mode):
+        config = parse(
+            {
+                "env": {"slots": shape["slots"]},
+                "rollout": {"workers": shape["workers"]},
+                "trainer": {"groups_per_step": shape["batch"]},
+                "curation": {"dispatch": {"mode": mode}, "budget": {"dynamic": shape["dynamic"]}},
+            }
+        )
+        self.workers = [-1] * shape["workers"]
+        self.opened = []
+        super().__init__(config, task_set(shape["tasks"]), Odds(faults=shape["faults"], lift=0.02), shape["seed"])
+
+    def deliver(self, agent, topic, offset):
+        before, reserved = self.states["dispatch"].next_group, self.reserved()
+        decided = super().deliver(agent, topic, offset)
+        kept = self.states["dispatch"]
+        still_to_come = sum(at != ENDED for samples in kept.book.open.values() for at in samples)
+        assert (kept.open_orders, kept.reserved) == (still_to_come, self.reserved())
+        for number in range(before, self.states["dispatch"].next_group):
+            self.opened.append((number, self.trainer.version, min(self.workers), len(self.trainer.trained), reserved))
+        return decided
+
+    def reserved(self):
+        return sum(group.size for group in self.states["dispatch"].groups.values())
+
+    def switch(self, worker):
+        self.workers[worker] = self.trainer.version
+        self.serve(worker, self.trainer.version)
+
+    def turn(self):
+        """Let anything happen that could."""
+        choice = self.random.random()
+        if self.running and choice < 0.5:
+            self.end_one()
+        elif choice < 0.6:
+            self.train(self.random.randrange(3))
+        elif choice < 0.7:
+            self.switch(self.random.randrange(len(self.workers)))
+        for _ in range(self.random.randrange(6)):
+            if turns := self.waiting():
+                self.advance(*self.random.choice(turns))
+
+    def rest(self):
+        """Let everything happen that is due, until only rollouts are under way."""
+        for _ in range(3):
+            self.settle()
+            self.train()
+            for worker in range(len(self.workers)):
+                self.switch(worker)
+        self.settle()
+
+
+@settings(max_examples=25, deadline=None)
+@given(SHAPES)
+def test_coupled_orders_a_batch_only_when_the_last_one_is_trained_on_and_served_by_all(shape):
+    circle = Deployment(shape, "coupled")
+    for _ in range(400):
+        circle.turn()
+    for number, version, served, trained, _ in circle.opened:
+        if number % shape["batch"] == 0:
+            assert trained == number, "a batch may begin only when all groups before it are trained on"
+            assert served == version == number // shape["batch"]
+    batches = [number // shape["batch"] for number, *_ in circle.opened]
+    assert batches == sorted(batches)
+    assert len(circle.opened) % shape["batch"] == 0, "a batch is ordered as a whole"
+
+
+@settings(max_examples=25, deadline=None)
+@given(SHAPES)
+def test_coupled_trains_on_nothing_stale_and_never_stops(shape):
+    circle = Deployment(shape, "coupled")
+    for _ in range(150):
+        circle.rest()
+        assert circle.running
+        circle.end_one()
+    assert circle.trainer.version > 0 or len(circle.running) + 150 >= shape["batch"]
+    for index, group in enumerate(circle.trainer.trained):
+        for member in group.members:
+            assert member.version_min in (None, index // shape["batch"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(SHAPES)
+def test_coupled_hears_of_each_group_once_and_only_groups_that_teach_have_members(shape):
+    circle = Deployment(shape, "coupled")
+    for _ in range(400):
+        circle.turn()
+    circle.settle()
+    told = [written.event for written in circle.logs.get("curated", [])]
+    closed = circle.states["dispatch"].next_group - len(circle.states["dispatch"].groups)
+    assert len({group.group_id for group in told}) == len(told) == closed
+    for group in told:
+        assert not group.members or len({member.reward for member in group.members}) > 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(SHAPES)
+def test_task_wise_groups_never_have_more_rollouts_than_there_are_slots_and_never_stop(shape):
+    circle = Deployment(shape, "task-wise")
+    for _ in range(150):
+        circle.rest()
+        assert circle.running
+        assert len(circle.states["dispatch"].groups) == 1 or circle.reserved() <= shape["slots"]
+        circle.end_one()
+    sizes = {}
+    for written in circle.logs["rollout-orders"]:
+        sizes.setdefault(place(written.event.order_id).number, written.event.group_size)
+    assert len(sizes) == circle.states["dispatch"].next_group
+
+
+def bounds(mode="rollout-wise", **changes) -> AdmissionLimits:
+    return AdmissionLimits(mode, slots=16, backlog=32, largest=8, batch=4, max_staleness=2, workers=2)._replace(
+        **changes
+    )
+
+
+QUIET = AdmissionLoad(opened=0, open=0, unconsumed=0, consumed=0, orders=0, reserved=0, serving=2, batch_end=0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "load", "admitted"),
+    [
+        ("rollout-wise", QUIET, True),
+        ("rollout-wise", QUIET._replace(orders=32), False),
+        ("rollout-wise", QUIET._replace(open=5, unconsumed=3), False),
+        ("rollout-wise", QUIET._replace(open=2, reserved=16, serving=0), True),
+        ("task-wise", QUIET._replace(open=1, reserved=8), True),
+        ("task-wise", QUIET._replace(open=2, reserved=9), False),
+        ("task-wise", QUIET._replace(open=1, unconsumed=7, reserved=3), False),
+        ("coupled", QUIET, True),
+        ("coupled", QUIET._replace(serving=1), False),
+        ("coupled", QUIET._replace(opened=3, open=3, batch_end=4, serving=0), True),
+        ("coupled", QUIET._replace(opened=4, open=1, batch_end=4), False),
+        ("coupled", QUIET._replace(opened=4, unconsumed=4, batch_end=4), False),
+        ("coupled", QUIET._replace(opened=4, consumed=4, batch_end=4), True),
+        ("coupled", QUIET._replace(opened=4, consumed=4, batch_end=4, serving=1), False),
+    ],
+)
+def test_each_mode_has_its_rule(mode, load, admitted):
+    assert admits(load, bounds(mode)) is admitted
+
+
+def test_a_group_larger_than_all_slots_is_played_all_the_same():
+    assert admits(QUIET, bounds("task-wise", slots=3))
+
+
+def test_the_modes_that_do_not_wait_for_workers_do_not_hear_their_heartbeats():
+    for mode, heard in [("rollout-wise", False), ("task-wise", False), ("coupled", True)]:
+        config = parse({"curation": {"dispatch": {"mode": mode}}})
+        circle = InMemoryCircle(config, task_set(3), Odds())
+        assert ("weights-serving" in [topic.name for topic in circle.agents["dispatch"].inputs]) is heard
+
+
+def test_a_coupled_dispatch_and_a_trainer_that_counts_tokens_would_wait_for_each_other():
+    wanted = {"curation": {"dispatch": {"mode": "coupled"}}, "trainer": {"tokens_per_step": 1000}}
+    with pytest.raises(ConfigError, match="tokens_per_step"):
+        parse(wanted)
+    parse(wanted | {"curation": {"dispatch": {"mode": "task-wise"}}})
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ConfigError, match="coupeld"):
+        parse({"curation": {"dispatch": {"mode": "coupeld"}}})

@@ -1,0 +1,52 @@
+import msgspec
+import pytest
+
+from benchmarks.curation_world import task_set
+from dart_streams.config import parse
+from dart_streams.curation import budget
+from dart_streams.curation.reducer import InputRecord
+from topics.task_difficulty import Cause, TaskDifficulty
+
+CAUSE = Cause(trajectory_id="t", order_id="g000000/0/0", group_id="g000000", outcome="success", attempt=0)
+EASY = TaskDifficulty(
+    task_id="simulated/grid#0", attempts=10, successes=9.0, success_rate=0.9, longest_success=4, cause=CAUSE
+)
+
+
+def budget_of(difficulty=EASY, **curation):
+    settings = parse({"curation": curation}).curation
+    record = InputRecord("task-difficulty", 0, 7, difficulty)
+    _, [decision] = budget.apply(budget.BudgetState(), record, settings, task_set(1, max_steps=30))
+    assert decision.id == "budget/task-difficulty/0/7"
+    return decision.event
+
+
+def test_an_easy_task_gets_few_short_rollouts_and_the_reason_in_words():
+    told = budget_of()
+    assert (told.rollouts, told.max_steps) == (3, 4)
+    assert told.reason == "3 rollouts because 9 of the last 10 succeeded; at most 4 steps, the longest success"
+    assert told.cause == CAUSE
+
+
+def test_an_unseen_task_gets_the_base_and_its_own_limit():
+    unseen = msgspec.structs.replace(EASY, attempts=0, successes=0.0, success_rate=None, longest_success=None)
+    told = budget_of(unseen)
+    assert (told.rollouts, told.max_steps) == (8, 30)
+    assert told.reason == (
+        "8 rollouts because nothing is known yet; at most 30 steps, the task's limit, as it has no success yet"
+    )
+
+
+def test_each_rule_can_be_switched_off():
+    assert budget_of(budget={"dynamic": False}).rollouts == 8
+    assert budget_of(budget={"dynamic": False, "base": 4}).rollouts == 4
+    assert budget_of(length={"dynamic": False}).max_steps == 30
+
+
+@pytest.mark.parametrize(("margin", "cap"), [(0, 4), (2, 6), (100, 30)])
+def test_a_margin_lengthens_the_cap_up_to_the_tasks_limit(margin, cap):
+    assert budget_of(length={"margin": margin}).max_steps == cap
+
+
+def test_a_task_solved_at_the_start_still_gets_a_step():
+    assert budget_of(msgspec.structs.replace(EASY, longest_success=0)).max_steps == 1

@@ -1,0 +1,112 @@
+import pytest
+
+from benchmarks.curation_world import task_set
+from dart_streams.config import parse
+from dart_streams.curation import difficulty
+from dart_streams.curation.agents import agents
+from dart_streams.curation.order_tracker import Limits
+from dart_streams.curation.reducer import InputRecord, InvalidEvent, advance
+from topics.trajectories import Trajectory
+
+LIMITS = Limits(attempts=3, horizon=256)
+
+
+def trajectory(order_id="g000000/0/0", outcome="success", reward=1.0, **fields):
+    group_id, _, attempt = order_id.split("/") if order_id.count("/") == 2 else (order_id, "0", "0")
+    known = {
+        "trajectory_id": f"t-{order_id}",
+        "group_size": 8,
+        "task_id": "simulated/grid#0",
+        "purpose": "train",
+        "steps": 3,
+        "step_entropies": [0.1, 0.2, 0.3],
+        "version_min": 0,
+        "version_max": 0,
+        "started_ms": 0,
+        "finished_ms": 1,
+    }
+    return Trajectory(
+        order_id=order_id,
+        group_id=group_id,
+        attempt=int(attempt),
+        outcome=outcome,
+        reward=reward,
+        **{**known, **fields},
+    )
+
+
+def after(*events, window=16):
+    """Return the last decision's event after these trajectories, None if the last one gave none."""
+    state, decisions = difficulty.DifficultyState(), []
+    for offset, event in enumerate(events):
+        state, decisions = difficulty.apply(state, InputRecord("trajectories", 0, offset, event), window, LIMITS)
+    return decisions[0].event if decisions else None
+
+
+def test_the_rate_is_over_the_last_window_of_rewarded_finishes():
+    told = after(
+        *[trajectory(f"g00000{n}/0/0", "success" if n else "failure", float(n > 0)) for n in range(5)], window=4
+    )
+    assert (told.attempts, told.successes, told.success_rate) == (4, 4.0, 1.0)
+
+
+def test_partial_credit_counts_in_the_rate_but_is_no_success_for_the_length():
+    told = after(trajectory("g000000/0/0", "failure", 0.5, steps=7), trajectory("g000000/1/0", steps=2))
+    assert told.success_rate == 0.75
+    assert told.longest_success == 2
+
+
+def test_the_longest_success_never_shrinks_and_a_longer_failure_does_not_raise_it():
+    told = after(
+        trajectory("g000000/0/0", steps=6),
+        trajectory("g000000/1/0", steps=9),
+        trajectory("g000000/2/0", "failure", 0.0, steps=20),
+        trajectory("g000000/3/0", steps=2),
+    )
+    assert told.longest_success == 9
+
+
+def test_a_fault_is_told_but_changes_nothing():
+    told = after(trajectory("g000000/0/0"), trajectory("g000000/1/0", "env_error", None))
+    assert (told.attempts, told.success_rate) == (1, 1.0)
+    assert (told.cause.outcome, told.cause.order_id) == ("env_error", "g000000/1/0")
+
+
+def test_evaluations_are_ignored_altogether():
+    assert after(trajectory("eval-v0-0001-0", purpose="eval")) is None
+
+
+def test_a_demonstration_is_no_attempt_but_its_length_counts():
+    told = after(trajectory("demo-7", purpose="demonstration", steps=4))
+    assert (told.attempts, told.success_rate, told.longest_success) == (0, None, 4)
+
+
+def test_a_second_finish_of_an_order_is_ignored():
+    first = trajectory("g000000/0/0", "failure", 0.0)
+    assert after(first, trajectory("g000000/0/0", trajectory_id="another")) is None
+
+
+def test_the_finish_of_an_order_given_again_counts():
+    told = after(trajectory("g000000/0/0", "env_error", None), trajectory("g000000/0/1"))
+    assert told.attempts == 1
+
+
+def test_a_cancelled_order_comes_once_more_and_then_counts():
+    told = after(trajectory("g000000/0/0", "cancelled", None), trajectory("g000000/0/0"))
+    assert told.attempts == 1
+
+
+@pytest.mark.parametrize("bad", [{"reward": None}, {"reward": 1.5}, {"order_id": "mine"}, {"group_size": 0}])
+def test_what_cannot_be_right_is_refused_and_changes_nothing(bad):
+    agent = agents(parse({}), task_set(1))[0]
+    fields = {"order_id": "g000000/0/0", "outcome": "success", "reward": 1.0, **bad}
+    step = advance(agent, agent.state(), InputRecord("trajectories", 0, 0, trajectory(**fields)))
+    assert step.refused
+    assert not step.decisions
+    assert step.applied is not None
+    assert step.state.tasks == {}
+
+
+def test_a_refusal_says_what_was_wrong():
+    with pytest.raises(InvalidEvent, match="outcome success with reward None"):
+        after(trajectory(reward=None))

@@ -1,0 +1,351 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.curation_world import task_set
+from dart_streams.config import parse
+from dart_streams.curation import dispatch
+from dart_streams.curation.order_tracker import backlog
+from dart_streams.curation.reducer import InputRecord
+from dart_streams.curation.staleness import admits, capacity
+from dart_streams.tasks import Page, TaskSet
+from topics.curated import CuratedGroup
+from topics.rollout_budgets import RolloutBudget
+from topics.task_difficulty import Cause
+from topics.weights import WeightVersion
+
+
+class Dispatch:
+    """The dispatch agent with offsets that count by themselves; ``orders`` has all that it gave."""
+
+    def __init__(self, tasks=20, **tables):
+        self.config = parse({"env": {"slots": 8}, **tables})
+        self.tasks = task_set(tasks)
+        self.settings = dispatch.Settings.of(self.config, self.tasks)
+        self.state = dispatch.DispatchState()
+        self.orders = []
+        self.offset = 0
+
+    def apply(self, event):
+        self.state, decisions = dispatch.apply(self.state, InputRecord("any", 0, self.offset, event), self.settings)
+        self.offset += 1
+        new = [decision.event for decision in decisions]
+        assert [decision.id for decision in decisions] == [order.order_id for order in new]
+        self.orders += new
+        return new
+
+    def weights(self, version=0, consumed=0, epoch=1):
+        return self.apply(
+            WeightVersion(
+                model_id="m", version=version, uri="", sha256="", train_step=0, epoch=epoch, groups_consumed=consumed
+            )
+        )
+
+    def curated(self, group_id="g"):
+        return self.apply(CuratedGroup(group_id=group_id, task_id="t", members=[], mean=0.0, std=0.0))
+
+    def finish(self, order, outcome="failure", rollouts=8, max_steps=10):
+        cause = Cause(
+            trajectory_id=f"t-{order.order_id}",
+            order_id=order.order_id,
+            group_id=order.group_id,
+            outcome=outcome,
+            attempt=order.attempt,
+        )
+        return self.apply(
+            RolloutBudget(task_id=order.task_id, rollouts=rollouts, max_steps=max_steps, reason="", cause=cause)
+        )
+
+
+def test_nothing_is_ordered_before_the_first_weights_and_a_backlog_right_after():
+    agent = Dispatch()
+    assert agent.curated() == []
+    first = agent.weights()
+    assert len(first) == backlog(agent.config) == 16
+    assert agent.weights(0) == []
+
+
+def test_orders_carry_what_a_worker_needs():
+    order = Dispatch(policy={"max_tokens": 7}).weights(version=3)[1]
+    assert (order.order_id, order.group_id, order.sample, order.attempt) == ("g000000/1/0", "g000000", 1, 0)
+    assert (order.group_size, order.max_steps, order.purpose, order.after_version) == (8, 10, "train", 3)
+    assert order.sampling.max_tokens == 7
+
+
+def test_each_finish_makes_room_and_no_group_is_waited_for():
+    agent = Dispatch()
+    first = agent.weights()
+    assert len(agent.finish(first[0])) == 8
+    assert agent.finish(first[8]) == []
+    assert agent.state.open_orders == 22
+
+
+def test_every_task_has_its_turn_in_the_first_pass_and_the_order_is_that_of_the_seed():
+    def first_pass(seed):
+        agent = Dispatch(tasks=12, curation={"dispatch": {"seed": seed}}, trainer={"groups_per_step": 100})
+        agent.weights()
+        while len(agent.orders) < 12 * 8:
+            agent.finish(next(o for o in agent.orders if o.sample in open_samples(agent, o)))
+        return list(dict.fromkeys(order.task_id for order in agent.orders))[:12]
+
+    assert sorted(first_pass(0)) == sorted(task.task_id for task in task_set(12).train)
+    assert first_pass(0) == first_pass(0) != first_pass(1)
+
+
+def open_samples(agent, order):
+    samples = agent.state.book.open.get(int(order.group_id[1:]), [])
+    return [sample for sample, attempt in enumerate(samples) if attempt == order.attempt]
+
+
+def test_a_budget_sets_size_and_length_of_the_tasks_next_group():
+    agent = Dispatch(tasks=1)
+    first = agent.weights()
+    for order in first[:8]:
+        agent.finish(order, "success", rollouts=3, max_steps=4)
+    assert {(order.group_size, order.max_steps) for order in agent.orders[16:]} == {(3, 4)}
+
+
+def test_a_budget_never_exceeds_the_tasks_own_limit():
+    agent = Dispatch(tasks=1)
+    first = agent.weights()
+    for order in first[:8]:
+        agent.finish(order, max_steps=99)
+    assert {order.max_steps for order in agent.orders} == {10}
+
+
+@pytest.mark.parametrize("fault", ["env_error", "policy_error"])
+def test_a_fault_is_ordered_again_until_the_tries_are_used_up(fault):
+    agent = Dispatch(curation={"dispatch": {"attempts": 3}})
+    order = agent.weights()[0]
+    for attempt in (1, 2):
+        [order] = agent.finish(order, fault)
+        assert (order.order_id, order.attempt) == (f"g000000/0/{attempt}", attempt)
+    assert all(new.group_id != "g000000" for new in agent.finish(order, fault))
+    assert agent.finish(order, fault) == []
+
+
+def test_a_cancelled_order_stays_open_because_the_broker_gives_it_again():
+    agent = Dispatch()
+    order = agent.weights()[0]
+    assert agent.finish(order, "cancelled") == []
+    assert agent.state.open_orders == 16
+    assert agent.finish(order, "success") != []
+
+
+def test_a_second_finish_of_an_order_makes_no_room():
+    agent = Dispatch()
+    order = agent.weights()[0]
+    agent.finish(order)
+    before = agent.state.open_orders
+    assert agent.finish(order) == []
+    assert agent.state.open_orders == before
+
+
+def test_the_budget_of_a_demonstration_is_kept_but_closes_nothing():
+    agent = Dispatch(tasks=1)
+    shown = RolloutBudget(
+        task_id="simulated/grid#0",
+        rollouts=8,
+        max_steps=4,
+        reason="",
+        cause=Cause(trajectory_id="d", order_id="demo-1", group_id="demo", outcome="success", attempt=0),
+    )
+    assert agent.apply(shown) == []
+    assert {order.max_steps for order in agent.weights()} == {4}
+
+
+def test_a_budget_for_a_task_that_is_not_trained_on_is_passed_over():
+    agent = Dispatch(tasks=1)
+    foreign = RolloutBudget(
+        task_id="simulated/grid#1000000",
+        rollouts=8,
+        max_steps=4,
+        reason="",
+        cause=Cause(trajectory_id="d", order_id="x", group_id="x", outcome="success", attempt=0),
+    )
+    agent.apply(foreign)
+    assert {order.task_id for order in agent.weights()} == {"simulated/grid#0"}
+
+
+def test_groups_are_opened_only_within_the_staleness_bound():
+    agent = Dispatch(trainer={"groups_per_step": 2}, curation={"max_staleness": 2}, env={"slots": 64})
+    first = agent.weights()
+    assert len({order.group_id for order in first}) == capacity(2, 2) == 4
+    for _ in range(4):
+        agent.curated()
+    for order in first:
+        assert agent.finish(order) == []
+    assert agent.state.open_orders == 0
+    assert len({order.group_id for order in agent.weights(version=1, consumed=2)}) == 2
+
+
+def test_dropped_groups_make_room_at_once():
+    agent = Dispatch(trainer={"groups_per_step": 1}, curation={"max_staleness": 1})
+    first = agent.weights()
+    assert len(first) == 8
+    for order in first[:-1]:
+        assert agent.finish(order) == []
+    assert len(agent.finish(first[-1])) == 8
+
+
+@pytest.mark.parametrize(("groups_per_step", "bound", "room"), [(8, 2, 16), (8, 1, 8), (8, 0, 8), (1, 3, 3)])
+def test_the_room_is_never_less_than_one_step_of_the_trainer(groups_per_step, bound, room):
+    assert capacity(groups_per_step, bound) == room
+    assert admits(room - 1, 0, groups_per_step, bound)
+    assert not admits(0, room, groups_per_step, bound)
+
+
+def test_weights_of_a_fenced_trainer_are_ignored():
+    agent = Dispatch()
+    agent.weights(version=5, epoch=2)
+    agent.weights(version=6, epoch=1)
+    assert agent.state.version == 5
+
+
+def test_a_version_told_again_with_more_groups_consumed_makes_room():
+    agent = Dispatch(trainer={"groups_per_step": 1}, curation={"max_staleness": 1})
+    for order in agent.weights():
+        agent.curated() if order.sample == 0 else None
+        agent.finish(order)
+    assert agent.state.open_orders == 0
+    assert len(agent.weights(consumed=1)) == 8
+    assert agent.weights(consumed=0) == []
+    assert agent.state.consumed == 1
+
+
+def test_a_trainer_that_took_over_says_anew_what_it_has_consumed():
+    agent = Dispatch()
+    agent.weights(version=3, consumed=24, epoch=1)
+    agent.weights(version=3, consumed=16, epoch=2)
+    assert (agent.state.version, agent.state.epoch, agent.state.consumed) == (3, 2, 16)
+
+
+def test_a_task_that_always_succeeds_gets_a_single_rollout_now_and_then():
+    agent = Dispatch(
+        tasks=2, curation={"dispatch": {"probe_every": 4}, "difficulty": {"window": 8}}, trainer={"groups_per_step": 99}
+    )
+    agent.weights()
+    easy = "simulated/grid#0"
+    index = 0
+    while agent.state.next_group < 200:
+        order = agent.orders[index]
+        index += 1
+        agent.finish(
+            order, "success" if order.task_id == easy else "failure", rollouts=2 if order.task_id == easy else 8
+        )
+    late = {order.group_id: order for order in agent.orders if order.group_id >= "g000100"}
+    assert {order.group_size for order in late.values() if order.task_id == easy} == {1}
+    groups = Counter(order.task_id for order in late.values())
+    assert groups[easy] == pytest.approx(len(late) / 4, abs=2)
+
+
+def test_a_regression_of_a_solved_task_brings_its_groups_back():
+    agent = Dispatch(
+        tasks=2, curation={"dispatch": {"probe_every": 4}, "difficulty": {"window": 8}}, trainer={"groups_per_step": 99}
+    )
+    agent.weights()
+    index = 0
+    while agent.state.next_group < 200:
+        order = agent.orders[index]
+        index += 1
+        won = order.task_id == "simulated/grid#0" and agent.state.next_group < 100
+        agent.finish(order, "success" if won else "failure")
+    assert agent.orders[-1].group_size == 8
+    assert {order.group_size for order in agent.orders if order.group_id >= "g000150"} == {8}
+
+
+@pytest.mark.parametrize("choice", ["informative", "even"])
+def test_no_task_starves_and_the_informative_ones_get_more(choice):
+    agent = Dispatch(
+        tasks=10,
+        curation={"dispatch": {"choice": choice, "probe_every": 1000}, "budget": {"dynamic": False}},
+        trainer={"groups_per_step": 99},
+    )
+    agent.weights()
+    index = 0
+    while agent.state.next_group < 600:
+        order = agent.orders[index]
+        index += 1
+        never = order.task_id.endswith(tuple("01234"))
+        agent.finish(order, "failure" if never or order.sample % 2 else "success")
+    groups = Counter(order.task_id for order in agent.orders if order.sample == 0)
+    assert len(groups) == 10
+    hopeless = sum(number for task_id, number in groups.items() if task_id.endswith(tuple("01234")))
+    share = hopeless / sum(groups.values())
+    assert share == pytest.approx(0.5, abs=0.01) if choice == "even" else 0.2 < share < 0.4
+    last = {order.task_id: int(order.group_id[1:]) for order in agent.orders}
+    assert min(last.values()) > 600 - 4 * 10 - 5
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 1000), st.sets(st.integers(0, 8)))
+def test_a_task_without_an_open_group_gets_one_within_so_many_groups(tasks, patience, seed, hopeless):
+    agent = Dispatch(
+        tasks=tasks,
+        curation={"dispatch": {"patience": patience, "seed": seed}, "budget": {"dynamic": False}},
+        trainer={"groups_per_step": 99},
+    )
+    agent.weights()
+    free_since: dict[str, int] = {}
+    for order in iter(agent.orders):
+        if agent.state.next_group >= 40 * tasks:
+            break
+        wins = int(order.task_id.split("#")[1]) not in hopeless and order.sample % 2
+        agent.finish(order, "success" if wins else "failure")
+        for task_id in agent.settings.task_ids:
+            if task_id in agent.state.tasks and agent.state.tasks[task_id].open:
+                free_since.pop(task_id, None)
+            else:
+                waited = agent.state.next_group - free_since.setdefault(task_id, agent.state.next_group)
+                assert waited <= (patience + 1) * tasks, task_id
+
+
+def groups_of(agent, groups, wins):
+    """Let ``groups`` groups open, each order succeeding as ``wins`` says; return the task of each group, in order."""
+    agent.weights()
+    index = 0
+    while agent.state.next_group < groups:
+        order = agent.orders[index]
+        index += 1
+        agent.finish(order, "success" if wins(order) else "failure")
+    return [order.task_id for order in agent.orders if order.sample == 0]
+
+
+@pytest.mark.parametrize(("passes", "share"), [(0, 0.25), (3, 0.08)])
+def test_a_task_that_keeps_failing_rests_for_some_passes_and_comes_back(passes, share):
+    after = 8 if passes else 0
+    rest = {"choice": "even", "rest_after": after, "rest_passes": passes, "probe_every": 1000}
+    agent = Dispatch(
+        tasks=4, curation={"dispatch": rest, "budget": {"dynamic": False}}, trainer={"groups_per_step": 99}
+    )
+    hopeless = "simulated/grid#0"
+    groups = groups_of(agent, 400, lambda order: order.task_id != hopeless and order.sample % 2)
+    assert groups.count(hopeless) / len(groups) == pytest.approx(share, abs=0.03)
+    assert hopeless in groups[-40:]
+
+
+def test_tasks_rest_although_all_of_them_fail():
+    rest = {"choice": "even", "rest_after": 4, "rest_passes": 5}
+    agent = Dispatch(tasks=3, curation={"dispatch": rest}, trainer={"groups_per_step": 99})
+    assert Counter(groups_of(agent, 90, lambda order: False)).keys() == {f"simulated/grid#{seed}" for seed in range(3)}
+
+
+def test_a_curriculum_goes_from_short_tasks_to_all():
+    pages = [
+        Page(environment="simulated", page=name, max_steps=steps, train_seeds=(0, 4), heldout_seeds=(9, 10))
+        for name, steps in (("short", 2), ("middle", 5), ("long", 20))
+    ]
+    phases = [{"groups": 12, "max_steps": 2}, {"groups": 12, "max_steps": 5}]
+    agent = Dispatch(curation={"dispatch": {"choice": "even", "phases": phases}}, trainer={"groups_per_step": 99})
+    agent.settings = dispatch.Settings.of(agent.config, TaskSet(pages))
+    groups = groups_of(agent, 48, lambda order: order.sample % 2)
+    assert {name.split("#")[0] for name in groups[:12]} == {"simulated/short"}
+    assert {name.split("#")[0] for name in groups[12:24]} == {"simulated/short", "simulated/middle"}
+    assert len({name.split("#")[0] for name in groups[24:]}) == 3
+
+
+def test_a_phase_without_tasks_is_none():
+    agent = Dispatch(curation={"dispatch": {"phases": [{"groups": 9, "max_steps": 1}]}})
+    assert agent.weights()

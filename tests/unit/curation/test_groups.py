@@ -1,0 +1,309 @@
+import statistics
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.config import parse
+from dart_streams.curation import advantages, credit, groups
+from dart_streams.curation.order_tracker import Limits
+from dart_streams.curation.reducer import InputRecord
+from dart_streams.curation.rewards import shortest_path
+from topics.trajectories import Trajectory
+
+LIMITS = Limits(attempts=2, horizon=256)
+
+
+class Groups:
+    """The groups agent with an offset that counts by itself."""
+
+    def __init__(self, **curation):
+        self.settings = parse({"curation": curation}).curation
+        self.state = groups.GroupsState()
+        self.offset = 0
+
+    def see(self, sample, reward, size=4, number=0, attempt=0, outcome=None, **fields):
+        """Let a rollout finish; return the curated group if that made one."""
+        known = {
+            "purpose": "train",
+            "task_id": "simulated/grid#0",
+            "steps": 2,
+            "step_entropies": [0.1, 0.2],
+            "version_min": 0,
+            "version_max": 0,
+            "order_id": f"g{number:06d}/{sample}/{attempt}",
+            "trajectory_id": f"t{number}-{sample}-{attempt}",
+        }
+        trajectory = Trajectory(
+            group_id=f"g{number:06d}",
+            group_size=size,
+            attempt=attempt,
+            outcome=outcome or ("success" if reward == 1.0 else "failure"),
+            reward=reward,
+            started_ms=0,
+            finished_ms=1,
+            **{**known, **fields},
+        )
+        record = InputRecord("trajectories", 0, self.offset, trajectory)
+        self.offset += 1
+        self.state, decisions = groups.apply(self.state, record, self.settings, LIMITS)
+        assert len(decisions) <= 1
+        return decisions[0].event if decisions else None
+
+    def see_all(self, *rewards, number=0, **fields):
+        """Let a whole group finish; return what it became."""
+        made = None
+        for sample, reward in enumerate(rewards):
+            assert made is None
+            made = self.see(sample, reward, len(rewards), number, **fields)
+        return made
+
+
+def test_a_group_of_four_is_ready_at_four():
+    agent = Groups()
+    assert [agent.see(sample, float(sample == 0)) is not None for sample in range(4)] == [False, False, False, True]
+
+
+def test_members_come_in_the_order_of_their_samples_however_they_finish():
+    agent = Groups()
+    for sample in (3, 1, 0):
+        agent.see(sample, float(sample == 0))
+    group = agent.see(2, 0.0)
+    assert [member.trajectory_id for member in group.members] == ["t0-0-0", "t0-1-0", "t0-2-0", "t0-3-0"]
+
+
+def test_the_advantages_are_the_papers():
+    agent = Groups()
+    for sample in range(2):
+        agent.see(sample, 1.0, 8, steps=10, step_entropies=[0.5] * 10)
+    for sample in range(2, 8):
+        group = agent.see(sample, 0.0, 8, steps=30, step_entropies=[0.5] * 30)
+    assert group.mean == pytest.approx(0.1)
+    assert group.std == pytest.approx(0.3, abs=0.001)
+    assert group.members[0].advantage == pytest.approx(3.0, abs=0.01)
+    assert group.members[7].advantage == pytest.approx(-0.3333, abs=0.001)
+
+
+@pytest.mark.parametrize("reward", [1.0, 0.0, 0.5])
+def test_a_group_of_equal_rewards_is_dropped_and_counted(reward):
+    agent = Groups()
+    assert agent.see_all(*[reward] * 4) is None
+    assert agent.state.counts.equal == 1
+
+
+def test_an_all_failed_group_takes_exactly_one_success_from_the_pool_and_keeps_its_size():
+    agent = Groups()
+    agent.see(0, 1.0, purpose="demonstration", order_id="demo-0", trajectory_id="shown", steps=5, step_entropies=[])
+    group = agent.see_all(0.0, 0.0, 0.0, 0.0)
+    assert len(group.members) == 4
+    [taken] = [member for member in group.members if member.source == "pool"]
+    assert (taken.trajectory_id, taken.reward, taken.selected) == ("shown", 1.0, [0, 1, 2, 3, 4])
+    assert (taken.version_min, taken.version_max) == (None, None)
+    assert taken.advantage > 0 > group.members[0].advantage
+    assert agent.state.counts.injected == 1
+
+
+def test_without_the_pool_an_all_failed_group_is_dropped():
+    agent = Groups(pool={"enabled": False})
+    agent.see(0, 1.0, purpose="demonstration", order_id="demo-0", trajectory_id="shown")
+    assert agent.see_all(0.0, 0.0, 0.0, 0.0) is None
+
+
+def test_a_group_with_a_success_takes_none_from_the_pool():
+    agent = Groups()
+    agent.see_all(1.0, 0.0, number=0)
+    group = agent.see_all(1.0, 0.0, 0.0, 0.0, number=1)
+    assert {member.source for member in group.members} == {"online"}
+
+
+def test_online_successes_feed_the_pool_of_their_own_task_only():
+    agent = Groups()
+    agent.see_all(1.0, 0.0, number=0)
+    assert agent.see_all(0.0, 0.0, 0.0, number=1, task_id="simulated/grid#1") is None
+    assert agent.see_all(0.0, 0.0, 0.0, number=2) is not None
+
+
+def test_a_failed_probe_takes_nothing_from_the_pool():
+    agent = Groups()
+    agent.see_all(1.0, 0.0, number=0)
+    assert agent.see_all(0.0, number=1) is None
+    assert agent.state.counts.injected == 0
+
+
+def test_an_order_given_up_after_its_last_fault_is_not_waited_for():
+    agent = Groups()
+    agent.see(0, None, 3, outcome="env_error")
+    agent.see(1, 1.0, 3)
+    agent.see(2, 0.0, 3)
+    group = agent.see(0, None, 3, attempt=1, outcome="policy_error")
+    assert [member.trajectory_id for member in group.members] == ["t0-1-0", "t0-2-0"]
+
+
+def test_a_group_without_any_reward_is_dropped():
+    agent = Groups()
+    for attempt in range(2):
+        assert agent.see(0, None, 1, attempt=attempt, outcome="env_error") is None
+    assert agent.state.counts.empty == 1
+    assert not agent.state.groups
+
+
+def test_a_second_finish_is_ignored_also_after_its_group_has_closed():
+    agent = Groups()
+    agent.see(0, 1.0, 2)
+    assert agent.see(0, 0.0, 2, trajectory_id="second") is None
+    group = agent.see(1, 0.0, 2)
+    assert [member.trajectory_id for member in group.members] == ["t0-0-0", "t0-1-0"]
+    assert agent.see(0, 0.0, 2, trajectory_id="third") is None
+    assert agent.see(1, 1.0, 2, trajectory_id="fourth") is None
+    assert agent.state.counts.repeated == 3
+    assert not agent.state.groups
+
+
+def test_members_older_than_the_bound_are_left_out_and_counted():
+    agent = Groups(max_staleness=2)
+    agent.see(0, 1.0, 4, version_min=1, version_max=2)
+    agent.see(1, 1.0, 4, version_min=2, version_max=2)
+    agent.see(2, 0.0, 4, version_min=4, version_max=4)
+    group = agent.see(3, 0.0, 4, version_min=3, version_max=4)
+    assert [member.trajectory_id for member in group.members] == ["t0-1-0", "t0-2-0", "t0-3-0"]
+    assert agent.state.counts.stale == 1
+
+
+def test_the_four_fifths_of_highest_entropy_of_the_group_are_selected():
+    agent = Groups()
+    agent.see(0, 1.0, 2, steps=5, step_entropies=[0.1, 0.2, 0.3, 0.4, 0.5])
+    group = agent.see(1, 0.0, 2, steps=5, step_entropies=[0.6, 0.7, 0.8, 0.9, 1.0])
+    assert [member.selected for member in group.members] == [[2, 3, 4], [0, 1, 2, 3, 4]]
+
+
+def test_the_steps_left_out_still_count_in_the_statistics():
+    selected, everything = (Groups(entropy={"enabled": enabled}) for enabled in (True, False))
+    made = []
+    for agent in (selected, everything):
+        agent.see(0, 1.0, 2, steps=5, step_entropies=[0.1, 0.2, 0.3, 0.4, 0.5])
+        made.append(agent.see(1, 0.0, 2, steps=5, step_entropies=[0.6, 0.7, 0.8, 0.9, 1.0]))
+    assert made[0].mean == made[1].mean
+    assert made[0].std == made[1].std
+    assert made[1].members[0].selected == [0, 1, 2, 3, 4]
+
+
+def test_a_member_without_an_entropy_a_step_keeps_all_its_steps():
+    agent = Groups()
+    agent.see(0, 1.0, 2, steps=3, step_entropies=[])
+    group = agent.see(1, 0.0, 2, steps=2, step_entropies=[0.1, 0.9])
+    assert [member.selected for member in group.members] == [[0, 1, 2], [1]]
+
+
+def test_a_group_far_behind_the_newest_is_given_up():
+    agent = Groups()
+    agent.see(0, 1.0, 2, number=0)
+    agent.see(0, 1.0, 2, number=LIMITS.horizon)
+    assert agent.state.counts.abandoned == 1
+    assert agent.see(1, 0.0, 2, number=0) is None
+    assert list(agent.state.groups) == [LIMITS.horizon]
+
+
+def test_evaluations_make_no_group():
+    agent = Groups()
+    assert agent.see(0, 1.0, 1, purpose="eval", order_id="eval-1") is None
+    assert agent.state == groups.GroupsState()
+
+
+def test_a_shorter_success_is_worth_more_where_the_length_counts():
+    """Of successes in 2 and 4 steps with alpha 0.5 the second is worth 1 - 0.5 x (4 - 2) / 4 = 0.75."""
+    agent = Groups(reward={"shortest_path": 0.5})
+    agent.see(0, 1.0, size=3, steps=2)
+    agent.see(1, 1.0, size=3, steps=4, step_entropies=[0.1] * 4)
+    group = agent.see(2, 0.0, size=3, steps=2)
+    mean, std = advantages.statistics([1.0, 0.75, 0.0], [2, 4, 2])
+    assert [member.advantage for member in group.members] == pytest.approx(
+        [(worth - mean) / (std + 1e-6) for worth in (1.0, 0.75, 0.0)]
+    )
+    assert [member.reward for member in group.members] == [1.0, 1.0, 0.0]
+    assert (group.mean, group.std) == (mean, std)
+
+
+@pytest.mark.parametrize(("alpha", "kept"), [(0.0, False), (0.5, True)])
+def test_successes_of_different_length_teach_only_where_the_length_counts(alpha, kept):
+    agent = Groups(reward={"shortest_path": alpha})
+    agent.see(0, 1.0, size=2, steps=2)
+    group = agent.see(1, 1.0, size=2, steps=4, step_entropies=[0.1] * 4)
+    assert (group is not None) == kept
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.4, 1.0]), st.integers(1, 30)), min_size=1, max_size=9),
+    st.floats(0.0, 1.0),
+)
+def test_the_length_changes_successes_only_and_never_below_nothing(members, alpha):
+    rewards, steps = [reward for reward, _ in members], [n for _, n in members]
+    worth = shortest_path(rewards, steps, alpha)
+    for reward, n, value in zip(rewards, steps, worth, strict=True):
+        assert value == reward if reward < 1.0 else 0.0 <= value <= reward
+        if reward == 1.0 and n == min(m for r, m in members if r == 1.0):
+            assert value == reward
+
+
+def test_a_steps_future_return_is_credited_against_the_groups_other_steps_of_its_number():
+    """With discount 0.5, a success in 1 step is worth 1 at step 0, one in 3 steps 0.25, and a failure nothing."""
+    agent = Groups(credit={"step_weight": 1.0}, entropy={"enabled": False})
+    agent.see(0, 1.0, size=3, steps=1, step_entropies=[0.1])
+    agent.see(1, 1.0, size=3, steps=3, step_entropies=[0.1] * 3)
+    group = agent.see(2, 0.0, size=3, steps=2)
+    mean, std = 1.25 / 3, statistics.stdev([1.0, 0.25, 0.0])
+    short, long, failure = group.members
+    assert short.step_advantages == pytest.approx([short.advantage + (1.0 - mean) / std], abs=1e-4)
+    assert long.step_advantages[0] == pytest.approx(long.advantage + (0.25 - mean) / std, abs=1e-4)
+    assert long.step_advantages[1] == pytest.approx(long.advantage + 0.5**0.5, abs=1e-4)
+    assert long.step_advantages[2] == long.advantage
+    assert failure.step_advantages[1] == pytest.approx(failure.advantage - 0.5**0.5, abs=1e-4)
+
+
+def test_only_selected_steps_have_an_advantage_of_their_own():
+    agent = Groups(credit={"step_weight": 1.0})
+    agent.see(0, 1.0, 2, steps=5, step_entropies=[0.1, 0.2, 0.3, 0.4, 0.5])
+    group = agent.see(1, 0.0, 2, steps=5, step_entropies=[0.6, 0.7, 0.8, 0.9, 1.0])
+    first, second = group.members
+    assert (first.selected, len(first.step_advantages), len(second.step_advantages)) == ([2, 3, 4], 3, 5)
+    whole = credit.step_advantages([1.0, 0.0], [5, 5], 0.5)[0]
+    assert first.step_advantages == [first.advantage + whole[step] for step in first.selected]
+
+
+def test_a_stored_success_is_credited_as_well():
+    agent = Groups(credit={"step_weight": 1.0})
+    agent.see(0, 1.0, purpose="demonstration", order_id="demo-0", trajectory_id="shown", steps=3, step_entropies=[])
+    group = agent.see_all(0.0, 0.0)
+    [taken] = [member for member in group.members if member.source == "pool"]
+    assert len(taken.step_advantages) == 3
+
+
+def test_without_credit_of_steps_the_event_is_as_it_was():
+    agent = Groups()
+    agent.see(0, 1.0, 2)
+    group = agent.see(1, 0.0, 2)
+    assert "step_advantages" not in msgspec.to_builtins(group)["members"][0]
+
+
+@pytest.mark.parametrize(
+    ("weight", "lengths", "kept"), [(1.0, (2, 4), True), (1.0, (2, 2), False), (0.0, (2, 4), False)]
+)
+def test_equal_successes_teach_by_their_length_only_where_steps_are_credited(weight, lengths, kept):
+    agent = Groups(credit={"step_weight": weight})
+    agent.see(0, 1.0, 2, steps=lengths[0], step_entropies=[0.1] * lengths[0])
+    group = agent.see(1, 1.0, 2, steps=lengths[1], step_entropies=[0.1] * lengths[1])
+    assert (group is not None) == kept
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.4, 1.0]), st.integers(0, 9)), min_size=1, max_size=8),
+    st.floats(0.0, 1.0),
+)
+def test_step_advantages_are_one_a_step_and_sum_to_nothing_at_each_step(members, discount):
+    rewards, steps = [reward for reward, _ in members], [n for _, n in members]
+    credited = credit.step_advantages(rewards, steps, discount)
+    assert [len(own) for own in credited] == steps
+    for step in range(max(steps)):
+        assert sum(own[step] for own in credited if step < len(own)) == pytest.approx(0.0, abs=1e-6)
+    if len(set(rewards)) == 1 and not credit.differs(rewards, steps, discount):
+        assert all(abs(gain) < 1e-6 for own in credited for gain in own)

@@ -1,0 +1,74 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.curation_world import Odds, task_set
+from benchmarks.in_memory_circle import InMemoryCircle
+from dart_streams.bus.codec import encode
+from dart_streams.config import parse
+from dart_streams.curation.journal import Input, record_of
+from dart_streams.curation.rebuild import MissingInputs, rebuild
+from dart_streams.curation.reducer import advance
+from topics import BY_NAME
+
+
+class Logged(InMemoryCircle):
+    """A circle that logs what each agent applied, with the inputs as on the wire."""
+
+    def __init__(self, *args):
+        self.entries, self.inputs = {}, {}
+        super().__init__(*args)
+
+    def deliver(self, agent, topic, offset):
+        written = self.logs[topic][offset]
+        record = encode(BY_NAME[topic], written.event, (), written.id)
+        read = Input(topic, 0, offset, 0, record.key, record.value, record.headers)
+        self.inputs[topic, 0, offset] = read
+        step = advance(agent, self.states[agent.name], record_of(read))
+        self.states[agent.name] = step.state
+        self.entries.setdefault(agent.name, []).append(step.applied)
+        for decision in step.decisions:
+            self.publish(decision.topic.name, decision.id, decision.event)
+        return len(step.decisions)
+
+
+def circle(rounds=120, seed=0):
+    made = Logged(parse({"env": {"slots": 4}}), task_set(5), Odds(faults=0.1, partial=0.1), seed)
+    for _ in range(rounds):
+        made.settle()
+        made.end_one()
+        made.train()
+    made.settle()
+    return made
+
+
+CIRCLE = circle()
+
+
+@pytest.mark.parametrize("name", sorted(CIRCLE.agents))
+def test_the_log_and_the_topics_tell_an_agents_whole_state_and_its_last_decisions(name):
+    agent = CIRCLE.agents[name]
+    found = rebuild(agent, CIRCLE.entries[name], CIRCLE.inputs, last=5)
+    assert found.state == CIRCLE.states[name]
+    assert found.diverged is None
+    assert [step.applied for _, step in found.last] == CIRCLE.entries[name][-5:]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(sorted(CIRCLE.agents)), st.integers(0, 300), st.integers(1, 40))
+def test_entries_logged_twice_change_nothing(name, at, length):
+    entries = CIRCLE.entries[name]
+    twice = entries[: at + length] + entries[at:]
+    assert rebuild(CIRCLE.agents[name], twice, CIRCLE.inputs, last=5).state == CIRCLE.states[name]
+
+
+def test_other_settings_than_when_it_was_logged_are_noticed():
+    other = InMemoryCircle(parse({"curation": {"budget": {"dynamic": False}}}), task_set(5), Odds()).agents["budget"]
+    found = rebuild(other, CIRCLE.entries["budget"], CIRCLE.inputs, last=1)
+    assert found.diverged == ("task-difficulty", 0, 0)
+
+
+def test_an_input_that_the_topics_no_longer_hold_is_an_error_that_names_it():
+    inputs = {place: read for place, read in CIRCLE.inputs.items() if place != ("trajectories", 0, 7)}
+    with pytest.raises(MissingInputs, match=r"groups agent .* trajectories\[0\] no longer holds record 7"):
+        rebuild(CIRCLE.agents["groups"], CIRCLE.entries["groups"], inputs, last=1)

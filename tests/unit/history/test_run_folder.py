@@ -1,0 +1,120 @@
+"""A run's folder: what it holds, which ids it takes, and what is said of a wrong one."""
+
+import msgspec
+import pytest
+
+from dart_streams.config import Bus, Config, Run, Trainer
+from dart_streams.errors import ConfigError, UserError
+from dart_streams.history import run_folder as folder
+from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
+from dart_streams.launch.attached import bound
+from dart_streams.launch.bootstrap import named
+
+TASKS = """
+[[pages]]
+environment = "miniwob"
+page = "click-test"
+max_steps = 2
+train_seeds = [0, 2]
+heldout_seeds = [10, 12]
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    return Config(run=Run(state_dir=str(tmp_path / "state"), train_steps=None, minutes=3.0))
+
+
+def create(config, tmp_path, name, resume=False) -> RunFolder:
+    return folder.create(config, tmp_path / "tasks.toml", name, resume=resume)
+
+
+def test_a_run_has_its_own_prefix_tasks_and_configuration(config, tmp_path):
+    made = create(config, tmp_path, "one")
+    resolved = made.config()
+    assert (resolved.run.id, resolved.bus.prefix, resolved.bus.run) == ("one", "dart.one.", "dart.one")
+    assert (resolved.run.minutes, resolved.run.train_steps) == (3.0, None)
+    assert resolved.run.folder == made.path
+    assert len(made.tasks().train) == 2
+    assert (made.path.parent / "latest").resolve() == made.path
+
+
+def test_a_changed_task_file_does_not_change_a_resumed_run(config, tmp_path):
+    create(config, tmp_path, "one")
+    (tmp_path / "tasks.toml").write_text(TASKS.replace("[0, 2]", "[0, 5]"))
+    longer = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, minutes=9.0))
+    resumed = create(longer, tmp_path, "one", resume=True)
+    assert len(resumed.tasks().train) == 2
+    assert resumed.config().run.minutes == 9.0
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "../up"])
+def test_an_id_that_cannot_name_topics_is_refused(config, tmp_path, name):
+    with pytest.raises(ConfigError, match="run id"):
+        create(config, tmp_path, name)
+
+
+def test_an_id_that_is_taken_or_unknown_says_what_to_do(config, tmp_path):
+    create(config, tmp_path, "one")
+    with pytest.raises(UserError, match="resume it with --resume one"):
+        create(config, tmp_path, "one")
+    with pytest.raises(UserError, match=r"no run 'two' to resume in .*: there are one"):
+        create(config, tmp_path, "two", resume=True)
+    with pytest.raises(UserError, match="there are one"):
+        folder.find(config.run.state_dir, "three")
+    assert folder.find(config.run.state_dir, "latest").id == "one"
+
+
+def test_new_ids_are_unlike_and_can_name_topics():
+    ids = {folder.new_id() for _ in range(20)}
+    assert len(ids) > 1
+    assert all(set(each) <= folder.ID_CHARACTERS for each in ids)
+
+
+def test_the_journal_keeps_phases_in_order(config, tmp_path):
+    made = create(config, tmp_path, "one")
+    assert made.journal() == PhaseLog()
+    journal = PhaseLog().begin("start", 1).end(5).begin("circle", 6)
+    made.write_journal(journal)
+    assert made.journal().phases == (RunPhase("start", 1, 5), RunPhase("circle", 6))
+    assert made.journal().phase("circle") == RunPhase("circle", 6)
+    assert made.journal().phase("after") is None
+
+
+def test_tables_are_written_without_nulls():
+    assert without_nulls({"a": None, "b": {"c": None, "d": 0}}) == {"b": {"d": 0}}
+
+
+def test_a_policy_that_is_no_model_directory_is_refused(tmp_path):
+    config = Config()
+    config = msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, path=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"policy\.path: .* has no config\.json"):
+        named(config)
+
+
+def test_a_missing_task_set_is_named_before_anything_is_written(config, tmp_path):
+    (tmp_path / "tasks.toml").unlink()
+    with pytest.raises(ConfigError, match=r"no task set .*tasks\.toml: set tasks\.file"):
+        create(config, tmp_path, "one")
+    assert not (tmp_path / "state" / "runs").exists()
+
+
+def test_an_attached_run_is_named_by_its_configuration_and_taken_up_again(config, tmp_path):
+    named_run = msgspec.structs.replace(
+        config, run=msgspec.structs.replace(config.run, id="one"), bus=Bus(prefix="dart.one.")
+    )
+    (tmp_path / "state" / "runs" / "one" / "metrics").mkdir(parents=True)
+    made = folder.attach(named_run, tmp_path / "tasks.toml")
+    made.write_journal(PhaseLog(before_version=0))
+    again = folder.attach(named_run, tmp_path / "tasks.toml")
+    assert (again.path, again.journal().before_version) == (made.path, 0)
+    assert (again.config().run.id, again.config().bus.prefix) == ("one", "dart.one.")
+    with pytest.raises(ConfigError, match=r"set it to 'dart\.two\.'"):
+        folder.attach(msgspec.structs.replace(named_run, run=Run(id="two")), tmp_path / "tasks.toml")
+
+
+def test_an_attached_run_needs_a_trainer_that_ends(config):
+    with pytest.raises(ConfigError, match=r"trainer\.max_train_steps is not set"):
+        bound(config)
+    assert bound(msgspec.structs.replace(config, trainer=Trainer(max_train_steps=5))) == 5

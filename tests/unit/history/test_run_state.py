@@ -1,0 +1,230 @@
+"""A run's progress, folded from its topics: repeats and the order between topics change nothing."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.history.run_state import (
+    SLICE_MS,
+    RecordMetadata,
+    RunState,
+    SeenEnd,
+    SeenObservation,
+    SeenOrder,
+    overlaps,
+)
+from dart_streams.history.stalls import stalls, words
+from dart_streams.views.run_summary import smooth, sparkline, summarise
+from topics.curated import CuratedGroup, Member
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+from topics.values import Sampling
+from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
+
+START = 1_000_000 * SLICE_MS
+
+
+def order(order_id, purpose="train"):
+    return RolloutOrder(
+        order_id=order_id,
+        group_id="g",
+        group_size=8,
+        sample=0,
+        attempt=0,
+        task_id="miniwob/click-test#1",
+        max_steps=5,
+        purpose=purpose,
+        sampling=Sampling(),
+        after_version=0,
+    )
+
+
+def finish(order_id, trajectory_id="t", outcome="success", reward=1.0, purpose="train", started=START, lasted=2_000):
+    return Trajectory(
+        trajectory_id=trajectory_id,
+        order_id=order_id,
+        group_id="g",
+        group_size=8,
+        attempt=0,
+        task_id="miniwob/click-test#1",
+        purpose=purpose,
+        outcome=outcome,
+        reward=reward,
+        steps=3,
+        step_entropies=[],
+        version_min=0,
+        version_max=0,
+        started_ms=started,
+        finished_ms=started + lasted,
+    )
+
+
+def seen(trajectory_id, step, order_id="o", end=None, at=START):
+    return SeenObservation(
+        trajectory_id, SeenOrder(order_id, "train"), step, SeenEnd(end) if end else None, "env-0", at
+    )
+
+
+def version(number, consumed=0):
+    return WeightVersion(
+        model_id="m", version=number, uri="u", sha256="s", train_step=number, epoch=1, groups_consumed=consumed
+    )
+
+
+def serving(number, alive, pause=None, worker="rollout-0"):
+    return WeightsServing(worker_id=worker, version=number, since_ms=alive, alive_ms=alive, pause_ms=pause)
+
+
+def fold(*events, progress=None):
+    progress = progress or RunState()
+    for topic, offset, at, event in events:
+        progress.apply(RecordMetadata(topic, 0, offset, at), event)
+    return progress
+
+
+def test_an_episode_is_open_until_its_end_is_seen():
+    progress = fold(("observations", 0, START, seen("t", 0)), ("observations", 1, START, seen("t", 1)))
+    assert list(progress.open) == ["t"]
+    assert progress.steps == 1
+    fold(("observations", 2, START, seen("t", 2, end="failure")), progress=progress)
+    assert progress.open == {}
+    assert progress.steps == 2
+
+
+def test_a_repeated_observation_is_not_a_step():
+    repeated = ("observations", 0, START, seen("t", 1))
+    assert fold(repeated, repeated).steps == 1
+    ended = fold(repeated, ("observations", 1, START, seen("t", 2, end="success")), repeated)
+    assert ended.open == {}
+    assert ended.steps == 2
+
+
+def test_a_second_finish_of_an_order_counts_for_nothing():
+    progress = fold(
+        ("trajectories", 0, START, finish("o", "t1")), ("trajectories", 1, START, finish("o", "t2", "failure", 0.0))
+    )
+    assert progress.finished["o"].trajectory_id == "t1"
+    assert sum(part.episodes for part in progress.slices.values()) == 1
+
+
+def test_what_a_dead_host_left_open_is_closed_by_the_finish_of_its_order():
+    progress = fold(("observations", 0, START, seen("dead", 0)), ("trajectories", 0, START, finish("o", "t2")))
+    assert progress.open == {}
+
+
+def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
+    progress = fold(("rollout-orders", 0, START, order("a")), ("rollout-orders", 1, START, order("b", "eval")))
+    assert [o.order_id for o in progress.unfinished("train")] == ["a"]
+    fold(("trajectories", 0, START, finish("a")), progress=progress)
+    assert [o.order_id for o in progress.unfinished()] == ["b"]
+
+
+def test_a_switch_is_a_newer_version_with_a_pause():
+    progress = fold(
+        ("weights-serving", 0, START, serving(0, 1)),
+        ("weights-serving", 1, START, serving(1, 2, 40.0)),
+        ("weights-serving", 2, START, serving(1, 3, 40.0)),
+        ("weights-serving", 3, START, serving(3, 4, 50.0)),
+    )
+    assert [(s.version, s.pause_ms) for s in progress.switches] == [(1, 40.0), (3, 50.0)]
+
+
+def test_a_version_is_served_when_every_worker_serves_it():
+    progress = fold(
+        ("weights", 0, START, version(0)),
+        ("weights", 1, START, version(1, 8)),
+        ("weights-serving", 0, START, serving(1, 5, worker="rollout-0")),
+        ("weights-serving", 1, START, serving(0, 5, worker="rollout-1")),
+    )
+    assert (progress.newest_version, progress.served_version, progress.groups_consumed) == (1, 0, 8)
+
+
+def test_staleness_is_of_online_members_when_their_group_is_curated():
+    def member(source, low):
+        return Member(
+            trajectory_id="t",
+            reward=1.0,
+            advantage=1.0,
+            selected=[0],
+            source=source,
+            version_min=low,
+            version_max=low,
+        )
+
+    group = CuratedGroup(
+        group_id="g", task_id="t", members=[member("online", 0), member("pool", None)], mean=0.5, std=0.5
+    )
+    progress = fold(
+        ("weights", 0, START, version(0)),
+        ("weights", 1, START + 5, version(2)),
+        ("weights", 2, START + 50, version(3)),
+        ("curated", 0, START + 10, group),
+        ("curated", 0, START + 10, group),
+    )
+    assert progress.curated_staleness == [2]
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**6))
+def test_a_span_is_split_without_loss(start, length):
+    parts = overlaps(start, start + length)
+    assert sum(ms for _, ms in parts) == length
+    assert all(0 <= ms <= SLICE_MS for _, ms in parts)
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_between_topics_changes_nothing(rng: random.Random):
+    topics = {
+        "rollout-orders": [order(f"o{n}") for n in range(4)],
+        "observations": [seen(f"t{n}", s, f"o{n}", "success" if s == 2 else None) for n in range(3) for s in range(3)],
+        "trajectories": [finish(f"o{n}", f"t{n}") for n in range(3)],
+        "weights-serving": [serving(n, n, 10.0) for n in range(3)],
+    }
+    queues = {name: [(name, i, START + i, event) for i, event in enumerate(events)] for name, events in topics.items()}
+    in_order = fold(*(record for queue in queues.values() for record in queue))
+    mixed = RunState()
+    while any(queues.values()):
+        name = rng.choice([name for name, queue in queues.items() if queue])
+        fold(queues[name].pop(0), progress=mixed)
+    for field in ("finished", "open", "switches", "heard", "slices", "steps"):
+        assert getattr(mixed, field) == getattr(in_order, field), field
+
+
+def test_a_summary_shows_rates_of_the_last_half_minute():
+    progress = RunState()
+    for n in range(30):
+        outcome, reward = ("success", 1.0) if n % 3 else ("failure", 0.0)
+        event = finish(f"o{n}", f"t{n}", outcome, reward, started=START + n * 1000, lasted=1000)
+        fold(
+            ("observations", n, START, seen(f"t{n}", 1, f"o{n}", at=START + n * 1000)),
+            ("trajectories", n, START, event),
+            progress=progress,
+        )
+    summary = summarise(progress, START + 30_000, slots=2)
+    assert summary.steps_per_s == pytest.approx(1.0)
+    assert summary.utilisation == pytest.approx(0.5)
+    assert summary.success == pytest.approx(2 / 3)
+    assert summary.by_outcome == {"success": 20, "failure": 10}
+
+
+def test_a_sparkline_has_gaps_where_nothing_finished():
+    assert sparkline([0.0, None, 0.5, 1.0]) == "▁ ▅█"
+    assert smooth((0.0, 1.0, None, None, 1.0), 3) == [0.5, None, 1.0]
+
+
+def test_a_stall_names_who_has_input_and_does_not_write():
+    progress = fold(
+        ("rollout-orders", 0, START + 50_000, order("a")), ("observations", 0, START + 10_000, seen("t", 0))
+    )
+    found = stalls(progress.heard, START, START + 60_000, bound_s=30)
+    first = found[0]
+    assert (first.topic, first.silent_s, first.last_from, first.waiting) == ("observations", 50.0, "env-0", False)
+    assert words(first) == "environment workers has had newer input on rollout-orders: look at its log"
+    assert {stall.topic for stall in found} == {"observations", "action-requests", "trajectories"}
+
+
+def test_nothing_is_stalled_while_everything_moves():
+    progress = fold(("rollout-orders", 0, START, order("a")), ("observations", 0, START, seen("t", 0)))
+    assert stalls(progress.heard, START, START + 1_000, bound_s=30) == []

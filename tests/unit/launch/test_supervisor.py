@@ -1,0 +1,231 @@
+"""The supervisor on real processes: restarts, giving up, draining, and leaving nothing behind."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.launch import process_registry as leftovers
+from dart_streams.launch.restarts import LONGEST_DELAY_S, QUICK_DEATHS, QUICK_S, Deaths, after_death, explain
+from dart_streams.launch.supervisor import ProcessFailedError, ProcessSpec, Supervisor
+
+SLEEPS = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
+STUBBORN = (
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)",
+)
+# Starts a grandchild in a session of its own, as a browser is started, and writes its number.
+PARENT = (
+    sys.executable,
+    "-c",
+    "import subprocess, sys, time\n"
+    "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+    "print('grandchild', p.pid, flush=True)\n"
+    "time.sleep(600)",
+)
+
+
+async def until(condition, deadline_s: float = 10.0):
+    """Wait until ``condition()`` is true and return its value."""
+    deadline = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "condition not met in time"
+        await asyncio.sleep(0.02)
+    return value
+
+
+def log_of(folder: Path, name: str) -> str:
+    path = folder / "logs" / f"{name}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def grandchild(folder: Path, name: str) -> psutil.Process | None:
+    words = log_of(folder, name).split()
+    return psutil.Process(int(words[1])) if len(words) > 1 else None
+
+
+def gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+async def test_a_dead_process_is_started_again(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
+    await until(lambda: "up" in log_of(tmp_path, "env-0"))
+    child = supervisor.children["env-0"]
+    worker = psutil.Process(child.process.pid).children()[0]
+    worker.kill()
+    await until(lambda: log_of(tmp_path, "env-0").count("up") == 2)
+    assert child.starts == 2
+    await supervisor.stop_all()
+    assert supervisor.children == {}
+
+
+async def test_quick_deaths_end_the_run_with_the_end_of_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr("dart_streams.launch.restarts.FIRST_DELAY_S", 0.01)
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("curator", (sys.executable, "-c", "raise SystemExit('the broker said no')"))])
+    with pytest.raises(ProcessFailedError, match=r"(?s)curator died 5 times in a row: exit code 1.*the broker said no"):
+        await asyncio.wait_for(supervisor.gave_up, 20)
+    await supervisor.stop_all()
+
+
+async def test_an_error_the_user_must_mend_is_not_tried_again(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", (sys.executable, "-c", "import sys; sys.exit(2)"))])
+    with pytest.raises(ProcessFailedError, match="env-0 died: exit code 2"):
+        await asyncio.wait_for(supervisor.gave_up, 10)
+    await supervisor.stop_all()
+
+
+async def test_a_command_that_does_not_exist_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("dart_streams.launch.restarts.FIRST_DELAY_S", 0.01)
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", ("/no/such/program",))])
+    with pytest.raises(ProcessFailedError, match="cannot start /no/such/program"):
+        await asyncio.wait_for(supervisor.gave_up, 20)
+    await supervisor.stop_all()
+
+
+async def test_what_does_not_drain_is_killed_in_time(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=0.5)
+    await supervisor.start([ProcessSpec("env-0", STUBBORN)])
+    await until(lambda: "up" in log_of(tmp_path, "env-0"))
+    begin = time.monotonic()
+    await supervisor.stop_all()
+    assert 0.5 <= time.monotonic() - begin < 3
+    await until(lambda: not psutil.Process().children())
+
+
+async def test_what_takes_down_what_others_tell_ends_after_them(tmp_path):
+    """Each looks on its way out whether the other is still there."""
+    leaves = """
+import os, signal, sys
+from pathlib import Path
+mine, other = (Path(sys.argv[1], name) for name in sys.argv[2:])
+mine.touch()
+print("up", flush=True)
+signal.sigwait({signal.SIGTERM})
+print("other is there:", other.exists(), flush=True)
+mine.unlink()
+"""
+
+    def spec(mine: str, other: str, last: bool) -> ProcessSpec:
+        program = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]){leaves}"
+        return ProcessSpec(mine, (sys.executable, "-c", program, str(tmp_path), mine, other), last=last)
+
+    supervisor = Supervisor(tmp_path, drain_s=10)
+    await supervisor.start([spec("recorder-0", "env-0", True), spec("env-0", "recorder-0", False)])
+    await until(lambda: all("up" in log_of(tmp_path, name) for name in ("env-0", "recorder-0")))
+    await supervisor.stop_all()
+    assert "other is there: True" in log_of(tmp_path, "env-0")
+    assert "other is there: False" in log_of(tmp_path, "recorder-0")
+
+
+async def test_a_second_signal_kills_at_once(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=60)
+    await supervisor.start([ProcessSpec("env-0", STUBBORN)])
+    await until(lambda: "up" in log_of(tmp_path, "env-0"))
+    stopping = asyncio.create_task(supervisor.stop_all())
+    await asyncio.sleep(0)
+    supervisor.kill_all()
+    await asyncio.wait_for(stopping, 5)
+
+
+async def test_grandchildren_in_sessions_of_their_own_end_with_the_process(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", PARENT)])
+    orphan = await until(lambda: grandchild(tmp_path, "env-0"))
+    await supervisor.stop_all()
+    assert gone(orphan)
+
+
+async def test_a_killed_worker_takes_its_grandchildren_with_it(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", PARENT)])
+    orphan = await until(lambda: grandchild(tmp_path, "env-0"))
+    psutil.Process(supervisor.children["env-0"].process.pid).children()[0].kill()
+    await until(lambda: gone(orphan))
+    await supervisor.stop_all()
+
+
+SUPERVISOR = """
+import asyncio, sys
+from pathlib import Path
+from dart_streams.launch.supervisor import ProcessSpec, Supervisor
+
+async def main():
+    supervisor = Supervisor(Path(sys.argv[1]), drain_s=1)
+    await supervisor.start([ProcessSpec("env-0", tuple(sys.argv[2:]))])
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_kill_9_of_the_supervisor_leaves_no_orphan(tmp_path):
+    supervisor = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(tmp_path), *PARENT])
+    try:
+        orphan = asyncio.run(until(lambda: grandchild(tmp_path, "env-0")))
+        leashed = psutil.Process(supervisor.pid).children(recursive=True)
+        assert len(leashed) == 3, "leash, worker, grandchild"
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    asyncio.run(until(lambda: all(gone(process) for process in (*leashed, orphan))))
+
+
+def test_leftovers_of_a_killed_run_are_ended(tmp_path):
+    folder = tmp_path / "run-1"
+    folder.mkdir()
+    process = subprocess.Popen(SLEEPS, stdout=subprocess.DEVNULL)
+    supervisor = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
+    roster = leftovers.ProcessRegistry(supervisor, (leftovers.ProcessIdentity.of("env-0", process.pid),), services=True)
+    leftovers.write(folder / "processes.json", roster)
+    assert leftovers.end_leftovers(tmp_path) == (["run-1/env-0"], True)
+    assert not psutil.pid_exists(process.pid)
+    assert leftovers.end_leftovers(tmp_path) == ([], False)
+
+
+def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):
+    for name in ("living", "stranger"):
+        (tmp_path / name).mkdir()
+    me = leftovers.this_process()
+    leftovers.write(tmp_path / "living" / "processes.json", leftovers.ProcessRegistry(me, (me,)))
+    someone_else = leftovers.ProcessIdentity("env-0", os.getpid(), me.started_s - 100, me.command)
+    nobody = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
+    leftovers.write(tmp_path / "stranger" / "processes.json", leftovers.ProcessRegistry(nobody, (someone_else,)))
+    assert leftovers.end_leftovers(tmp_path) == ([], False)
+
+
+@given(st.lists(st.floats(0, QUICK_S, exclude_max=True), min_size=QUICK_DEATHS, max_size=QUICK_DEATHS))
+def test_delays_double_until_giving_up(lives):
+    deaths, delays = Deaths(), []
+    for lived_s in lives:
+        deaths, delay_s = after_death(deaths, lived_s, 1)
+        delays.append(delay_s)
+    assert delays == [0.5, 1.0, 2.0, 4.0, None]
+
+
+def test_a_long_life_forgives():
+    assert after_death(Deaths(4), QUICK_S, 1) == (Deaths(1), 0.5)
+    assert after_death(Deaths(3), 0, 1)[1] <= LONGEST_DELAY_S
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(0, "ended by itself (exit code 0)"), (3, "exit code 3"), (137, "killed by SIGKILL"), (255, "exit code 255")],
+)
+def test_an_exit_code_is_explained(code, words):
+    assert explain(code) == words

@@ -1,0 +1,109 @@
+"""Demonstrations become orders and samples; the tiny policy is named after what determines it."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dart_streams.config import Config, Policy, Run, Tasks, Warmup
+from dart_streams.errors import UserError
+from dart_streams.policy import recipe
+from dart_streams.policy.demonstrations import demonstration_orders, samples_of
+from dart_streams.tasks import Page, Task, TaskSet, load
+from topics.observations import ExecutedAction, Observation
+from topics.rollout_orders import RolloutOrder
+from topics.values import BlobRef
+
+PAGE = Page(
+    environment="miniwob",
+    page="click-test",
+    max_steps=2,
+    train_seeds=(0, 2),
+    heldout_seeds=(10, 12),
+    demonstration_seeds=(20, 30),
+)
+TASKS = TaskSet([PAGE])
+
+
+def test_each_demonstration_is_of_another_task_and_none_of_a_training_or_heldout_seed() -> None:
+    orders = demonstration_orders(TASKS.demonstration, 6, seed=0)
+    assert len({order.task_id for order in orders}) == 6
+    assert {order.task_id for order in orders} <= {task.task_id for task in TASKS.demonstration}
+    assert {order.purpose for order in orders} == {"demonstration"}
+    assert len({order.order_id for order in orders}) == 6
+
+
+def test_more_demonstrations_than_tasks_are_all_tasks_once() -> None:
+    assert len(demonstration_orders(TASKS.demonstration, 1000, seed=0)) == 10
+
+
+def test_the_same_seed_orders_the_same() -> None:
+    assert demonstration_orders(TASKS.demonstration, 5, 1) == demonstration_orders(TASKS.demonstration, 5, 1)
+
+
+def observation(step: int, order: RolloutOrder, action: str | None) -> Observation:
+    taken = ExecutedAction(
+        request_id=f"r{step}",
+        text=action or "",
+        action=action,
+        tokens=[],
+        logprobs=[],
+        entropies=[],
+        versions=[],
+        prompt_sha="",
+        queue_ms=0,
+        generate_ms=0,
+        execute_ms=0,
+    )
+    return Observation(
+        trajectory_id="t",
+        order=order,
+        step=step,
+        instruction="Click ONE, then TWO.",
+        screenshot=BlobRef(sha256=f"s{step}", size=1),
+        taken=taken if step else None,
+        end=None,
+        env_host="env-0",
+        at_ms=0,
+    )
+
+
+def test_each_action_is_a_sample_that_shows_what_stood_before_it() -> None:
+    order = demonstration_orders(TASKS.demonstration, 1, 0)[0]
+    first, second = "Action: click(start_box='(1,2)')", "Action: click(start_box='(3,4)')"
+    steps = [observation(0, order, None), observation(1, order, first), observation(2, order, second)]
+    images = {f"s{step}": bytes([step]) for step in range(3)}
+    samples = samples_of(steps, images, max_images=1, max_texts=5)
+    assert [sample.answer for sample in samples] == [first, second]
+    assert [dict(sample.images) for sample in samples] == [{"s0": b"\x00"}, {"s1": b"\x01"}]
+    assert [turn.text for turn in samples[1].turns if turn.role == "assistant"] == [first]
+
+
+def test_the_policy_is_named_after_settings_tasks_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config()
+    name = recipe.digest(config, TASKS)
+    assert recipe.folder(config, TASKS) == Path(".dart/policies") / name
+    assert recipe.digest(msgspec.structs.replace(config, warmup=Warmup(steps=1)), TASKS) != name
+    assert recipe.digest(config, TaskSet([msgspec.structs.replace(PAGE, demonstration_seeds=(20, 31))])) != name
+    assert recipe.digest(config, TaskSet([msgspec.structs.replace(PAGE, train_seeds=(0, 9))])) == name
+    changed = tmp_path / "prompts.py"
+    changed.write_text("another prompt")
+    monkeypatch.setattr(recipe, "SOURCES", (changed,))
+    assert recipe.digest(config, TASKS) != name
+
+
+def test_a_task_shows_its_split() -> None:
+    assert [task.split for task in PAGE.tasks("demonstration")] == ["demonstration"] * 10
+    assert isinstance(TASKS.get("miniwob/click-test#20"), Task)
+
+
+def test_the_model_of_a_deployment_is_the_configured_one_or_the_tiny_one_once_it_is_built(tmp_path: Path) -> None:
+    tasks_file = str(Path(__file__).parents[3] / "deploy/config/tasks.toml")
+    config = msgspec.structs.replace(Config(), run=Run(state_dir=str(tmp_path)), tasks=Tasks(file=tasks_file))
+    with pytest.raises(UserError, match="dart-streams policy build"):
+        recipe.model_folder(config)
+    built = recipe.folder(config, load(Path(tasks_file)))
+    built.mkdir(parents=True)
+    assert recipe.model_folder(config) == built
+    own = msgspec.structs.replace(config, policy=Policy(path=str(tmp_path)))
+    assert recipe.model_folder(own) == tmp_path

@@ -1,0 +1,224 @@
+"""Spans and metrics reach a collector by OTLP; one that is away costs spans, which are counted, and nothing else."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+
+from dart_streams.history.span_index import Timeline, lines_in
+from dart_streams.telemetry import names, spans
+from dart_streams.telemetry.collector import span_exporter
+from dart_streams.telemetry.span_queue import SpanQueue
+from dart_streams.telemetry.spans import ActiveSpan, SpanRef
+
+ERROR = 2
+KINDS = {"/v1/traces": ExportTraceServiceRequest, "/v1/metrics": ExportMetricsServiceRequest}
+
+
+class Receiver:
+    """An OTLP/HTTP receiver: decodes what comes, and answers as the protocol has it."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.got: dict[str, list[Any]] = {path: [] for path in KINDS}
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.got[self.path].append(KINDS[self.path].FromString(body))
+                self.send_response(200)
+                self.send_header("Content-Type", "application/x-protobuf")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
+
+    @property
+    def port(self) -> int:
+        return self.server.server_address[1]
+
+    def spans(self) -> list[tuple[dict[str, Any], Any]]:
+        """Return resources and spans as they came."""
+        return [
+            (values(group.resource.attributes), span)
+            for request in self.got["/v1/traces"]
+            for group in request.resource_spans
+            for scope in group.scope_spans
+            for span in scope.spans
+        ]
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the newest of each metric."""
+        return {
+            metric.name: metric
+            for request in self.got["/v1/metrics"]
+            for group in request.resource_metrics
+            for scope in group.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+def values(attributes) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to that"
+        threading.Event().wait(0.01)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    started = Receiver()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def outbox() -> Iterator[Callable[[int], SpanQueue]]:
+    made = []
+
+    def start(port: int, **settings) -> SpanQueue:
+        provider = spans.Provider(1.0, Resource.create({"service.instance.id": "env-0"}))
+        made.append(SpanQueue(span_exporter(f"http://127.0.0.1:{port}/"), every_s=0.01, **settings))
+        provider.add_span_processor(made[-1])
+        spans.begin(1.0, provider)
+        return made[-1]
+
+    yield start
+    spans.end()
+    for one in made:
+        one.shutdown()
+
+
+def ids(span) -> SpanRef:
+    return SpanRef(int.from_bytes(span.trace_id), int.from_bytes(span.span_id))
+
+
+def test_a_span_arrives_as_it_was_made(receiver: Receiver, outbox):
+    own = spans.trajectory("t")
+    outbox(receiver.port)
+    step = ActiveSpan(names.SPAN_STEP, parent=spans.ROOT, links=[own], attributes={names.ATTR_STEP: 3})
+    with step, ActiveSpan(names.SPAN_REQUEST) as request:
+        request.note(ATTR_REQUEST="t/3/0", ATTR_QUEUE_MS=1.5)
+        request.fail("no reply within 5 s")
+    until(lambda: len(receiver.spans()) == 2)
+    (resource, failed), (_, whole) = receiver.spans()
+    assert resource["service.instance.id"] == "env-0"
+    assert (ids(failed), failed.parent_span_id) == (request.ref, whole.span_id)
+    assert (failed.status.code, failed.status.message) == (ERROR, "no reply within 5 s")
+    assert values(failed.attributes) == {names.ATTR_REQUEST: "t/3/0", names.ATTR_QUEUE_MS: 1.5}
+    assert (ids(whole), whole.parent_span_id, whole.name) == (step.ref, b"", names.SPAN_STEP)
+    assert [ids(link) for link in whole.links] == [own]
+    assert values(whole.attributes) == {names.ATTR_STEP: 3}
+    assert whole.start_time_unix_nano == step.started_ns
+    assert step.started_ns <= failed.start_time_unix_nano <= failed.end_time_unix_nano <= whole.end_time_unix_nano
+
+
+def test_while_the_collector_is_away_spans_are_counted_as_dropped_and_after_that_they_arrive(outbox):
+    gone = Receiver()
+    gone.stop()
+    box = outbox(gone.port)
+    with ActiveSpan("lost", parent=spans.ROOT):
+        pass
+    until(lambda: box.dropped == 1)
+    back = Receiver(gone.port)
+    try:
+        with ActiveSpan("kept", parent=spans.ROOT):
+            pass
+        until(lambda: [span.name for _, span in back.spans()] == ["kept"])
+        assert box.force_flush()
+        assert box.dropped == 1
+    finally:
+        back.stop()
+
+
+PROCESS = """
+import sys
+from pathlib import Path
+from opentelemetry import metrics
+from dart_streams import config
+from dart_streams.telemetry import names, setup
+from dart_streams.telemetry.spans import ROOT, ActiveSpan
+
+setup.start(config.load(Path(sys.argv[1])), "rollout-3")
+pause = metrics.get_meter(names.METER).create_histogram(names.ROLLOUT_SWITCH_PAUSE_MS, "ms")
+for number in range(50):
+    pause.record(number)
+    with ActiveSpan(names.SPAN_SWITCH, parent=ROOT):
+        pass
+setup.stop()
+print("worked to its end")
+"""
+
+
+def work(folder: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
+    """Let a process of its own measure and trace, with this collector."""
+    tables = {
+        "run": {"id": "r", "state_dir": str(folder)},
+        "telemetry": {"sampling": 1.0, "otlp_endpoint": endpoint, "metrics_every_s": 0.2},
+    }
+    path = folder / "config.toml"
+    path.write_text(tomli_w.dumps(tables))
+    return subprocess.run(
+        [sys.executable, "-c", PROCESS, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "NO_PROXY": "127.0.0.1"},
+    )
+
+
+def test_a_process_sends_both_and_keeps_both_in_its_folder(receiver: Receiver, tmp_path: Path):
+    done = work(tmp_path, f"http://127.0.0.1:{receiver.port}")
+    assert (done.returncode, done.stdout) == (0, "worked to its end\n"), done.stderr
+    assert {resource["service.name"] for resource, _ in receiver.spans()} == {"dart_streams.rollout"}
+    assert {resource["service.instance.id"] for resource, _ in receiver.spans()} == {"rollout-3"}
+    assert [span.name for _, span in receiver.spans()] == [names.SPAN_SWITCH] * 50
+    pauses = receiver.metrics()[names.ROLLOUT_SWITCH_PAUSE_MS].histogram.data_points[0]
+    assert (pauses.count, pauses.sum) == (50, sum(range(50)))
+    in_buckets = dict(zip([*pauses.explicit_bounds, None], pauses.bucket_counts, strict=True))
+    assert [in_buckets[bound] for bound in (0, 5, 10, 25, 50)] == [1, 5, 5, 15, 24]
+    here = Timeline(lines_in(tmp_path / "runs" / "r" / "traces"))
+    assert {int(trace, 16) for trace in here.traces} == {ids(span).trace_id for _, span in receiver.spans()}
+
+
+@pytest.mark.parametrize("how", ["refuses", "never answers"])
+def test_a_process_works_to_its_end_whatever_the_collector_does(tmp_path: Path, how: str):
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        if how == "never answers":
+            listening.listen()
+        done = work(tmp_path, f"http://127.0.0.1:{listening.getsockname()[1]}")
+    assert (done.returncode, done.stdout) == (0, "worked to its end\n"), done.stderr
+    assert done.stderr.count("spans are dropped") == 1
+    assert len(Timeline(lines_in(tmp_path / "runs" / "r" / "traces")).by_id) == 50
+    metrics = (tmp_path / "runs" / "r" / "metrics" / "rollout-3.jsonl").read_text()
+    assert names.ROLLOUT_SWITCH_PAUSE_MS in metrics
+    assert f'"{names.SPANS_DROPPED}"' in metrics.splitlines()[-1]

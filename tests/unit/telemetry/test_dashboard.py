@@ -1,0 +1,133 @@
+"""The dashboard asks only for what processes emit, and the services around it are wired to each other."""
+
+import ast
+import functools
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dart_streams.telemetry import names
+
+ROOT = Path(__file__).parents[3]
+DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
+SERIES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}
+"""What Prometheus calls the series of an instrument, after its name, as the collector is set up."""
+WORDS = frozenset(
+    ["by", "without", "on", "ignoring", "group_left", "group_right", "offset", "bool", "and", "or", "unless"]
+)
+
+
+@functools.cache
+def instruments() -> dict[str, str]:
+    """Return the kind of every instrument that our code creates, by name."""
+    found: dict[str, str] = {}
+    for folder in ("dart_streams", "workers", "trainer"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.Call(
+                        func=ast.Attribute(attr=attr),
+                        args=[ast.Attribute(value=ast.Name(id="names"), attr=constant), *_],
+                    ) if attr.startswith("create_"):
+                        found[getattr(names, constant)] = attr.rpartition("_")[2]
+                    case ast.Call(
+                        func=ast.Name(id="ObservedCounter" | "ObservedGauge" as kind),
+                        args=[_, ast.Attribute(value=ast.Name(id="names"), attr=constant)],
+                    ):
+                        found[getattr(names, constant)] = {"ObservedCounter": "counter", "ObservedGauge": "gauge"}[kind]
+    return found
+
+
+def series() -> set[str]:
+    return {name.replace(".", "_") + suffix for name, kind in instruments().items() for suffix in SERIES[kind]}
+
+
+def asked(expression: str) -> tuple[set[str], set[str]]:
+    """Return the series that a PromQL expression names, and the labels that it groups by or picks."""
+    labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression))
+    for group in re.findall(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)", expression):
+        labels |= {label.strip() for label in group.split(",")}
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring)\s*\([^)]*\)", " ", expression)
+    words = re.findall(r"\b([a-zA-Z_:][\w:]*)\b(?!\s*\()", bare)
+    return {word for word in words if word not in WORDS}, labels
+
+
+def queries() -> Iterator[Any]:
+    for path in DASHBOARDS:
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                yield pytest.param(target, id=f"{panel['title']}: {target['refId']}")
+
+
+@pytest.mark.parametrize("target", list(queries()))
+def test_a_query_asks_for_what_processes_emit(target: dict[str, str]):
+    wanted, labels = asked(target["expr"])
+    assert wanted
+    assert wanted <= series()
+    shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+    assert shown <= labels, "a legend shows a label that the query sums away"
+
+
+def test_a_query_for_something_else_would_be_found():
+    assert asked('sum by (le) (rate(rollout_queue_bucket{topic="a"}[1m])) / 2') == (
+        {"rollout_queue_bucket"},
+        {"le", "topic"},
+    )
+    assert not {"rollout_queue_bucket", "rollout_queue_ms", "env_steps_total"} & series()
+    assert {"rollout_queue_ms_bucket", "env_steps", "monitor_lag"} <= series()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        names.MONITOR_LAG,
+        names.ROLLOUT_QUEUE_MS,
+        names.ROLLOUT_GENERATE_MS,
+        names.ENV_SLOTS_BUSY,
+        names.ROLLOUT_SWITCH_PAUSE_MS,
+        names.TRAINER_STALENESS,
+    ],
+)
+def test_what_an_operator_looks_for_is_shown(name: str):
+    shown = set().union(*(asked(target.values[0]["expr"])[0] for target in queries()))
+    assert any(one.startswith(name.replace(".", "_")) for one in shown)
+
+
+def test_every_instrument_that_is_named_is_created():
+    prefixes = ("ATTR_", "SPAN_")
+    listed = {
+        value
+        for key, value in vars(names).items()
+        if key.isupper() and not key.startswith(prefixes) and key not in ("METER", "TRACER")
+    }
+    assert set(instruments()) == listed
+
+
+def test_the_services_are_wired_to_each_other():
+    """Text, not YAML: this environment has no parser for it. Docker Compose checks the syntax where it is installed."""
+    compose, collector, prometheus, sources = (
+        (ROOT / path).read_text()
+        for path in (
+            "docker-compose.yml",
+            "deploy/otel/collector.yaml",
+            "deploy/prometheus/prometheus.yaml",
+            "deploy/grafana/provisioning/datasources/datasources.yaml",
+        )
+    )
+    for service in ("collector", "jaeger", "prometheus", "grafana", "kafka-ui"):
+        assert re.search(rf"\n  {service}:\n(?:    .*\n)*?    profiles: \[observe\]\n", compose)
+    for host in re.findall(r"//([a-z]+):\d+", sources):
+        assert f"\n  {host}:\n" in compose
+    assert "collector:8889" in prometheus
+    assert "0.0.0.0:8889" in collector
+    assert "add_metric_suffixes: false" in collector
+    assert "jaeger:4317" in collector
+    endpoint = tomllib.loads((ROOT / "deploy/config/compose.toml").read_text())["telemetry"]["otlp_endpoint"]
+    assert endpoint == "http://collector:4318"
+    for mounted in re.findall(r"\./(deploy/(?:otel|prometheus|grafana)[\w/.-]*):", compose):
+        assert (ROOT / mounted).exists()

@@ -1,0 +1,36 @@
+"""What a library repeats is told once in a while, and what is new at once."""
+
+import logging
+
+from dart_streams.telemetry.rate_limit import RateLimitFilter
+
+
+def record(at: float, message: str, *arguments: object, name: str = "aiokafka") -> logging.LogRecord:
+    made = logging.LogRecord(name, logging.ERROR, __file__, 1, message, arguments, None)
+    made.created = at
+    return made
+
+
+def test_the_same_words_pass_again_only_after_a_while():
+    repeats = RateLimitFilter(every_s=30)
+    told = [at for at in range(1_000, 1_100, 10) if repeats.filter(record(at, "Topic %s not found", "a"))]
+    assert told == [1_000, 1_030, 1_060, 1_090]
+
+
+def test_other_words_and_other_libraries_pass_at_once():
+    repeats = RateLimitFilter(every_s=30)
+    assert all(
+        repeats.filter(each)
+        for each in (
+            record(1_000, "Topic %s not found", "a"),
+            record(1_001, "Topic %s not found", "b"),
+            record(1_002, "Topic %s not found", "a", name="faust"),
+        )
+    )
+
+
+def test_what_is_over_is_forgotten():
+    repeats = RateLimitFilter(every_s=30)
+    for at in range(1_000, 2_000):
+        repeats.filter(record(at, "offset %d lost", at))
+    assert len(repeats.passed) <= 31

@@ -1,0 +1,284 @@
+"""Spans are found by name, failures are always written, and nothing that ends a span waits or fails."""
+
+import asyncio
+import contextvars
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from dart_streams.telemetry import json_lines as lines
+from dart_streams.telemetry import names, propagation, spans
+from dart_streams.telemetry.json_lines import LineSpanExporter
+from dart_streams.telemetry.span_queue import SpanQueue
+from dart_streams.telemetry.spans import ActiveSpan
+
+Start = Callable[[float], list[ReadableSpan]]
+
+
+class Keeper(SpanProcessor):
+    """Keeps what the SDK makes."""
+
+    def __init__(self) -> None:
+        self.written: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.written.append(span)
+
+
+def begin(ratio: float) -> Keeper:
+    keeper = Keeper()
+    provider = spans.Provider(ratio, Resource.get_empty())
+    provider.add_span_processor(keeper)
+    spans.begin(ratio, provider)
+    return keeper
+
+
+@pytest.fixture
+def tracing():
+    """Trace with this ratio; return the list that written spans appear in."""
+    yield lambda ratio: begin(ratio).written
+    spans.end()
+
+
+def ref(context) -> spans.SpanRef:
+    return spans.SpanRef(context.trace_id, context.span_id)
+
+
+def test_a_named_span_has_the_ids_that_others_link_to_and_its_children_have_their_own(tracing: Start):
+    written = tracing(1.0)
+    name = spans.trajectory("t1")
+    with ActiveSpan(names.SPAN_TRAJECTORY, ids=name, parent=spans.ROOT), ActiveSpan(names.SPAN_RECORD):
+        pass
+    with ActiveSpan(names.SPAN_GROUP, links=[name]):
+        pass
+    child, own, group = written
+    assert (ref(own.context), own.parent) == (name, None)
+    assert (child.context.trace_id, ref(child.parent)) == (name.trace_id, name)
+    assert child.context.span_id != name.span_id
+    assert [ref(link.context) for link in group.links] == [name]
+    assert len({spans.trajectory("t2").trace_id, name.trace_id, spans.group("r", "t1").trace_id}) == 3
+
+
+def test_the_context_crosses_a_record_s_headers(tracing: Start):
+    written = tracing(1.0)
+    with ActiveSpan(names.SPAN_STEP, parent=spans.ROOT):
+        headers = propagation.current_headers()
+    with ActiveSpan(names.SPAN_RECORD, parent=propagation.context_of(headers)):
+        pass
+    step, record = written
+    assert ref(record.parent) == ref(step.context)
+    assert propagation.current_headers() == []
+
+
+@settings(deadline=None)
+@given(st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.booleans())
+def test_what_we_write_into_headers_is_what_opentelemetry_reads(trace_id: int, span_id: int, sampled: bool):
+    with spans.UseSpan(spans.SpanRef(trace_id, span_id, sampled)):
+        headers = propagation.current_headers()
+    carrier = {name: value.decode() for name, value in headers}
+    context = trace.get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()
+    assert (context.trace_id, context.span_id, context.trace_flags.sampled) == (trace_id, span_id, sampled)
+
+
+IDS = f"{7:032x}-{9:016x}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"00-{IDS}-01",
+        f"00-{IDS}-00",
+        f"00-{IDS}-03",
+        f"01-{IDS}-01",
+        f"01-{IDS}-01-more",
+        f"00-{IDS}-01-more",
+        f"ff-{IDS}-01",
+        f"00-{'0' * 32}-{9:016x}-01",
+        f"00-{7:032x}-{'0' * 16}-01",
+        f"00-{'G' * 32}-{9:016x}-01",
+        f"00-{IDS}",
+        "",
+    ],
+)
+def test_headers_that_others_write_are_read_as_opentelemetry_reads_them(value: str):
+    read = propagation.context_of([("id", b"x"), ("traceparent", None), ("traceparent", value.encode())])
+    context = trace.get_current_span(TraceContextTextMapPropagator().extract({"traceparent": value})).get_span_context()
+    expected = (context.trace_id, context.span_id, context.trace_flags.sampled) if context.is_valid else spans.ROOT
+    assert read == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 2**128 - 1), min_size=1), st.floats(0, 1))
+def test_the_ratio_picks_the_traces_that_opentelemetry_s_picks(traces: list[int], ratio: float):
+    sampler = TraceIdRatioBased(ratio)
+    written = begin(ratio).written
+    try:
+        for trace_id in traces:
+            ActiveSpan("span", ids=spans.SpanRef(trace_id, 1), parent=spans.ROOT).end()
+    finally:
+        spans.end()
+    picked = [one for one in traces if sampler.should_sample(None, one, "span").decision is Decision.RECORD_AND_SAMPLE]
+    assert [span.context.trace_id for span in written] == picked
+
+
+def test_without_sampling_only_failures_are_written_under_their_own_ids(tracing: Start):
+    written = tracing(0.0)
+    with ActiveSpan(names.SPAN_STEP, parent=spans.ROOT) as step:
+        with ActiveSpan(names.SPAN_REQUEST, attributes={names.ATTR_REQUEST: "t/0/0"}) as request:
+            request.note(ATTR_QUEUE_MS=3.0)
+            request.fail("no reply within 5 s")
+        with pytest.raises(ValueError, match="bad"), ActiveSpan(names.SPAN_EXECUTE):
+            raise ValueError("bad")
+    late, raised = written
+    assert late.context.trace_id == step.ref.trace_id == raised.context.trace_id
+    assert late.parent.span_id == step.ref.span_id
+    assert late.attributes == {names.ATTR_REQUEST: "t/0/0", names.ATTR_QUEUE_MS: 3.0, names.ATTR_KEPT: True}
+    assert (late.status.is_ok, late.status.description) == (False, "no reply within 5 s")
+    assert raised.status.description == "ValueError: bad"
+
+
+def test_the_ratio_picks_whole_traces(tracing: Start):
+    written = tracing(0.3)
+    for number in range(300):
+        with (
+            ActiveSpan(names.SPAN_TRAJECTORY, ids=spans.trajectory(f"t{number}"), parent=spans.ROOT),
+            ActiveSpan("child"),
+        ):
+            pass
+    traces = {span.context.trace_id for span in written}
+    assert len(written) == 2 * len(traces)
+    assert 60 < len(traces) < 120
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
+def test_a_ratio_that_is_none_is_refused(ratio: float):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        spans.begin(ratio, spans.Provider(1.0))
+
+
+def test_without_telemetry_spans_are_nothing_and_records_carry_no_context():
+    with ActiveSpan(names.SPAN_STEP, ids=spans.trajectory("t")) as span:
+        span.note(ATTR_OUTCOME="success")
+        span.fail("why")
+        assert propagation.current_headers() == []
+    assert spans.current() == spans.ROOT
+
+
+def test_spans_that_others_make_join_ours_and_follow_their_ratio():
+    for ratio in (1.0, 0.0):
+        keeper = Keeper()
+        provider = spans.Provider(ratio, Resource.get_empty())
+        provider.add_span_processor(keeper)
+        spans.begin(ratio, provider)
+        theirs = provider.get_tracer("an engine's")
+        with (
+            ActiveSpan(names.SPAN_GENERATE, parent=spans.ROOT) as ours,
+            theirs.start_as_current_span("prefill") as span,
+        ):
+            assert ref(span.parent if ratio else span.get_span_context()).trace_id == ours.ref.trace_id
+            assert spans.current().trace_id == ours.ref.trace_id
+        assert [one.name for one in keeper.written] == (["prefill", names.SPAN_GENERATE] if ratio else [])
+    spans.end()
+
+
+async def test_tasks_have_the_span_that_they_were_begun_in_and_a_closed_one_disturbs_no_other(tracing: Start):
+    tracing(1.0)
+
+    async def inside(name: str) -> spans.SpanRef:
+        with ActiveSpan(name) as span:
+            await asyncio.sleep(0)
+            assert spans.current() == span.ref
+            return span.ref
+
+    async def abandoned() -> None:
+        with ActiveSpan("abandoned"):
+            await asyncio.Event().wait()
+
+    with ActiveSpan("outer", parent=spans.ROOT) as outer:
+        left = abandoned()
+        contextvars.copy_context().run(left.send, None)
+        refs = await asyncio.gather(*(inside(str(number)) for number in range(3)))
+        assert {ref.trace_id for ref in refs} == {outer.ref.trace_id}
+        left.close()
+        assert spans.current() == outer.ref
+    assert len({ref.span_id for ref in refs}) == 3
+
+
+def ended() -> ReadableSpan:
+    return ReadableSpan("span", context=spans.trajectory("t").as_context())
+
+
+class Stuck(SpanExporter):
+    """An exporter that takes nothing until it is freed, and then fails or raises."""
+
+    def __init__(self, outcome: SpanExportResult | Exception) -> None:
+        self.outcome = outcome
+        self.batches = 0
+        self.called = threading.Event()
+        self.free = threading.Event()
+
+    def export(self, spans) -> SpanExportResult:
+        self.batches += 1
+        self.called.set()
+        self.free.wait(10)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+def test_at_the_end_of_a_process_a_batch_that_fails_is_the_last_one():
+    exporter = Stuck(SpanExportResult.FAILURE)
+    outbox = SpanQueue(exporter, every_s=3600)
+    span = ended()
+    for _ in range(5000):
+        outbox.on_end(span)
+    assert exporter.called.wait(5)
+    ending = threading.Thread(target=outbox.shutdown)
+    ending.start()
+    assert outbox.stopping.wait(5)
+    exporter.free.set()
+    ending.join()
+    assert exporter.batches == 1
+    assert outbox.dropped == 5000
+
+
+@pytest.mark.parametrize("outcome", [SpanExportResult.FAILURE, RuntimeError("no collector"), SpanExportResult.SUCCESS])
+def test_an_exporter_that_stands_still_or_fails_drops_spans_and_counts_them(outcome):
+    exporter = Stuck(outcome)
+    outbox = SpanQueue(exporter, most=10, every_s=0.01)
+    span = ended()
+    outbox.on_end(span)
+    assert exporter.called.wait(5)
+    for _ in range(24):
+        outbox.on_end(span)
+    assert outbox.dropped == 15
+    exporter.free.set()
+    outbox.shutdown()
+    assert outbox.dropped == (15 if outcome is SpanExportResult.SUCCESS else 25)
+
+
+def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lines, "MOST_FILES", 3)
+    exporter = LineSpanExporter(tmp_path / "env-0.jsonl", "env-0", most_bytes=1)
+    for number in range(6):
+        span = ReadableSpan(f"span {number}", context=spans.trajectory("t").as_context())
+        assert exporter.export([span]) is SpanExportResult.SUCCESS
+    found = {path.name: json.loads(path.read_text())["name"] for path in tmp_path.iterdir()}
+    assert found == {"env-0.jsonl": "span 5", "env-0.1.jsonl": "span 4", "env-0.2.jsonl": "span 3"}
+
+
+def test_a_folder_that_cannot_be_written_fails_no_one(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    exporter = LineSpanExporter(tmp_path / "file" / "env-0.jsonl", "env-0")
+    assert exporter.export([ended()]) is SpanExportResult.FAILURE

@@ -1,0 +1,138 @@
+"""The trainer's place in the log, and what it makes of the ``weights`` topic: pure values."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.curation.staleness import staleness
+from topics.curated import CuratedGroup, Member
+from topics.weights import WeightVersion
+from trainer.data.position import REMEMBERED, Position
+from trainer.weight_lineage import WeightLineage, first_version
+
+
+def announced(
+    version: int, epoch: int, model_id: str = "tiny", groups_consumed: int = 0, sha256: str = ""
+) -> WeightVersion:
+    return WeightVersion(
+        model_id=model_id,
+        version=version,
+        uri=f"w/v{version}-e{epoch}",
+        sha256=sha256,
+        train_step=version,
+        epoch=epoch,
+        groups_consumed=groups_consumed,
+    )
+
+
+def test_a_position_counts_a_repeated_group_once() -> None:
+    position = Position().after(0, 0, "a").after(0, 1, "b").after(0, 2, "a")
+    assert position.offsets == {0: 3}
+    assert position.groups_consumed == 2
+
+
+def test_a_position_keeps_partitions_apart() -> None:
+    assert Position().after(0, 4, "a").after(1, 9, "b").offsets == {0: 5, 1: 10}
+
+
+def test_a_position_remembers_a_bounded_number_of_groups() -> None:
+    position = Position()
+    for offset in range(REMEMBERED + 1):
+        position = position.after(0, offset, str(offset))
+    assert len(position.recent) == REMEMBERED
+    assert not position.knows("0")
+    assert position.knows("1")
+
+
+@given(st.lists(st.sampled_from("abcdef")), st.integers(0, 30))
+def test_a_trainer_that_is_killed_anywhere_takes_each_group_once(log: list[str], killed_at: int) -> None:
+    """What was taken before the checkpoint and what is taken after it are each different group once."""
+    position, taken = Position(), []
+    for offset, group in enumerate(log[:killed_at]):
+        taken += [] if position.knows(group) else [group]
+        position = position.after(0, offset, group)
+    for offset in range(position.offsets.get(0, 0), len(log)):
+        taken += [] if position.knows(log[offset]) else [log[offset]]
+        position = position.after(0, offset, log[offset])
+    assert sorted(taken) == sorted(set(log))
+    assert position.groups_consumed == len(set(log))
+
+
+def test_an_older_epoch_is_ignored_once_a_newer_one_has_spoken() -> None:
+    lineage = WeightLineage(model_id="tiny").after_all([announced(3, 1), announced(3, 2), announced(4, 1)])
+    assert lineage.newest == announced(3, 2)
+
+
+def test_other_models_do_not_matter() -> None:
+    assert WeightLineage(model_id="tiny").after(announced(7, 3, model_id="large")).newest is None
+
+
+def test_a_repeated_announcement_updates_the_groups_consumed_and_lists_the_uri_once() -> None:
+    lineage = WeightLineage(model_id="tiny").after_all([announced(1, 1), announced(1, 1, groups_consumed=5)])
+    assert lineage.newest is not None
+    assert lineage.newest.groups_consumed == 5
+    assert lineage.uris == ("w/v1-e1",)
+
+
+def test_the_first_version_of_an_incarnation() -> None:
+    assert first_version(None, None, same=False) == 0, "a fresh run begins at 0"
+    assert first_version(None, announced(0, 1), same=True) == 0, "killed before its first step: the same weights again"
+    assert first_version(5, announced(5, 1), same=True) == 5, "the checkpoint was announced: the same weights again"
+    assert first_version(6, announced(5, 1), same=False) == 6, "killed before the event: announced now"
+    assert first_version(3, announced(5, 1), same=False) == 6, "an older checkpoint: other weights, so a new number"
+    assert first_version(5, announced(5, 1), same=False) == 6, "a number never means two sets of weights"
+    assert first_version(None, announced(5, 1), same=False) == 6, "checkpoints lost: the initial weights, a new number"
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=12), st.integers(1, 3))
+def test_a_number_never_means_two_sets_of_weights_whatever_is_killed(lives: list[tuple[int, bool]], every: int) -> None:
+    """Each life makes some steps and is killed, perhaps just before an event; a checkpoint comes ``every`` few steps.
+
+    Weights are named by the life and the step that made them.
+    """
+    log: list[WeightVersion] = []
+    saved: tuple[int | None, int, str] = (None, 0, "initial")
+    for epoch, (steps, killed_before_event) in enumerate(lives, start=1):
+        restored, train_step, weights = saved
+        newest = WeightLineage(model_id="tiny").after_all(log).newest
+        version = first_version(restored, newest, same=newest is not None and newest.sha256 == weights)
+        log.append(announced(version, epoch, sha256=weights))
+        for step in range(steps):
+            version, train_step, weights = version + 1, train_step + 1, f"{epoch}/{step}"
+            if train_step % every == 0:
+                saved = (version, train_step, weights)
+            if not (killed_before_event and step == steps - 1):
+                log.append(announced(version, epoch, sha256=weights))
+    versions = [record.version for record in log]
+    assert versions == sorted(versions)
+    meanings = {(record.version, record.sha256) for record in log}
+    assert len(meanings) == len({record.version for record in log})
+
+
+def group(*members: tuple[str, int | None]) -> CuratedGroup:
+    return CuratedGroup(
+        group_id="g",
+        task_id="t",
+        members=[
+            Member(
+                trajectory_id=str(index),
+                reward=0.0,
+                advantage=0.0,
+                selected=[0],
+                source=source,  # type: ignore[arg-type]
+                version_min=version,
+                version_max=version,
+            )
+            for index, (source, version) in enumerate(members)
+        ],
+        mean=0.0,
+        std=1.0,
+    )
+
+
+def test_staleness_is_that_of_the_oldest_online_member() -> None:
+    assert staleness(group(("online", 3), ("online", 5)), 5) == 2
+
+
+def test_the_pool_is_stale_by_design() -> None:
+    assert staleness(group(("online", 5), ("pool", 0), ("pool", None)), 5) == 0
+    assert staleness(group(("pool", 0)), 5) == 0

@@ -1,0 +1,152 @@
+"""From groups and stored steps to samples, with a renderer of three lines: no torch, no services."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, altered
+from dart_streams.config import Config
+from topics.curated import CuratedGroup, Member
+from topics.values import BlobRef, MessagePart
+from trainer.data.samples import Selection, select, share
+
+LIMITS = Config().policy
+
+
+class Prompt(NamedTuple):
+    token_ids: list[int]
+    images: list[BlobRef]
+    sha: str
+
+
+class Characters:
+    """Renders a prompt as its characters."""
+
+    def prompt(self, turns: Sequence[MessagePart]) -> Prompt:
+        images = [turn.image for turn in turns if turn.image]
+        text = "|".join(turn.text or turn.image.sha256 for turn in turns if turn.text or turn.image)
+        return Prompt([ord(letter) for letter in text], images, text)
+
+    def answer_tokens(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text] + [0]
+
+
+@pytest.fixture
+def made() -> SyntheticBacklog:
+    return Maker(Config(), Characters(), BacklogShape(members=4, steps=3)).group(7)
+
+
+def selected(made: SyntheticBacklog, group: CuratedGroup | None = None) -> Selection:
+    group = group or made.group
+    return select(group, group.members, made.observations, Characters(), LIMITS.max_images, LIMITS.max_texts)
+
+
+def with_source(made: SyntheticBacklog, source: str) -> CuratedGroup:
+    members = [msgspec.structs.replace(member, source=source) for member in made.group.members]
+    return msgspec.structs.replace(made.group, members=members)
+
+
+def test_each_selected_step_is_one_sample_with_the_rollouts_own_tokens(made: SyntheticBacklog) -> None:
+    selection = selected(made)
+    assert not selection.refused
+    expected = {(member.trajectory_id, step) for member in made.group.members for step in member.selected}
+    assert {(item.trajectory_id, item.step) for item in selection.samples} == expected
+    for item in selection.samples:
+        taken = made.observations[item.trajectory_id][item.step + 1].taken
+        assert taken is not None
+        assert (item.answer, item.logprobs, item.versions) == (taken.tokens, taken.logprobs, taken.versions)
+
+
+def test_only_selected_steps_are_trained(made: SyntheticBacklog) -> None:
+    members = [msgspec.structs.replace(member, selected=[0]) for member in made.group.members]
+    selection = selected(made, msgspec.structs.replace(made.group, members=members))
+    assert {item.step for item in selection.samples} == {0}
+
+
+def test_a_step_is_trained_with_its_own_advantage_where_steps_are_credited_apart(made: SyntheticBacklog) -> None:
+    first, *others = made.group.members
+    own = [0.5 * step for step in first.selected]
+    credited = msgspec.structs.replace(first, step_advantages=own)
+    selection = selected(made, msgspec.structs.replace(made.group, members=[credited, *others]))
+    found = {(item.trajectory_id, item.step): item.advantage for item in selection.samples}
+    assert [found[first.trajectory_id, step] for step in first.selected] == own
+    assert {found[other.trajectory_id, step] for other in others for step in other.selected} == {-1.0, 1.0}
+
+
+def test_a_member_with_too_few_advantages_is_refused_and_counted(made: SyntheticBacklog) -> None:
+    whole = next(member for member in made.group.members if len(member.selected) > 1)
+    broken = msgspec.structs.replace(whole, step_advantages=[0.5])
+    selection = selected(made, msgspec.structs.replace(made.group, members=[broken]))
+    assert not selection.samples
+    assert selection.refused == {"broken_record": len(whole.selected)}
+    assert "1 advantages for" in selection.example
+
+
+def test_samples_of_the_same_first_screen_are_neighbours(made: SyntheticBacklog) -> None:
+    steps = [item.step for item in selected(made).samples]
+    assert steps == sorted(steps)
+
+
+def test_a_step_whose_prompt_is_rendered_otherwise_here_is_refused_and_counted(made: SyntheticBacklog) -> None:
+    broken = altered(made, "trajectory-7-1", 1, prompt_sha="of another tokenizer")
+    selection = selected(broken)
+    assert selection.refused == {"prompt_mismatch": 1}
+    assert "trajectory-7-1" in selection.example
+    assert ("trajectory-7-1", 0) not in {(item.trajectory_id, item.step) for item in selection.samples}
+
+
+def test_a_step_that_the_store_lacks_is_refused_and_counted(made: SyntheticBacklog) -> None:
+    observations = {**made.observations, "trajectory-7-0": made.observations["trajectory-7-0"][:1]}
+    selection = selected(made._replace(observations=observations))
+    assert selection.refused == {"missing_step": len(made.group.members[0].selected)}
+
+
+def test_a_gap_in_a_trajectory_is_not_taken_for_its_next_step(made: SyntheticBacklog) -> None:
+    whole = made.observations["trajectory-7-0"]
+    selection = selected(made._replace(observations={**made.observations, "trajectory-7-0": whole[1:]}))
+    assert selection.refused["missing_step"] == len(made.group.members[0].selected)
+
+
+def test_tokens_without_as_many_log_probabilities_are_refused(made: SyntheticBacklog) -> None:
+    selection = selected(altered(made, "trajectory-7-2", 1, logprobs=[-1.0]))
+    assert selection.refused == {"broken_record": 1}
+
+
+def test_a_demonstration_is_tokenised_from_its_text_and_has_nothing_to_correct_for(made: SyntheticBacklog) -> None:
+    demonstration = altered(made, "trajectory-7-1", 1, tokens=[], logprobs=[], text="click(...)", prompt_sha="")
+    item = next(s for s in selected(demonstration).samples if (s.trajectory_id, s.step) == ("trajectory-7-1", 0))
+    assert item.answer == Characters().answer_tokens("click(...)")
+    assert item.logprobs is None
+
+
+def test_a_member_from_the_pool_keeps_its_tokens_but_is_not_corrected(made: SyntheticBacklog) -> None:
+    plain, pooled = selected(made), selected(made, with_source(made, "pool"))
+    assert [item.answer for item in pooled.samples] == [item.answer for item in plain.samples]
+    assert all(item.logprobs is None for item in pooled.samples)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.integers(1, 5))
+def test_every_member_is_trained_by_exactly_one_rank(steps: list[int], ranks: int) -> None:
+    members = [
+        Member(
+            trajectory_id=str(index),
+            reward=0.0,
+            advantage=0.0,
+            selected=list(range(count)),
+            source="online",
+            version_min=0,
+            version_max=0,
+        )
+        for index, count in enumerate(steps)
+    ]
+    group = CuratedGroup(group_id="g", task_id="t", members=members, mean=0.0, std=1.0)
+    shares = [share(group, rank, ranks) for rank in range(ranks)]
+    assert sorted(member.trajectory_id for part in shares for member in part) == sorted(
+        m.trajectory_id for m in members
+    )
+    loads = [sum(len(member.selected) for member in part) for part in shares]
+    assert max(loads) - min(loads) <= max(steps)

@@ -1,0 +1,330 @@
+"""A report of a made-up run: every figure of the contract, the accounts of lost orders, and the page."""
+
+import random
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dart_streams.bus.lag import Lag
+from dart_streams.config import Config, Evaluation
+from dart_streams.history import evaluation
+from dart_streams.history import open_orders as orders
+from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, create
+from dart_streams.history.run_state import RecordMetadata, RunState, SeenEnd, SeenObservation, SeenOrder
+from dart_streams.tasks import Page, TaskSet
+from dart_streams.views import metrics as figures
+from dart_streams.views import report_page as page
+from dart_streams.views.report_inputs import ProcessUsage, ReportInputs
+from dart_streams.views.sample_episodes import Point, SampleEpisode, Shot, choose
+from topics.curated import CuratedGroup, Member
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+from topics.values import Sampling
+from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
+
+START = 1_700_000_000_000
+MINUTE = 60_000
+LENGTH = 9 * MINUTE
+PAGES = ("click-test", "click-dialog-2", "enter-text", "click-button-sequence", "focus-text-2", "click-option")
+CONTRACT = {
+    "success_before",
+    "success_after",
+    "per_task",
+    "train_steps",
+    "episodes",
+    "env_steps",
+    "env_utilisation",
+    "staleness",
+    "weight_switch_ms",
+    "requests",
+    "lost",
+    "trajectories",
+    "wall_s",
+}
+
+
+def group_of(group_id, trajectories):
+    members = [
+        Member(
+            trajectory_id=t.trajectory_id,
+            reward=t.reward,
+            advantage=0.0,
+            selected=[0],
+            source="online",
+            version_min=t.version_min,
+            version_max=t.version_max,
+        )
+        for t in trajectories
+    ]
+    return CuratedGroup(group_id=group_id, task_id="t", members=members, mean=0.5, std=0.5)
+
+
+class MadeUpRun:
+    """Events of a run that learns: 40 versions in nine minutes on six pages."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.chance = random.Random(seed)
+        self.progress = RunState()
+        self.trained: list[dict] = []
+        self.offsets: dict[str, int] = {}
+
+    def record(self, topic, at_ms, event):
+        offset = self.offsets[topic] = self.offsets.get(topic, -1) + 1
+        self.progress.apply(RecordMetadata(topic, 0, offset, at_ms), event)
+
+    def order(self, order_id, purpose, task_id, at_ms, sample=0):
+        order = RolloutOrder(
+            order_id=order_id,
+            group_id="g",
+            group_size=8,
+            sample=sample,
+            attempt=0,
+            task_id=task_id,
+            max_steps=6,
+            purpose=purpose,
+            sampling=Sampling(),
+            after_version=0,
+        )
+        self.record("rollout-orders", at_ms, order)
+        return order
+
+    def play(self, order, started_ms, success, version):
+        steps = self.chance.randint(1, 5)
+        step_ms = self.chance.randint(500, 900)
+        identity = f"t-{order.order_id}"
+        outcome = "success" if success else self.chance.choice(["failure", "failure", "truncated", "invalid_action"])
+        for step in range(steps + 1):
+            end = SeenEnd(outcome) if step == steps else None
+            seen = SeenObservation(
+                identity,
+                SeenOrder(order.order_id, order.purpose),
+                step,
+                end,
+                "env-0",
+                started_ms + step * step_ms,
+            )
+            self.record("observations", seen.at_ms, seen)
+        trajectory = Trajectory(
+            trajectory_id=identity,
+            order_id=order.order_id,
+            group_id=order.group_id,
+            group_size=8,
+            attempt=0,
+            task_id=order.task_id,
+            purpose=order.purpose,
+            outcome=outcome,
+            reward=float(success),
+            steps=steps,
+            step_entropies=[0.5] * steps,
+            version_min=version,
+            version_max=version,
+            started_ms=started_ms,
+            finished_ms=started_ms + steps * step_ms,
+        )
+        self.record("trajectories", trajectory.finished_ms, trajectory)
+        return started_ms + steps * step_ms
+
+    def train(self):
+        for slot in range(16):
+            now, number = START + self.chance.randint(0, 2000), 0
+            while now < START + LENGTH:
+                version = int((now - START) / LENGTH * 40)
+                task = f"miniwob/{self.chance.choice(PAGES)}#{self.chance.randint(0, 20)}"
+                order = self.order(f"train-{slot}-{number}", "train", task, now)
+                rate = 0.35 + 0.4 * (1 - 2 ** (-(now - START) / (3 * MINUTE)))
+                now = self.play(order, now, self.chance.random() < rate, version) + self.chance.randint(50, 300)
+                number += 1
+        ids = list(self.progress.finished.values())
+        for version in range(1, 41):
+            at = START + version * LENGTH // 41
+            near = [t for t in ids if t.finished_ms < at][-40:]
+            self.record("curated", at - 100, group_of(f"g{version}", near))
+            self.trained.append(
+                {
+                    "train_step": version,
+                    "version": version,
+                    "epoch": 1,
+                    "group_ids": [f"g{version}"],
+                    "trajectory_ids": [t.trajectory_id for t in near],
+                    "metrics": {
+                        "loss": self.chance.gauss(0.0, 0.01),
+                        "reward": 0.3 + version * 0.01 + self.chance.gauss(0, 0.03),
+                        "entropy": 0.8 - version * 0.008,
+                        "grad_norm": 0.6 + self.chance.random() * 0.3,
+                        "train_ms": 5000.0,
+                        "publish_ms": 100.0,
+                        "clip_share": 0.02 + self.chance.random() * 0.02,
+                        "same_version_mismatch": 0.002 + self.chance.random() * 0.001,
+                    },
+                    "at_ms": at,
+                }
+            )
+
+    def serve(self):
+        for version in range(41):
+            at = START + version * LENGTH // 41
+            event = WeightVersion(
+                model_id="tiny",
+                version=version,
+                uri="",
+                sha256="",
+                train_step=version,
+                epoch=1,
+                groups_consumed=8 * version,
+            )
+            self.record("weights", at, event)
+            pause = self.chance.lognormvariate(3.9, 0.3) if version else None
+            serving = WeightsServing(
+                worker_id="rollout-0", version=version, since_ms=at + 300, alive_ms=at + 300, pause_ms=pause
+            )
+            self.record("weights-serving", at + 300, serving)
+
+    def evaluate(self, config, tasks, version, at_ms, chance_of):
+        for order in evaluation.orders(config, tasks, version):
+            placed = self.order(order.order_id, "eval", order.task_id, at_ms, order.sample)
+            page = tasks.get(order.task_id).page
+            self.play(placed, at_ms, self.chance.random() < chance_of[page], version)
+
+
+def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
+    config = Config(evaluation=Evaluation(episodes=240))
+    config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, state_dir=str(tmp_path)))
+    (tmp_path / "tasks.toml").write_text("pages = []\n")
+    folder = create(config, tmp_path / "tasks.toml", "20261121-093000-ab12", resume=False)
+    (folder.path / "metrics").mkdir()
+    tasks = TaskSet(
+        [
+            Page(environment="miniwob", page=name, max_steps=6, train_seeds=(0, 20), heldout_seeds=(1000, 1020))
+            for name in PAGES
+        ]
+    )
+    run = MadeUpRun()
+    run.serve()
+    run.evaluate(config, tasks, 0, START - 70_000, dict(zip(PAGES, (0.69, 0.5, 0.2, 0.1, 0.5, 0.05), strict=True)))
+    run.train()
+    run.evaluate(
+        config, tasks, 40, START + LENGTH + 8_000, dict(zip(PAGES, (0.95, 0.8, 0.3, 0.4, 0.85, 0.03), strict=True))
+    )
+    phases = []
+    at = START - 115_000
+    for name, seconds in (
+        ("services", 14),
+        ("topics", 2),
+        ("start", 24),
+        ("demonstrations", 5),
+        ("before", 70),
+        ("circle", LENGTH / 1000),
+        ("settle", 8),
+        ("after", 66),
+        ("drain", 4),
+    ):
+        phases.append(RunPhase(name, int(at), int(at + seconds * 1000)))
+        at += seconds * 1000
+    materials = ReportInputs(
+        config=folder.config(),
+        tasks=tasks,
+        journal=PhaseLog(tuple(phases), 0, 40, "complete"),
+        progress=run.progress,
+        trained=run.trained,
+        readings=MetricsReader(folder.path / "metrics"),
+        lags=[Lag("env", "rollout-orders", 0, run.offsets["rollout-orders"] + 1, run.offsets["rollout-orders"] + 1)],
+        usage=[
+            ProcessUsage(START + n * 1000, name, n * share, 100.0)
+            for n in range(540)
+            for name, share in (("rollout-0", 1.0), ("trainer", 0.4), ("env-0", 0.25), ("kafka", 0.1))
+        ],
+    )
+    return folder, materials
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return made_up(tmp_path_factory.mktemp("run"))
+
+
+def test_the_report_has_every_figure_of_the_contract(run):
+    report = figures.report(run[1])
+    assert report.keys() >= CONTRACT
+    assert report["success_before"] == pytest.approx(0.34, abs=0.06)
+    assert report["success_after"] == pytest.approx(0.555, abs=0.06)
+    assert set(report["per_task"]) == set(PAGES)
+    assert report["train_steps"] == 40
+    assert report["versions_served"] == 40
+    assert report["trajectories"]["finished"] == report["episodes"]
+    assert 0.8 < report["env_utilisation"] <= 1.0
+    assert report["weight_switch_ms"]["p50"] == pytest.approx(50, rel=0.3)
+    assert report["wall_s"]["circle"] == 540
+    assert report["cpu_s"]["rollout-0"] == pytest.approx(539)
+    assert report["lost"] == 0
+    assert report["staleness"]["max"] >= 1
+    assert report["trainer"]["idle_share"] == pytest.approx(1 - 40 * 5.1 / 540, abs=0.01)
+
+
+def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
+    _, materials = run
+    materials = msgspec.structs.replace(materials, progress=RunState())
+    for offset in range(3):
+        order = RolloutOrder(
+            order_id=f"o{offset}",
+            group_id="g",
+            group_size=8,
+            sample=0,
+            attempt=0,
+            task_id="t",
+            max_steps=6,
+            purpose="train",
+            sampling=Sampling(),
+            after_version=0,
+        )
+        materials.progress.apply(RecordMetadata("rollout-orders", 1, offset, START), order)
+    lags = [Lag("env", "rollout-orders", 1, 2, 3)]
+    assert orders.lost(materials.progress, lags) == ["o0", "o1"]
+    assert orders.still_open(materials.progress, lags) == ["o2"]
+
+
+def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):
+    folder, materials = run
+    empty = msgspec.structs.replace(materials, progress=RunState(), trained=[], journal=PhaseLog(), usage=[], lags=[])
+    report = figures.report(empty)
+    assert report.keys() >= CONTRACT
+    assert report["success_before"] is None
+    assert report["episodes"] == 0
+    assert "<html" in page.render(folder, empty, report, [])
+
+
+def shot(text, x):
+    pixel = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
+    return Shot(image=pixel, width=160, height=210, text=text, points=(Point(x, 80.0),) if text else ())
+
+
+def test_the_page_is_one_file_that_escapes_what_it_shows(run):
+    folder, materials = run
+    sample = SampleEpisode(
+        task_id="miniwob/enter-text#1003",
+        page="enter-text",
+        instruction='Enter "<b>Tom</b>" & submit',
+        outcome="success",
+        reason="",
+        version="40",
+        shots=(shot("click(start_box='(84,120)')", 60), shot("", 0)),
+        skipped=0,
+    )
+    text = page.render(folder, materials, figures.report(materials), [(sample, sample)])
+    assert "&lt;b&gt;Tom&lt;/b&gt;" in text
+    assert "<b>Tom" not in text
+    assert text.count("<svg") >= 10
+    addresses = re.findall(r"""(?:src|href)=["'](?!data:|#)[^"']+""", text)
+    assert addresses == []
+
+
+def test_samples_show_each_page_once_and_what_was_learnt_first(run):
+    before, after = figures.evaluations(run[1])
+    chosen = choose(before, after, 4)
+    assert len({first.page for first, _ in chosen}) == 4
+    assert all(first.task_id == second.task_id for first, second in chosen)
+    assert chosen[0][0].trajectory.reward == 0.0
+    assert chosen[0][1].trajectory.reward == 1.0

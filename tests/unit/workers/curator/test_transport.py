@@ -1,0 +1,85 @@
+"""The consumer hands a record on as Faust's does: at once where nothing holds it up, else until it is told to stop.
+
+The flow empties the streams' buffers when it begins again, and only then.
+"""
+
+import asyncio
+
+import pytest
+from mode.utils.queues import ThrowableQueue
+
+from workers.curator.transport import DirectDelivery, Flow
+
+
+class Reader(DirectDelivery):
+    """The consumer's way to wait, without a broker."""
+
+
+async def delivered(to: list[str], *, first: asyncio.Future | None = None) -> str:
+    if first is not None:
+        to.append(await first)
+    await_turns = 2 if first is not None else 0
+    for _ in range(await_turns):
+        await asyncio.sleep(0)
+    to.append("delivered")
+    return "done"
+
+
+async def test_a_record_that_nothing_holds_up_is_delivered_at_once_without_a_task():
+    got: list[str] = []
+    before = asyncio.all_tasks()
+    waiting = Reader().wait_first(delivered(got), asyncio.Event().wait())
+    with pytest.raises(StopIteration) as ended:
+        waiting.send(None)
+    assert (got, ended.value.value.results) == (["delivered"], ["done"])
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_record_that_is_held_up_is_delivered_when_there_is_room():
+    got: list[str] = []
+    room = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(Reader().wait_first(delivered(got, first=room), asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    assert got == []
+    room.set_result("room")
+    result = await waiting
+    assert got == ["room", "delivered"]
+    assert result.results == ["done"]
+
+
+async def test_a_record_that_is_held_up_when_the_flow_is_suspended_is_not_delivered():
+    got: list[str] = []
+    room, suspended = asyncio.get_running_loop().create_future(), asyncio.Event()
+    waiting = asyncio.create_task(Reader().wait_first(delivered(got, first=room), suspended.wait()))
+    await asyncio.sleep(0)
+    suspended.set()
+    await waiting
+    assert room.cancelled()
+    assert got == []
+
+
+async def test_what_a_delivery_raises_is_raised_whether_it_was_held_up_or_not():
+    async def broken(first: asyncio.Future | None) -> None:
+        if first is not None:
+            await first
+        raise LookupError("no such channel")
+
+    with pytest.raises(LookupError):
+        await Reader().wait_first(broken(None), asyncio.Event().wait())
+    room = asyncio.get_running_loop().create_future()
+    room.set_result(None)
+    with pytest.raises(LookupError):
+        await Reader().wait_first(broken(room), asyncio.Event().wait())
+
+
+@pytest.mark.parametrize(("suspended", "left"), [(False, 1), (True, 0)])
+async def test_a_flow_that_is_resumed_keeps_what_came_unless_it_was_suspended(suspended, left):
+    flow = Flow()
+    buffer = ThrowableQueue(5, flow_control=flow, clear_on_resume=True)
+    flow.resume()
+    await buffer.put("record")
+    if suspended:
+        flow.suspend()
+    flow.resume()
+    assert buffer.qsize() == left
+    assert flow.is_active()

@@ -1,0 +1,142 @@
+"""The rolling rule, played by hypothesis: workers see each other late, die, fail to load and meet new versions."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topics.weights_serving import WeightsServing
+from workers.rollout.rolling_update import may_switch
+
+LIVENESS_MS = 1000
+
+
+def record(worker_id: str, version: int, alive_ms: int = 0, failed: int | None = None) -> WeightsServing:
+    return WeightsServing(worker_id=worker_id, version=version, since_ms=0, alive_ms=alive_ms, failed_version=failed)
+
+
+def allowed(me: str, target: int, *records: WeightsServing, now_ms: int = 0, width: int = 1) -> bool:
+    return may_switch(me, target, {r.worker_id: r for r in records}, now_ms, LIVENESS_MS, width)
+
+
+def test_a_worker_alone_may_switch_at_once():
+    assert allowed("a", 1, record("a", 0))
+
+
+def test_the_smaller_id_goes_first_and_the_other_waits_until_it_serves():
+    assert allowed("a", 1, record("a", 0), record("b", 0))
+    assert not allowed("b", 1, record("a", 0), record("b", 0))
+    assert allowed("b", 1, record("a", 1), record("b", 0))
+
+
+def test_with_width_two_the_first_two_may_switch_together():
+    four = [record(name, 0) for name in "abcd"]
+    assert [allowed(name, 1, *four, width=2) for name in "abcd"] == [True, True, False, False]
+
+
+def test_a_dead_worker_delays_the_others_by_the_liveness_bound_and_no_longer():
+    dead, live = record("a", 0, alive_ms=0), record("b", 0, alive_ms=1001)
+    assert not allowed("b", 1, dead, live, now_ms=1000)
+    assert allowed("b", 1, dead, live, now_ms=1001)
+
+
+def test_a_worker_that_failed_to_load_is_not_waited_for():
+    assert allowed("b", 1, record("a", 0, failed=1), record("b", 0))
+
+
+def test_the_second_try_of_a_failed_worker_comes_after_the_first_tries_of_the_others():
+    assert not allowed("a", 1, record("a", 0, failed=1), record("b", 0))
+    assert allowed("a", 1, record("a", 0, failed=1), record("b", 1))
+
+
+def test_a_worker_that_is_ahead_waits_for_one_that_may_still_be_switching_to_an_older_version():
+    assert not allowed("a", 2, record("a", 1), record("b", 0))
+
+
+class Fleet:
+    """A model of the workers: each sees the others' announcements up to some place in one log."""
+
+    def __init__(self, size: int, width: int) -> None:
+        self.width = width
+        self.names = [f"w{index}" for index in range(size)]
+        self.log = [record(name, 0) for name in self.names]
+        self.read = {name: size for name in self.names}
+        self.own = {name: self.log[index] for index, name in enumerate(self.names)}
+        self.target = {name: 0 for name in self.names}
+        self.switching: dict[str, int] = {}
+        self.newest = 0
+
+    def see(self, name: str, upto: int) -> None:
+        self.read[name] = max(self.read[name], min(upto, len(self.log)))
+
+    def may(self, name: str) -> bool:
+        view = {r.worker_id: r for r in self.log[: self.read[name]]} | {name: self.own[name]}
+        target = self.target[name]
+        pending = self.own[name].version < target and name not in self.switching
+        return pending and may_switch(name, target, view, 0, LIVENESS_MS, self.width)
+
+    def retries(self, name: str) -> bool:
+        return self.own[name].failed_version == self.target[name]
+
+    def begin(self, name: str) -> None:
+        self.switching[name] = self.target[name]
+
+    def end(self, name: str, loads: bool) -> None:
+        version = self.switching.pop(name)
+        self.own[name] = record(name, version) if loads else record(name, self.own[name].version, failed=version)
+        self.log.append(self.own[name])
+
+
+@given(st.data(), st.integers(2, 5), st.integers(1, 3))
+def test_however_late_they_hear_of_each_other_at_most_width_workers_make_a_first_try_at_once(data, size, width):
+    fleet = Fleet(size, width)
+    for _ in range(data.draw(st.integers(1, 60))):
+        name = data.draw(st.sampled_from(fleet.names))
+        match data.draw(st.sampled_from(["publish", "hear", "see", "step"])):
+            case "publish":
+                fleet.newest += 1
+            case "hear":
+                fleet.target[name] = fleet.newest
+            case "see":
+                fleet.see(name, data.draw(st.integers(0, len(fleet.log))))
+            case "step" if name in fleet.switching:
+                fleet.end(name, loads=data.draw(st.booleans()))
+            case "step" if fleet.may(name) and not fleet.retries(name):
+                fleet.begin(name)
+        assert len(fleet.switching) <= width
+
+
+@given(st.data(), st.integers(1, 6), st.integers(1, 3))
+def test_whatever_happened_before_all_live_workers_reach_the_newest_version_once_loads_succeed(data, size, width):
+    fleet = Fleet(size, width)
+    fleet.newest = 3
+    for name in fleet.names:
+        served = data.draw(st.integers(0, 3))
+        failed = data.draw(st.none() | st.integers(served, 3)) if served < 3 else None
+        fleet.own[name] = record(name, served, failed=failed)
+        fleet.log.append(fleet.own[name])
+        fleet.target[name] = 3
+    for _ in range(size):
+        for name in fleet.names:
+            fleet.see(name, len(fleet.log))
+        for name in [name for name in fleet.names if fleet.may(name)]:
+            fleet.begin(name)
+        for name in list(fleet.switching):
+            fleet.end(name, loads=True)
+    assert {fleet.own[name].version for name in fleet.names} == {3}
+
+
+@given(st.data())
+def test_of_four_workers_that_roll_two_at_a_time_two_always_serve(data):
+    fleet = Fleet(4, 2)
+    for newest in range(1, 4):
+        fleet.newest = newest
+        fleet.target = dict.fromkeys(fleet.names, newest)
+        while set(fleet.own[name].version for name in fleet.names) != {newest}:
+            waiting = [name for name in fleet.names if fleet.may(name)]
+            name = data.draw(st.sampled_from([*waiting, *fleet.switching]))
+            if name in fleet.switching:
+                fleet.end(name, loads=True)
+            else:
+                fleet.begin(name)
+            assert len(fleet.names) - len(fleet.switching) >= 2
+            for other in fleet.names:
+                fleet.see(other, len(fleet.log))

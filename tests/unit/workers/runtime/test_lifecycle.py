@@ -1,0 +1,92 @@
+"""How a process lives and ends."""
+
+import asyncio
+import gc
+import os
+import signal
+
+import pytest
+
+from workers.runtime.lifecycle import (
+    COLLECT_AFTER,
+    PartEnded,
+    cancel_on_stop,
+    freeze_gc,
+    run_until_first_exit,
+    stop_on_signals,
+)
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def at_once() -> None:
+    return
+
+
+async def broken() -> None:
+    raise OSError("the disk is gone")
+
+
+async def test_work_that_ends_ends_what_supports_it():
+    support = asyncio.ensure_future(for_ever())
+    await run_until_first_exit(at_once(), support=support)
+    assert support.cancelled()
+
+
+async def test_support_that_ends_even_cleanly_is_an_error_that_names_it():
+    with pytest.raises(PartEnded, match="replies should go on"):
+        await run_until_first_exit(for_ever(), replies=at_once(), commits=for_ever())
+
+
+async def test_the_error_of_a_part_is_raised_as_it_is():
+    with pytest.raises(OSError, match="the disk is gone"):
+        await run_until_first_exit(for_ever(), replies=broken())
+    with pytest.raises(OSError, match="the disk is gone"):
+        await run_until_first_exit(broken(), replies=for_ever())
+
+
+async def test_a_start_is_given_up_when_told_to_stop_and_cleans_up():
+    stop, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def start() -> str:
+        stop.set()
+        try:
+            await for_ever()
+        finally:
+            cleaned.set()
+        return "started"
+
+    assert await cancel_on_stop(stop, start()) is None
+    assert cleaned.is_set()
+
+
+async def test_a_start_that_succeeds_or_fails_says_so():
+    stop = asyncio.Event()
+
+    async def start() -> str:
+        return "started"
+
+    assert await cancel_on_stop(stop, start()) == "started"
+    with pytest.raises(OSError, match="disk"):
+        await cancel_on_stop(stop, broken())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signals_ask_to_stop(number):
+    stop = stop_on_signals()
+    os.kill(os.getpid(), number)
+    async with asyncio.timeout(5):
+        await stop.wait()
+
+
+def test_the_collector_leaves_alone_what_is_there_and_looks_less_often():
+    before = gc.get_threshold()
+    try:
+        freeze_gc()
+        assert gc.get_freeze_count() > 1000
+        assert gc.get_threshold() == COLLECT_AFTER
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

@@ -1,0 +1,205 @@
+"""What to train on next: rank 0 composes a batch of fresh, unseen groups; the others are told, and read their share."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+import structlog
+
+from dart_streams.curation.staleness import staleness
+from dart_streams.telemetry.stall_detector import StallDetector
+from topics.curated import CuratedGroup
+from trainer.data.consumer import Arrival, CuratedConsumer
+from trainer.data.position import Position
+from trainer.data.prefetch import Prefetcher, ReadyGroup
+from trainer.data.token_budget import TokenBudget, fitted, tokens_of
+from trainer.learning.ranks import Ranks
+
+BREATH_S = 2.0
+"""How long one look for data lasts at most: so often rank 0 speaks to the others, and looks for signals."""
+
+log = structlog.get_logger()
+
+
+class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What rank 0 tells the others: train on ``groups``, or go on waiting if there are none, or stop.
+
+    ``position`` is where the log stands once all that was taken is trained or dropped. ``ahead`` are groups to read
+    ahead, ``dropped`` those that nobody will train. ``stale`` counts those dropped for their age since the last batch.
+    """
+
+    groups: list[CuratedGroup]
+    position: Position
+    ahead: list[CuratedGroup]
+    dropped: list[CuratedGroup]
+    stale: int
+    stop: bool
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of one optimiser step, as this rank reads them; empty while there are not enough.
+
+    ``tokens_left_out`` counts, over all ranks, what was beyond the step's budget. A ``supervised`` batch is to imitate.
+    """
+
+    groups: list[ReadyGroup]
+    position: Position
+    stale: int
+    waited_ms: float
+    tokens_left_out: int = 0
+    supervised: bool = False
+
+
+class BatchBuilder:
+    """Rank 0's side: takes arrivals in the log's order, leaves out repeats and what is too old.
+
+    ``ahead`` is filled by others with what has arrived, for the other ranks to read ahead.
+    """
+
+    def __init__(
+        self,
+        consumer: CuratedConsumer,
+        position: Position,
+        size: int,
+        max_staleness: int,
+        waiting: StallDetector,
+        ahead: deque[CuratedGroup],
+    ) -> None:
+        self.consumer = consumer
+        self.position = position
+        self.size = size
+        self.max_staleness = max_staleness
+        self.waiting = waiting
+        self.ahead = ahead
+        self.chosen: list[CuratedGroup] = []
+        self.dropped: list[CuratedGroup] = []
+        self.stale = 0
+
+    def compose(self, version: int, timeout_s: float, stop: threading.Event) -> BatchPlan:
+        """Return a full plan, or after ``timeout_s`` one without groups. What was taken so far is kept for the next."""
+        deadline = time.monotonic() + timeout_s
+        while len(self.chosen) < self.size and not stop.is_set():
+            arrival = self.consumer.take(min(0.2, max(0.0, deadline - time.monotonic())))
+            if arrival is not None:
+                self.waiting.heard(f"group {arrival.group.group_id}")
+                self.admit(arrival, version)
+            elif time.monotonic() >= deadline:
+                self.waiting.check()
+                break
+        return self._plan(stop.is_set())
+
+    def admit(self, arrival: Arrival, version: int) -> None:
+        """Choose a group, or drop it."""
+        group = arrival.group
+        repeated = self.position.knows(group.group_id)
+        self.position = self.position.after(arrival.partition, arrival.offset, group.group_id)
+        if repeated:
+            log.info("repeated group ignored", group=group.group_id, offset=arrival.offset)
+            return
+        age = staleness(group, version)
+        if age > self.max_staleness:
+            log.warning("stale group dropped", group=group.group_id, staleness=age, bound=self.max_staleness)
+            self.dropped.append(group)
+            self.stale += 1
+            return
+        self.chosen.append(group)
+
+    def _plan(self, stop: bool) -> BatchPlan:
+        full = len(self.chosen) >= self.size and not stop
+        plan = BatchPlan(
+            groups=self.chosen if full else [],
+            position=self.position,
+            ahead=[self.ahead.popleft() for _ in range(len(self.ahead))],
+            dropped=self.dropped,
+            stale=self.stale if full else 0,
+            stop=stop,
+        )
+        self.dropped = []
+        if full:
+            self.chosen, self.stale = [], 0
+        return plan
+
+
+class BatchFeed:
+    """Where the training loop gets its batches from, on every rank.
+
+    With a ``budget`` the composer gives one group at a time, and this gathers them until their tokens are enough.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        prefetcher: Prefetcher,
+        composer: BatchBuilder | None,
+        stop: threading.Event,
+        budget: TokenBudget | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.prefetcher = prefetcher
+        self.composer = composer
+        self.stop = stop
+        self.budget = budget
+        self._gathered: list[ReadyGroup] = []
+        self._tokens = 0.0
+        self._stale = 0
+        self._waited_ms = 0.0
+
+    @property
+    def held(self) -> int:
+        """How many groups were taken from the log and wait here for others, to be trained with them."""
+        return len(self._gathered) + (len(self.composer.chosen) if self.composer else 0)
+
+    def next(self, version: int) -> Batch | None:
+        """Return the next batch for ``version``, an empty one if it is not complete soon, None when it is time to stop.
+
+        Collective. What the store cannot give for ``store.wait_s`` ends the process from here.
+        """
+        started = time.monotonic()
+        while True:
+            mine = self.composer.compose(version, BREATH_S, self.stop) if self.composer else None
+            plan: BatchPlan = self.ranks.from_first(mine)
+            if plan.stop:
+                return None
+            self._gather(plan)
+            full = bool(plan.groups) and self._is_full()
+            if full or not plan.groups:
+                break
+        self._waited_ms += (time.monotonic() - started) * 1000
+        if not full:
+            return Batch(groups=[], position=plan.position, stale=0, waited_ms=0.0)
+        return self._batch(plan.position)
+
+    def read(self, groups: Sequence[CuratedGroup], position: Position) -> Batch:
+        """Return groups that the trainer itself has made up, to imitate them."""
+        started = time.monotonic()
+        ready = [self.prefetcher.take(group) for group in groups]
+        waited_ms = (time.monotonic() - started) * 1000
+        return Batch(groups=ready, position=position, stale=0, waited_ms=waited_ms, supervised=True)
+
+    def _gather(self, plan: BatchPlan) -> None:
+        for group in plan.ahead:
+            self.prefetcher.want(group)
+        for group in plan.dropped:
+            self.prefetcher.forget(group)
+        taken = [self.prefetcher.take(group) for group in plan.groups]
+        self._gathered += taken
+        self._stale += plan.stale
+        if self.budget and taken:
+            self._tokens += self.ranks.total([tokens_of(taken)])[0]
+
+    def _is_full(self) -> bool:
+        return self.budget is None or self.budget.is_met(self._tokens, len(self._gathered))
+
+    def _batch(self, position: Position) -> Batch:
+        """Return what was gathered as a batch, cut to the budget, and begin anew."""
+        groups, left_out = self._gathered, 0
+        if self.budget and self._tokens > self.budget.tokens:
+            groups = fitted(groups, int(tokens_of(groups) * self.budget.tokens / self._tokens))
+            left_out = int(self._tokens - self.ranks.total([tokens_of(groups)])[0])
+        batch = Batch(
+            groups=groups, position=position, stale=self._stale, waited_ms=self._waited_ms, tokens_left_out=left_out
+        )
+        self._gathered, self._tokens, self._stale, self._waited_ms = [], 0.0, 0, 0.0
+        return batch

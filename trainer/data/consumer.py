@@ -1,0 +1,184 @@
+"""The background consumer of rank 0: ``curated`` from where the checkpoint stands, and ``weights`` for a newer trainer.
+
+The training loop never waits for Kafka while there is data: arrivals are queued here, bounded, and read ahead.
+"""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Self
+
+import structlog
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka.errors import KafkaError
+from opentelemetry import metrics
+
+from dart_streams.bus import dead_letters, sync_clients
+from dart_streams.bus.codec import Undecodable, decode
+from dart_streams.config import Bus
+from dart_streams.errors import UserError
+from dart_streams.telemetry import names
+from topics import Topic, curated, weights
+from topics.curated import CuratedGroup
+from topics.weights import WeightVersion
+from trainer.data.position import Position
+
+POLL_MS = 200
+MOST_AT_ONCE = 4
+"""Records between two looks at whether there is room for more."""
+SEND_S = 30.0
+CLIENT = "trainer"
+GROUP = "trainer"
+"""The consumer group under which offsets are committed. Only people read them: the checkpoint's are what counts."""
+
+log = structlog.get_logger()
+
+
+class Fenced(UserError):
+    """A newer incarnation of the trainer has taken over."""
+
+
+class Arrival(NamedTuple):
+    """A group and its place in the log."""
+
+    partition: int
+    offset: int
+    group: CuratedGroup
+
+
+class CuratedConsumer:
+    """Reads in a thread of its own; use it as a context, and take arrivals in order with :meth:`take`.
+
+    ``arrived`` is called in that thread with each group, to read it ahead; while ``full`` says so, no more is fetched.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        position: Position,
+        model_id: str,
+        epoch: int,
+        capacity: int,
+        arrived: Callable[[CuratedGroup], None] = lambda _: None,
+        full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.bus = bus
+        self.position = position
+        self.model_id = model_id
+        self.epoch = epoch
+        self.capacity = capacity
+        self._arrived = arrived
+        self._full = full
+        self._queue: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._newer: WeightVersion | None = None
+        self._commit: Position | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="curated")
+
+    def __enter__(self) -> Self:
+        self._ended = self._thread.submit(self._run)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.shutdown()
+
+    def take(self, timeout_s: float) -> Arrival | None:
+        """Return the next group, or None if none came within ``timeout_s``.
+
+        Raises
+        ------
+        Fenced
+            If a newer trainer runs.
+        ServiceUnavailable, KafkaError
+            What ended the thread.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.check()
+            try:
+                return self._queue.get(timeout=min(0.05, max(0.0, deadline - time.monotonic())))
+            except queue.Empty:
+                if time.monotonic() >= deadline:
+                    return None
+
+    def check(self) -> None:
+        """Raise what :meth:`take` would raise, without taking anything."""
+        if self._newer is not None:
+            raise Fenced(
+                f"a newer trainer (epoch {self._newer.epoch}) has taken over model {self.model_id!r} of run "
+                f"{self.bus.run!r}: this one (epoch {self.epoch}) stops. Nothing needs to be done, unless both were "
+                "started by mistake"
+            )
+        if self._ended.done():
+            self._ended.result()
+
+    def ahead(self) -> int:
+        """Return how many groups have arrived and were not taken."""
+        return self._queue.qsize()
+
+    def commit(self, position: Position) -> None:
+        """Let others see how far the trainer is: commit its offsets soon, in the background."""
+        self._commit = position
+
+    def _run(self) -> None:
+        # Two clients, because kafka-python 3.0 may never resume a paused partition while it reads another one.
+        bus, group = self.bus, self.bus.prefix + GROUP
+        with (
+            contextlib.closing(sync_clients.producer(bus, f"{CLIENT}-letters")) as letters,
+            sync_clients.Reader(bus, f"{CLIENT}-weights", weights.TOPIC) as announcements,
+            sync_clients.Reader(
+                bus, CLIENT, curated.TOPIC, self.position.offsets, group_id=group, max_poll_records=MOST_AT_ONCE
+            ) as groups,
+        ):
+            while not self._stopping.is_set():
+                self._look_for_newer(announcements)
+                if self._queue.qsize() < self.capacity and not self._full():
+                    for record in groups.poll(POLL_MS):
+                        self._apply(record, letters)
+                else:
+                    self._stopping.wait(POLL_MS / 1000)
+                self._commit_offsets(groups.client)
+
+    def _look_for_newer(self, announcements: sync_clients.Reader) -> None:
+        for record in announcements.poll(timeout_ms=0):
+            with contextlib.suppress(Undecodable):
+                event: WeightVersion = decode(weights.TOPIC, record.value, record.headers)
+                if event.model_id == self.model_id and event.epoch > self.epoch:
+                    self._newer = event
+
+    def _apply(self, record: Any, letters: KafkaProducer) -> None:
+        try:
+            group: CuratedGroup = decode(curated.TOPIC, record.value, record.headers)
+        except Undecodable as error:
+            dead_letter(letters, curated.TOPIC, record, str(error))
+            return
+        self._arrived(group)
+        self._queue.put(Arrival(record.partition, record.offset, group))
+
+    def _commit_offsets(self, records: KafkaConsumer) -> None:
+        position, self._commit = self._commit, None
+        if position is None:
+            return
+        topic = self.bus.prefix + curated.TOPIC.name
+        offsets = {
+            TopicPartition(topic, partition): OffsetAndMetadata(offset, "", -1)
+            for partition, offset in position.offsets.items()
+        }
+        try:
+            records.commit(offsets, timeout_ms=5_000)
+        except KafkaError as error:
+            log.warning("offsets not committed", why=str(error), matters="only for the display of lag")
+
+
+def dead_letter(letters: KafkaProducer, topic: Topic, record: Any, error: str) -> None:
+    """Put ``record`` aside whole, with the reason; return when the broker has it."""
+    log.error("dead letter", record=f"{record.topic}[{record.partition}]@{record.offset}", because=error)
+    place = dead_letters.place_headers(record, error, 1, int(time.time() * 1000))
+    letters.send(
+        record.topic + dead_letters.SUFFIX, key=record.key, value=record.value, headers=[*record.headers, *place]
+    ).get(timeout=SEND_S)
+    metrics.get_meter(names.METER).create_counter(names.DEAD_LETTERS).add(1, {"topic": topic.name})

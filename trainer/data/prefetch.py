@@ -1,0 +1,116 @@
+"""Groups read ahead: their steps and screenshots come from the store while the model trains on earlier ones."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+import structlog
+
+from dart_streams.config import Policy
+from dart_streams.store import MissingBlob, SyncStore
+from topics.curated import CuratedGroup
+from topics.values import BlobRef
+from trainer.data.samples import MISSING_BLOB, Renders, Selection, TrainingSample, select, share
+
+log = structlog.get_logger()
+
+
+class ReadyGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's samples of a group, with the bytes of every screenshot they show (by sha256)."""
+
+    group: CuratedGroup
+    samples: list[TrainingSample]
+    images: dict[str, bytes]
+    refused: Counter[str]
+    read_ms: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of screenshots held."""
+        return sum(map(len, self.images.values()))
+
+
+class GroupReader:
+    """Reads this rank's share of a group from the store. Threads may share it."""
+
+    def __init__(self, store: SyncStore, renderer: Renders, policy: Policy, rank: int = 0, ranks: int = 1) -> None:
+        self.store = store
+        self.renderer = renderer
+        self.policy = policy
+        self.rank = rank
+        self.ranks = ranks
+
+    def read(self, group: CuratedGroup) -> ReadyGroup:
+        """Return what can be trained of a group; what can't is counted and logged, an example a group."""
+        started = time.monotonic()
+        members = share(group, self.rank, self.ranks)
+        steps = self.store.steps_many([member.trajectory_id for member in members])
+        selection = select(group, members, steps, self.renderer, self.policy.max_images, self.policy.max_texts)
+        images = self._images(selection)
+        if selection.refused:
+            log.warning("steps refused", group=group.group_id, **selection.refused, example=selection.example)
+        return ReadyGroup(
+            group=group,
+            samples=selection.samples,
+            images=images,
+            refused=selection.refused,
+            read_ms=(time.monotonic() - started) * 1000,
+        )
+
+    def _images(self, selection: Selection) -> dict[str, bytes]:
+        """Return all screenshots of a selection; a sample whose screenshot is not in the store leaves it."""
+        wanted: dict[str, BlobRef] = {ref.sha256: ref for item in selection.samples for ref in item.images}
+        found: dict[str, bytes] = {}
+        while len(found) < len(wanted):
+            try:
+                found = self.store.get_blobs(wanted.values())
+            except MissingBlob as missing:
+                del wanted[missing.ref.sha256]
+                kept = [item for item in selection.samples if missing.ref not in item.images]
+                selection.refuse(MISSING_BLOB, str(missing), len(selection.samples) - len(kept))
+                selection.samples = kept
+        return found
+
+
+class Prefetcher:
+    """Reads groups in the background, in the order in which they were wanted."""
+
+    def __init__(self, read: Callable[[CuratedGroup], ReadyGroup]) -> None:
+        self._read = read
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._ready: dict[str, Future[ReadyGroup]] = {}
+        self._lock = threading.Lock()
+
+    def want(self, group: CuratedGroup) -> None:
+        """Begin to read a group, unless that was begun before."""
+        with self._lock:
+            if group.group_id not in self._ready:
+                self._ready[group.group_id] = self._pool.submit(self._read, group)
+
+    def take(self, group: CuratedGroup) -> ReadyGroup:
+        """Return a group when it is read, and forget it. Errors of the store come out here."""
+        self.want(group)
+        with self._lock:
+            future = self._ready.pop(group.group_id)
+        return future.result()
+
+    def forget(self, group: CuratedGroup) -> None:
+        """Do not keep a group that nobody will take."""
+        with self._lock:
+            future = self._ready.pop(group.group_id, None)
+        if future is not None:
+            future.cancel()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of screenshots in groups that were read and not yet taken."""
+        with self._lock:
+            done = [future for future in self._ready.values() if future.done() and not future.cancelled()]
+        return sum(future.result().size for future in done if future.exception() is None)
+
+    def close(self) -> None:
+        """Stop reading; what is being read is awaited."""
+        self._pool.shutdown(cancel_futures=True)

@@ -1,0 +1,194 @@
+"""From a curated group and its stored steps to samples: one selected step each, one sequence to train on."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from dart_streams import prompts
+from topics.curated import CuratedGroup, Member
+from topics.observations import ExecutedAction, Observation
+from topics.values import BlobRef, MessagePart, VersionSpan
+
+MISSING_STEP = "missing_step"
+MISSING_BLOB = "missing_blob"
+PROMPT_MISMATCH = "prompt_mismatch"
+BROKEN_RECORD = "broken_record"
+REASONS = (MISSING_STEP, MISSING_BLOB, PROMPT_MISMATCH, BROKEN_RECORD)
+
+
+class Rendered(Protocol):
+    """A prompt as tokens, with one image-pad token an image, and its name."""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Token ids."""
+        ...
+
+    @property
+    def images(self) -> list[BlobRef]:
+        """The images, in order."""
+        ...
+
+    @property
+    def sha(self) -> str:
+        """The prompt's name."""
+        ...
+
+
+class Renders(Protocol):
+    """What renders prompts and demonstrations: :class:`dart_streams.policy.rendering.Renderer`."""
+
+    def prompt(self, turns: Sequence[MessagePart]) -> Rendered:
+        """Render turns to tokens."""
+        ...
+
+    def answer_tokens(self, text: str) -> list[int]:
+        """Return a demonstration's tokens."""
+        ...
+
+
+class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One step to train on. ``step`` counts actions from 0.
+
+    ``answer`` holds the rollout's own tokens. ``logprobs`` (nats, one a token) are the engine's, or None where no
+    engine's count: in demonstrations and steps from the pool.
+    """
+
+    group_id: str
+    trajectory_id: str
+    step: int
+    prompt: list[int]
+    images: list[BlobRef]
+    answer: list[int]
+    logprobs: list[float] | None
+    versions: list[VersionSpan]
+    advantage: float
+    temperature: float
+
+
+class RejectedStep(Exception):
+    """A step that can't be trained on; ``why`` is the name under which it is counted."""
+
+    def __init__(self, why: str, detail: str) -> None:
+        super().__init__(detail)
+        self.why = why
+
+
+class Selection(msgspec.Struct, kw_only=True):
+    """The samples of a group, and what was refused: how often for each reason, and one example in words."""
+
+    samples: list[TrainingSample] = []
+    refused: Counter[str] = msgspec.field(default_factory=Counter)
+    example: str = ""
+
+    def refuse(self, why: str, detail: str, count: int = 1) -> None:
+        """Count ``count`` steps refused for the reason ``why``."""
+        self.refused[why] += count
+        self.example = self.example or detail
+
+
+def share(group: CuratedGroup, rank: int, ranks: int) -> list[Member]:
+    """Return the members whose steps this rank trains: all of them once over the ranks, in balanced numbers of steps.
+
+    Deterministic, so that every rank knows its share from the event alone.
+    """
+    loads = [0] * ranks
+    mine = []
+    for member in sorted(group.members, key=lambda member: (-len(member.selected), member.trajectory_id)):
+        lightest = min(range(ranks), key=loads.__getitem__)
+        loads[lightest] += len(member.selected)
+        if lightest == rank:
+            mine.append(member)
+    return mine
+
+
+def select(
+    group: CuratedGroup,
+    members: Sequence[Member],
+    steps: Mapping[str, Sequence[Observation]],
+    renderer: Renders,
+    max_images: int,
+    max_texts: int,
+) -> Selection:
+    """Return the samples of ``members``, by step and then by trajectory, so that those with equal screens are near."""
+    selection = Selection()
+    for member in members:
+        observations = steps[member.trajectory_id]
+        for number in range(len(member.selected)):
+            try:
+                selection.samples.append(
+                    sample(group.group_id, member, number, observations, renderer, max_images, max_texts)
+                )
+            except RejectedStep as refusal:
+                selection.refuse(refusal.why, str(refusal))
+    selection.samples.sort(key=lambda item: (item.step, item.trajectory_id))
+    return selection
+
+
+def sample(
+    group_id: str,
+    member: Member,
+    number: int,
+    observations: Sequence[Observation],
+    renderer: Renders,
+    max_images: int,
+    max_texts: int,
+) -> TrainingSample:
+    """Return a member's selected step ``number`` as a sample.
+
+    Raises
+    ------
+    Refused
+        If the store lacks the step, its record contradicts itself, or its prompt was rendered differently.
+    """
+    step = member.selected[number]
+    place = f"step {step} of trajectory {member.trajectory_id}"
+    if [observation.step for observation in observations[: step + 2]] != list(range(step + 2)):
+        raise RejectedStep(
+            MISSING_STEP, f"{place} is not in the store, which has {len(observations)} observations of it"
+        )
+    taken = observations[step + 1].taken
+    if taken is None:
+        raise RejectedStep(BROKEN_RECORD, f"{place} has no action")
+    prompt = renderer.prompt(prompts.turns(observations[: step + 1], max_images, max_texts))
+    if taken.tokens and taken.prompt_sha != prompt.sha:
+        raise RejectedStep(
+            PROMPT_MISMATCH,
+            f"{place} was generated from prompt {taken.prompt_sha[:12]}, this trainer renders {prompt.sha[:12]}: "
+            "do the rollout workers use the same model directory and policy settings?",
+        )
+    return TrainingSample(
+        group_id=group_id,
+        trajectory_id=member.trajectory_id,
+        step=step,
+        prompt=prompt.token_ids,
+        images=prompt.images,
+        answer=list(taken.tokens) or renderer.answer_tokens(taken.text),
+        logprobs=rollout_logprobs(member, taken, place),
+        versions=taken.versions,
+        advantage=advantage_of(member, number, place),
+        temperature=observations[0].order.sampling.temperature or 1.0,
+    )
+
+
+def advantage_of(member: Member, number: int, place: str) -> float:
+    """Return the advantage of a member's selected step ``number``: its own if steps are credited apart."""
+    if not member.step_advantages:
+        return member.advantage
+    if len(member.step_advantages) != len(member.selected):
+        raise RejectedStep(
+            BROKEN_RECORD,
+            f"{place}: {len(member.step_advantages)} advantages for {len(member.selected)} selected steps",
+        )
+    return member.step_advantages[number]
+
+
+def rollout_logprobs(member: Member, taken: ExecutedAction, place: str) -> list[float] | None:
+    """Return the engine's log-probabilities of an action's tokens; None where none are to be corrected for."""
+    if not taken.tokens or member.source == "pool":
+        return None
+    if len(taken.logprobs) != len(taken.tokens):
+        raise RejectedStep(BROKEN_RECORD, f"{place} has {len(taken.tokens)} tokens, {len(taken.logprobs)} logprobs")
+    return list(taken.logprobs)

@@ -1,0 +1,207 @@
+"""One update: gradients accumulated over micro-batches and ranks, one optimiser step, and its sums."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from dart_streams.config import Trainer
+from trainer.data.collate import MicroBatch
+from trainer.learning.ranks import Ranks
+from trainer.objective import (
+    Metrics,
+    clipped_weight_loss,
+    kl_k3,
+    masked_sum,
+    masked_weights,
+    policy_loss,
+    sequence_loss,
+    truncated_weights,
+)
+
+OBJECTIVES: Mapping[str, Callable[..., tuple[Tensor, Metrics]]] = {
+    "ppo": policy_loss,
+    "gspo": sequence_loss,
+    "cispo": clipped_weight_loss,
+}
+"""By their names in the configuration."""
+
+
+class Stopped(Exception):
+    """The step was given up between two micro-batches; the weights are as they were."""
+
+
+class Sums(NamedTuple):
+    """Sums over tokens, additive over batches and ranks; those up to ``kl_reference`` are divided by all tokens."""
+
+    loss: float
+    clip_share: float
+    ratio: float
+    entropy: float
+    kl_reference: float
+    corrected: float
+    truncated: float
+    difference: float
+    kl: float
+    same_version: float
+    same_difference: float
+
+    def plus(self, other: "Sums") -> "Sums":
+        """Return the sums over both."""
+        return Sums(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def unless_stopped(batches: Iterable[MicroBatch], ranks: Ranks, stopping: Callable[[], bool]) -> Iterator[MicroBatch]:
+    """Yield each micro-batch on this rank's device; raise :class:`Stopped` before it if any rank is to stop."""
+    for batch in batches:
+        if ranks.any(stopping()):
+            raise Stopped
+        yield batch.to(ranks.device)
+
+
+def scored(
+    scorer: nn.Module, batches: Iterable[MicroBatch], ranks: Ranks, stopping: Callable[[], bool]
+) -> list[Tensor]:
+    """Return each micro-batch's log-probabilities (B, A) under the weights as they are, without gradient.
+
+    Raises
+    ------
+    Stopped
+        If ``stopping`` says so, on any rank, before a micro-batch.
+    """
+    with torch.no_grad():
+        return [scorer(batch)[0] for batch in unless_stopped(batches, ranks, stopping)]
+
+
+def accumulate(
+    scorer: nn.Module,
+    batches: Iterable[MicroBatch],
+    old: Iterable[Tensor] | None,
+    settings: Trainer,
+    version: int,
+    tokens: float,
+    ranks: Ranks,
+    stopping: Callable[[], bool],
+    reference: nn.Module | None = None,
+) -> Sums:
+    """Add the gradient of the mean loss over ``tokens`` (of all ranks) to the parameters; return this rank's sums.
+
+    ``old`` has each micro-batch's log-probabilities at the start of the step; None if this is its first update.
+
+    Raises
+    ------
+    Stopped
+        If ``stopping`` says so, on any rank, before a micro-batch.
+    """
+    sums = Sums(*[0.0] * len(Sums._fields))
+    going = unless_stopped(batches, ranks, stopping)
+    for batch, old_logp_BA in zip(going, itertools.repeat(None) if old is None else old, strict=False):
+        loss, part = losses(scorer, batch, old_logp_BA, settings, version, tokens, reference)
+        # FSDP averages gradients over the ranks; the loss is a sum over them.
+        (loss * ranks.count).backward()
+        sums = sums.plus(part)
+    return sums
+
+
+def losses(
+    scorer: nn.Module,
+    batch: MicroBatch,
+    old_logp_BA: Tensor | None,
+    settings: Trainer,
+    version: int,
+    tokens: float,
+    reference: nn.Module | None = None,
+) -> tuple[Tensor, Sums]:
+    """Return a micro-batch's share of the update's loss, and its sums.
+
+    ``old_logp_BA`` are the trainer's log-probabilities at the start of the step; None means that nothing was updated
+    since, and they are those of this very pass. With a frozen ``reference`` the loss has the KL to it; importance
+    weights do not apply to that.
+    """
+    new_logp_BA, entropy_BA = scorer(batch)
+    if old_logp_BA is None:
+        old_logp_BA = new_logp_BA.detach()
+    rollout_logp_BA = torch.where(batch.corrected_BA, batch.rollout_logp_BA, old_logp_BA)
+    weight_BA, altered_BA = importance(old_logp_BA, rollout_logp_BA, settings)
+    policy, metrics = OBJECTIVES[settings.objective](
+        new_logp_BA,
+        old_logp_BA,
+        batch.advantage_B1,
+        batch.mask_BA,
+        weight_BA,
+        settings.clip_low,
+        settings.clip_high,
+        denominator=tokens,
+        **({"dual_clip": settings.dual_clip} if settings.dual_clip else {}),
+    )
+    entropy = masked_sum(entropy_BA, batch.mask_BA) / tokens
+    kl = torch.zeros((), device=policy.device)
+    if reference is not None:
+        with torch.no_grad():
+            reference_logp_BA, _ = reference(batch)
+        kl = masked_sum(kl_k3(new_logp_BA, reference_logp_BA), batch.mask_BA) / tokens
+    loss = policy + settings.kl_beta * kl - settings.entropy_beta * entropy
+    log_ratio_BA = old_logp_BA - rollout_logp_BA
+    same_BA = batch.corrected_BA & (batch.versions_BA == version)
+    sums = torch.stack(
+        [
+            loss.detach(),
+            metrics["clip_share"],
+            metrics["ratio"],
+            entropy.detach(),
+            kl.detach(),
+            batch.corrected_BA.sum(),
+            masked_sum(altered_BA.float(), batch.corrected_BA),
+            masked_sum(log_ratio_BA.abs(), batch.corrected_BA),
+            masked_sum(log_ratio_BA.exp() - 1 - log_ratio_BA, batch.corrected_BA),
+            same_BA.sum(),
+            masked_sum(log_ratio_BA.abs(), same_BA),
+        ]
+    )
+    return loss, Sums(*sums.double().tolist())
+
+
+def importance(old_logp: Tensor, rollout_logp: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:
+    """Return each token's weight for what the engine's policy differed, and where it is not the plain ratio."""
+    ratio = (old_logp - rollout_logp).detach().exp()
+    if settings.correction == "truncate":
+        return truncated_weights(old_logp, rollout_logp, settings.tis_cap), ratio > settings.tis_cap
+    if settings.correction == "mask":
+        weight = masked_weights(old_logp, rollout_logp, settings.mask_low, settings.mask_high)
+        return weight, (ratio < settings.mask_low) | (ratio > settings.mask_high)
+    return torch.ones_like(ratio), torch.zeros_like(ratio)
+
+
+def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float) -> float:
+    """Clip the gradient to norm ``grad_clip``, update the weights, drop the gradient; return its norm before.
+
+    A gradient that is not finite changes nothing: the caller sees it by the norm.
+    """
+    norm = nn.utils.clip_grad_norm_(scorer.parameters(), grad_clip)
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    value = float(norm)
+    if math.isfinite(value):
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return value
+
+
+def figures(sums: Sums, updates: int) -> dict[str, float]:
+    """Return the metrics of a step from the sums over all ranks and its ``updates``, each a mean over tokens."""
+    corrected, same = max(sums.corrected, 1.0), max(sums.same_version, 1.0)
+    return {
+        "loss": sums.loss / updates,
+        "clip_share": sums.clip_share / updates,
+        "ratio": sums.ratio / updates,
+        "entropy": sums.entropy / updates,
+        "kl_reference": sums.kl_reference / updates,
+        "truncated_share": sums.truncated / corrected,
+        "mismatch": sums.difference / corrected,
+        "kl_rollout": sums.kl / corrected,
+        "same_version_tokens": sums.same_version / updates,
+        "same_version_mismatch": sums.same_difference / same,
+    }

@@ -1,0 +1,69 @@
+"""What an environment worker measures."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from dart_streams.telemetry import names
+from dart_streams.telemetry.instruments import ObservedCounter
+
+State = Literal["idle", "reset", "wait", "step", "evaluate"]
+"""What a slot does: nothing, reset, wait for an action (screenshot and events on their way included), act, judge."""
+
+meter = metrics.get_meter(names.METER)
+episodes = ObservedCounter(meter, names.ENV_EPISODES)
+steps = ObservedCounter(meter, names.ENV_STEPS)
+reset_ms = meter.create_histogram(names.ENV_RESET_MS, "ms")
+execute_ms = meter.create_histogram(names.ENV_EXECUTE_MS, "ms")
+blob_write_ms = meter.create_histogram(names.ENV_BLOB_WRITE_MS, "ms")
+request_ms = meter.create_histogram(names.ENV_REQUEST_MS, "ms")
+overhead_ms = meter.create_histogram(names.ENV_OVERHEAD_MS, "ms")
+sent = ObservedCounter(meter, names.ENV_REQUESTS_SENT)
+answered = ObservedCounter(meter, names.ENV_REQUESTS_ANSWERED)
+timed_out = ObservedCounter(meter, names.ENV_REQUESTS_TIMED_OUT)
+abandoned = ObservedCounter(meter, names.ENV_REQUESTS_ABANDONED)
+ignored = ObservedCounter(meter, names.ENV_REPLIES_IGNORED)
+browser_restarts = meter.create_counter(names.ENV_BROWSER_RESTARTS)
+
+
+class SlotTimes:
+    """How long the slots have spent in each state, to the moment of asking."""
+
+    def __init__(self, slots: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._spent: Counter[State] = Counter()
+        self._now: list[tuple[State, float]] = [("idle", clock())] * slots
+
+    def enter(self, slot: int, state: State) -> None:
+        """Slot ``slot`` is in ``state`` from now on."""
+        before, since = self._now[slot]
+        now = self.clock()
+        self._spent[before] += now - since  # type: ignore[assignment]
+        self._now[slot] = (state, now)
+
+    @property
+    def busy(self) -> int:
+        """How many slots have an episode under way."""
+        return sum(state != "idle" for state, _ in self._now)
+
+    def spent_ms(self) -> dict[State, float]:
+        """Return slot time by state, in milliseconds."""
+        total: Counter[State] = Counter(self._spent)
+        now = self.clock()
+        for state, since in self._now:
+            total[state] += now - since  # type: ignore[assignment]
+        return {state: seconds * 1000 for state, seconds in total.items()}
+
+    def report(self) -> None:
+        """Let the metrics read these times whenever they are exported."""
+
+        def times(_options: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(spent_ms, {"state": state}) for state, spent_ms in self.spent_ms().items()]
+
+        meter.create_observable_counter(names.ENV_SLOT_MS, [times], "ms")
+        meter.create_observable_gauge(names.ENV_SLOTS, [lambda _: [Observation(len(self._now))]])
+        meter.create_observable_gauge(names.ENV_SLOTS_BUSY, [lambda _: [Observation(self.busy)]])
