@@ -67,21 +67,25 @@ class InMemoryCircle:
         ]
         self.logs: dict[str, TopicLog] = {}
         self.positions: dict[tuple[str, str], int] = {}
+        self.unread = dict.fromkeys(((agent.name, topic) for agent, topic in self.subscriptions), 0)
 
     def publish(self, topic: str, record_id: str, event: Any) -> None:
         """Append an event to a topic."""
         self.logs.setdefault(topic, TopicLog()).records.append(Written(record_id, event))
+        for agent in self.agents:
+            if (agent, topic) in self.unread:
+                self.unread[agent, topic] += 1
 
     def poll(self, topic: str, reader: str = "") -> list[Any]:
         """Return the events of a topic that ``reader`` has not polled yet."""
         log = self.logs.setdefault(topic, TopicLog())
         position = self.positions.get((reader, topic), 0)
         self.positions[reader, topic] = len(log)
-        return [written.event for written in log[position:]]
+        return [log[offset].event for offset in range(position, len(log))]
 
     def waiting(self) -> list[Subscription]:
         """Return which agents have something to read, and from which topic."""
-        return [one for one in self.subscriptions if self.lag(*one)]
+        return [(agent, topic) for agent, topic in self.subscriptions if self.unread[agent.name, topic]]
 
     def settle(self) -> None:
         """Let the agents read until no record is left, always in the same order."""
@@ -92,14 +96,11 @@ class InMemoryCircle:
         """Return who reads next; subclasses draw it."""
         return waiting[0]
 
-    def lag(self, agent: Agent, topic: str) -> int:
-        """Return how many records of a topic an agent has not read yet."""
-        return len(self.logs.get(topic, ())) - self.positions.get((agent.name, topic), 0)
-
     def advance(self, agent: Agent, topic: str) -> None:
         """Let an agent apply the next record of a topic."""
         offset = self.positions.get((agent.name, topic), 0)
         self.positions[agent.name, topic] = offset + 1
+        self.unread[agent.name, topic] -= 1
         self.deliver(agent, topic, offset)
 
     def deliver(self, agent: Agent, topic: str, offset: int) -> int:
