@@ -3,7 +3,7 @@
 The same numbers make the same bundle, byte for byte.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import topics
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
+from dart_streams.curation.in_memory import Written
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from dart_streams.history.bundle import BundleRecord, BundleSection, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG, TASKS
@@ -75,7 +76,7 @@ def make(path: Path, trajectories: int, tasks: int, slots: int) -> dict[str, Any
     }
 
 
-def kept(topic: topics.Topic, log: list[Any]) -> Iterator[BundleRecord]:
+def kept(topic: topics.Topic, log: Sequence[Written]) -> Iterator[BundleRecord]:
     """Yield a log as records."""
     for offset, written in enumerate(log):
         record = encode(topic, written.event, (), written.id or f"{topic.name}-{offset}")

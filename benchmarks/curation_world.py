@@ -6,12 +6,13 @@ can try any interleaving and a failure can be repeated.
 """
 
 import random
+from collections.abc import Sequence
 
 import msgspec
 
 from dart_streams import stateless_random as chance
 from dart_streams.config import Config
-from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle, Subscription
+from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle, Subscription, Written
 from dart_streams.tasks import Page, TaskSet
 from topics import curated, trajectories, weights, weights_serving
 from topics.rollout_orders import RolloutOrder
@@ -102,7 +103,7 @@ class SimulatedCircle(InMemoryCircle):
 
     def train(self, most: int = 1_000_000) -> None:
         """Let the trainer take up to ``most`` of the groups that wait for it."""
-        groups = self.logs.get(curated.TOPIC.name, [])
+        groups: Sequence[Written] = self.logs.get(curated.TOPIC.name, [])
         taken = len(self.trainer.trained) + len(self.trainer.waiting)
         for written in groups[taken : taken + most]:
             version = self.trainer.take(written.event)
