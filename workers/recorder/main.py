@@ -98,7 +98,7 @@ class Recorder:
         if polled:
             hosts = await self.scribe.take_down([record for batch in polled.values() for record in batch])
             self.done |= {partition: batch[-1].offset + 1 for partition, batch in polled.items()}
-            self.waiting.heard(", ".join(sorted(hosts)))
+            self.waiting.note_arrival(", ".join(sorted(hosts)))
         if time.monotonic() - self.committed_s >= COMMIT_S:
             await self._commit()
 
