@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STREAMS := .venv/streams/bin
 MODEL := .venv/model/bin
-MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer
+MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer examples/objective.py
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
@@ -21,7 +21,7 @@ unit: streams-environment ## Run the unit tests.
 lint: streams-environment ## Check style and types.
 	@$(STREAMS)/ruff check .
 	@$(STREAMS)/ruff format --check .
-	@$(STREAMS)/mypy topics dart_streams workers benchmarks --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
+	@$(STREAMS)/mypy topics dart_streams workers benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
 	@if [ -x $(MODEL)/mypy ]; then $(MODEL)/mypy $(MODEL_SIDE); \
 	else echo "Left out, for want of .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
 

@@ -69,6 +69,11 @@ class InMemoryCircle:
         self.positions: dict[tuple[str, str], int] = {}
         self.unread = dict.fromkeys(((agent.name, topic) for agent, topic in self.subscriptions), 0)
 
+    def replace_agent(self, agent: Agent) -> None:
+        """Use another reducer under the name of an agent, with the same topics."""
+        self.agents[agent.name] = agent
+        self.subscriptions = [(self.agents[known.name], topic) for known, topic in self.subscriptions]
+
     def publish(self, topic: str, record_id: str, event: Any) -> None:
         """Append an event to a topic."""
         self.logs.setdefault(topic, TopicLog()).records.append(Written(record_id, event))

@@ -40,7 +40,14 @@ DOORS = {("dart_streams.cli.bench", "benchmarks")}
 """``dart-streams bench`` opens the benchmarks of a checkout by name; the wheel has none."""
 OURS = tuple(sorted({name.partition(".")[0] for floor in FLOORS for name in floor}))
 MODEL_LIBRARIES = {"torch", "torchvision", "vllm", "transformers", "safetensors", "tokenizers"}
-MODEL_SIDE = ("dart_streams/policy/", "dart_streams/history/retrain.py", "workers/rollout/", "trainer/", "benchmarks/")
+MODEL_SIDE = (
+    "dart_streams/policy/",
+    "dart_streams/history/retrain.py",
+    "workers/rollout/",
+    "trainer/",
+    "benchmarks/",
+    "examples/objective.py",
+)
 ONLY_IN_TOPICS = {"msgspec", "typing", "topics"}
 DOTTED = re.compile(rf"({'|'.join(OURS)})(\.\w+)+(:\w+)?")
 
