@@ -11,11 +11,11 @@ It can be killed, started twice or left out: nothing depends on it.
 """
 
 import asyncio
-import time
 
 import structlog
 from opentelemetry import metrics
 
+from dart_streams import clock
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
 from dart_streams.config import Config
@@ -68,10 +68,10 @@ async def follow(config: Config, worker_id: str) -> None:
 
 async def look(watch: RunFollower, lags: LagReader) -> None:
     """Measure and report for ever."""
-    since_ms = int(time.time() * 1000)
+    since_ms = clock.now_ms()
     reporter = StallReporter()
     while True:
-        now_ms = int(time.time() * 1000)
+        now_ms = clock.now_ms()
         behind = by_group(await lags.read())
         for (group, topic), records in behind.items():
             lag_gauge.set(records, {"group": group, "topic": topic})
