@@ -14,9 +14,9 @@ from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic, weights, weights_serving
+from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
-from workers.rollout.weight_state import WeightState, serving_after
 
 FOLLOWED: tuple[Topic, ...] = (weights.TOPIC, weights_serving.TOPIC)
 POLL_S = 0.5
@@ -31,10 +31,10 @@ class WeightWatcher:
         self.bus = config.bus
         self.publisher = publisher
         self.topics = {config.bus.prefix + topic.name: topic for topic in FOLLOWED}
-        self.newest = WeightState(model_id=config.policy.model_id)
+        self.weights = WeightState(model_id=config.policy.model_id)
         self.serving: dict[str, WeightsServing] = {}
         self.changed = asyncio.Event()
-        what = f"a first version of {self.newest.model_id!r} on {config.bus.prefix}{weights.TOPIC.name}"
+        what = f"a first version of {config.policy.model_id!r} on {config.bus.prefix}{weights.TOPIC.name}"
         self.waiting = StallDetector(log, what, config.telemetry.stall_s)
         self.records: AIOKafkaConsumer = consumer(config.bus, group=None, client_id=f"{worker_id}-weights")
 
@@ -90,15 +90,15 @@ class WeightWatcher:
 
     async def first(self) -> WeightVersion:
         """Return the newest version once there is one. The trainer may start later: the wait is only reported."""
-        while self.newest.target is None:
+        while self.weights.newest is None:
             await self.poll(POLL_S)
             self.waiting.check()
-        return self.newest.target
+        return self.weights.newest
 
     async def newer_or(self, than: WeightVersion, seconds: float) -> None:
         """Return when there is something newer, at the latest after so many seconds."""
         until = time.monotonic() + seconds
-        while self.newest.target == than and time.monotonic() < until:
+        while self.weights.version <= than.version and time.monotonic() < until:
             await self.poll(min(POLL_S, seconds))
 
     def fresh(self) -> asyncio.Event:
@@ -113,9 +113,9 @@ class WeightWatcher:
             log.error("record skipped", topic=record.topic, offset=record.offset, because=str(error))
             return
         if isinstance(event, WeightVersion):
-            self.newest = self.newest.after(event)
+            self.weights = self.weights.accept(event)
         else:
-            self.serving = serving_after(self.serving, event)
+            self.serving[event.worker_id] = event
         self.changed.set()
 
 
