@@ -110,7 +110,7 @@ class Recorder:
         if polled:
             hosts = await self.writer.write([record for batch in polled.values() for record in batch])
             self.durable |= {partition: batch[-1].offset + 1 for partition, batch in polled.items()}
-            self.stalls.heard(", ".join(sorted(hosts)))
+            self.stalls.note_arrival(", ".join(sorted(hosts)))
         if time.monotonic() - self.committed_s >= COMMIT_S:
             await self._commit()
 

@@ -93,7 +93,7 @@ class WeightUpdater:
             attributes={names.ATTR_VERSION: target.version, names.ATTR_HOST: self.own.worker_id},
         )
         try:
-            with span.current():
+            with span.use():
                 paused = await self.engine.load(target)
         except LoadFault as fault:
             log.error("weights not loaded", version=target.version, serving=self.own.version, reason=str(fault))
