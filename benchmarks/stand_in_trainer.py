@@ -91,7 +91,7 @@ async def live(config: Config) -> None:
                 links = [spans.group(config.bus.run, group.group_id) for group in groups]
                 ids = spans.train_step(config.bus.run, version)
                 with spans.ActiveSpan(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
-                    span.note(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
+                    span.set_attributes(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
                     await asyncio.to_thread(store.write_trained, version, row)
                     await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
                     await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, **row))

@@ -138,7 +138,7 @@ class RunFollower:
         moved = sum(h.records for topic, h in heard if topic != HEARTBEAT)
         if newest is not None and moved != self._moved:
             self._moved = moved
-            waiting.heard(f"{newest[2] or 'someone'} on {newest[1]}")
+            waiting.note_arrival(f"{newest[2] or 'someone'} on {newest[1]}")
         waiting.check()
 
 

@@ -16,7 +16,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("topics",),
-    tuple(f"dart_streams.{name}" for name in ("errors", "stateless_random", "fsync", "screens", "actions")),
+    tuple(
+        f"dart_streams.{name}"
+        for name in ("errors", "deadline", "quantiles", "stateless_random", "fsync", "screens", "actions")
+    ),
     ("dart_streams.config",),
     ("dart_streams.tasks", "dart_streams.prompts", "dart_streams.connection"),
     ("dart_streams.telemetry",),

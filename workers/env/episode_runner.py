@@ -81,7 +81,7 @@ class EpisodeRunner:
         run = EpisodeRun(self, self.begin(order, min(order.max_steps, task.max_steps)), task, enter)
         try:
             bound = structlog.contextvars.bound_contextvars(trajectory=run.episode.trajectory_id)
-            with bound, run.trail.own.current():
+            with bound, run.trail.own.use():
                 end = await run.play()
                 tell_fault(order, end)
             run.trail.ended(end)
@@ -232,10 +232,10 @@ class EpisodeRun:
                 reply = await self.player.replies.ask(request, timeout_s)
             except TimeoutError:
                 why = f"no reply to {request.request_id} within {timeout_s:g} s"
-                span.fail(why)
+                span.set_error(why)
                 return self._unanswered(attempt, why)
             except UnreadableReply as error:
-                span.fail(str(error))
+                span.set_error(str(error))
                 return self._unanswered(attempt, f"unreadable reply to {request.request_id}: {error}")
         self.episode, move = self.episode.hear(reply, attempt)
         if reply.error is None:

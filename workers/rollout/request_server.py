@@ -127,7 +127,7 @@ class RequestServer:
                     raise TimeoutError
                 async with asyncio.timeout(left_ms / 1000):
                     reply, made = await self.reply_to(request, received - waited_ms / 1000)
-                    span.note(
+                    span.set_attributes(
                         ATTR_QUEUE_MS=reply.queue_ms,
                         ATTR_FETCH_MS=round(made.fetch_ms, 3),
                         ATTR_GENERATE_MS=reply.generate_ms,
@@ -137,10 +137,10 @@ class RequestServer:
                         ATTR_VERSION=reply.versions[-1].version if reply.versions else None,
                     )
                     if reply.error:
-                        span.fail(reply.error)
+                        span.set_error(reply.error)
                     await self.publisher.publish(actions.TOPIC, reply, partition=request.reply_partition)
             except TimeoutError:
-                span.fail("past its deadline")
+                span.set_error("past its deadline")
                 requests.add(1, {"result": "late"})
                 return
         requests.add(1, {"result": "failed" if reply.error else "answered"})
