@@ -23,12 +23,12 @@ from dart_streams.policy import weights as weight_files
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic, trained, weights, weights_serving
 from topics.trained import TrainedStep
+from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer.learning.learner import WeightSnapshot
-from trainer.retention import needed_from
+from trainer.retention import first_version, needed_from
 from trainer.state import Trained, TrainerState
-from trainer.weight_lineage import WeightLineage, first_version
 
 SEND_S = 30.0
 CLOSE_S = 5.0
@@ -46,7 +46,8 @@ class WeightPublisher:
         self.keep = max(1, config.trainer.keep_versions)
         self.liveness_ms = int(config.rollout.liveness_s * 1000)
         self.epoch = epoch
-        self.lineage = WeightLineage(model_id=config.policy.model_id)
+        self.weights = WeightState(model_id=config.policy.model_id)
+        self.uris: dict[str, None] = {}
         self.serving: dict[str, WeightsServing] = {}
 
     def __enter__(self) -> Self:
@@ -68,7 +69,9 @@ class WeightPublisher:
         trainer, and changes nothing for those who serve them. What such a trainer announced in between is not reused.
         """
         before = weights_log.read(self.bus)
-        found = self.lineage = self.lineage.after_all(before)
+        for record in before:
+            self._accept(record)
+        found = self.weights
         same = found.newest is not None and sha256_of(release.tensors) == found.newest.sha256
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
@@ -89,7 +92,7 @@ class WeightPublisher:
         sha256 = weight_files.save(release.tensors, uri, {weight_files.PROBE: msgspec.json.encode(release.probe)})
         self._announce(
             WeightVersion(
-                model_id=self.lineage.model_id,
+                model_id=self.weights.model_id,
                 version=state.version,
                 uri=uri,
                 sha256=sha256,
@@ -105,7 +108,7 @@ class WeightPublisher:
 
         Without it, groups dropped while the trainer waits would count as backlog for ever: dispatch would open none.
         """
-        newest = self.lineage.newest
+        newest = self.weights.newest
         if newest is not None and groups_consumed > newest.groups_consumed:
             self._announce(again(newest, self.epoch, groups_consumed))
 
@@ -124,7 +127,13 @@ class WeightPublisher:
 
     def _announce(self, event: WeightVersion) -> None:
         self._send(weights.TOPIC, event, f"weight version {event.version}")
-        self.lineage = self.lineage.after(event)
+        self._accept(event)
+
+    def _accept(self, announced: WeightVersion) -> None:
+        """Fold one record into what is published; ``uris`` has where versions lie, the oldest first."""
+        if self.weights.admits(announced):
+            self.weights = self.weights.accept(announced)
+            self.uris.setdefault(announced.uri)
 
     def _send(self, topic: Topic, event: msgspec.Struct, what: str, record_id: str = "") -> None:
         record = encode(topic, event, current_headers(), record_id)
@@ -143,11 +152,11 @@ class WeightPublisher:
 
         The newest ``keep`` stay, and whatever a live rollout worker serves or may be fetching.
         """
-        newest = self.lineage.newest
+        newest = self.weights.newest
         if newest is None:
             return
         oldest = min(newest.version, needed_from(self._served().values(), now_ms(), self.liveness_ms))
-        kept = {uri.rpartition("/")[2] for uri in self.lineage.uris[-self.keep :]}
+        kept = {uri.rpartition("/")[2] for uri in list(self.uris)[-self.keep :]}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
         for path in filesystem.ls(folder, detail=False):
             name = path.rstrip("/").rpartition("/")[2]

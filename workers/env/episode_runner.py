@@ -24,7 +24,8 @@ from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ActiveSpan
 from topics.observations import EpisodeEnd
 from topics.rollout_orders import RolloutOrder
-from topics.values import FAULTS, BlobRef
+from topics.transitions import FAULTS
+from topics.values import BlobRef
 from workers.env import metrics as instruments
 from workers.env.environment import Backend, Environment, EnvironmentFault, Oracle, Screen
 from workers.env.episode import Act, Ask, Episode, Evaluate, Move, Rules, Stop

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.config import ConfigError, parse
 from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad, admits
-from dart_streams.curation.order_tracker import ENDED, place
+from dart_streams.curation.order_tracker import ENDED, parse_order_id
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -42,7 +42,7 @@ class Deployment(SimulatedCircle):
         before, reserved = self.states["dispatch"].next_group, self.reserved()
         decided = super().deliver(agent, topic, offset)
         kept = self.states["dispatch"]
-        still_to_come = sum(at != ENDED for samples in kept.book.open.values() for at in samples)
+        still_to_come = sum(at != ENDED for samples in kept.orders.open.values() for at in samples)
         assert (kept.open_orders, kept.reserved) == (still_to_come, self.reserved())
         for number in range(before, self.states["dispatch"].next_group):
             self.opened.append((number, self.trainer.version, min(self.workers), len(self.trainer.trained), reserved))
@@ -132,7 +132,7 @@ def test_task_wise_groups_never_have_more_rollouts_than_there_are_slots_and_neve
         circle.end_one()
     sizes = {}
     for written in circle.logs["rollout-orders"]:
-        sizes.setdefault(place(written.event.order_id).number, written.event.group_size)
+        sizes.setdefault(parse_order_id(written.event.order_id).number, written.event.group_size)
     assert len(sizes) == circle.states["dispatch"].next_group
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.curation_world import Odds, SimulatedCircle, play, task_set
 from dart_streams.config import parse
-from dart_streams.curation.order_tracker import place
+from dart_streams.curation.order_tracker import parse_order_id
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.curation.staleness import capacity
 
@@ -141,7 +141,7 @@ def test_budget_spent_is_at_most_granted_and_every_group_and_trajectory_is_used_
         turn(circle)
     granted = {}
     for order in events(circle, "rollout-orders"):
-        where = place(order.order_id)
+        where = parse_order_id(order.order_id)
         assert granted.setdefault(where.number, order.group_size) == order.group_size
         assert order.group_size in (circle.granted[order.group_id], 1)
         assert where.sample < order.group_size
