@@ -19,7 +19,7 @@ from opentelemetry import metrics
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
 from dart_streams.config import Config
-from dart_streams.history.run_follower import EVERYTHING, RunFollower, following
+from dart_streams.history.run_follower import CIRCLE, RunFollower, following
 from dart_streams.history.stalls import Stall, stalls, words
 from dart_streams.telemetry import names, setup
 from workers.runtime.lifecycle import cancel_on_stop, run_until_first_exit, stop_on_signals
@@ -59,7 +59,7 @@ async def follow(config: Config, worker_id: str) -> None:
     """Read the topics, and look at what they add up to every little while."""
     async with (
         Publisher(config.bus, worker_id) as publisher,
-        following(config.bus, publisher, config.telemetry.stall_s, EVERYTHING) as watch,
+        following(config.bus, publisher, config.telemetry.stall_s, CIRCLE) as watch,
         lag_reader(config.bus) as lags,
     ):
         assert watch.reader is not None
@@ -75,9 +75,9 @@ async def look(watch: RunFollower, lags: LagReader) -> None:
         behind = by_group(await lags.read())
         for (group, topic), records in behind.items():
             lag_gauge.set(records, {"group": group, "topic": topic})
-        for topic, heard in watch.progress.heard.items():
-            silent_gauge.set((now_ms - heard.at_ms) / 1000, {"topic": topic})
-        reporter.report(stalls(watch.progress.heard, since_ms, now_ms, watch.stall_s), behind)
+        for topic, activity in watch.progress.activity.items():
+            silent_gauge.set((now_ms - activity.at_ms) / 1000, {"topic": topic})
+        reporter.report(stalls(watch.progress.activity, since_ms, now_ms, watch.stall_s), behind)
         await asyncio.sleep(LOOK_S)
 
 

@@ -1,8 +1,7 @@
 from benchmarks.curation_world import Odds, task_set
 from benchmarks.in_memory_circle import InMemoryCircle
 from dart_streams.config import parse
-from dart_streams.curation.reducer import InputRecord
-from dart_streams.curation.task_history import UNDER_WAY, TaskHistory
+from dart_streams.history.task_history import UNDER_WAY, TaskHistory
 
 
 def folded(rounds=400, **curation):
@@ -15,25 +14,25 @@ def folded(rounds=400, **curation):
         for topic in done:
             log = circle.logs.get(topic, [])
             for offset in range(done[topic], len(log)):
-                fold(history, topic, InputRecord(topic, 0, offset, log[offset].event, log[offset].id))
+                fold(history, topic, log[offset].event)
             done[topic] = len(log)
         circle.end_one()
         circle.train()
     return history, circle
 
 
-def fold(history, topic, record):
+def fold(history, topic, event):
     match topic:
         case "rollout-budgets":
-            history.budget(record.event)
+            history.budget(event)
         case "rollout-orders":
-            history.order(record.event)
+            history.order(event)
         case "trajectories":
-            history.trajectory(record)
+            history.trajectory(event)
         case "curated":
-            history.curated(record.event)
+            history.curated(event)
         case "task-difficulty":
-            history.rate(record.event.task_id, record.event.success_rate)
+            history.rate(event.task_id, event.success_rate)
 
 
 def test_every_group_is_told_with_its_reason_and_its_fate():

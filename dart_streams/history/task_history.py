@@ -1,22 +1,29 @@
-"""What was decided for each task and why, told from the log: the budgets, orders, rollouts and groups of a run.
+"""What was decided for each task and why, from the log: the budgets, orders, rollouts and groups of a run. Pure.
 
 The groups reducer is run again over the trajectories, since that says what became of each group, also of those that
 were dropped and so left no event.
 """
 
 from collections import Counter
+from typing import Self
 
 import msgspec
 
 from dart_streams.config import Config
-from dart_streams.curation import groups
+from dart_streams.curation import dispatch, groups
 from dart_streams.curation.order_tracker import Limits, place
 from dart_streams.curation.reducer import InputRecord, InvalidEvent
+from dart_streams.history.run_state import RunState
+from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 
+READ = tuple(
+    module.TOPIC for module in (trajectories, task_difficulty, rollout_budgets, rollout_orders, curated, curation_log)
+)
+"""The topics that the history needs."""
 UNDER_WAY = "under way"
 FATES = {
     "curated": "curated",
@@ -52,7 +59,7 @@ class TaskRow(msgspec.Struct, frozen=True):
 
 
 class TaskRecord(msgspec.Struct):
-    """All that the log says of a task so far."""
+    """A task's groups, newest budget and newest success rate."""
 
     groups: dict[str, GroupHistory] = {}
     budget: RolloutBudget | None = None
@@ -60,7 +67,10 @@ class TaskRecord(msgspec.Struct):
 
 
 class TaskHistory:
-    """Folds the records of a run. Give each agent's inputs in the order it applied them."""
+    """The history of a run's tasks; :meth:`of` reads it from a folded log.
+
+    The other methods take the events one by one, each agent's inputs in the order in which it applied them.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -68,20 +78,41 @@ class TaskHistory:
         self.tasks: dict[str, TaskRecord] = {}
         self.groups = groups.GroupsState()
 
+    @classmethod
+    def of(cls, config: Config, state: RunState) -> Self:
+        """Read the history from a run's state: dispatch's inputs and orders in the order of the curation log."""
+        history = cls(config)
+        for task_id, success_rate in state.success_rates.items():
+            history.rate(task_id, success_rate)
+        for entry in state.curation.values():
+            if entry.agent != dispatch.NAME:
+                continue
+            source = entry.source
+            if source.topic == rollout_budgets.TOPIC.name and (source.partition, source.offset) in state.budgets:
+                history.budget(state.budgets[source.partition, source.offset])
+            for order_id in entry.decisions:
+                if order_id in state.orders:
+                    history.order(state.orders[order_id][0])
+        for trajectory in state.trajectories.values():
+            history.trajectory(trajectory)
+        for group, _ in state.groups.values():
+            history.curated(group)
+        return history
+
     def task(self, task_id: str) -> TaskRecord:
-        """Return what is known of a task."""
+        """Return a task's record."""
         return self.tasks.setdefault(task_id, TaskRecord())
 
     def rate(self, task_id: str, success_rate: float | None) -> None:
-        """Note a task's newest success rate."""
+        """Apply a task's newest success rate."""
         self.task(task_id).success_rate = success_rate
 
     def budget(self, event: RolloutBudget) -> None:
-        """Note a task's newest budget."""
+        """Apply a task's newest budget."""
         self.task(event.task_id).budget = event
 
     def order(self, event: RolloutOrder) -> None:
-        """Note an order; the first of a group opens it, for the reason of the newest budget."""
+        """Apply an order; the first of a group opens it, for the reason of the newest budget."""
         known = self.task(event.task_id)
         if event.purpose == "train" and event.group_id not in known.groups:
             why = known.budget.reason if known.budget else "because nothing was known yet"
@@ -89,10 +120,10 @@ class TaskHistory:
                 why = f"a probe, as it always succeeds; {why}"
             known.groups[event.group_id] = GroupHistory(event.group_id, event.group_size, event.max_steps, why)
 
-    def trajectory(self, record: InputRecord) -> None:
-        """Note how a rollout ended, and what became of its group if it was the last."""
-        event: Trajectory = record.event
+    def trajectory(self, event: Trajectory) -> None:
+        """Apply a trajectory: how a rollout ended, and what became of its group if it was the last."""
         before = msgspec.structs.replace(self.groups.counts)
+        record = InputRecord(trajectories.TOPIC.name, 0, 0, event)
         try:
             self.groups, _ = groups.apply(self.groups, record, self.config.curation, self.limits)
         except InvalidEvent:
@@ -108,7 +139,7 @@ class TaskHistory:
             group.fate += ", with one success from the pool"
 
     def curated(self, event: CuratedGroup) -> None:
-        """Note that a group was curated, whatever the present settings would have made of it."""
+        """Apply a curated group, whatever the present settings would have made of it."""
         group = self.task(event.task_id).groups.get(event.group_id)
         if group is not None and not group.fate.startswith(FATES["curated"]):
             group.fate = FATES["curated"]

@@ -1,0 +1,81 @@
+"""Reads a run's log, topic by topic: what the broker has now, or what a bundle has."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dart_streams.bus import sync_clients
+from dart_streams.bus.codec import Undecodable
+from dart_streams.config import Bus
+from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.history.bundle import Bundle, BundleRecord
+from dart_streams.history.records import LogRecord, log_record
+from topics import Topic
+
+POLL_MS = 200
+
+
+def read_log(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[LogRecord]:
+    """Yield the records of those of ``topics`` that there are; what does not decode is in the dead letters.
+
+    Raises
+    ------
+    UserError
+        If the broker has none of the topics.
+    ServiceUnavailable
+        If the broker stops answering.
+    BundleError
+        If the bundle is damaged.
+    """
+    for topic in existing(source, topics):
+        for record in raw_records(source, topic):
+            try:
+                yield log_record(topic.name, record)
+            except Undecodable:
+                continue
+
+
+def raw_records(source: Bus | Bundle, topic: Topic) -> Iterator[BundleRecord]:
+    """Yield the encoded records of one topic, in order within a partition; raise as :func:`read_log`."""
+    return source.records(topic.name) if isinstance(source, Bundle) else present_records(source, topic)
+
+
+def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
+    """Return those of the topics that there are; raise :class:`UserError` if the broker has none of them."""
+    if isinstance(source, Bundle):
+        return [topic for topic in topics if source.has(topic.name)]
+    client = sync_clients.consumer(source, "history")
+    try:
+        there = client.topics()
+    finally:
+        client.close()
+    found = [topic for topic in topics if source.prefix + topic.name in there]
+    if not found:
+        raise UserError(
+            f"the broker at {source.servers} has no topics {source.prefix}*: is this the run, and the broker it used?"
+        )
+    return found
+
+
+def present_records(bus: Bus, topic: Topic, offsets: dict[int, int] | None = None) -> Iterator[BundleRecord]:
+    """Yield the records that a topic has now, of each partition from its offset in ``offsets`` on.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If the broker stops answering.
+    """
+    settings: dict[str, Any] = {"fetch_max_bytes": 8 << 20, "max_poll_records": 2000}
+    with sync_clients.Reader(bus, "history", topic, offsets, **settings) as reader:
+        ends = {place: end for place, end in reader.ends().items() if end}
+        limits = {place.partition: end for place, end in ends.items()}
+        last_s = time.monotonic()
+        while not reader.reached(ends):
+            records = reader.poll(POLL_MS)
+            if records:
+                last_s = time.monotonic()
+            elif time.monotonic() - last_s > max(bus.wait_s, 2 * sync_clients.CHECK_S):
+                raise ServiceUnavailable(f"{bus.prefix}{topic.name} gave nothing for {bus.wait_s:g} s: is Kafka well?")
+            for record in records:
+                if record.offset < limits.get(record.partition, 0):
+                    yield BundleRecord.of(record)
