@@ -24,7 +24,7 @@ def tasks(
 ) -> None:
     """Show each task's success rate, budget and groups; or of one task the history of its groups, with the reasons."""
     deployment = read_config(config)
-    history = TaskHistory.of(deployment, RunState().fold(read_log(deployment.bus, READ)))
+    history = TaskHistory(deployment, RunState().fold(read_log(deployment.bus, READ)))
     if not task:
         rows = history.rows()
         if as_json or not rows:
@@ -35,7 +35,7 @@ def tasks(
     if task not in history.tasks:
         near = difflib.get_close_matches(task, history.tasks, n=1)
         raise UserError(f"nothing was decided of task {task!r}" + (f": did you mean {near[0]!r}?" if near else ""))
-    show(list(history.tasks[task].groups.values()), as_json=as_json, title=task, empty="no group was opened yet")
+    show(list(history.groups[task].values()), as_json=as_json, title=task, empty="no group was opened yet")
 
 
 def table_of(rows: Sequence[TaskRow]) -> Table:

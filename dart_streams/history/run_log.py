@@ -1,8 +1,8 @@
 """Reads a run's log, topic by topic: what the broker has now, or what a bundle has."""
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Undecodable
@@ -44,11 +44,8 @@ def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
     """Return those of the topics that there are; raise :class:`UserError` if the broker has none of them."""
     if isinstance(source, Bundle):
         return [topic for topic in topics if source.has(topic.name)]
-    client = sync_clients.consumer(source, "history")
-    try:
+    with contextlib.closing(sync_clients.consumer(source, "history")) as client:
         there = client.topics()
-    finally:
-        client.close()
     found = [topic for topic in topics if source.prefix + topic.name in there]
     if not found:
         raise UserError(
@@ -57,20 +54,22 @@ def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
     return found
 
 
-def present_records(bus: Bus, topic: Topic, offsets: dict[int, int] | None = None) -> Iterator[BundleRecord]:
-    """Yield the records that a topic has now, of each partition from its offset in ``offsets`` on.
+def present_records(bus: Bus, topic: Topic, since_ms: int = 0) -> Iterator[BundleRecord]:
+    """Yield the records that a topic has now, from a time on (epoch milliseconds).
 
     Raises
     ------
     ServiceUnavailable
         If the broker stops answering.
     """
-    settings: dict[str, Any] = {"fetch_max_bytes": 8 << 20, "max_poll_records": 2000}
-    with sync_clients.Reader(bus, "history", topic, offsets, **settings) as reader:
-        ends = {place: end for place, end in reader.ends().items() if end}
+    with sync_clients.Reader(bus, "history", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
+        ends = reader.ends()
+        if since_ms:
+            for place, found in reader.client.offsets_for_times(dict.fromkeys(reader.places, since_ms)).items():
+                reader.client.seek(place, ends[place] if found is None else found.offset)
         limits = {place.partition: end for place, end in ends.items()}
         last_s = time.monotonic()
-        while not reader.reached(ends):
+        while not reader.reached({place: end for place, end in ends.items() if end}):
             records = reader.poll(POLL_MS)
             if records:
                 last_s = time.monotonic()
