@@ -13,13 +13,7 @@ from typing import Any, Self
 import msgspec
 
 from dart_streams.bus.lag import Lag
-from dart_streams.history.records import (
-    LogRecord,
-    ObservationHeader,
-    RecordMetadata,
-    ResponseHeader,
-    full_observation,
-)
+from dart_streams.history.records import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader, full_observation
 from topics import rollout_orders
 from topics.curated import CuratedGroup
 from topics.curation_log import Applied
@@ -131,20 +125,18 @@ class RunState:
     def apply(self, metadata: RecordMetadata, event: Any, value: bytes = b"") -> None:
         """Apply one record; an event of None, or of a kind that is not folded, only counts as activity."""
         reducer = REDUCERS.get(type(event))
-        sender = reducer(self, LogRecord(metadata, event, value)) if reducer else ""
+        sender = reducer(self, event, LogRecord(metadata, event, value)) if reducer else ""
         before = self.activity.get(metadata.topic, TopicActivity())
         newest = metadata.at_ms >= before.at_ms
         self.activity[metadata.topic] = TopicActivity(
             before.records + 1, max(metadata.at_ms, before.at_ms), sender if newest else before.sender
         )
 
-    def _order(self, record: LogRecord) -> str:
-        event: RolloutOrder = record.event
+    def _order(self, event: RolloutOrder, record: LogRecord) -> str:
         self.orders.setdefault(event.order_id, (event, record.metadata))
         return "dispatch" if event.purpose == "train" else event.purpose
 
-    def _observation(self, record: LogRecord) -> str:
-        event: ObservationHeader = record.event
+    def _observation(self, event: ObservationHeader, record: LogRecord) -> str:
         identity = event.trajectory_id
         if event.step > self.newest_step.get(identity, -1):
             self.newest_step[identity] = event.step
@@ -162,15 +154,13 @@ class RunState:
                 self.screenshots[event.screenshot.sha256].append((identity, event.step))
         return event.env_host
 
-    def _response(self, record: LogRecord) -> str:
-        event: ResponseHeader = record.event
+    def _response(self, event: ResponseHeader, record: LogRecord) -> str:
         if self.keep_steps:
             self.responses.setdefault((event.worker_id, event.request_id), record._replace(value=b""))
         return event.worker_id
 
-    def _trajectory(self, record: LogRecord) -> str:
+    def _trajectory(self, event: Trajectory, _: LogRecord) -> str:
         """Count a trajectory; a second one of its order counts for nothing."""
-        event: Trajectory = record.event
         self.trajectories.setdefault(event.trajectory_id, event)
         if event.order_id not in self.finished:
             self.finished[event.order_id] = event
@@ -185,30 +175,26 @@ class RunState:
                 part.reward += event.reward or 0.0
         return "recorder"
 
-    def _group(self, record: LogRecord) -> str:
-        event: CuratedGroup = record.event
+    def _group(self, event: CuratedGroup, record: LogRecord) -> str:
         if event.group_id not in self.groups:
             self.groups[event.group_id] = (event, record.metadata.at_ms)
             for member in event.members:
                 self.groups_of[member.trajectory_id].append(event.group_id)
         return "curator"
 
-    def _trained(self, record: LogRecord) -> str:
-        event: TrainedStep = record.event
+    def _trained(self, event: TrainedStep, _: LogRecord) -> str:
         if event.train_step not in self.trained:
             self.trained[event.train_step] = event
             for group_id in event.group_ids:
                 self.trained_with[group_id].append(event.train_step)
         return f"trainer epoch {event.epoch}"
 
-    def _version(self, record: LogRecord) -> str:
-        event: WeightVersion = record.event
+    def _version(self, event: WeightVersion, record: LogRecord) -> str:
         known = self.versions.get(event.version)
         self.versions[event.version] = PublishedVersion(event, known.at_ms if known else record.metadata.at_ms)
         return f"trainer epoch {event.epoch}"
 
-    def _serving(self, record: LogRecord) -> str:
-        event: WeightsServing = record.event
+    def _serving(self, event: WeightsServing, _: LogRecord) -> str:
         self.served.setdefault((event.version, event.worker_id), event)
         before = self.serving.get(event.worker_id)
         if before is None or before.alive_ms <= event.alive_ms:
@@ -219,18 +205,17 @@ class RunState:
                 self.switches.append(WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms))
         return event.worker_id
 
-    def _difficulty(self, record: LogRecord) -> str:
-        self.success_rates[record.event.task_id] = record.event.success_rate
+    def _difficulty(self, event: TaskDifficulty, _: LogRecord) -> str:
+        self.success_rates[event.task_id] = event.success_rate
         return "curator"
 
-    def _budget(self, record: LogRecord) -> str:
-        self.budgets[record.metadata.partition, record.metadata.offset] = record.event
+    def _budget(self, event: RolloutBudget, record: LogRecord) -> str:
+        self.budgets[record.metadata.partition, record.metadata.offset] = event
         return "curator"
 
-    def _applied(self, record: LogRecord) -> str:
-        source = record.event.source
-        key = (record.event.agent, source.topic, source.partition, source.offset)
-        self.curation.setdefault(key, record.event)
+    def _applied(self, event: Applied, _: LogRecord) -> str:
+        source = event.source
+        self.curation.setdefault((event.agent, source.topic, source.partition, source.offset), event)
         return "curator"
 
     @property
@@ -270,11 +255,8 @@ class RunState:
 
     def unfinished(self, purpose: Purpose | None = None) -> list[RolloutOrder]:
         """Return the orders that no trajectory has finished yet."""
-        return [
-            order
-            for order_id, (order, _) in self.orders.items()
-            if order_id not in self.finished and purpose in (None, order.purpose)
-        ]
+        orders = (order for order, _ in self.orders.values() if order.order_id not in self.finished)
+        return [order for order in orders if purpose in (None, order.purpose)]
 
     def still_open(self, lags: Sequence[Lag]) -> list[str]:
         """Return the orders under way when ``lags`` were read: not finished, and not committed by the env workers.
@@ -291,7 +273,7 @@ class RunState:
         return [order.order_id for order in self.unfinished() if order.order_id not in still]
 
 
-REDUCERS: dict[type, Callable[[RunState, LogRecord], str]] = {
+REDUCERS: dict[type, Callable[..., str]] = {
     RolloutOrder: RunState._order,
     ObservationHeader: RunState._observation,
     ResponseHeader: RunState._response,
