@@ -19,9 +19,9 @@ from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
 from dart_streams.launch.services import local
 from dart_streams.launch.services.daemon import Home
 from dart_streams.launch.services.jars import SHARED_JARS
-from dart_streams.launch.services.kafka import Kafka
+from dart_streams.launch.services.jvm import Kafka
 from dart_streams.launch.services.local import Running, bring_up
-from dart_streams.launch.services.lock import silently
+from dart_streams.launch.services.lock import silent
 from dart_streams.launch.services.ports import free_port
 from dart_streams.launch.services.private import OWNER, private_services
 
@@ -57,7 +57,7 @@ def kafka_home(config: Config) -> Home:
 
 def bring_kafka_up(config: Config) -> Running:
     kafka = Kafka(config.bus, config.services)
-    return bring_up(kafka, kafka_home(config), config.services.ready_s, silently, SHARED_JARS)
+    return bring_up(kafka, kafka_home(config), config.services.ready_s, silent, SHARED_JARS)
 
 
 def command(verb: str, file: Path, *options: str) -> subprocess.Popen[str]:

@@ -1,20 +1,24 @@
 """One JVM daemon: its home folder, the mark by which it is found again, its pid file, start and stop.
 
 A daemon outlives the command that starts it, in a process session of its own. Its pid file holds the start time too,
-for pids are reused. The mark on its command line finds it even when the pid file is lost or damaged.
+because pids are reused. The mark on its command line finds it even if the pid file is lost or damaged.
 """
 
+import contextlib
+import ctypes
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import psutil
 
-from dart_streams.launch.services.timer_slack import timer_slack
+from dart_streams.launch.services.ports import HOME_MARK
 
-HOME_MARK = "-Ddart.streams.home="
 PORT_MARK = "-Ddart.streams.port="
+PR_SET_TIMERSLACK = 29
+DEFAULT_SLACK = 0
 
 
 class PidFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +44,7 @@ class Home:
         return [f"{HOME_MARK}{self.folder}", f"{PORT_MARK}{port}"]
 
     def find(self) -> tuple[psutil.Process, int] | None:
-        """Return the living process of this home and its port, by the pid file or else by its mark.
+        """Return the live process of this home and its port, by the pid file or else by its mark.
 
         A pid file that is damaged, or names a process that is gone or another one, is removed or repaired.
         """
@@ -55,7 +59,7 @@ class Home:
         if found is None:
             self.pid_file.unlink(missing_ok=True)
         else:
-            self._note(*found)
+            self._write_pid_file(*found)
         return found
 
     def _find_by_mark(self) -> tuple[psutil.Process, int] | None:
@@ -66,10 +70,7 @@ class Home:
         return None
 
     def spawn(self, command: Sequence[str], port: int, slack_us: int = 0) -> psutil.Process:
-        """Start ``command`` as this home's daemon, its output in the log; the log of the last start is kept as .1.
-
-        ``slack_us`` is the timer slack of :mod:`dart_streams.launch.services.timer_slack`.
-        """
+        """Start ``command`` as this home's daemon, its output in the log; the log of the last start is kept as .1."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.1"))
@@ -77,10 +78,10 @@ class Home:
             child = psutil.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )
-        self._note(child, port)
+        self._write_pid_file(child, port)
         return child
 
-    def _note(self, process: psutil.Process, port: int) -> None:
+    def _write_pid_file(self, process: psutil.Process, port: int) -> None:
         noted = PidFile(pid=process.pid, started=process.create_time(), port=port)
         partial = self.pid_file.with_suffix(".partial")
         partial.write_bytes(msgspec.json.encode(noted))
@@ -105,14 +106,30 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def stop(processes: Sequence[psutil.Process], grace_s: float) -> None:
-    """End processes: ask with SIGTERM, and after ``grace_s`` seconds insist with SIGKILL."""
+    """End processes with SIGTERM, and after ``grace_s`` seconds with SIGKILL."""
     for process in processes:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-        except psutil.NoSuchProcess:
-            continue
     _, stubborn = psutil.wait_procs(processes, timeout=grace_s)
     for process in stubborn:
-        if is_alive(process):
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(stubborn, timeout=5)
+
+
+@contextlib.contextmanager
+def timer_slack(microseconds: int) -> Iterator[None]:
+    """Let Linux wake the sleeping threads of processes started in the body up to that much too late; 0: its default.
+
+    Cassandra's idle workers sleep for microseconds at a time: with the usual 50 us of slack that is thousands of
+    wake-ups a second, which a node whose writes wait for a disk does not need.
+    """
+    if not microseconds or not sys.platform.startswith("linux"):
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(microseconds * 1000))
+    try:
+        yield
+    finally:
+        libc.prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(DEFAULT_SLACK))

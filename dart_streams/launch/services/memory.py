@@ -1,4 +1,4 @@
-"""Is there enough memory for the local services? Asked before they start, for the kernel ends who takes too much."""
+"""Whether the local services fit into memory: checked before they start, because the kernel kills what does not."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import psutil
 
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.launch.services.service import Service
+from dart_streams.launch.services.jvm import Service
 
 MIB = 2**20
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
 NO_MEMORY = ("Could not reserve enough space", "insufficient memory", "Cannot allocate memory")
-"""What a JVM says that gets no memory."""
+"""What a JVM without memory logs."""
 FULL_HEAP = "OutOfMemoryError"
 
 

@@ -9,9 +9,8 @@ import pytest
 from dart_streams.config import Bus, Services, Store
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.launch.services import local, memory
-from dart_streams.launch.services.cassandra import Cassandra
 from dart_streams.launch.services.daemon import Home
-from dart_streams.launch.services.kafka import Kafka
+from dart_streams.launch.services.jvm import Cassandra, Kafka
 
 MIB = memory.MIB
 KAFKA = Kafka(Bus(servers="127.0.0.1:1"), Services())

@@ -18,11 +18,10 @@ from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection import protocol_probes as greetings
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.launch.services import jars, java, local, ports
-from dart_streams.launch.services.address import local_address
-from dart_streams.launch.services.cassandra import Cassandra
-from dart_streams.launch.services.daemon import HOME_MARK, PORT_MARK, Home, is_alive, stop
-from dart_streams.launch.services.kafka import Kafka
-from dart_streams.launch.services.lock import one_at_a_time, silently
+from dart_streams.launch.services.daemon import PORT_MARK, Home, is_alive, stop
+from dart_streams.launch.services.jvm import Cassandra, Kafka
+from dart_streams.launch.services.lock import one_at_a_time, silent
+from dart_streams.launch.services.ports import HOME_MARK, local_address
 
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
 DEAF = [
@@ -154,7 +153,7 @@ def test_the_owner_of_a_port_is_named():
         owner = ports.owner_of(port)
         assert owner is not None
         assert owner.pid == os.getpid()
-        assert f"pid {os.getpid()}" in local.describe(owner)
+        assert f"pid {os.getpid()}" in ports.describe(owner)
     assert not ports.in_use("127.0.0.1", port)
 
 
@@ -255,7 +254,7 @@ def test_a_folder_that_can_not_be_written_to_is_named_with_its_setting(tmp_path:
 def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path):
     code = f"""
 import os, pathlib
-from dart_streams.launch.services.lock import one_at_a_time, silently
+from dart_streams.launch.services.lock import one_at_a_time
 with one_at_a_time(pathlib.Path({str(tmp_path)!r}), 1):
     os.kill(os.getpid(), 9)
 """
@@ -270,7 +269,7 @@ def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: 
     try:
         config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:2"), store=Store(port=3))
         with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
-            local.leftover(local.services_of(config)[0], home, 1.0, silently)
+            local.leftover(local.services_of(config)[0], home, 1.0, silent)
     finally:
         stop([child], grace_s=5)
 
