@@ -18,8 +18,7 @@ from benchmarks.decoupling import Play, by_turns, medians, ratios, spreads
 from benchmarks.modes import DISPATCH, Mode
 from benchmarks.utilization import UtilizationMetrics, figures
 from dart_streams.config import Config
-from dart_streams.views.metrics import by_kind, spent
-from dart_streams.views.report_inputs import ProcessUsage
+from dart_streams.views.metrics import ProcessUsage, by_kind, spent
 
 COMPARED: tuple[Mode, ...] = ("coupled", "dart")
 WARM_S = 60.0

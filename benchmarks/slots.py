@@ -20,8 +20,7 @@ from dart_streams.config.workload import Workload, typical_steps
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.tasks import TaskSet
 from dart_streams.telemetry import names
-from dart_streams.views.metrics import by_kind, rounded, spent
-from dart_streams.views.report_inputs import ProcessUsage
+from dart_streams.views.metrics import ProcessUsage, by_kind, rounded, spent
 
 WARM_S = 180.0
 """When all slots are past their first reset, and the JVMs have compiled what they do most."""

@@ -106,14 +106,16 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def stop(processes: Sequence[psutil.Process], grace_s: float) -> None:
-    """End processes with SIGTERM, and after ``grace_s`` seconds with SIGKILL."""
+    """End processes with SIGTERM; after ``grace_s`` seconds kill those left, and all below them."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
     _, stubborn = psutil.wait_procs(processes, timeout=grace_s)
     for process in stubborn:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+            for each in (*process.children(recursive=True), process):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
     psutil.wait_procs(stubborn, timeout=5)
 
 

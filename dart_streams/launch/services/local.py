@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,6 +76,30 @@ def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> lis
             args = (config.services.ready_s, notify, jars)
             waits = [pool.submit(bring_up, each, Home(folder / each.name), *args) for each in services]
         return [wait.result() for wait in waits]
+
+
+def ensure_up(config: Config, notify: Notify = silent) -> bool:
+    """Start the local services unless something answers at every configured address; return whether any was started.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If one cannot be started, or a configured service elsewhere does not listen.
+    """
+    servers = [*config.bus.servers.split(","), *(f"{host}:{config.store.port}" for host in config.store.hosts)]
+    if all(listens(*server.rpartition(":")[::2]) for server in servers):
+        notify("Kafka and Cassandra are up already")
+        return False
+    return any(service.started for service in up(config, notify))
+
+
+def listens(host: str, port: str) -> bool:
+    """Return whether something listens there."""
+    try:
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars: Path) -> Running:
