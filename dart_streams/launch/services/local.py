@@ -111,7 +111,7 @@ def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars:
         refuse_taken_port(service)
         java = find_java()
         command = service.prepare(home, java, fetch_jars(service.name, jars.absolute()))
-        process = home.spawn(command, service.port, service.slack_us)
+        process = home.spawn(command, service.slack_us)
         notify(f"{service.title}: starting, pid {process.pid}, port {service.port}")
         wait_until_ready(service, home, process, ready_s)
         notify(f"{service.title}: ready after {time.monotonic() - began:.1f} s")
@@ -172,7 +172,6 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
         time.sleep(POLL_S)
     what = f"was not ready within {ready_s:.0f} s" if alive else "ended while it started"
     stop([process], grace_s=1)
-    home.pid_file.unlink(missing_ok=True)
     end = home.last_lines()
     if not alive:
         what += memory.lack(end, killed=getattr(process, "returncode", None) == -signal.SIGKILL, service=service)
@@ -188,8 +187,7 @@ def down(config: Config, *, wipe: bool = False, notify: Notify = silent) -> list
         for name, process in found.items():
             notify(f"{name}: stopping pid {process.pid}")
         stop(list(found.values()), STOP_S)
-        for home in homes:
-            home.pid_file.unlink(missing_ok=True)
-            if wipe and home.folder.exists():
+        for home in homes if wipe else ():
+            if home.folder.exists():
                 shutil.rmtree(home.folder)
     return list(found)
