@@ -14,6 +14,8 @@ from rich.console import Console
 
 from benchmarks.logged import Clock, LoggedEvent, RunLog, account
 from benchmarks.modes import Mode, workload_of
+from benchmarks.private_services import private_services
+from benchmarks.process_costs import by_kind
 from benchmarks.simulation import Overheads
 from benchmarks.utilization import Account
 from dart_streams.config import Bus, Config
@@ -22,12 +24,11 @@ from dart_streams.history.capture import now_in
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.launch import processes
 from dart_streams.launch.services.local import folder_of
-from dart_streams.launch.services.private import private_services
 from dart_streams.launch.session import Finish, Session
 from dart_streams.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import names, setup
-from dart_streams.views.metrics import USAGE_FILE, by_kind, spent, usages
+from dart_streams.views.metrics import USAGE_FILE, spent, usages
 from topics import Topic, actions, curated, observations, trained
 
 REQUEST_S = 60.0

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 import tomli_w
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from benchmarks.private_services import private_services
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog
 from benchmarks.weight_switch_metrics import Records, SwitchRecord, Window, figures
 from benchmarks.weights_load import SteadyLoad, now_ms
@@ -28,7 +29,6 @@ from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
 from dart_streams.launch import subreaper
-from dart_streams.launch.services.private import private_services
 from dart_streams.store import AsyncStore, connect_async
 from topics import weights, weights_serving
 from topics.values import MessagePart

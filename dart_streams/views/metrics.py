@@ -3,8 +3,7 @@
 The keys without a nested table are what other programs read; the rest is for the page.
 """
 
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from pathlib import Path
@@ -116,52 +115,44 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
 
 def evaluations(inputs: ReportInputs) -> tuple[EvaluationResult | None, EvaluationResult | None]:
     """Return the evaluations before and after, from ``trajectories``; None where the run has not reached them."""
-    versions = (inputs.journal.before_version, inputs.journal.after_version)
-    results = [
-        evaluation.read(inputs.config, inputs.tasks, inputs.progress, version) if version is not None else None
-        for version in versions
-    ]
-    return results[0], results[1]
+
+    def read(version: int | None) -> EvaluationResult | None:
+        return None if version is None else evaluation.read(inputs.config, inputs.tasks, inputs.progress, version)
+
+    return read(inputs.journal.before_version), read(inputs.journal.after_version)
 
 
 def success(before: EvaluationResult | None, after: EvaluationResult | None) -> dict[str, Any]:
     """Return held-out success, whole and by page, with 95 % intervals."""
-    pages = sorted({page for result in (before, after) if result for page in result.per_page})
-    figures: dict[str, Any] = {
+    results = {"before": before, "after": after}
+    pages = sorted({page for result in results.values() if result for page in result.per_page})
+    found: dict[str, Any] = {
         "success_before": before and rounded(before.overall.rate),
         "success_after": after and rounded(after.overall.rate),
         "per_task": {
-            page: {
-                name: rate_fields(result.per_page.get(page)) if result else None
-                for name, result in (("before", before), ("after", after))
-            }
+            page: {name: result and rate_fields(result.per_page.get(page)) for name, result in results.items()}
             for page in pages
         },
         "evaluation": {
-            "before": before and {**rate_fields(before.overall), "version": before.version, "faults": before.faults},
-            "after": after and {**rate_fields(after.overall), "version": after.version, "faults": after.faults},
+            name: result and {**rate_fields(result.overall), "version": result.version, "faults": result.faults}
+            for name, result in results.items()
         },
     }
     if before and after:
         change, low, high = difference(before.overall, after.overall)
-        figures["evaluation"]["change"] = {"mean": rounded(change), "low": rounded(low), "high": rounded(high)}
-    return figures
+        found["evaluation"]["change"] = {"mean": rounded(change), "low": rounded(low), "high": rounded(high)}
+    return found
 
 
 def rate_fields(rate: Rate | None) -> dict[str, Any]:
     """Return a rate as plain values."""
     if rate is None:
         return {}
-    return {
-        "rate": rounded(rate.rate),
-        "low": rounded(rate.low),
-        "high": rounded(rate.high),
-        "episodes": rate.trials,
-    }
+    return {name: rounded(getattr(rate, name)) for name in ("rate", "low", "high")} | {"episodes": rate.trials}
 
 
 def volume(inputs: ReportInputs) -> dict[str, Any]:
-    """Return how much was done: optimiser steps from ``weights``, the rest from ``trajectories``, ``observations``."""
+    """Return how much ran: optimiser steps from ``weights``, the rest from ``trajectories``, ``observations``."""
     progress, inside = inputs.progress, inputs.slices
     steps = sum(progress.slices[number].steps for number in inside if number in progress.slices)
     finished = progress.finished.values()
@@ -222,13 +213,13 @@ def switch_pauses(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def requests(inputs: ReportInputs) -> dict[str, int]:
-    """Return what became of action requests, from the env workers' counters."""
-    counted = {
+    """Count the outcomes of action requests, from the env workers' counters."""
+    counters = {
         "sent": names.ENV_REQUESTS_SENT,
         "answered": names.ENV_REQUESTS_ANSWERED,
         "timed_out": names.ENV_REQUESTS_TIMED_OUT,
     }
-    return {key: int(inputs.readings.counter(name)) for key, name in counted.items()}
+    return {key: int(inputs.readings.counter(name)) for key, name in counters.items()}
 
 
 def quantiles(inputs: ReportInputs, name: str) -> dict[str, Any]:
@@ -254,7 +245,7 @@ def step_times(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def trajectories(inputs: ReportInputs) -> dict[str, Any]:
-    """Return what became of training trajectories, from ``trajectories`` and the trainer's rows."""
+    """Count the outcomes of training trajectories, from ``trajectories`` and the trainer's rows."""
     train = {t.trajectory_id: t for t in inputs.progress.finished.values() if t.purpose == "train"}
     used = {identity for row in inputs.trained for identity in row["trajectory_ids"]}
     outcomes: Counter[OutcomeKind] = Counter(t.outcome for t in train.values())
@@ -287,12 +278,12 @@ def trainer(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def column(rows: list[dict[str, float]], name: str) -> list[float]:
-    """Return the values of one figure in the rows that have it."""
+    """Return the values of one metric in the rows that have it."""
     return [row[name] for row in rows if name in row]
 
 
 def spread(values: list[float]) -> dict[str, float | None]:
-    """Return mean and largest of some values."""
+    """Return the mean and the largest of values."""
     return {"mean": rounded(mean(values), 5), "max": rounded(max(values, default=None), 5)}
 
 
@@ -307,14 +298,6 @@ def spent(
             first, _ = known.get(sample.process, (cpu_s, 0.0))
             known[sample.process] = (min(first, cpu_s), cpu_s)
     return {name: round(last - first, 1) for name, (first, last) in known.items()}
-
-
-def by_kind(by_process: dict[str, float]) -> dict[str, float]:
-    """Add up what processes of a kind have: ``env-0`` and ``env-1`` are ``env``."""
-    found: defaultdict[str, float] = defaultdict(float)
-    for name, value in by_process.items():
-        found[re.sub(r"-\d+$", "", name)] += value
-    return {name: round(value, 1) for name, value in sorted(found.items())}
 
 
 def wall(inputs: ReportInputs) -> dict[str, float]:

@@ -23,7 +23,7 @@ from dart_streams.store import SyncStore
 from dart_streams.views import metrics, plots
 from dart_streams.views.metrics import USAGE_FILE, ReportInputs, usages
 from dart_streams.views.sample_episodes import SampleEpisode, choose, load
-from dart_streams.views.terminal import share
+from dart_streams.views.terminal import shown
 
 SAMPLES = 4
 TEMPLATE = "report.html.j2"
@@ -168,11 +168,16 @@ def brief(action: str) -> str:
     return re.sub(r"'\((\d+), ?(\d+)\)'", r"\1,\2", text)
 
 
+def share(value: float | None) -> str:
+    """Format a share as a percentage."""
+    return shown(value, ".0%")
+
+
 def figure(value: float | None) -> str:
-    """Format a number with three digits."""
-    return "–" if value is None else f"{value:,.3g}" if isinstance(value, float) else f"{value:,}"
+    """Format a number with three digits, a count whole."""
+    return shown(value, ",.3g" if isinstance(value, float) else ",")
 
 
-def signed(value: float | None) -> str:
+def signed(value: float) -> str:
     """Format a change in points."""
-    return "–" if value is None else f"{value * 100:+.0f}"
+    return f"{value * 100:+.0f}"

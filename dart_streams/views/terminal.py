@@ -50,7 +50,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) -> Summary:
-    """Return the figures at ``now_ms``; the curve begins at ``since_ms``. ``slots`` counts all environment slots."""
+    """Return the summary at ``now_ms``; the curve begins at ``since_ms``. ``slots`` counts all environment slots."""
     newest = now_ms // SLICE_MS
     window = range(newest - WINDOW_SLICES, newest)
     steps = sum(progress.slices[number].steps for number in window if number in progress.slices)
@@ -85,14 +85,8 @@ def newest_evaluation(progress: RunState) -> tuple[int, int]:
     if not orders:
         return 0, 0
     newest = orders[-1].group_id
-    done = {
-        order.sample
-        for order in orders
-        if order.group_id == newest
-        and (finished := progress.finished.get(order.order_id))
-        and finished.reward is not None
-    }
-    return len(done), orders[-1].group_size
+    ended = [(o.sample, progress.finished.get(o.order_id)) for o in orders if o.group_id == newest]
+    return len({sample for sample, end in ended if end and end.reward is not None}), orders[-1].group_size
 
 
 def curve(progress: RunState, first: int, last: int) -> tuple[float | None, ...]:
@@ -144,7 +138,7 @@ def curve_of(summary: Summary) -> RenderableType:
     return Text.assemble(
         ("success  ", "bold"),
         (line or "(no training episode has finished yet)", "green"),
-        f"  {share(summary.success)} of the last episodes",
+        f"  {shown(summary.success, '.0%')} of the last episodes",
     )
 
 
@@ -153,24 +147,17 @@ def table_of(moment: Moment, summary: Summary) -> RenderableType:
     table = Table.grid(padding=(0, 2), expand=True)
     for style in ("dim", "", "dim", ""):
         table.add_column(style=style)
+    environment = f"{summary.steps_per_s:.1f} steps/s, {summary.utilisation:.0%} of slots past their reset"
+    groups = f"{summary.groups} curated, {summary.groups_consumed} consumed"
+    episodes = f"{summary.episodes} finished, {summary.open_episodes} open"
+    version = f"{shown(summary.version)} trained, {shown(summary.served)} served"
     evaluation = f"{summary.finished_eval}/{summary.ordered_eval}" if summary.ordered_eval else "none yet"
-    version = f"{number(summary.version)} trained, {number(summary.served)} served"
-    stale = f"{decimal(summary.staleness_mean)} mean, {number(summary.staleness_max)} max"
+    stale = f"{shown(summary.staleness_mean, '.1f')} mean, {shown(summary.staleness_max)} max"
     lag = ", ".join(f"{group} {records}" for group, records in sorted(open_lag(moment).items())) or "none"
-    left = [
-        ("environment", f"{summary.steps_per_s:.1f} steps/s, {summary.utilisation:.0%} of slots past their reset"),
-        ("episodes", f"{summary.episodes} finished, {summary.open_episodes} open"),
-        ("evaluation", evaluation),
-        ("lag", lag),
-    ]
-    right = [
-        ("groups", f"{summary.groups} curated, {summary.groups_consumed} consumed"),
-        ("version", version),
-        ("staleness", stale),
-        ("trainer", metrics_line(moment.trained)),
-    ]
-    for (left_name, left_value), (right_name, right_value) in zip(left, right, strict=True):
-        table.add_row(left_name, left_value, right_name, right_value)
+    table.add_row("environment", environment, "groups", groups)
+    table.add_row("episodes", episodes, "version", version)
+    table.add_row("evaluation", evaluation, "staleness", stale)
+    table.add_row("lag", lag, "trainer", metrics_line(moment.trained))
     return table
 
 
@@ -194,9 +181,8 @@ def children_of(children: Sequence[tuple[str, int]]) -> RenderableType:
     """Name the processes, and how often each was started again."""
     text = Text("processes  ", style="dim")
     for name, starts in children:
-        text.append(name + "  ", style="green" if starts <= 1 else "yellow")
-        if starts > 1:
-            text.append(f"(started {starts} times)  ", style="yellow")
+        restarted = f"(started {starts} times)  " if starts > 1 else ""
+        text.append(f"{name}  {restarted}", style="yellow" if restarted else "green")
     return text
 
 
@@ -211,14 +197,12 @@ def line(moment: Moment) -> str:
     if summary.ordered_eval and summary.finished_eval < summary.ordered_eval:
         parts.append(f"evaluation {summary.finished_eval}/{summary.ordered_eval}")
     if summary.episodes:
-        parts += [
-            f"{summary.episodes} episodes, success {share(summary.success)}",
-            f"groups {summary.groups_consumed}/{summary.groups}",
-        ]
+        parts.append(f"{summary.episodes} episodes, success {shown(summary.success, '.0%')}")
+        parts.append(f"groups {summary.groups_consumed}/{summary.groups}")
     if summary.version is not None:
-        parts.append(f"version {summary.version}, served {number(summary.served)}")
+        parts.append(f"version {summary.version}, served {shown(summary.served)}")
     if summary.staleness_max is not None:
-        parts.append(f"staleness {decimal(summary.staleness_mean)} max {summary.staleness_max}")
+        parts.append(f"staleness {shown(summary.staleness_mean, '.1f')} max {summary.staleness_max}")
     if moment.trained:
         parts.append(metrics_line(moment.trained))
     if behind := sum(open_lag(moment).values()):
@@ -243,19 +227,9 @@ def clock(seconds: float) -> str:
     return f"{minutes}:{rest:02d}"
 
 
-def share(value: float | None) -> str:
-    """Format a share as a percentage."""
-    return "–" if value is None else f"{value:.0%}"
-
-
-def decimal(value: float | None) -> str:
-    """Format a mean."""
-    return "–" if value is None else f"{value:.1f}"
-
-
-def number(value: int | None) -> str:
-    """Format a count."""
-    return "–" if value is None else str(value)
+def shown(value: float | None, spec: str = "") -> str:
+    """Format a value, a dash if there is none."""
+    return "–" if value is None else format(value, spec)
 
 
 class Display:

@@ -20,6 +20,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster, NoHostAvailable
 from cassandra.connection import DefaultEndPoint
 
+from benchmarks.private_services import HOMES, READY_S, folder_of_its_own
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Run, Services, Store, Tls
 from dart_streams.connection.protocol_probes import speaks_cql
 from dart_streams.launch.services import local
@@ -28,7 +29,6 @@ from dart_streams.launch.services.jars import SHARED_JARS
 from dart_streams.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.launch.services.lock import silent
 from dart_streams.launch.services.ports import free_port
-from dart_streams.launch.services.private import HOMES, READY_S, folder_of_its_own
 
 USER = "dart"
 STORE_PASSWORD = "changeit"

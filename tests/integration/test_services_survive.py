@@ -13,6 +13,7 @@ import msgspec
 import psutil
 import pytest
 
+from benchmarks.private_services import OWNER, private_services
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
@@ -23,7 +24,6 @@ from dart_streams.launch.services.jvm import Kafka
 from dart_streams.launch.services.local import Running, bring_up
 from dart_streams.launch.services.lock import silent
 from dart_streams.launch.services.ports import free_port
-from dart_streams.launch.services.private import OWNER, private_services
 
 COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
 

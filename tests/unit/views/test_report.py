@@ -305,7 +305,6 @@ def test_the_page_is_one_file_that_escapes_what_it_shows(run):
     folder, materials = run
     sample = SampleEpisode(
         task_id="miniwob/enter-text#1003",
-        page="enter-text",
         instruction='Enter "<b>Tom</b>" & submit',
         outcome="success",
         reason="",

@@ -1,6 +1,6 @@
 """A Kafka and a Cassandra of one's own, on free ports, while a block or a command runs: for tests and benchmarks.
 
-``python -m dart_streams.launch.services.private COMMAND …`` runs a command with ``DART_TEST_SERVICES`` naming them.
+``python -m benchmarks.private_services COMMAND …`` runs a command with ``DART_TEST_SERVICES`` naming them.
 """
 
 import contextlib
