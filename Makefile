@@ -42,7 +42,7 @@ demo: setup ## Run the whole circle: train the tiny policy, and write a report.
 # Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
 test: setup ## Run all tests.
 	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
-	@$(STREAMS)/python -m dart_streams.launch.services.private bash -c ' \
+	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		told=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 tests/model >$$told 2>&1 & \
 		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/k8s; \
 		streams=$$?; \
