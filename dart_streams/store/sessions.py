@@ -85,7 +85,7 @@ def connecting(store: Store) -> dict[str, Any]:
     return until(
         Deadline(wait_s),
         min(1.0, wait_s / 10),
-        retryable=is_down,
+        retryable=lambda error: isinstance(error, DOWN),  # concurrent schema changes also make invalid requests
         waiting=lambda error: log.info("waiting for the database", at=at, until_s=wait_s, reason=short(error)),
         unavailable=lambda error: ServiceUnavailable(
             f"no Cassandra at {at} after {wait_s:g} s ({short(error)}): "
@@ -147,7 +147,15 @@ def open_session(store: Store) -> Session:
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         # The default backs off to ten minutes, so a database that is back would long count as down.
         reconnection_policy=ConstantReconnectionPolicy(RECONNECT_S, max_attempts=None),
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile()},
+        execution_profiles={
+            EXEC_PROFILE_DEFAULT: ExecutionProfile(
+                load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
+                consistency_level=ConsistencyLevel.LOCAL_QUORUM,
+                serial_consistency_level=ConsistencyLevel.SERIAL,
+                request_timeout=REQUEST_TIMEOUT_S,
+                row_factory=tuple_factory,
+            )
+        },
         **settings,
     )
     try:
@@ -160,17 +168,6 @@ def open_session(store: Store) -> Session:
     except BaseException:
         cluster.shutdown()
         raise
-
-
-def profile() -> ExecutionProfile:
-    """Return the consistency, load balancing and time-out of requests."""
-    return ExecutionProfile(
-        load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
-        consistency_level=ConsistencyLevel.LOCAL_QUORUM,
-        serial_consistency_level=ConsistencyLevel.SERIAL,
-        request_timeout=REQUEST_TIMEOUT_S,
-        row_factory=tuple_factory,
-    )
 
 
 def refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None) -> AccessRefused | None:

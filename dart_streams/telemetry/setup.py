@@ -30,16 +30,15 @@ def start(config: Config, process: str) -> None:
     resource = Resource.create(
         {"service.name": f"dart_streams.{process.partition('-')[0]}", "service.instance.id": process}
     )
-    readers = [
-        PeriodicExportingMetricReader(exporter, export_interval_millis=config.telemetry.metrics_every_s * 1000)
-        for exporter in metric_exporters(config, process)
-    ]
+    metric_exporters, span_exporters = exporters(config, process)
+    interval_ms = config.telemetry.metrics_every_s * 1000
+    readers = [PeriodicExportingMetricReader(exporter, interval_ms) for exporter in metric_exporters]
     # Exemplars are not exported, and collecting them costs a third of a measurement.
     metrics.set_meter_provider(
         MeterProvider(readers, resource=resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False)
     )
     provider = spans.Provider(config.telemetry.sampling, resource)
-    for exporter in span_exporters(config, process):
+    for exporter in span_exporters:
         provider.add_span_processor(CountingSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     sample(config.telemetry.sampling)
@@ -69,24 +68,17 @@ def stop() -> None:
             provider.shutdown()
 
 
-def metric_exporters(config: Config, process: str) -> list[MetricExporter]:
-    """Return the exporters of metrics: to the run's folder, and to a collector if one is configured."""
-    exporters: list[MetricExporter] = [LineMetricExporter(config.run.folder / "metrics" / f"{process}.jsonl", process)]
+def exporters(config: Config, process: str) -> tuple[list[MetricExporter], list[SpanExporter]]:
+    """Return the exporters to the run's folder, and to a collector if one is configured."""
+    folder, file = config.run.folder, f"{process}.jsonl"
+    metric_exporters: list[MetricExporter] = [LineMetricExporter(folder / "metrics" / file, process)]
+    span_exporters: list[SpanExporter] = [LineSpanExporter(folder / "traces" / file, process)]
     if endpoint := config.telemetry.otlp_endpoint:
         from dart_streams.telemetry import collector
 
-        exporters.append(collector.metric_exporter(endpoint))
-    return exporters
-
-
-def span_exporters(config: Config, process: str) -> list[SpanExporter]:
-    """Return the exporters of spans: to the run's folder, and to a collector if one is configured."""
-    exporters: list[SpanExporter] = [LineSpanExporter(config.run.folder / "traces" / f"{process}.jsonl", process)]
-    if endpoint := config.telemetry.otlp_endpoint:
-        from dart_streams.telemetry import collector
-
-        exporters.append(collector.span_exporter(endpoint))
-    return exporters
+        metric_exporters.append(collector.metric_exporter(endpoint))
+        span_exporters.append(collector.span_exporter(endpoint))
+    return metric_exporters, span_exporters
 
 
 def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -59,9 +59,9 @@ def test_every_topic_has_a_resource_of_its_own(names: list[str]):
 
 def test_the_command_prints_resources_of_the_named_kafka():
     options = ["--format", "strimzi", "--cluster", "mine", "--namespace", "ours"]
-    told = CliRunner().invoke(command.app, ["export", *options])
-    resources = list(yaml.safe_load_all(told.stdout))
-    assert told.exit_code == 0
+    done = CliRunner().invoke(command.app, ["export", *options])
+    resources = list(yaml.safe_load_all(done.stdout))
+    assert done.exit_code == 0
     assert len(resources) == len(command.wanted_by(command.read_config(None)))
     for resource in resources:
         assert (resource["apiVersion"], resource["kind"]) == ("kafka.strimzi.io/v1", "KafkaTopic")
