@@ -9,7 +9,6 @@ import string
 from importlib import resources
 from typing import Any
 
-import structlog
 from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, Unauthorized
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
@@ -48,8 +47,6 @@ UNABLE = "Unable to perform authentication"
 DOWN = (NoHostAvailable, NoConnectionsAvailable, DriverException, ErrorMessage, ConnectionException, OSError)
 """The driver's errors while a database is away."""
 
-log = structlog.get_logger()
-
 
 def connect(store: Store) -> Session:
     """Connect and apply the schema, trying again until ``store.wait_s`` is over; it blocks meanwhile.
@@ -85,8 +82,8 @@ def connecting(store: Store) -> dict[str, Any]:
     return until(
         Deadline(wait_s),
         min(1.0, wait_s / 10),
+        f"database at {at}",
         retryable=lambda error: isinstance(error, DOWN),  # concurrent schema changes also make invalid requests
-        waiting=lambda error: log.info("waiting for the database", at=at, until_s=wait_s, reason=short(error)),
         unavailable=lambda error: ServiceUnavailable(
             f"no Cassandra at {at} after {wait_s:g} s ({short(error)}): "
             "start one with `dart-streams up`, or set store.hosts and store.port"
@@ -99,8 +96,8 @@ def executing(wait_s: float, pause_s: float) -> dict[str, Any]:
     return until(
         Deadline(wait_s),
         min(pause_s, wait_s / 10),
-        retryable=is_down,
-        waiting=lambda error: log.warning("the database does not answer", reason=short(error), until_s=wait_s),
+        "database",
+        is_down,
         unavailable=lambda error: ServiceUnavailable(
             f"Cassandra did not answer for {wait_s:g} s ({short(error)}): see `dart-streams doctor`"
         ),
