@@ -24,10 +24,11 @@ from topics.curated import CuratedGroup
 from topics.observations import Observation
 from topics.trained import TrainedStep
 from topics.values import BlobRef
-from trainer.data.prefetch import GroupReader, ReadyGroup
-from trainer.learning import model as policy
-from trainer.learning.learner import Learner, never
-from trainer.learning.ranks import Ranks, joined
+from trainer.data.prefetch import GroupReader
+from trainer.data.samples import ReadyGroup
+from trainer.learning import model
+from trainer.learning.learner import Learner, never_stop
+from trainer.ranks import Ranks, joined
 
 TOLERANCE = 1e-5
 """How far a loss made again may be from the recorded one."""
@@ -118,7 +119,7 @@ def made_again(
             raise gone(step, config)
         ready = [reader.read(group) for group in groups_of(known, step)]
         refuse_missing(ready)
-        loss = learner.learn(ready, step.version - 1, never).figures["loss"]
+        loss = learner.learn(ready, step.version - 1, never_stop).metrics["loss"]
         recorded = step.metrics["loss"]
         result.append(
             Reproduced(
@@ -175,7 +176,7 @@ def learner_from(start: Path, folder: Path, renderer: Renderer, config: Config, 
         (mixed / weight_files.FILE).symlink_to((start / weight_files.FILE).resolve())
         learner = Learner(mixed, renderer, config.trainer, ranks)
     if learner.reference is not None:
-        learner.reference = policy.load(folder, renderer, ranks.device).requires_grad_(False)
+        learner.reference = model.load(folder, renderer, ranks.device).requires_grad_(False)
     return learner
 
 

@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import torch
 from PIL import Image, ImageDraw
-from transformers import Qwen2_5_VLForConditionalGeneration
 
 from dart_streams.errors import UserError
 from dart_streams.policy import weights
-from dart_streams.policy.batches import answer_logits, collate, log_probabilities
 from dart_streams.policy.rendering import Renderer
 from topics.values import BlobRef, MessagePart
 
@@ -55,29 +52,6 @@ def turns() -> list[MessagePart]:
     data = screen()
     ref = BlobRef(sha256=hashlib.sha256(data).hexdigest(), size=len(data), width=160, height=210)
     return [MessagePart(role="user", text=INSTRUCTION), MessagePart(role="user", image=ref)]
-
-
-def measure(model_dir: Path, renderer: Renderer) -> Probe:
-    """Return the probe of the weights in ``model_dir``, by transformers in float32."""
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(model_dir, dtype=torch.float32)
-    return measured(model, renderer)
-
-
-def measured(model: torch.nn.Module, renderer: Renderer) -> Probe:
-    """Return the probe of a loaded model."""
-    model.eval()
-    prompt, tokens = renderer.prompt(turns()), renderer.answer_tokens(ANSWER)
-    batch = collate([renderer.training_inputs(prompt, [Image.open(io.BytesIO(screen()))], tokens)], renderer.pad)
-    with torch.no_grad():
-        logits_BTV = answer_logits(model, batch)
-    log_p_TV = log_probabilities(logits_BTV, renderer.allowed_mask(logits_BTV.shape[-1]))[0]
-    chosen_T = log_p_TV.gather(-1, batch["answers"][0][:, None])[:, 0]
-    return Probe(prompt=prompt.token_ids, tokens=tokens, logprobs=chosen_T.tolist())
-
-
-def write(model_dir: Path, renderer: Renderer) -> None:
-    """Measure the probe and store it beside the weights."""
-    (model_dir / weights.PROBE).write_bytes(msgspec.json.encode(measure(model_dir, renderer)))
 
 
 def read(model_dir: Path) -> Probe | None:

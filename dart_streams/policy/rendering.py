@@ -101,31 +101,6 @@ class Renderer:
         made = self.image_processor(images=list(images), return_tensors="pt")
         return made["pixel_values"], made["image_grid_thw"]
 
-    def training_inputs(
-        self, prompt: Prompt, images: Sequence[Image.Image], answer_tokens: Sequence[int]
-    ) -> dict[str, Any]:
-        """Return what the model's forward pass takes for one prompt with its answer.
-
-        ``input_ids`` and ``mm_token_type_ids`` have shape (L,), with every image pad repeated as often as the image
-        has merged patches; ``pixel_values`` (patches, pixels) and ``image_grid_thw`` (images, 3) are absent without
-        images; ``answer_start`` is the index in ``input_ids`` at which the answer begins.
-        """
-        if len(images) != len(prompt.images):
-            raise ValueError(f"{len(images)} images for a prompt that shows {len(prompt.images)}")
-        vision: dict[str, torch.Tensor] = {}
-        pads: list[int] = []
-        if images:
-            vision["pixel_values"], vision["image_grid_thw"] = self.pixels(images)
-            pads = (vision["image_grid_thw"].prod(-1) // self.image_processor.merge_size**2).tolist()
-        expanded = expand(prompt.token_ids, self.config.image_token_id, pads)
-        ids = torch.tensor([*expanded, *answer_tokens], dtype=torch.long)
-        return {
-            "input_ids": ids,
-            "mm_token_type_ids": (ids == self.config.image_token_id).to(torch.int32),
-            **vision,
-            "answer_start": len(expanded),
-        }
-
     def _encode_text(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 

@@ -14,8 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from dart_streams.policy.rendering import Renderer, expand
-from trainer.data.prefetch import ReadyGroup
-from trainer.data.samples import TrainingSample
+from trainer.data.samples import ReadyGroup, TrainingSample
 
 BLANK_SIDE = 56
 NO_VERSION = -1

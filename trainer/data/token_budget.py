@@ -12,8 +12,7 @@ import msgspec
 from dart_streams import stateless_random as chance
 from dart_streams.config import Config
 from dart_streams.curation.staleness import capacity
-from trainer.data.prefetch import ReadyGroup
-from trainer.data.samples import TrainingSample
+from trainer.data.samples import ReadyGroup, TrainingSample
 
 
 class TokenBudget(NamedTuple):

@@ -15,13 +15,15 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging as transformers_logging
 
 from dart_streams.errors import UserError
+from dart_streams.policy import probe
 from dart_streams.policy.rendering import Renderer, refuse_missing
-from trainer.data.collate import MicroBatch
+from trainer.data.collate import Collator, MicroBatch
+from trainer.data.samples import TrainingSample
 from trainer.objective import token_logp
 
 
 class Scorer(nn.Module):
-    """The policy and what it thinks of given answers. One forward pass a micro-batch, so that FSDP sees one root."""
+    """The policy, scoring given answers. One forward pass a micro-batch, so that FSDP sees one root."""
 
     forbidden_V: Tensor
 
@@ -62,9 +64,9 @@ class Scorer(nn.Module):
 class RowProjection(nn.Conv3d):
     """A convolution over patches that were cut out before: a matrix product, several times cheaper on a CPU."""
 
-    def forward(self, patches: Tensor) -> Tensor:
-        """Return (N, D) of (N, ...) patches of exactly the kernel's size."""
-        return functional.linear(patches.flatten(1), self.weight.flatten(1), self.bias)
+    def forward(self, patches_NC: Tensor) -> Tensor:
+        """Return (N, D) of patches of exactly the kernel's size, in any shape (N, ...)."""
+        return functional.linear(patches_NC.flatten(1), self.weight.flatten(1), self.bias)
 
 
 def load(folder: Path, renderer: Renderer, device: torch.device, recompute: bool = False) -> Scorer:
@@ -116,3 +118,24 @@ def gathered(policy: nn.Module, keep: bool) -> Mapping[str, Tensor]:
         if keep:
             state[name] = whole.detach().cpu()
     return state
+
+
+def probe_of(scorer: Scorer, renderer: Renderer, dtype: str = "float32") -> probe.Probe:
+    """Return what the scorer's present weights, computing in ``dtype``, make of the fixed probe. Collective."""
+    prompt, answer = renderer.prompt(probe.turns()), renderer.answer_tokens(probe.ANSWER)
+    item = TrainingSample(
+        group_id="",
+        trajectory_id="",
+        step=0,
+        prompt=prompt.token_ids,
+        images=prompt.images,
+        answer=answer,
+        logprobs=None,
+        versions=[],
+        advantage=0.0,
+        temperature=1.0,
+    )
+    batch = Collator(renderer).collate([item], {prompt.images[0].sha256: probe.screen()})
+    with torch.no_grad():
+        logp_BA, _ = scorer(batch.to(scorer.forbidden_V.device))
+    return probe.Probe(prompt=prompt.token_ids, tokens=answer, logprobs=logp_BA[0].tolist(), dtype=dtype)

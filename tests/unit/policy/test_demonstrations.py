@@ -1,4 +1,4 @@
-"""Demonstrations become orders and samples; the tiny policy is named after what determines it."""
+"""Demonstrations become orders; the tiny policy is named after what determines it."""
 
 from pathlib import Path
 
@@ -8,11 +8,8 @@ import pytest
 from dart_streams.config import Config, Policy, Run, Tasks, Warmup
 from dart_streams.errors import UserError
 from dart_streams.policy import recipe
-from dart_streams.policy.demonstrations import demonstration_orders, samples_of
 from dart_streams.tasks import Page, Task, TaskSet, load
-from topics.observations import ExecutedAction, Observation
-from topics.rollout_orders import RolloutOrder
-from topics.values import BlobRef
+from trainer.warmup.demonstrations import demonstration_orders
 
 PAGE = Page(
     environment="miniwob",
@@ -39,44 +36,6 @@ def test_more_demonstrations_than_tasks_are_all_tasks_once() -> None:
 
 def test_the_same_seed_orders_the_same() -> None:
     assert demonstration_orders(TASKS.demonstration, 5, 1) == demonstration_orders(TASKS.demonstration, 5, 1)
-
-
-def observation(step: int, order: RolloutOrder, action: str | None) -> Observation:
-    taken = ExecutedAction(
-        request_id=f"r{step}",
-        text=action or "",
-        action=action,
-        tokens=[],
-        logprobs=[],
-        entropies=[],
-        versions=[],
-        prompt_sha="",
-        queue_ms=0,
-        generate_ms=0,
-        execute_ms=0,
-    )
-    return Observation(
-        trajectory_id="t",
-        order=order,
-        step=step,
-        instruction="Click ONE, then TWO.",
-        screenshot=BlobRef(sha256=f"s{step}", size=1),
-        taken=taken if step else None,
-        end=None,
-        env_host="env-0",
-        at_ms=0,
-    )
-
-
-def test_each_action_is_a_sample_that_shows_what_stood_before_it() -> None:
-    order = demonstration_orders(TASKS.demonstration, 1, 0)[0]
-    first, second = "Action: click(start_box='(1,2)')", "Action: click(start_box='(3,4)')"
-    steps = [observation(0, order, None), observation(1, order, first), observation(2, order, second)]
-    images = {f"s{step}": bytes([step]) for step in range(3)}
-    samples = samples_of(steps, images, max_images=1, max_texts=5)
-    assert [sample.answer for sample in samples] == [first, second]
-    assert [dict(sample.images) for sample in samples] == [{"s0": b"\x00"}, {"s1": b"\x01"}]
-    assert [turn.text for turn in samples[1].turns if turn.role == "assistant"] == [first]
 
 
 def test_the_policy_is_named_after_settings_tasks_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
