@@ -28,7 +28,7 @@ def masked_weights(old_logp: Tensor, rollout_logp: Tensor, low: float = 0.5, hig
     """Return ``exp(old_logp - rollout_logp)`` where it is within [low, high], elsewhere 0; without gradient.
 
     Masked importance sampling as in IcePop (the bounds are its own): a token on which engine and trainer disagree too
-    much teaches nothing, instead of a little.
+    much has no gradient, instead of a small one.
     """
     ratio = (old_logp - rollout_logp).detach().exp()
     return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)

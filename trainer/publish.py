@@ -80,7 +80,7 @@ class WeightPublisher:
         else:
             self.publish(start, snapshot)
         meanwhile = before_epoch(weights_log.read(self.bus)[len(before) :], found.model_id, self.epoch)
-        overtaking = max((announced.version for announced in meanwhile), default=-1)
+        overtaking = max((other.version for other in meanwhile), default=-1)
         if overtaking >= version:
             start = msgspec.structs.replace(start, version=overtaking + 1)
             self.publish(start, snapshot)
@@ -129,7 +129,7 @@ class WeightPublisher:
         except KafkaError as error:
             raise ServiceUnavailable(
                 f"the broker at {self.bus.servers} did not take {what} within {SEND_S:g} s "
-                f"({error}): the trainer goes on from its checkpoint when it is started again"
+                f"({error}): a restarted trainer resumes from its checkpoint"
             ) from error
 
     def _remove_unneeded(self) -> None:

@@ -16,6 +16,13 @@ from trainer.data.samples import ReadyGroup
 from trainer.learning.learner import StepResult
 
 SHOWN = ("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms")
+HISTOGRAMS = {
+    "train_ms": names.TRAINER_STEP_MS,
+    "data_wait_ms": names.TRAINER_WAIT_MS,
+    "publish_ms": names.TRAINER_PUBLISH_MS,
+    "checkpoint_ms": names.TRAINER_CHECKPOINT_MS,
+    "mismatch": names.TRAINER_MISMATCH,
+}
 
 log = structlog.get_logger()
 
@@ -74,26 +81,19 @@ class StepReporter:
         meter = metrics.get_meter(names.METER)
         self._step = meter.create_gauge(names.TRAINER_STEP)
         self._metric = meter.create_gauge(names.TRAINER_FIGURE)
-        self._step_ms = meter.create_histogram(names.TRAINER_STEP_MS)
-        self._wait_ms = meter.create_histogram(names.TRAINER_WAIT_MS)
+        self._histograms = {metric: meter.create_histogram(name) for metric, name in HISTOGRAMS.items()}
         self._read_ms = meter.create_histogram(names.TRAINER_READ_MS)
-        self._publish_ms = meter.create_histogram(names.TRAINER_PUBLISH_MS)
-        self._checkpoint_ms = meter.create_histogram(names.TRAINER_CHECKPOINT_MS)
         self._groups = meter.create_counter(names.TRAINER_GROUPS)
         self._dropped = meter.create_counter(names.TRAINER_DROPPED)
         self._staleness = meter.create_histogram(names.TRAINER_STALENESS)
-        self._mismatch = meter.create_histogram(names.TRAINER_MISMATCH)
 
     def trained(self, train_step: int, version: int, batch: Batch, step: Mapping[str, float]) -> None:
         """Report the metrics of the ``step`` that made ``version``."""
         self._step.set(train_step)
         for name, value in step.items():
             self._metric.set(value, {"name": name})
-        self._step_ms.record(step["train_ms"])
-        self._wait_ms.record(step["data_wait_ms"])
-        self._mismatch.record(step["mismatch"])
-        self._publish_ms.record(step["publish_ms"])
-        self._checkpoint_ms.record(step["checkpoint_ms"])
+        for name, histogram in self._histograms.items():
+            histogram.record(step[name])
         self._groups.add(0 if batch.supervised else len(batch.groups))
         for ready in batch.groups:
             self._read_ms.record(ready.read_ms)

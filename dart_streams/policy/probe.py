@@ -1,4 +1,4 @@
-"""A probe: one prompt and what transformers thinks of an answer to it, so that an engine can be held against it.
+"""A probe: one prompt with the log-probabilities that transformers gives an answer to it, to check an engine against.
 
 The trainer stores one beside each version of the weights; a rollout worker compares its engine with it at its start.
 """

@@ -1,4 +1,4 @@
-"""Where a deployment's model lies; the tiny policy in a folder named after all that determines it. Without torch."""
+"""The directory of a deployment's model; the tiny policy's is named by a digest of its inputs. Without torch."""
 
 import hashlib
 from pathlib import Path

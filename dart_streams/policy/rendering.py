@@ -1,7 +1,7 @@
 """Turns to token ids and back, for any directory of the Qwen2.5-VL class (the tiny policy, UI-TARS-1.5-7B).
 
 The rollout worker and the trainer render with this one module, so a prompt has the same tokens in both. The chat
-template and what the environment says are tokenised apart: a page that writes ``<|im_end|>`` gets its characters, not
+template and the environment's texts are tokenised apart: a page that writes ``<|im_end|>`` gets its characters, not
 the control token.
 """
 
@@ -87,7 +87,7 @@ class Renderer:
         return [*self._text_tokens(text), self.eos]
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return what generated ``tokens`` say; the end and other special tokens say nothing."""
+        """Return the text of generated ``tokens``, without the end and other special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def allowed_mask(self, vocabulary: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from transformers import AutoModelForImageTextToText
 
 from dart_streams.config import Warmup
 from dart_streams.policy import probe, tiny, weights
-from dart_streams.policy.rendering import Prompt, Renderer
+from dart_streams.policy.rendering import Renderer
 from tests.model import plain_transformers
 from topics.values import BlobRef, MessagePart
 from trainer.data.collate import Collator
@@ -46,24 +46,10 @@ def demonstrated(renderer: Renderer) -> list[ReadyGroup]:
     name = hashlib.sha256(data).hexdigest()
     image = BlobRef(sha256=name, size=len(data))
     prompt = renderer.prompt([MessagePart(role="user", text="Click"), MessagePart(role="user", image=image)])
-    samples = [sample(prompt, renderer.answer_tokens(f"Action: click(start_box='({x},120)')")) for x in (80, 81, 82)]
+    answers = [renderer.answer_tokens(f"Action: click(start_box='({x},120)')") for x in (80, 81, 82)]
+    samples = [TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer) for answer in answers]
     group = sft_group("demonstrations", [])
     return [ReadyGroup(group=group, samples=samples, images={name: data}, refused=Counter(), read_ms=0.0)]
-
-
-def sample(prompt: Prompt, answer: list[int]) -> TrainingSample:
-    return TrainingSample(
-        group_id="",
-        trajectory_id="",
-        step=0,
-        prompt=prompt.token_ids,
-        images=prompt.images,
-        answer=answer,
-        logprobs=None,
-        versions=[],
-        advantage=1.0,
-        temperature=1.0,
-    )
 
 
 def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir: Path) -> None:
@@ -123,7 +109,7 @@ def test_training_scores_what_generation_saw(model_dir: Path) -> None:
             output_logits=True,
         )
         answer = made.sequences[0, len(asked["input_ids"]) :]
-        samples.append(sample(prompt, answer.tolist()))
+        samples.append(TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer.tolist()))
         logits = torch.stack(made.logits, 1)[0]
         logp = logits.masked_fill(~renderer.allowed_mask(logits.shape[-1]), -torch.inf).log_softmax(-1)
         scores.append(logp.gather(-1, answer[:, None])[:, 0])

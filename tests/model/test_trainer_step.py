@@ -105,7 +105,7 @@ def test_an_image_that_many_prompts_show_passes_the_vision_tower_once(renderer: 
     batch = Collator(renderer).collate(first, group.images)
     assert len(first) == 4
     assert len(batch.grids_I3) == 1
-    assert batch.shown.tolist() == [0] * 4
+    assert batch.shown_S.tolist() == [0] * 4
 
 
 def test_one_step_is_that_of_plain_transformers_and_torch(model: Path, renderer: Renderer, ranks: Ranks) -> None:

@@ -25,9 +25,9 @@ log = structlog.get_logger()
 
 
 class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What rank 0 broadcasts: train on ``groups``, or go on waiting if there are none, or stop.
+    """What rank 0 broadcasts: train on ``groups``, or wait if there are none, or stop.
 
-    ``position`` is where the log stands once all that was taken is trained or dropped. ``ahead`` are groups to read
+    ``position`` is that in the log once all groups taken so far are trained or dropped. ``ahead`` are groups to read
     ahead, ``dropped`` those that nobody will train. ``stale`` counts those dropped for their age since the last batch.
     """
 
@@ -54,7 +54,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchBuilder:
-    """Rank 0's side: takes arrivals in the log's order, leaves out repeats and what is too old.
+    """Rank 0's side: takes arrivals in the log's order, drops repeats and stale groups.
 
     ``ahead`` is filled by others with what has arrived, for the other ranks to read ahead.
     """
@@ -79,7 +79,7 @@ class BatchBuilder:
         self.stale = 0
 
     def build(self, version: int, timeout_s: float, stop: threading.Event) -> BatchPlan:
-        """Return a full plan, or after ``timeout_s`` one without groups. What was taken so far is kept for the next."""
+        """Return a full plan, or after ``timeout_s`` one without groups. Groups taken so far are kept for the next."""
         deadline = time.monotonic() + timeout_s
         while len(self.chosen) < self.size and not stop.is_set():
             arrival = self.consumer.take(min(0.2, max(0.0, deadline - time.monotonic())))
@@ -94,7 +94,7 @@ class BatchBuilder:
     def admit(self, arrival: Arrival, version: int) -> None:
         """Choose a group, or drop it."""
         group = arrival.group
-        repeated = self.position.knows(group.group_id)
+        repeated = self.position.contains(group.group_id)
         self.position = self.position.after(arrival.partition, arrival.offset, group.group_id)
         if repeated:
             log.info("repeated group ignored", group=group.group_id, offset=arrival.offset)

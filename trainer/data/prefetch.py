@@ -78,14 +78,14 @@ class Prefetcher:
                 self._ready[group.group_id] = self._pool.submit(self._read, group)
 
     def take(self, group: CuratedGroup) -> ReadyGroup:
-        """Return a group when it is read, and forget it. Errors of the store come out here."""
+        """Return a group when it is read, and forget it. Raises the store's errors."""
         self.want(group)
         with self._lock:
             future = self._ready.pop(group.group_id)
         return future.result()
 
     def forget(self, group: CuratedGroup) -> None:
-        """Do not keep a group that nobody will take."""
+        """Drop a group that will not be trained."""
         with self._lock:
             future = self._ready.pop(group.group_id, None)
         if future is not None:

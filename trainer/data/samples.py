@@ -28,16 +28,16 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     engine's count: in demonstrations and steps from the pool.
     """
 
-    group_id: str
-    trajectory_id: str
-    step: int
     prompt: list[int]
-    images: list[BlobRef]
     answer: list[int]
-    logprobs: list[float] | None
-    versions: list[VersionSpan]
-    advantage: float
-    temperature: float
+    images: list[BlobRef] = []
+    logprobs: list[float] | None = None
+    versions: list[VersionSpan] = []
+    advantage: float = 0.0
+    temperature: float = 1.0
+    group_id: str = ""
+    trajectory_id: str = ""
+    step: int = 0
 
 
 class ReadyGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class RejectedStep(Exception):
 
 
 class Selection(msgspec.Struct, kw_only=True):
-    """The samples of a group, and what was refused: how often for each reason, and one example in words."""
+    """The samples of a group, and the number of refused steps by reason, with one example in words."""
 
     samples: list[TrainingSample] = []
     refused: Counter[str] = msgspec.field(default_factory=Counter)
@@ -79,7 +79,7 @@ class Selection(msgspec.Struct, kw_only=True):
 def share(group: CuratedGroup, rank: int, ranks: int) -> list[Member]:
     """Return the members whose steps this rank trains: all of them once over the ranks, in balanced numbers of steps.
 
-    Deterministic, so that every rank knows its share from the event alone.
+    Deterministic: every rank computes its share from the event alone.
     """
     loads = [0] * ranks
     mine = []

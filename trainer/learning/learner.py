@@ -72,15 +72,18 @@ def never_stop() -> bool:
 class Learner:
     """Learns from batches of groups. All methods are collective.
 
-    With ``kl_beta`` it also holds the policy as it was at first, frozen, to stay near it.
+    It starts from the model in ``folder``, or from a ``version`` of its weights. With ``kl_beta`` it also holds the
+    model of ``folder``, frozen, to stay near it.
     """
 
-    def __init__(self, folder: Path, renderer: Renderer, settings: Trainer, ranks: Ranks) -> None:
+    def __init__(
+        self, folder: Path, renderer: Renderer, settings: Trainer, ranks: Ranks, version: Path | None = None
+    ) -> None:
         self.settings = settings
         self.ranks = ranks
         self.collator = Collator(renderer)
         mesh = init_device_mesh(ranks.device.type, (ranks.count,))
-        scorer = model.load(folder, renderer, ranks.device, settings.recompute)
+        scorer = model.load(folder, renderer, ranks.device, settings.recompute, version)
         self.scorer = model.shard(scorer, mesh, settings.dtype)
         self.reference: model.Scorer | None = None
         if settings.kl_beta:

@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging as transformers_logging
 
 from dart_streams.errors import UserError
-from dart_streams.policy import probe
+from dart_streams.policy import probe, weights
 from dart_streams.policy.rendering import Renderer, refuse_missing
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import TrainingSample
@@ -39,12 +39,12 @@ class Scorer(nn.Module):
         Each distinct image passes the vision tower once, however many prompts show it.
         """
         seen = self.policy.get_image_features(batch.patches_NC, batch.grids_I3, return_dict=True).pooler_output
-        shown = batch.shown.tolist()
+        shown = batch.shown_S.tolist()
         vision: dict[str, Any] = {}
         if shown:
             features: Any = [seen[index] for index in shown]
             encoded = BaseModelOutputWithPooling(pooler_output=features)
-            vision = {"mm_encoder_outputs": {"image": encoded}, "image_grid_thw": batch.grids_I3[batch.shown]}
+            vision = {"mm_encoder_outputs": {"image": encoded}, "image_grid_thw": batch.grids_I3[batch.shown_S]}
         width = batch.answers_BA.shape[1]
         # Without mm_token_type_ids the model would silently number image tokens like text.
         logits_BAV = self.policy(
@@ -69,10 +69,13 @@ class RowProjection(nn.Conv3d):
         return functional.linear(patches_NC.flatten(1), self.weight.flatten(1), self.bias)
 
 
-def load(folder: Path, renderer: Renderer, device: torch.device, recompute: bool = False) -> Scorer:
+def load(
+    folder: Path, renderer: Renderer, device: torch.device, recompute: bool = False, version: Path | None = None
+) -> Scorer:
     """Return the policy of a Hugging Face directory in float32, with dropout off, not yet sharded.
 
-    With ``recompute`` the backward pass computes a layer's activations again instead of keeping them.
+    With ``recompute`` the backward pass computes a layer's activations again instead of keeping them. With the
+    directory of a ``version`` it has that version's weights.
 
     Raises
     ------
@@ -85,6 +88,8 @@ def load(folder: Path, renderer: Renderer, device: torch.device, recompute: bool
         policy = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise UserError(f"policy.path: {folder} is not a model that can be trained: {error}") from error
+    if version is not None:
+        weights.load(policy, version)
     for module in policy.modules():
         if isinstance(module, nn.Conv3d) and module.kernel_size == module.stride:
             module.__class__ = RowProjection
@@ -123,18 +128,7 @@ def gathered(policy: nn.Module, keep: bool) -> Mapping[str, Tensor]:
 def probe_of(scorer: Scorer, renderer: Renderer, dtype: str = "float32") -> probe.Probe:
     """Return what the scorer's present weights, computing in ``dtype``, make of the fixed probe. Collective."""
     prompt, answer = renderer.prompt(probe.turns()), renderer.answer_tokens(probe.ANSWER)
-    item = TrainingSample(
-        group_id="",
-        trajectory_id="",
-        step=0,
-        prompt=prompt.token_ids,
-        images=prompt.images,
-        answer=answer,
-        logprobs=None,
-        versions=[],
-        advantage=0.0,
-        temperature=1.0,
-    )
+    item = TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer)
     batch = Collator(renderer).collate([item], {prompt.images[0].sha256: probe.screen()})
     with torch.no_grad():
         logp_BA, _ = scorer(batch.to(scorer.forbidden_V.device))

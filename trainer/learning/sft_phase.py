@@ -1,7 +1,7 @@
 """Supervised phases between steps of reinforcement learning: when one is due, and what it imitates. Pure.
 
-Reinforcement learning makes a policy ever surer of itself, until it finds nothing new. Entropulse (ComputerRL, arXiv
-2508.14040) then has it imitate a varied choice of its own past successes, which raises its entropy, and goes on.
+Reinforcement learning lowers a policy's entropy until it explores no more. Entropulse (ComputerRL, arXiv 2508.14040)
+then fine-tunes it on a varied choice of its own past successes, which raises its entropy, and resumes.
 """
 
 import itertools
@@ -47,7 +47,7 @@ class SuccessMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_due(memory: SuccessMemory, settings: Pulse) -> bool:
-    """Say whether a supervised phase comes now: after ``every`` steps, if there is anything to imitate."""
+    """Return whether a supervised phase is due: after ``every`` steps, if there is any success."""
     return 0 < settings.every <= memory.steps and bool(memory.successes)
 
 

@@ -69,7 +69,7 @@ def publish(bus: Bus, orders: Iterable[RolloutOrder]) -> None:
             for future in sent:
                 future.get(timeout=SEND_S)
         except KafkaError as error:
-            raise ServiceUnavailable(f"the broker at {bus.servers} did not take an order: {error}") from None
+            raise ServiceUnavailable(f"the broker at {bus.servers} did not acknowledge an order: {error}") from None
 
 
 def gather(
@@ -109,7 +109,7 @@ def gather(
 
 
 def decoded(records: Iterable[Any]) -> list[Trajectory]:
-    """Return the trajectories of Kafka records; one that does not decode is logged and left out."""
+    """Return the trajectories of Kafka records; one that does not decode is logged and skipped."""
     found = []
     for record in records:
         try:
