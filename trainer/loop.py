@@ -6,6 +6,7 @@ import time
 import msgspec
 import structlog
 
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.telemetry import names, spans
 from topics.trained import TrainedStep
@@ -134,7 +135,7 @@ class Loop:
             group_ids=[ready.group.group_id for ready in batch.groups],
             trajectory_ids=[member.trajectory_id for ready in batch.groups for member in ready.group.members],
             metrics=step_metrics(batch, result, state.version, refused),
-            at_ms=int(time.time() * 1000),
+            at_ms=now_ms(),
         )
 
     def _complete(self, state: TrainerState, batch: Batch, saved_step: int) -> int:

@@ -87,7 +87,7 @@ def gather(
     pending = {order.order_id for order in orders}
     succeeded: dict[str, ReadyGroup] = {}
     bound_s, last_s = config.evaluation.timeout_s, time.monotonic()
-    with sync_clients.Reader(config.bus, CLIENT, trajectories.TOPIC) as records:
+    with sync_clients.TopicReader(config.bus, CLIENT, trajectories.TOPIC) as records:
         while pending:
             for ended in decoded(records.poll(POLL_MS)):
                 if ended.order_id in pending:
