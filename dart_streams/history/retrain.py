@@ -115,7 +115,11 @@ def repeat(
         if start is not None:
             learner = Learner(folder, renderer, config.trainer, ranks, start)
         if learner is None:
-            raise gone(step, config)
+            raise UserError(
+                f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at their "
+                f"URI any more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin with "
+                "another --from"
+            )
         ready = [reader.read(group) for group in groups_of(index, step)]
         refuse_missing(ready)
         loss = learner.learn(ready, step.version - 1, never_stop).metrics["loss"]
@@ -170,11 +174,3 @@ def refuse_missing(ready: Sequence[ReadyGroup]) -> None:
     if not any(group.samples for group in ready):
         why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
         raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")
-
-
-def gone(step: TrainedStep, config: Config) -> UserError:
-    """Return the error for a first step whose weights are not there."""
-    return UserError(
-        f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at their URI any "
-        f"more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin with another --from"
-    )

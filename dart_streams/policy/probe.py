@@ -62,16 +62,13 @@ def read(model_dir: Path) -> Probe | None:
 
 def refuse_other_rendering(probe: Probe, renderer: Renderer) -> None:
     """Raise :class:`ParityFault` unless ``renderer`` makes the prompt and the answer that ``probe`` was stored with."""
-    if renderer.prompt(turns()).token_ids != probe.prompt:
-        raise ParityFault(
-            "this rollout worker renders the probe's prompt as other tokens than the trainer does: give both the same "
-            "tokenizer and chat template (policy.path)"
-        )
-    if renderer.answer_tokens(ANSWER) != probe.tokens:
-        raise ParityFault(
-            "this rollout worker makes other tokens of the probe's answer than the trainer does: give both the same "
-            "tokenizer (policy.path)"
-        )
+    own = {"prompt": renderer.prompt(turns()).token_ids, "answer": renderer.answer_tokens(ANSWER)}
+    for part, stored in (("prompt", probe.prompt), ("answer", probe.tokens)):
+        if own[part] != stored:
+            raise ParityFault(
+                f"this rollout worker makes other tokens of the probe's {part} than the trainer does: give both the same "
+                "tokenizer and chat template (policy.path)"
+            )
 
 
 def mismatch(probe: Probe, logprobs: Sequence[float]) -> float:

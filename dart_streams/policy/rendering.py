@@ -91,10 +91,10 @@ class Renderer:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def allowed_mask(self, vocabulary: int) -> torch.Tensor:
-        """Return a boolean mask over a model's ``vocabulary`` logits: True where a token may be sampled."""
-        mask = torch.zeros(vocabulary, dtype=torch.bool)
-        mask[self.allowed_tokens] = True
-        return mask
+        """Return a boolean mask (vocabulary,) over a model's logits: True where a token may be sampled."""
+        mask_V = torch.zeros(vocabulary, dtype=torch.bool)
+        mask_V[self.allowed_tokens] = True
+        return mask_V
 
     def pixels(self, images: Sequence[Image.Image]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (patches, grid): float32 patches of all images in a row, and per image its (t, h, w) in patches."""

@@ -163,9 +163,10 @@ def pack(
 def padded(rows: Sequence[Sequence[int]], pad: int, left: bool = False) -> tuple[Tensor, Tensor]:
     """Return token rows as one tensor (B, longest) and its mask, padded on one side."""
     width = max(map(len, rows))
-    ids, mask = torch.full((len(rows), width), pad, dtype=torch.long), torch.zeros(len(rows), width, dtype=torch.long)
+    ids_BL = torch.full((len(rows), width), pad, dtype=torch.long)
+    mask_BL = torch.zeros_like(ids_BL)
     for index, row in enumerate(rows):
         place = slice(width - len(row), width) if left else slice(len(row))
-        ids[index, place] = torch.tensor(row, dtype=torch.long)
-        mask[index, place] = 1
-    return ids, mask
+        ids_BL[index, place] = torch.tensor(row, dtype=torch.long)
+        mask_BL[index, place] = 1
+    return ids_BL, mask_BL

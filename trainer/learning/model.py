@@ -38,11 +38,11 @@ class Scorer(nn.Module):
 
         Each distinct image passes the vision tower once, however many prompts show it.
         """
-        seen = self.policy.get_image_features(batch.patches_NC, batch.grids_I3, return_dict=True).pooler_output
+        images_ND = self.policy.get_image_features(batch.patches_NC, batch.grids_I3, return_dict=True).pooler_output
         shown = batch.shown_S.tolist()
         vision: dict[str, Any] = {}
         if shown:
-            features: Any = [seen[index] for index in shown]
+            features: Any = [images_ND[index] for index in shown]  # a tensor of tokens an image
             encoded = BaseModelOutputWithPooling(pooler_output=features)
             vision = {"mm_encoder_outputs": {"image": encoded}, "image_grid_thw": batch.grids_I3[batch.shown_S]}
         width = batch.answers_BA.shape[1]
@@ -56,7 +56,7 @@ class Scorer(nn.Module):
             **vision,
         ).logits[:, :-1]
         if not shown:
-            logits_BAV = logits_BAV + 0.0 * sum(image.sum() for image in seen)
+            logits_BAV = logits_BAV + 0.0 * sum(image.sum() for image in images_ND)
         logp_BA, entropy_BA = token_logp(logits_BAV, batch.answers_BA, self.forbidden_V, batch.temperature_B)
         return logp_BA.clone(), entropy_BA  # FSDP hooks its outputs, which must not be views
 
