@@ -66,8 +66,8 @@ def refuse_other_rendering(probe: Probe, renderer: Renderer) -> None:
     for part, stored in (("prompt", probe.prompt), ("answer", probe.tokens)):
         if own[part] != stored:
             raise ParityFault(
-                f"this rollout worker makes other tokens of the probe's {part} than the trainer does: give both the same "
-                "tokenizer and chat template (policy.path)"
+                f"this rollout worker makes other tokens of the probe's {part} than the trainer does: give both the "
+                "same tokenizer and chat template (policy.path)"
             )
 
 
