@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import re
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from typing import Self
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from dart_streams.bus import sync_clients, weights_log
 from dart_streams.bus.codec import Undecodable, decode, encode
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy import weights as weight_files
@@ -54,7 +54,7 @@ class WeightPublisher:
         with contextlib.ExitStack() as opened:
             self._producer: KafkaProducer = sync_clients.producer(self.bus, "trainer-weights")
             opened.callback(self._producer.close, timeout=CLOSE_S)
-            reader = sync_clients.Reader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
+            reader = sync_clients.TopicReader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
             self._heartbeats = opened.enter_context(reader)
             self._opened = opened.pop_all()
         return self
@@ -155,7 +155,7 @@ class WeightPublisher:
         newest = self.weights.newest
         if newest is None:
             return
-        oldest = min(newest.version, needed_from(self._served().values(), int(time.time() * 1000), self.liveness_ms))
+        oldest = min(newest.version, needed_from(self._served().values(), now_ms(), self.liveness_ms))
         kept = {uri.rpartition("/")[2] for uri in list(self.uris)[-self.keep :]}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
         for path in filesystem.ls(folder, detail=False):
@@ -167,7 +167,7 @@ class WeightPublisher:
 
     def _served(self) -> dict[str, WeightsServing]:
         """Return the newest record of each rollout worker."""
-        for record in self._heartbeats.rest():
+        for record in self._heartbeats.read_to_end():
             with contextlib.suppress(Undecodable):
                 event: WeightsServing = decode(weights_serving.TOPIC, record.value, record.headers)
                 self.serving[event.worker_id] = event

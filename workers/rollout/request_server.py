@@ -15,6 +15,7 @@ from opentelemetry import metrics
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, event_of
 from dart_streams.bus.codec import Undecodable
+from dart_streams.clock import now_ms
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter, ObservedGauge
 from dart_streams.telemetry.propagation import context_of
@@ -24,7 +25,6 @@ from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from workers.rollout.engine import Engine, EngineFault, Generation
 from workers.rollout.request_consumer import RequestConsumer
-from workers.runtime.clock import now_ms
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.curation_world import Odds, task_set
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.config import ConfigError, parse
 from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad, admits
 from dart_streams.curation.order_tracker import ENDED, parse_order_id
@@ -23,7 +22,7 @@ SHAPES = st.fixed_dictionaries(
 )
 
 
-class Deployment(InMemoryCircle):
+class Deployment(SimulatedCircle):
     """A circle with rollout workers that switch when they like; ``opened`` says what was so when groups were opened."""
 
     def __init__(self, shape, mode):
@@ -176,7 +175,7 @@ def test_a_group_larger_than_all_slots_is_played_all_the_same():
 def test_the_modes_that_do_not_wait_for_workers_do_not_hear_their_heartbeats():
     for mode, heard in [("rollout-wise", False), ("task-wise", False), ("coupled", True)]:
         config = parse({"curation": {"dispatch": {"mode": mode}}})
-        circle = InMemoryCircle(config, task_set(3), Odds())
+        circle = SimulatedCircle(config, task_set(3), Odds())
         assert ("weights-serving" in [topic.name for topic in circle.agents["dispatch"].inputs]) is heard
 
 
