@@ -90,7 +90,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     def show(self, screenshot: BlobRef | None, instruction: str, at_ms: int, execute_ms: float = 0.0) -> "Episode":
         """Fold a new screen: the first one after reset, or what the answer under way led to.
 
-        ``screenshot`` may be null after the last action (``env.last_screen``).
+        ``screenshot`` may be null after the last action (``last_screen`` of the backend).
         """
         taken = msgspec.structs.replace(self.doing, execute_ms=execute_ms) if self.doing else None
         if self.seen:

@@ -37,6 +37,10 @@ from workers.runtime.clock import now_ms, since_ms
 
 log = structlog.get_logger()
 
+REQUEST_ATTEMPTS = 3
+"""Step requests for one action before the episode ends as a fault."""
+LOOP_LIMIT = 4
+"""The same action on an unchanged screen, this many times in a row, ends an episode as failure (``loop``)."""
 ERROR_PAUSE_S = 1.0
 """A worker that answers with an error is asked again after so long, then after twice as long."""
 
@@ -66,8 +70,8 @@ class EpisodeRunner:
         """Return the episode of an order before its first screen."""
         rules = Rules(
             max_steps=max_steps,
-            request_attempts=self.config.env.request_attempts,
-            loop_limit=self.config.env.loop_limit,
+            request_attempts=REQUEST_ATTEMPTS,
+            loop_limit=LOOP_LIMIT,
         )
         identity = new_trajectory_id(now_ms(), os.urandom(10))
         return Episode(order=order, trajectory_id=identity, env_host=self.host, rules=rules)
@@ -246,7 +250,7 @@ class EpisodeRun:
         return move
 
     def _unanswered(self, attempt: int, why: str) -> Move:
-        log.debug("no answer", because=why, attempt=attempt + 1, of=self.config.env.request_attempts)
+        log.debug("no answer", because=why, attempt=attempt + 1, of=REQUEST_ATTEMPTS)
         return self.episode.after_silence(attempt, why)
 
     async def _execute(self, act: Act) -> Ask | Evaluate | Stop:

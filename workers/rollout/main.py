@@ -25,7 +25,7 @@ from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine, LoadFault
 from workers.rollout.request_consumer import RequestConsumer
 from workers.rollout.request_server import RequestServer
-from workers.rollout.weight_updater import WeightUpdater
+from workers.rollout.weight_updater import RETRY_S, WeightUpdater
 from workers.rollout.weight_watcher import WeightWatcher
 from workers.runtime.lifecycle import cancel_on_stop, freeze_gc, run_until_first_exit, stop_on_signals
 
@@ -116,6 +116,6 @@ async def start_engine(config: Config, engine: Engine, follower: WeightWatcher) 
             await engine.start(version)
         except LoadFault as fault:
             log.error("first weights not loaded", version=version.version, because=str(fault))
-            await follower.newer_or(version, config.rollout.retry_s)
+            await follower.newer_or(version, RETRY_S)
         else:
             return version.version
