@@ -17,6 +17,7 @@ from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
 from dart_streams.bus.topology import TopicSpec
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.history.evaluation import EvaluationResult
 from dart_streams.history.run_folder import PhaseLog, RunFolder
@@ -104,7 +105,7 @@ class TrainingRun:
             await self.serve(watch)
         with self.phase("demonstrations"):
             await self.finish_demonstrations(watch, demonstrations)
-        if self.config.run.evaluate and self.journal.before_version is None:
+        if self.config.evaluation.episodes and self.journal.before_version is None:
             with self.phase("before"):
                 result = await self.evaluate(watch, publisher)
                 self.journal = msgspec.structs.replace(self.journal, before_version=result.version)
@@ -115,7 +116,7 @@ class TrainingRun:
             await self.train(watch)
         with self.phase("settle"):
             await self.settle(watch)
-        if self.config.run.evaluate:
+        if self.config.evaluation.episodes:
             with self.phase("after"):
                 result = await self.evaluate(watch, publisher)
                 self.journal = msgspec.structs.replace(self.journal, after_version=result.version)
@@ -289,8 +290,3 @@ def listens(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def now_ms() -> int:
-    """Return the time in epoch milliseconds."""
-    return int(time.time() * 1000)
