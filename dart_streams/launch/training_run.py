@@ -87,7 +87,7 @@ class TrainingRun:
             watch.log = EchoLogger(self.log, self.tell)
             self.watched.set()
             await self.act(watch, publisher)
-            self.lags = await watch.look_back()
+            self.lags = await watch.read_final()
 
     async def act(self, watch: RunFollower, publisher: Publisher) -> None:
         """Start the processes, train, and evaluate before and after."""
@@ -193,7 +193,7 @@ class TrainingRun:
             if bound is not None and trained_steps(watch.progress) >= bound:
                 break
             await asyncio.sleep(min(0.2, left_s))
-            watch.refuse_deafness()
+            watch.raise_if_reader_failed()
             watch.check(waiting)
         self.circle_ends_s = None
 

@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any
 
 from dart_streams.history import evaluation
-from dart_streams.history import open_orders as orders
 from dart_streams.history.evaluation import EvaluationResult
 from dart_streams.history.run_state import SLICE_MS
 from dart_streams.history.statistics import Rate, difference, mean, quantile
@@ -36,8 +35,8 @@ def report(materials: ReportInputs) -> dict[str, Any]:
         "requests": requests(materials),
         "overhead_ms": quantiles(materials, names.ENV_OVERHEAD_MS),
         "step_ms": step_times(materials),
-        "lost": len(orders.lost(materials.progress, materials.lags)),
-        "open": len(orders.still_open(materials.progress, materials.lags)),
+        "lost": len(materials.progress.lost(materials.lags)),
+        "open": len(materials.progress.still_open(materials.lags)),
         "trajectories": trajectories(materials),
         "groups": {"curated": len(materials.progress.groups), "consumed": materials.progress.groups_consumed},
         "trainer": trainer(materials),

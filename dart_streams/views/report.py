@@ -36,7 +36,7 @@ async def rewrite(folder: RunFolder) -> str:
         Publisher(config.bus, "report") as publisher,
         following(config.bus, publisher, config.telemetry.stall_s) as watch,
     ):
-        lags = await watch.look_back()
+        lags = await watch.read_final()
     return await asyncio.to_thread(write_files, folder, watch.progress, lags)
 
 

@@ -49,7 +49,7 @@ class ReportInputs(msgspec.Struct, frozen=True):
         phase = self.journal.phase("circle")
         if phase is None:
             return RunPhase("circle", 0, 0)
-        newest_ms = max((heard.at_ms for heard in self.progress.heard.values()), default=phase.started_ms)
+        newest_ms = max((activity.at_ms for activity in self.progress.activity.values()), default=phase.started_ms)
         return phase if phase.ended_ms is not None else RunPhase("circle", phase.started_ms, newest_ms)
 
     @property

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from dart_streams.curation.staleness import staleness
+from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.curated import CuratedGroup
 from trainer.data.consumer import Arrival, CuratedConsumer
@@ -80,13 +81,13 @@ class BatchBuilder:
 
     def build(self, version: int, timeout_s: float, stop: threading.Event) -> BatchPlan:
         """Return a full plan, or after ``timeout_s`` one without groups. Groups taken so far are kept for the next."""
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while len(self.chosen) < self.size and not stop.is_set():
-            arrival = self.consumer.take(min(0.2, max(0.0, deadline - time.monotonic())))
+            arrival = self.consumer.take(min(0.2, deadline.remaining_s))
             if arrival is not None:
                 self.stalls.note_arrival(f"group {arrival.group.group_id}")
                 self.admit(arrival, version)
-            elif time.monotonic() >= deadline:
+            elif deadline.expired:
                 self.stalls.check()
                 break
         return self._plan(stop.is_set())
