@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
+from dart_streams.clock import since_ms
 from dart_streams.curation.staleness import staleness
 from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -158,7 +159,7 @@ class BatchFeed:
 
         Collective. What the store cannot give for ``store.wait_s`` ends the process from here.
         """
-        started = time.monotonic()
+        started = time.perf_counter()
         while True:
             mine = self.builder.build(version, BUILD_S, self.stop) if self.builder else None
             plan: BatchPlan = self.ranks.from_first(mine)
@@ -168,16 +169,16 @@ class BatchFeed:
             full = bool(plan.groups) and self._is_full()
             if full or not plan.groups:
                 break
-        self._waited_ms += (time.monotonic() - started) * 1000
+        self._waited_ms += since_ms(started)
         if not full:
             return Batch(groups=[], position=plan.position, stale=0, waited_ms=0.0)
         return self._batch(plan.position)
 
     def read(self, groups: Sequence[CuratedGroup], position: Position) -> Batch:
         """Return the batch of a supervised phase."""
-        started = time.monotonic()
+        started = time.perf_counter()
         ready = [self.prefetcher.take(group) for group in groups]
-        waited_ms = (time.monotonic() - started) * 1000
+        waited_ms = since_ms(started)
         return Batch(groups=ready, position=position, stale=0, waited_ms=waited_ms, supervised=True)
 
     def _gather(self, plan: BatchPlan) -> None:
