@@ -25,12 +25,14 @@ from dart_streams.cli.run import changelogs
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import run_folder as folder
-from dart_streams.history import run_index as facts
 from dart_streams.history import run_log
 from dart_streams.history import trace_coverage as chain
 from dart_streams.history.bundle import Bundle
+from dart_streams.history.lineage import READ
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.projection import COLUMNS
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
 from dart_streams.history.span_index import Timeline
 from dart_streams.launch import process_registry as leftovers
 from dart_streams.launch import processes
@@ -60,17 +62,17 @@ def circle_config(services, tmp_path: Path, **run) -> Config:
 def session_of(made: folder.RunFolder, console: Console) -> Session:
     config = made.config()
     program = Path(sys.executable).parent / "dart-streams"
-    cast = processes.cast(config, made.config_file, processes.Programs(program, program))
+    run_processes = processes.processes_of(config, made.config_file, processes.Programs(program, program))
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
-    cast = msgspec.structs.replace(cast, trainer=(stand_in,))
+    run_processes = msgspec.structs.replace(run_processes, trainer=(stand_in,))
 
-    def make_circle(supervisor):
-        return TrainingRun(made, supervisor, cast, extra_topics=changelogs(config), tell=session.tell)
+    def make_run(supervisor):
+        return TrainingRun(made, supervisor, run_processes, extra_topics=changelogs(config), notify=session.notify)
 
-    async def finish(circle):
-        session.tell(await report.finish(circle.folder, circle.watch, circle.lags))
+    async def finish(run):
+        session.notify(await report.finish(run.folder, run.follower, run.lags))
 
-    session = Session(made, make_circle, finish, console)
+    session = Session(made, make_run, finish, console)
     return session
 
 
@@ -198,7 +200,7 @@ def test_every_trained_step_can_be_followed_to_its_screenshot(finished: Finished
 @pytest.mark.parametrize("missing", [names.SPAN_TRAIN_STEP, names.SPAN_GROUP, names.SPAN_TRAJECTORY, names.SPAN_STEP])
 def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
     source = Bundle(bundle)
-    known = facts.RunIndex().fold(facts.of_bundle(source))
+    known = RunState(keep_steps=True).fold(read_log(source, READ))
     lines = list(source.lines("traces"))
     step = known.trained[2]
     member = next(member for member in known.groups[step.group_ids[0]].members if member.selected)
@@ -332,7 +334,7 @@ def running(services, tmp_path):
 
 def test_an_interrupt_drains_within_ten_seconds_and_leaves_no_orphan(running):
     made, process, children = running
-    assert len(children) >= 10, "six processes, and a leash each"
+    assert len(children) >= 10, "six processes, and a subreaper each"
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     process.wait(timeout=20)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -18,10 +19,12 @@ from trainer.data.position import Position
 from trainer.data.prefetch import Prefetcher
 from trainer.data.samples import ReadyGroup
 from trainer.data.token_budget import TokenBudget, fitted, tokens_of
-from trainer.ranks import Ranks
 
 BUILD_S = 2.0
 """The longest wait for groups before rank 0 broadcasts again and checks for a stop."""
+
+if TYPE_CHECKING:  # torch
+    from trainer.ranks import Ranks
 
 log = structlog.get_logger()
 
@@ -100,6 +103,7 @@ class BatchBuilder:
         self.position = self.position.after(arrival.partition, arrival.offset, group.group_id)
         if repeated:
             log.info("repeated group ignored", group=group.group_id, offset=arrival.offset)
+            self.dropped.append(group)  # it was read ahead again
             return
         age = staleness(group, version)
         if age > self.max_staleness:
@@ -133,7 +137,7 @@ class BatchFeed:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: "Ranks",
         prefetcher: Prefetcher,
         builder: BatchBuilder | None,
         stop: threading.Event,
