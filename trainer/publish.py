@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import re
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from typing import Self
 
@@ -15,8 +14,9 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from torch import Tensor
 
-from dart_streams.bus import sync_clients, weights_log
-from dart_streams.bus.codec import Undecodable, decode, encode
+from dart_streams.bus import sync_clients
+from dart_streams.bus.codec import encode
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy import weights as weight_files
@@ -53,7 +53,7 @@ class WeightPublisher:
         with contextlib.ExitStack() as opened:
             self._producer: KafkaProducer = sync_clients.producer(self.bus, "trainer-weights")
             opened.callback(self._producer.close, timeout=CLOSE_S)
-            reader = sync_clients.Reader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
+            reader = sync_clients.TopicReader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
             self._heartbeats = opened.enter_context(reader)
             self._opened = opened.pop_all()
         return self
@@ -67,7 +67,7 @@ class WeightPublisher:
         Weights that were announced already are announced again as they are, without a new number: that fences an older
         trainer, and changes nothing for those who serve them. What such a trainer announced in between is not reused.
         """
-        before = weights_log.read(self.bus)
+        before = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
         found = self.lineage = self.lineage.after_all(before)
         same = found.newest is not None and sha256_of(release.tensors) == found.newest.sha256
         version = first_version(restored.version if restored else None, found.newest, same)
@@ -76,7 +76,8 @@ class WeightPublisher:
             self._announce(again(found.newest, self.epoch, start.position.groups_consumed))
         else:
             self.publish(start, release)
-        meanwhile = before_epoch(weights_log.read(self.bus)[len(before) :], found.model_id, self.epoch)
+        after = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
+        meanwhile = before_epoch(after[len(before) :], found.model_id, self.epoch)
         overtaking = max((announced.version for announced in meanwhile), default=-1)
         if overtaking >= version:
             start = msgspec.structs.replace(start, version=overtaking + 1)
@@ -146,7 +147,7 @@ class WeightPublisher:
         newest = self.lineage.newest
         if newest is None:
             return
-        oldest = min(newest.version, needed_from(self._served().values(), int(time.time() * 1000), self.liveness_ms))
+        oldest = min(newest.version, needed_from(self._served().values(), now_ms(), self.liveness_ms))
         kept = {uri.rpartition("/")[2] for uri in self.lineage.uris[-self.keep :]}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
         for path in filesystem.ls(folder, detail=False):
@@ -158,10 +159,8 @@ class WeightPublisher:
 
     def _served(self) -> dict[str, WeightsServing]:
         """Return the newest record of each rollout worker."""
-        for record in self._heartbeats.rest():
-            with contextlib.suppress(Undecodable):
-                event: WeightsServing = decode(weights_serving.TOPIC, record.value, record.headers)
-                self.serving[event.worker_id] = event
+        for event in self._heartbeats.events_to_end():
+            self.serving[event.worker_id] = event
         return self.serving
 
 

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -16,11 +15,12 @@ import psutil
 import typer
 
 from dart_streams import tasks
-from dart_streams.bus import readiness as knocking
+from dart_streams.bus import readiness
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import show
 from dart_streams.config import Config
 from dart_streams.connection.protocol_probes import Probe, speaks_cql, speaks_kafka
+from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from dart_streams.launch.services.address import local_address
 from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, jar_folder
@@ -118,7 +118,7 @@ def check_broker(config: Config) -> Finding:
     if bus.tls.enabled or bus.login.user:
         how = [*(["TLS"] if bus.tls.enabled else []), *([bus.login.mechanism] if bus.login.user else [])]
         found = f"Kafka at {bus.servers} lets this side in ({', '.join(how)})"
-        return let_in("broker", found, lambda: knocking.await_broker(bus, time.monotonic() + ENTER_S))
+        return let_in("broker", found, lambda: readiness.await_broker(bus, Deadline(ENTER_S)))
     return reach("broker", config.bus.servers.split(","), speaks_kafka, "Kafka", "bus.servers")
 
 

@@ -19,7 +19,7 @@ from dart_streams.config import Config
 from dart_streams.telemetry import spans
 from dart_streams.telemetry.json_lines import LineMetricExporter, LineSpanExporter
 from dart_streams.telemetry.rate_limit import RateLimitFilter
-from dart_streams.telemetry.span_queue import SpanQueue
+from dart_streams.telemetry.span_processor import CountingSpanProcessor
 
 
 def start(config: Config, process: str) -> None:
@@ -41,7 +41,7 @@ def start(config: Config, process: str) -> None:
     metrics.set_meter_provider(provider_of)
     provider = spans.Provider(config.telemetry.sampling, resource)
     for exporter in span_exporters(config, process):
-        provider.add_span_processor(SpanQueue(exporter))
+        provider.add_span_processor(CountingSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     sample(config.telemetry.sampling)
 

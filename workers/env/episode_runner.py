@@ -14,6 +14,7 @@ import structlog
 
 from dart_streams import actions
 from dart_streams.bus.clients import Publisher
+from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
 from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore
@@ -34,7 +35,6 @@ from workers.env.observation_publisher import ObservationPublisher
 from workers.env.policy_client import InvalidResponse, PolicyClient
 from workers.env.scaling import Size, rescale
 from workers.env.trajectory_ids import new_trajectory_id
-from workers.runtime.clock import now_ms, since_ms
 
 log = structlog.get_logger()
 

@@ -19,12 +19,12 @@ from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.history.run_follower import EVERYTHING, RunFollower, following
 from dart_streams.history.stalls import Stall, stalls, words
 from dart_streams.telemetry import names
 from workers.runtime import lifecycle
-from workers.runtime.clock import now_ms
 
 INTERVAL_S = 2.0
 

@@ -13,6 +13,7 @@ from aiokafka import ConsumerRecord
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
+from dart_streams.clock import now_ms
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter, ObservedGauge
 from dart_streams.telemetry.propagation import context_of
@@ -21,7 +22,6 @@ from topics import actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from workers.rollout.engine import Engine, EngineFault, Generation
-from workers.runtime.clock import now_ms
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 log = structlog.get_logger()

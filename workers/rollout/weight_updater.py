@@ -9,6 +9,7 @@ from aiokafka.errors import KafkaError
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ROOT, ActiveSpan, train_step
@@ -18,7 +19,6 @@ from topics.weights_serving import WeightsServing
 from workers.rollout.engine import Engine, LoadFault
 from workers.rollout.rolling_update import may_switch
 from workers.rollout.weight_watcher import WeightWatcher, wait_until
-from workers.runtime.clock import now_ms
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)

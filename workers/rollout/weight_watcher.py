@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +10,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.topic_reader import reached
 from dart_streams.config import Config
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic, weights, weights_serving
@@ -55,7 +55,7 @@ class WeightWatcher:
             ]
             self.records.assign(partitions)
             ends = await self.records.end_offsets(partitions)
-            while not await self.reached(ends):
+            while not await reached(self.records, ends):
                 await self.poll(POLL_S)
         except BaseException:
             await self.records.stop()
@@ -73,14 +73,10 @@ class WeightWatcher:
             for record in batch:
                 self._apply(record)
 
-    async def reached(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Say whether everything before these offsets was applied."""
-        return all([await self.records.position(partition) >= end for partition, end in ends.items()])
-
     async def catch_up(self) -> None:
         """Return when every record published by now was applied; :meth:`watch` must run."""
         ends = await self.records.end_offsets(self.records.assignment())
-        while not await self.reached(ends):
+        while not await reached(self.records, ends):
             await wait_until(self.next_change(), POLL_S)
 
     async def watch(self) -> None:

@@ -20,7 +20,7 @@ from opentelemetry.sdk.resources import Resource
 from dart_streams.history.span_index import Timeline, lines_in
 from dart_streams.telemetry import names, spans
 from dart_streams.telemetry.collector import span_exporter
-from dart_streams.telemetry.span_queue import SpanQueue
+from dart_streams.telemetry.span_processor import CountingSpanProcessor
 from dart_streams.telemetry.spans import ActiveSpan, SpanRef
 
 ERROR = 2
@@ -100,12 +100,12 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def outbox() -> Iterator[Callable[[int], SpanQueue]]:
+def outbox() -> Iterator[Callable[[int], CountingSpanProcessor]]:
     made = []
 
-    def start(port: int, **settings) -> SpanQueue:
+    def start(port: int, **settings) -> CountingSpanProcessor:
         provider = spans.Provider(1.0, Resource.create({"service.instance.id": "env-0"}))
-        made.append(SpanQueue(span_exporter(f"http://127.0.0.1:{port}/"), every_s=0.01, **settings))
+        made.append(CountingSpanProcessor(span_exporter(f"http://127.0.0.1:{port}/"), every_s=0.01, **settings))
         provider.add_span_processor(made[-1])
         spans.enable(1.0, provider)
         return made[-1]
@@ -146,14 +146,14 @@ def test_while_the_collector_is_away_spans_are_counted_as_dropped_and_after_that
     box = outbox(gone.port)
     with ActiveSpan("lost", parent=spans.ROOT):
         pass
-    until(lambda: box.dropped == 1)
+    until(lambda: box.exporter.dropped == 1)
     back = Receiver(gone.port)
     try:
         with ActiveSpan("kept", parent=spans.ROOT):
             pass
         until(lambda: [span.name for _, span in back.spans()] == ["kept"])
         assert box.force_flush()
-        assert box.dropped == 1
+        assert box.exporter.dropped == 1
     finally:
         back.stop()
 
