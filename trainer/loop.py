@@ -83,9 +83,9 @@ class Loop:
 
     def _imitated(self, state: TrainerState) -> Batch | None:
         """Return the batch of a supervised phase, if one is due."""
-        if not pulse.is_due(state.memory, self.settings.pulse):
+        if not pulse.is_due(state.memory, self.settings.entropulse):
             return None
-        groups = pulse.drawn(state.memory.successes, self.settings.pulse, state.train_step)
+        groups = pulse.drawn(state.memory.successes, self.settings.entropulse, state.train_step)
         return self.intake.read(groups, state.position)
 
     def _learn(self, batch: Batch, version: int) -> Learned:
@@ -124,9 +124,9 @@ class Loop:
         """Return what supervised phases are made of after a batch; nothing is remembered if there are none."""
         if batch.supervised:
             return state.memory.after_phase()
-        if not self.settings.pulse.every:
+        if not self.settings.entropulse.every:
             return state.memory
-        return state.memory.after_step([ready.group for ready in batch.groups], self.settings.pulse.kept)
+        return state.memory.after_step([ready.group for ready in batch.groups], self.settings.entropulse.kept)
 
     def _hand_over(self, state: TrainerState, batch: Batch, saved_step: int) -> int:
         """Make a step count, and return the step of the newest checkpoint.

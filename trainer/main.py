@@ -48,6 +48,9 @@ AHEAD = 2
 
 log = structlog.get_logger()
 
+PREFETCH_MB = 256
+"""Megabytes of screenshots read ahead, beyond those of one step."""
+
 
 def run(config: Config) -> int:
     """Train until told to stop (SIGTERM, SIGINT), fenced, or done; return the exit code."""
@@ -85,7 +88,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
                 write_row(store, state.train_step, state.last, state.last.metrics)
                 publisher.tell_trained(state.train_step, state.last, state.last.metrics)
             composer = compose(config, prefetcher, state, epoch, life)
-            speaker = Rank0Outputs(composer.consumer, publisher, store, StepReporter(config.trainer.mismatch_alarm))
+            speaker = Rank0Outputs(composer.consumer, publisher, store, StepReporter())
         log.info("training", version=state.version, train_step=state.train_step, epoch=epoch, ranks=ranks.count)
         intake = BatchFeed(ranks, prefetcher, composer, stop, TokenBudget.of(config))
         Loop(config, ranks, learner, intake, checkpoints, speaker, epoch, stop).run(state)
@@ -98,7 +101,7 @@ def compose(
 ) -> BatchBuilder:
     """Start the consumer thread and return what makes batches of its arrivals."""
     size = config.trainer.groups_per_step
-    limit_bytes = config.trainer.prefetch_mb * 1024 * 1024
+    limit_bytes = PREFETCH_MB * 1024 * 1024
     ahead: deque[CuratedGroup] = deque(maxlen=AHEAD * size)
 
     def arrived(group: CuratedGroup) -> None:
@@ -116,7 +119,7 @@ def compose(
     )
     life.enter_context(consumer)
     waiting = StallDetector(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
-    at_once = 1 if config.trainer.tokens_per_step else size
+    at_once = 1 if config.trainer.c3po.tokens_per_step else size
     return BatchBuilder(consumer, state.position, at_once, config.curation.max_staleness, waiting, ahead)
 
 

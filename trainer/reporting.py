@@ -66,11 +66,14 @@ def refused_of(groups: list[ReadyGroup]) -> Counter[str]:
     return sum((ready.refused for ready in groups), Counter())
 
 
+MISMATCH_ALARM_NATS = 0.05
+"""Mean difference of log-probabilities of the same weights, in nats a token, that is logged: ten times its usual."""
+
+
 class StepReporter:
     """Tells of steps: to the instruments and the log."""
 
-    def __init__(self, mismatch_alarm: float) -> None:
-        self.mismatch_alarm = mismatch_alarm
+    def __init__(self) -> None:
         meter = metrics.get_meter(names.METER)
         self._step = meter.create_gauge(names.TRAINER_STEP)
         self._figure = meter.create_gauge(names.TRAINER_FIGURE)
@@ -107,11 +110,11 @@ class StepReporter:
             version=version,
             **{name: round(figures[name], 4) for name in SHOWN if name in figures},
         )
-        if figures["same_version_mismatch"] > self.mismatch_alarm:
+        if figures["same_version_mismatch"] > MISMATCH_ALARM_NATS:
             log.warning(
                 "engine and trainer disagree on log-probabilities of the same weights",
                 mismatch_nats=round(figures["same_version_mismatch"], 4),
-                alarm_nats=self.mismatch_alarm,
+                alarm_nats=MISMATCH_ALARM_NATS,
                 tokens=int(figures["same_version_tokens"]),
                 check="the rollout worker's model directory, dtype and prompt settings",
             )

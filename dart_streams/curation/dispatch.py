@@ -14,7 +14,7 @@ what the rollout workers serve.
 import msgspec
 
 from dart_streams.config import Config
-from dart_streams.curation import admission
+from dart_streams.curation import admission, difficulty
 from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad
 from dart_streams.curation.order_tracker import Limits, OrderTracker, group_name, order_name, place
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord
@@ -136,7 +136,7 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: Settings) -> l
     if ending in ("rewarded", "given up"):
         state.open_orders -= 1
         if known is not None and ending == "rewarded":
-            known.note(budget.cause.outcome == "success", settings.config.curation.difficulty.window)
+            known.note(budget.cause.outcome == "success", difficulty.WINDOW)
         if order.number not in state.book.open:
             close(state, order.number)
     return []

@@ -204,23 +204,23 @@ def teaches(members: Sequence[Finish], settings: Curation) -> bool:
     if len(set(rewards)) > 1:
         return True
     steps = [member.steps for member in members]
-    return settings.credit.step_weight != 0 and credit.differs(rewards, steps, settings.credit.discount)
+    return settings.ui_s1.step_weight != 0 and credit.differs(rewards, steps, settings.ui_s1.discount)
 
 
 def credit_of_steps(
     rewards: Sequence[float], steps: Sequence[int], gains: Sequence[float], settings: Curation
 ) -> list[list[float]]:
     """Return each member's advantage of each step, its trajectory's included; nothing if steps are not credited."""
-    weight = settings.credit.step_weight
+    weight = settings.ui_s1.step_weight
     if not weight:
         return [[] for _ in gains]
-    apart = credit.step_advantages(rewards, steps, settings.credit.discount)
+    apart = credit.step_advantages(rewards, steps, settings.ui_s1.discount)
     return [[gain + weight * of_step for of_step in own] for gain, own in zip(gains, apart, strict=True)]
 
 
 def worth(members: Sequence[Finish | PooledSuccess], settings: Curation) -> list[float]:
     """Return the rewards that the members' advantages are made of; what is told of each is its own reward."""
-    return shortest_path([m.reward for m in members], [m.steps for m in members], settings.reward.shortest_path)
+    return shortest_path([m.reward for m in members], [m.steps for m in members], settings.mobilerl.shortest_path)
 
 
 def selected_steps(online: list[Finish], settings: Curation) -> list[list[int]]:

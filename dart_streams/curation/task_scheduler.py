@@ -1,8 +1,8 @@
 """Whose turn it is: the order in which tasks get their groups.
 
 Tasks come in passes, each pass in another shuffled order. A task that teaches little is passed over by chance, but
-never ``patience`` times in a row, so none starves: of ``n`` tasks, one without an open group gets its next within
-``(patience + 1) x n`` groups. A task that always succeeds teaches nothing: it gets no groups, only a probe (a single
+never ``PATIENCE`` times in a row, so none starves: of ``n`` tasks, one without an open group gets its next within
+``(PATIENCE + 1) x n`` groups. A task that always succeeds teaches nothing: it gets no groups, only a probe (a single
 rollout) now and then; a regression then shows in its rate, and it gets groups again.
 """
 
@@ -16,6 +16,10 @@ from dart_streams.config import Curation
 
 FLOOR = 0.1
 """The smallest weight, of a task that nearly always or never succeeds."""
+PATIENCE = 4
+"""Passes within which a task is chosen once at least, whatever its weight: none starves."""
+PROBE_EVERY = 32
+"""Of this many groups one is a probe of a solved task: rare enough to cost little, yet forgetting is noticed."""
 
 
 class TaskState(msgspec.Struct):
@@ -91,8 +95,7 @@ def next_task(
 
 def probe(lines: dict[str, TaskState], task_ids: tuple[str, ...], number: int, settings: Curation) -> str | None:
     """Return the solved task that was longest without an order, if group ``number`` is one of those for probes."""
-    every = max(1, settings.dispatch.probe_every)
-    if number % every != every - 1:
+    if number % PROBE_EVERY != PROBE_EVERY - 1:
         return None
     idle = [name for name in task_ids if is_solved(line_of(lines, name), settings) and not lines[name].open]
     return min(idle, key=lambda name: lines[name].last_group, default=None)
@@ -123,8 +126,8 @@ def walk(
         task_id = shuffled(task_ids, settings.dispatch.seed, turns.turn)[turns.position]
         turns.position += 1
         line = line_of(lines, task_id)
-        if 0 < settings.dispatch.rest_after <= line.failures:
-            line.failures, line.rests_until = 0, turns.turn + settings.dispatch.rest_passes
+        if 0 < settings.mobilerl.rest_after <= line.failures:
+            line.failures, line.rests_until = 0, turns.turn + settings.mobilerl.rest_passes
         if turns.turn < line.rests_until or not is_free(line, settings):
             continue
         if not is_passed_over(line, settings, turns.turn, task_id):
@@ -144,7 +147,7 @@ def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, 
     ``limits`` has each task's step limit. A phase without tasks is no phase: all take part.
     """
     end = 0
-    for phase in settings.dispatch.phases:
+    for phase in settings.craft_gui.phases:
         end += phase.groups
         if number < end:
             return tuple(task_id for task_id in task_ids if limits[task_id] <= phase.max_steps) or task_ids
@@ -152,8 +155,8 @@ def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, 
 
 
 def is_passed_over(line: TaskState, settings: Curation, turn: int, task_id: str) -> bool:
-    """Say whether a task loses its turn: by chance of its weight, and never ``patience`` times in a row."""
+    """Say whether a task loses its turn: by chance of its weight, and never ``PATIENCE`` times in a row."""
     dispatch = settings.dispatch
-    if dispatch.choice == "even" or line.skips + 1 >= dispatch.patience:
+    if dispatch.choice == "even" or line.skips + 1 >= PATIENCE:
         return False
     return chance.share("turn lost", dispatch.seed, turn, task_id) >= weight(line.finishes)

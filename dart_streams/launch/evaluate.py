@@ -4,6 +4,7 @@ import time
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
+from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history import evaluation
 from dart_streams.history.evaluation import EvaluationResult
@@ -25,14 +26,15 @@ async def evaluate(
         If it has not within ``evaluation.timeout_s``; the text says how far it came.
     """
     wanted = evaluation.orders(config, tasks, version)
-    attempts = config.curation.dispatch.attempts
     ordered: set[str] = set()
 
     def fresh(progress: RunState) -> list[RolloutOrder]:
-        return [order for order in evaluation.missing(progress, wanted, attempts) if order.order_id not in ordered]
+        return [
+            order for order in evaluation.missing(progress, wanted, ORDER_ATTEMPTS) if order.order_id not in ordered
+        ]
 
     def left(progress: RunState) -> int:
-        return len(wanted) - len(evaluation.finished(progress, wanted, attempts))
+        return len(wanted) - len(evaluation.finished(progress, wanted, ORDER_ATTEMPTS))
 
     deadline = time.monotonic() + config.evaluation.timeout_s
     while left(watch.progress):
@@ -50,4 +52,4 @@ async def evaluate(
                 f"{error}{left(watch.progress)} of {len(wanted)} evaluation episodes have not finished: "
                 "look at the logs of env, rollout and recorder, or raise evaluation.timeout_s"
             ) from None
-    return evaluation.result(version, evaluation.finished(watch.progress, wanted, attempts), tasks)
+    return evaluation.result(version, evaluation.finished(watch.progress, wanted, ORDER_ATTEMPTS), tasks)

@@ -136,7 +136,7 @@ def losses(
         settings.clip_low,
         settings.clip_high,
         denominator=tokens,
-        **({"dual_clip": settings.dual_clip} if settings.dual_clip else {}),
+        **({"dual_clip": settings.dual_clip.factor} if settings.dual_clip.factor else {}),
     )
     entropy = masked_sum(entropy_BA, batch.mask_BA) / tokens
     kl = torch.zeros((), device=policy.device)
@@ -144,7 +144,7 @@ def losses(
         with torch.no_grad():
             reference_logp_BA, _ = reference(batch)
         kl = masked_sum(kl_k3(new_logp_BA, reference_logp_BA), batch.mask_BA) / tokens
-    loss = policy + settings.kl_beta * kl - settings.entropy_beta * entropy
+    loss = policy + settings.kl_beta * kl - settings.entropy_coef * entropy
     log_ratio_BA = old_logp_BA - rollout_logp_BA
     same_BA = batch.corrected_BA & (batch.versions_BA == version)
     sums = torch.stack(
@@ -169,10 +169,10 @@ def importance(old_logp: Tensor, rollout_logp: Tensor, settings: Trainer) -> tup
     """Return each token's weight for what the engine's policy differed, and where it is not the plain ratio."""
     ratio = (old_logp - rollout_logp).detach().exp()
     if settings.correction == "truncate":
-        return truncated_weights(old_logp, rollout_logp, settings.tis_cap), ratio > settings.tis_cap
+        return truncated_weights(old_logp, rollout_logp, settings.truncate.cap), ratio > settings.truncate.cap
     if settings.correction == "mask":
-        weight = masked_weights(old_logp, rollout_logp, settings.mask_low, settings.mask_high)
-        return weight, (ratio < settings.mask_low) | (ratio > settings.mask_high)
+        weight = masked_weights(old_logp, rollout_logp, settings.mask.low, settings.mask.high)
+        return weight, (ratio < settings.mask.low) | (ratio > settings.mask.high)
     return torch.ones_like(ratio), torch.zeros_like(ratio)
 
 

@@ -38,6 +38,10 @@ from workers.env.trajectory_ids import new_trajectory_id
 
 log = structlog.get_logger()
 
+REQUEST_ATTEMPTS = 3
+"""Maximum number of requests for one action; then the episode ends as ``policy_error``."""
+LOOP_LIMIT = 4
+"""Repeats of an action on an unchanged screen that end an episode as failure (``loop``)."""
 ERROR_PAUSE_S = 1.0
 """Pause before the second attempt after an error response; twice as long before the third."""
 
@@ -65,8 +69,7 @@ class EpisodeRunner:
 
     def new_episode(self, order: RolloutOrder, max_steps: int) -> Episode:
         """Return the episode of an order before its first screen."""
-        env = self.config.env
-        limits = EpisodeLimits(max_steps=max_steps, request_attempts=env.request_attempts, loop_limit=env.loop_limit)
+        limits = EpisodeLimits(max_steps=max_steps, request_attempts=REQUEST_ATTEMPTS, loop_limit=LOOP_LIMIT)
         trajectory_id = new_trajectory_id(now_ms(), os.urandom(10))
         return Episode(order=order, trajectory_id=trajectory_id, env_host=self.host, limits=limits)
 
@@ -231,7 +234,7 @@ class EpisodeRun:
                 late = isinstance(error, TimeoutError)
                 reason = f"no reply within {timeout_s:g} s" if late else f"invalid reply: {error}"
                 span.set_error(f"{request.request_id}: {reason}")
-                log.debug("no response", reason=reason, attempt=attempt + 1, of=self.config.env.request_attempts)
+                log.debug("no response", reason=reason, attempt=attempt + 1, of=REQUEST_ATTEMPTS)
                 return self.state.retry_or_stop(attempt, f"{request.request_id}: {reason}")
         self.state, move = self.state.apply_response(response, attempt)
         if response.error is None:

@@ -22,7 +22,7 @@ from topics import action_requests, actions
 from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine, LoadFault
 from workers.rollout.request_server import RequestServer
-from workers.rollout.weight_updater import WeightUpdater
+from workers.rollout.weight_updater import RETRY_S, WeightUpdater
 from workers.rollout.weight_watcher import WeightWatcher
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import OrderedConsumer
@@ -94,6 +94,6 @@ async def start_engine(config: Config, engine: Engine, watcher: WeightWatcher) -
             await engine.start(version)
         except LoadFault as fault:
             log.error("first weights not loaded", version=version.version, reason=str(fault))
-            await watcher.wait_for_newer(version, config.rollout.retry_s)
+            await watcher.wait_for_newer(version, RETRY_S)
         else:
             return version.version

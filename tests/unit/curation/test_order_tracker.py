@@ -25,7 +25,6 @@ def test_a_fault_is_ordered_again_until_so_many_tries_were_made_in_all():
 
 def test_the_backlog_follows_the_slots():
     assert backlog(parse({"env": {"workers": 3, "slots": 10}})) == 60
-    assert backlog(parse({"curation": {"dispatch": {"backlog": 0.0}}})) == 1
 
 
 def test_the_horizon_is_far_beyond_what_can_be_open():
