@@ -6,7 +6,6 @@ nobody here waits for (another worker's, a late or a duplicate one) is skipped b
 
 import asyncio
 import zlib
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -57,9 +56,7 @@ class PolicyClient:
         await self.records.position(place)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.records.stop()
 
     async def request(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
@@ -77,21 +74,16 @@ class PolicyClient:
         if len(self._pending) == 1:
             self.stalls.note_arrival()
         outcome = metrics.abandoned
+        metrics.sent.add(1)
         try:
-            metrics.sent.add(1)
             async with asyncio.timeout(timeout_s):
                 await self.publisher.publish(action_requests.TOPIC, request)
-                action = await response
-            outcome = metrics.answered
-            return action
+                return await response
         except TimeoutError:
             outcome = metrics.timed_out
             raise
-        except InvalidResponse:
-            outcome = metrics.answered
-            raise
         finally:
-            outcome.add(1)
+            (metrics.answered if response.done() and not response.cancelled() else outcome).add(1)
             del self._pending[key]
 
     async def read_responses(self) -> None:

@@ -5,7 +5,6 @@ The read-ahead is the client's own buffer of the partitions assigned; it is drop
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import structlog
@@ -71,9 +70,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         await start_within(self.consumer, self.bus)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.consumer.stop()
 
     async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
