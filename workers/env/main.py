@@ -12,6 +12,7 @@ to another one, which plays them from their start, as new trajectories.
 """
 
 import contextlib
+import functools
 from pathlib import Path
 
 import structlog
@@ -24,7 +25,6 @@ from topics import rollout_orders
 from workers.env.backends import backend_of
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.policy_client import PolicyClient
-from workers.env.slots import Slots
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import OrderedConsumer
 
@@ -41,12 +41,7 @@ def run(config: Config, worker_id: str) -> int:
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Connect to the broker, the store and the backend; return the worker, ready to play.
 
-    Raises
-    ------
-    ConfigError
-        If the task set cannot be used.
-    ServiceUnavailable
-        If the broker, the database or the browser does not answer within its bound.
+    Raises ConfigError if the task set cannot be used, ServiceUnavailable if a service does not answer within its bound.
     """
     task_set = tasks.load(Path(config.tasks.file))
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
@@ -68,13 +63,8 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         max_poll_interval_ms=int(max(2 * config.env.episode_timeout_s + 60.0, 600.0) * 1000),
     )
     await resources.enter_async_context(orders)
-    runner = EpisodeRunner(config, worker_id, backend, store, publisher, policy)
-    slots = Slots(config.env.slots, runner, orders, task_set)
-    slots.times.export()
-    log.info("playing", slots=slots.count, backend=config.env.backend, tasks=len(task_set.train))
-    background = {
-        "responses": policy.read_responses,
-        "stall detector": policy.check_stalls,
-        "commits": orders.commit_periodically,
-    }
-    return lifecycle.Worker(slots.serve, background)
+    runner = EpisodeRunner(config, worker_id, backend, store, publisher, policy, orders, task_set)
+    runner.times.export()
+    log.info("playing", slots=config.env.slots, backend=config.env.backend, tasks=len(task_set.train))
+    background = {"responses": policy.read_responses, "commits": orders.commit_periodically}
+    return lifecycle.Worker(functools.partial(orders.serve, runner.play, config.env.slots), background)

@@ -1,7 +1,7 @@
 """Requests actions from the policy: a request on ``action-requests``, its response on this worker's partition.
 
 The partition of ``actions`` may be shared with other workers. It is read from its end, without a group. A response that
-nobody here waits for (another worker's, a late or a duplicate one) is skipped by its key, without being decoded.
+no request here waits for (another worker's, a late or a duplicate one) is skipped by its key, without being decoded.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from workers.env import metrics
 
 log = structlog.get_logger()
 
-CHECK_S = 1.0
+POLL_MS = 1000
 
 
 class InvalidResponse(Exception):
@@ -87,14 +87,11 @@ class PolicyClient:
             del self._pending[key]
 
     async def read_responses(self) -> None:
-        """Resolve requests with their responses, until cancelled."""
-        async for record in self.records:
-            await self._resolve(record)
-
-    async def check_stalls(self) -> None:
-        """Report an overdue wait for responses, until cancelled."""
+        """Resolve requests with their responses, and report an overdue wait for them, until cancelled."""
         while True:
-            await asyncio.sleep(CHECK_S)
+            for records in (await self.records.getmany(timeout_ms=POLL_MS)).values():
+                for record in records:
+                    await self._resolve(record)
             if self._pending:
                 self.stalls.check()
 

@@ -1,11 +1,11 @@
 """The ``simulated`` environment: a coloured box to click on, latencies from distributions, no browser.
 
 The instruction states the box in pixels of the policy's image, so that a scripted engine can solve it from the text.
-On a page named ``steps-N`` the box wants N clicks and changes its colour at each; on any other page one. A click
+On a page named ``steps-N`` the box needs N clicks and changes its colour at each; on any other page one. A click
 beside the box ends the episode with reward 0; other actions change nothing.
 
 With a ``[workload]`` in the configuration, its durations are drawn instead, and pages are named ``work-N``: the box
-wants about N clicks. The instruction of an episode that is to fail names a place beside the box; the episode goes on to
+needs about N clicks. The instruction of an episode that is to fail names a place beside the box; the episode goes on to
 the last click, as agents do that have failed without notice.
 """
 
@@ -146,7 +146,7 @@ class SimulatedEnvironment:
         drawn = self.rng.random()
         if drawn < self.settings.hang_rate or (number is not None and number == self.course.hangs_at):
             await asyncio.sleep(self.call_timeout_s)
-            raise EnvironmentFault(f"simulated hang: no answer within {self.call_timeout_s:g} s")
+            raise EnvironmentFault(f"simulated hang: no response within {self.call_timeout_s:g} s")
         if drawn < self.settings.hang_rate + self.settings.fault_rate:
             raise EnvironmentFault("simulated fault")
         seconds = self.spreads[call].draw(self.rng) / self.scale

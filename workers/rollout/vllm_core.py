@@ -41,7 +41,7 @@ class EngineRequest:
     """A request to the engine; ``future`` resolves to its generation, without text.
 
     ``entropies`` are nats by token index; ``created_s`` and ``first_token_s`` are times of ``time.perf_counter``, the
-    latter the end of the step that made the token.
+    latter the end of the step that generated the token.
     """
 
     def __init__(self, prompt: Prompt, images: Sequence[ImagePatches], sampling: Sampling) -> None:
@@ -122,12 +122,12 @@ class VllmCore:
             return tokens_input(prompt.token_ids)
         token_ids: list[int] = []
         places = []
-        shown = iter(images)
+        remaining = iter(images)
         for token in prompt.token_ids:
             if token != self.image_pad:
                 token_ids.append(token)
                 continue
-            pads = int(next(shown).grid.prod()) // self.merged
+            pads = int(next(remaining).grid.prod()) // self.merged
             places.append(PlaceholderRange(offset=len(token_ids), length=pads))
             token_ids += [token] * pads
         return mm_input(

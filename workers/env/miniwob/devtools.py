@@ -56,7 +56,7 @@ class DevTools:
         Raises
         ------
         EnvironmentFault
-            If the browser refuses the call, does not answer in time, or it or the page is gone.
+            If the browser rejects the call or does not respond in time, or it or the page is gone.
         """
         if self.closed or session in self._crashed:
             raise EnvironmentFault(f"{method}: the {'browser' if self.closed else 'page'} is gone")
@@ -116,7 +116,7 @@ class DevTools:
             if message.error is None:
                 future.set_result(message.result)
             else:
-                future.set_exception(EnvironmentFault(f"the browser refused: {message.error.get('message')}"))
+                future.set_exception(EnvironmentFault(f"the browser rejected it: {message.error.get('message')}"))
         elif message.method == LOADED and message.sessionId in self._loads:
             resolve(self._loads[message.sessionId])
         elif message.method == CRASHED and message.sessionId:

@@ -21,7 +21,6 @@ from workers.env.miniwob.oracle import NEXT, next_action
 
 WIDTH, HEIGHT = 160, 210
 """The page proper (pixels); the rest of the viewport shows the page's score board."""
-VIEWPORT = {"width": 500, "height": 320, "deviceScaleFactor": 1, "mobile": False}
 CLIP = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}
 ORIGIN = "file://"
 MAX_EPISODES = 500
@@ -172,12 +171,12 @@ class MiniwobPage:
 
     async def evaluate_script(self, expression: str) -> Any:
         """Evaluate JavaScript in the page; raise :class:`EnvironmentFault` if it throws."""
-        answer = await self._call("Runtime.evaluate", expression=expression, returnByValue=True)
-        if details := answer.get("exceptionDetails"):
+        response = await self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        if details := response.get("exceptionDetails"):
             self.faulty = True
             what = details.get("exception", {}).get("description") or json.dumps(details)
             raise EnvironmentFault(f"page {self.page}: {what[:300]}")
-        return answer["result"].get("value")
+        return response["result"].get("value")
 
     async def _screenshot(self) -> bytes:
         screenshot = await self._call("Page.captureScreenshot", format="png", clip=CLIP, optimizeForSpeed=True)
