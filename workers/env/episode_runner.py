@@ -5,7 +5,6 @@ yet. Its observation is published once the screenshot is durable, so that whoeve
 """
 
 import asyncio
-import functools
 import os
 import time
 from collections.abc import AsyncIterator, Callable
@@ -17,11 +16,10 @@ from dart_streams import actions
 from dart_streams.bus.clients import Publisher
 from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
-from dart_streams.errors import ConfigError
 from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore
 from dart_streams.store.blobs import ref_of
-from dart_streams.tasks import Task, TaskSet
+from dart_streams.tasks import Task
 from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ActiveSpan
 from topics import observations
@@ -32,12 +30,11 @@ from workers.env import metrics
 from workers.env.environment import Backend, Environment, EnvironmentFault, Oracle, Screen
 from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
 from workers.env.episode_spans import EpisodeSpans
-from workers.env.metrics import SlotTimes, State
+from workers.env.metrics import State
 from workers.env.observation_publisher import ObservationPublisher
 from workers.env.policy_client import InvalidResponse, PolicyClient
 from workers.env.scaling import Size, rescale
 from workers.env.trajectory_ids import new_trajectory_id
-from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 log = structlog.get_logger()
 
@@ -52,7 +49,7 @@ SetState = Callable[[State], None]
 
 
 class EpisodeRunner:
-    """Plays the orders of this process, one at a time in each slot."""
+    """Runs the episodes of this process."""
 
     def __init__(
         self,
@@ -62,8 +59,6 @@ class EpisodeRunner:
         store: AsyncStore,
         publisher: Publisher,
         policy: PolicyClient,
-        orders: OrderedConsumer,
-        tasks: TaskSet,
     ) -> None:
         self.config = config
         self.host = worker_id
@@ -71,24 +66,6 @@ class EpisodeRunner:
         self.store = store
         self.publisher = publisher
         self.policy = policy
-        self.orders = orders
-        self.tasks = tasks
-        self.times = SlotTimes(config.env.slots)
-
-    async def play(self, slot: int, delivery: Delivery) -> None:
-        """Play an order in ``slot`` until its last observation is published, and log a fault of the infrastructure.
-
-        When cancelled, the episode ends as ``cancelled`` before CancelledError is raised; its order is not finished.
-        """
-        order: RolloutOrder = delivery.event
-        try:
-            task = self.tasks.get(order.task_id)
-        except ConfigError as error:
-            await self.orders.dead_letter(delivery.record, str(error))
-            await self._reject(order, str(error))
-        else:
-            await self._run(order, task, functools.partial(self.times.enter, slot))
-        self.times.enter(slot, "idle")
 
     def new_episode(self, order: RolloutOrder, max_steps: int) -> Episode:
         """Return the episode of an order before its first screen."""
@@ -96,7 +73,11 @@ class EpisodeRunner:
         trajectory_id = new_trajectory_id(now_ms(), os.urandom(10))
         return Episode(order=order, trajectory_id=trajectory_id, env_host=self.host, limits=limits)
 
-    async def _run(self, order: RolloutOrder, task: Task, set_state: SetState) -> None:
+    async def run(self, order: RolloutOrder, task: Task, set_state: SetState) -> None:
+        """Play an order until its last observation is published; ``set_state`` receives the slot's states.
+
+        When cancelled, the episode ends as ``cancelled`` before CancelledError is raised.
+        """
         episode = EpisodeRun(self, self.new_episode(order, min(order.max_steps, task.max_steps)), task, set_state)
         trajectory = episode.spans.trajectory
         try:
@@ -106,7 +87,7 @@ class EpisodeRunner:
         finally:
             trajectory.end()
 
-    async def _reject(self, order: RolloutOrder, reason: str) -> None:
+    async def reject(self, order: RolloutOrder, reason: str) -> None:
         """Publish the end of an order whose task does not exist."""
         end, episode = EpisodeEnd(kind="env_error", reward=None, reason=reason), self.new_episode(order, 0)
         await self.publisher.publish(observations.TOPIC, episode.last_observation(end, now_ms()))

@@ -20,13 +20,16 @@ import structlog
 from dart_streams import tasks
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
+from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, connect_async
 from topics import rollout_orders
+from topics.rollout_orders import RolloutOrder
 from workers.env.backends import backend_of
 from workers.env.episode_runner import EpisodeRunner
+from workers.env.metrics import SlotTimes
 from workers.env.policy_client import PolicyClient
 from workers.runtime import lifecycle
-from workers.runtime.ordered_consumer import OrderedConsumer
+from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 GROUP = "env"
 
@@ -63,8 +66,21 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         max_poll_interval_ms=int(max(2 * config.env.episode_timeout_s + 60.0, 600.0) * 1000),
     )
     await resources.enter_async_context(orders)
-    runner = EpisodeRunner(config, worker_id, backend, store, publisher, policy, orders, task_set)
-    runner.times.export()
+    runner = EpisodeRunner(config, worker_id, backend, store, publisher, policy)
+    times = SlotTimes(config.env.slots)
+    times.export()
+
+    async def play(slot: int, delivery: Delivery) -> None:
+        order: RolloutOrder = delivery.event
+        try:
+            task = task_set.get(order.task_id)
+        except ConfigError as error:
+            await orders.dead_letter(delivery.record, str(error))
+            await runner.reject(order, str(error))
+        else:
+            await runner.run(order, task, functools.partial(times.enter, slot))
+        times.enter(slot, "idle")
+
     log.info("playing", slots=config.env.slots, backend=config.env.backend, tasks=len(task_set.train))
     background = {"responses": policy.read_responses, "commits": orders.commit_periodically}
-    return lifecycle.Worker(functools.partial(orders.serve, runner.play, config.env.slots), background)
+    return lifecycle.Worker(functools.partial(orders.serve, play, config.env.slots), background)
