@@ -5,7 +5,6 @@ names is in the other topics by the time theirs are taken.
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import tomli_w
 
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.topology import named
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
@@ -53,7 +53,7 @@ def capture(
     manifest = Manifest(
         run=config.bus.run,
         prefix=config.bus.prefix,
-        captured_ms=int(time.time() * 1000),
+        captured_ms=now_ms(),
         schemas={topic.name: topic.version for topic in chosen},
     )
     refs: dict[str, BlobRef] = {}

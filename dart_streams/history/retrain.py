@@ -18,7 +18,7 @@ from dart_streams.history.bundle_inputs import config_of, tasks_of
 from dart_streams.history.lineage import READ
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
-from dart_streams.policy import recipe
+from dart_streams.policy import cpu_features, recipe
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store.blobs import MissingBlob
@@ -91,6 +91,7 @@ def run(path: Path, steps: int, first: int | None) -> list[Reproduced]:
     """
     bundle = Bundle(path)
     config, known = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
+    cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     folder = Path(config.policy.path) if config.policy.path else recipe.folder(config, tasks_of(bundle))
     chosen = steps_from(known, steps, first)
     members = {member.trajectory_id for step in chosen for group in groups_of(known, step) for member in group.members}

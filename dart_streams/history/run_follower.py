@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.lag import Lag, lag_reader
-from dart_streams.bus.topic_reader import POLL_MS, reading
+from dart_streams.bus.topic_reader import POLL_MS, read_to_end, reading
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history.bundle import BundleRecord
@@ -71,9 +71,8 @@ class RunFollower:
 
     async def read_to_end(self) -> None:
         """Fold what is in the topics now."""
-        ends = await self.records.end_offsets(sorted(self.records.assignment()))
-        while any([await self.records.position(partition) < end for partition, end in ends.items()]):
-            await self.poll()
+        async for batches in read_to_end(self.records, BATCH):
+            self.fold(batches)
 
     async def read_final(self) -> list[Lag]:
         """Stop the reader task, read what is in the topics now, and return each group's lag.
@@ -107,10 +106,11 @@ class RunFollower:
             await asyncio.gather(self.reader, return_exceptions=True)
 
     async def poll(self) -> None:
-        """Fold the next records and wake whoever waits for a change."""
-        batches: dict[TopicPartition, list[ConsumerRecord]] = await self.records.getmany(
-            timeout_ms=POLL_MS, max_records=BATCH
-        )
+        """Fold the next records."""
+        self.fold(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+
+    def fold(self, batches: dict[TopicPartition, list[ConsumerRecord]]) -> None:
+        """Apply polled records and wake whoever waits for a change."""
         for partition, records in batches.items():
             topic = partition.topic.removeprefix(self.bus.prefix)
             for record in records:
@@ -159,7 +159,7 @@ class RunFollower:
         seen = sum(a.records for _, a in activity)
         if newest is not None and seen != self._records_seen:
             self._records_seen = seen
-            waiting.heard(f"{newest[2] or 'someone'} on {newest[1]}")
+            waiting.note_arrival(f"{newest[2] or 'someone'} on {newest[1]}")
         waiting.check()
 
 

@@ -1,18 +1,15 @@
 """Reads a run's log, topic by topic: what the broker has now, or what a bundle has."""
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Bus
-from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.errors import UserError
 from dart_streams.history.bundle import Bundle, BundleRecord
 from dart_streams.history.records import LogRecord, log_record
 from topics import Topic
-
-POLL_MS = 200
 
 
 def read_log(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[LogRecord]:
@@ -62,19 +59,12 @@ def present_records(bus: Bus, topic: Topic, since_ms: int = 0) -> Iterator[Bundl
     ServiceUnavailable
         If the broker stops answering.
     """
-    with sync_clients.Reader(bus, "history", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
-        ends = reader.ends()
+    with sync_clients.TopicReader(bus, "history", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
+        ends = reader.end_offsets()
         if since_ms:
-            for place, found in reader.client.offsets_for_times(dict.fromkeys(reader.places, since_ms)).items():
+            for place, found in reader.client.offsets_for_times(dict.fromkeys(reader.partitions, since_ms)).items():
                 reader.client.seek(place, ends[place] if found is None else found.offset)
-        limits = {place.partition: end for place, end in ends.items()}
-        last_s = time.monotonic()
-        while not reader.reached({place: end for place, end in ends.items() if end}):
-            records = reader.poll(POLL_MS)
-            if records:
-                last_s = time.monotonic()
-            elif time.monotonic() - last_s > max(bus.wait_s, 2 * sync_clients.CHECK_S):
-                raise ServiceUnavailable(f"{bus.prefix}{topic.name} gave nothing for {bus.wait_s:g} s: is Kafka well?")
-            for record in records:
-                if record.offset < limits.get(record.partition, 0):
-                    yield BundleRecord.of(record)
+        limits = {partition.partition: end for partition, end in ends.items()}
+        for record in reader.read_to_end(ends):
+            if record.offset < limits[record.partition]:
+                yield BundleRecord.of(record)

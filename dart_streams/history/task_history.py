@@ -10,7 +10,7 @@ import msgspec
 
 from dart_streams.config import Config
 from dart_streams.curation import dispatch, groups
-from dart_streams.curation.order_tracker import Limits, place
+from dart_streams.curation.order_tracker import Limits, parse_order_id
 from dart_streams.curation.reducer import InputRecord, InvalidEvent
 from dart_streams.history.run_state import RunState
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories
@@ -106,7 +106,7 @@ class TaskHistory:
         except InvalidEvent:
             return
         group, counts = self.groups.get(event.task_id, {}).get(event.group_id), self.reducer.counts
-        if group is None or place(event.order_id) is None or counts.repeated > before.repeated:
+        if group is None or parse_order_id(event.order_id) is None or counts.repeated > before.repeated:
             return
         group.outcomes[event.outcome] = group.outcomes.get(event.outcome, 0) + 1
         for name, text in FATES.items():

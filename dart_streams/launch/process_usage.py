@@ -1,12 +1,12 @@
 """What each process of a run costs: CPU and memory of its whole tree, sampled into the metrics folder."""
 
 import asyncio
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+from dart_streams.clock import now_ms
 from dart_streams.launch.services.daemon import Home
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.telemetry.json_lines import append
@@ -59,7 +59,7 @@ def measure(name: str, root: int, children: Mapping[int, Sequence[int]]) -> dict
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return {
-        "at_ms": int(time.time() * 1000),
+        "at_ms": now_ms(),
         "process": name,
         "cpu_s": round(cpu_s, 2),
         "rss_mb": round(memory / 1e6, 1),

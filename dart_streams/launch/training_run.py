@@ -17,6 +17,7 @@ from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
 from dart_streams.bus.topology import TopicSpec
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.history.evaluation import EvaluationResult
 from dart_streams.history.run_folder import PhaseLog, RunFolder
@@ -289,8 +290,3 @@ def listens(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def now_ms() -> int:
-    """Return the time in epoch milliseconds."""
-    return int(time.time() * 1000)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dart_streams.bus.lag import LagReader, by_group
 from dart_streams.views.run_summary import Summary, smooth, sparkline
+from topics import action_requests
 
 REFRESH_S = 0.5
 LINE_S = 10.0
@@ -65,7 +66,7 @@ def figures(moment: Moment, summary: Summary) -> RenderableType:
     evaluation = f"{summary.finished_eval}/{summary.ordered_eval}" if summary.ordered_eval else "none yet"
     version = f"{number(summary.version)} trained, {number(summary.served)} served"
     stale = f"{decimal(summary.staleness_mean)} mean, {number(summary.staleness_max)} max"
-    lag = ", ".join(f"{group} {records}" for (group, _), records in sorted(moment.lag.items()) if records) or "none"
+    lag = ", ".join(f"{group} {records}" for group, records in sorted(open_lag(moment).items())) or "none"
     left = [
         ("environment", f"{summary.steps_per_s:.1f} steps/s, {summary.utilisation:.0%} of slots past their reset"),
         ("episodes", f"{summary.episodes} finished, {summary.open_episodes} open"),
@@ -81,6 +82,22 @@ def figures(moment: Moment, summary: Summary) -> RenderableType:
     for (left_name, left_value), (right_name, right_value) in zip(left, right, strict=True):
         table.add_row(left_name, left_value, right_name, right_value)
     return table
+
+
+def open_lag(moment: Moment) -> dict[str, int]:
+    """Return how many records each consumer group has yet to process, all of its topics together.
+
+    A group is named after the processes in it: without such a process it is left out, unless the run supervises none.
+    An action request is open only while its episode is, one at a time: it is dropped once nobody waits for the action.
+    """
+    living = {name.rpartition("-")[0] or name for name, _ in moment.children}
+    result: dict[str, int] = {}
+    for (group, topic), records in moment.lag.items():
+        if topic == action_requests.TOPIC.name and moment.summary is not None:
+            records = min(records, moment.summary.open_episodes)
+        if records and (group in living or not living):
+            result[group] = result.get(group, 0) + records
+    return result
 
 
 def children_of(children: Sequence[tuple[str, int]]) -> RenderableType:
@@ -114,7 +131,7 @@ def line(moment: Moment) -> str:
         parts.append(f"staleness {decimal(summary.staleness_mean)} max {summary.staleness_max}")
     if moment.trained:
         parts.append(metrics_line(moment.trained))
-    if behind := sum(moment.lag.values()):
+    if behind := sum(open_lag(moment).values()):
         parts.append(f"lag {behind}")
     return " | ".join(parts)
 

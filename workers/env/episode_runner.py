@@ -14,6 +14,7 @@ import structlog
 
 from dart_streams import actions
 from dart_streams.bus.clients import Publisher
+from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
 from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore
@@ -23,7 +24,8 @@ from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ActiveSpan
 from topics.observations import EpisodeEnd
 from topics.rollout_orders import RolloutOrder
-from topics.values import FAULTS, BlobRef
+from topics.transitions import FAULTS
+from topics.values import BlobRef
 from workers.env import metrics as instruments
 from workers.env.environment import Backend, Environment, EnvironmentFault, Oracle, Screen
 from workers.env.episode import Act, Ask, Episode, Evaluate, Move, Rules, Stop
@@ -33,7 +35,6 @@ from workers.env.observation_publisher import ObservationPublisher
 from workers.env.replies import Replies, UnreadableReply
 from workers.env.scaling import Size, rescale
 from workers.env.trajectory_ids import new_trajectory_id
-from workers.runtime.clock import now_ms, since_ms
 
 log = structlog.get_logger()
 
@@ -80,7 +81,7 @@ class EpisodeRunner:
         run = EpisodeRun(self, self.begin(order, min(order.max_steps, task.max_steps)), task, enter)
         try:
             bound = structlog.contextvars.bound_contextvars(trajectory=run.episode.trajectory_id)
-            with bound, run.trail.own.current():
+            with bound, run.trail.own.use():
                 end = await run.play()
                 tell_fault(order, end)
             run.trail.ended(end)
@@ -231,10 +232,10 @@ class EpisodeRun:
                 reply = await self.player.replies.ask(request, timeout_s)
             except TimeoutError:
                 why = f"no reply to {request.request_id} within {timeout_s:g} s"
-                span.fail(why)
+                span.set_error(why)
                 return self._unanswered(attempt, why)
             except UnreadableReply as error:
-                span.fail(str(error))
+                span.set_error(str(error))
                 return self._unanswered(attempt, f"unreadable reply to {request.request_id}: {error}")
         self.episode, move = self.episode.hear(reply, attempt)
         if reply.error is None:

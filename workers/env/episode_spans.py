@@ -6,7 +6,7 @@ from typing import Any
 from dart_streams.telemetry import names, spans
 from topics.observations import EpisodeEnd
 from topics.rollout_orders import RolloutOrder
-from topics.values import FAULTS
+from topics.transitions import FAULTS
 
 
 class EpisodeSpans:
@@ -52,9 +52,9 @@ class EpisodeSpans:
 
     def ended(self, end: EpisodeEnd) -> None:
         """Note how the episode has ended. A fault, or a straggler cut off, has failed."""
-        self.own.note(ATTR_OUTCOME=end.kind)
+        self.own.set_attributes(ATTR_OUTCOME=end.kind)
         if end.kind in FAULTS or end.reason == "straggler":
-            self.own.fail(end.reason or end.kind)
+            self.own.set_error(end.reason or end.kind)
 
     @property
     def attributes(self) -> dict[str, Any]:

@@ -80,12 +80,12 @@ class OrderConsumer(ConsumerRebalanceListener):
     async def take(self) -> TakenOrder:
         """Return the next order to play, however long that takes. Slots that ask together are served in turn."""
         async with self._turn:
-            self.waiting.heard(self.waiting.last_from)
+            self.waiting.note_arrival()
             while True:
                 record = await self.records.getone()
                 order = await self._order_of(record)
                 if order is not None:
-                    self.waiting.heard(f"{record.topic}[{record.partition}]@{record.offset}")
+                    self.waiting.note_arrival(f"{record.topic}[{record.partition}]@{record.offset}")
                     return TakenOrder(order, record)
 
     async def _order_of(self, record: ConsumerRecord) -> RolloutOrder | None:

@@ -74,7 +74,7 @@ class Replies:
         key = request.request_id.encode()
         reply = self._asked[key] = asyncio.get_running_loop().create_future()
         if len(self._asked) == 1:
-            self.waiting.heard(self.waiting.last_from)
+            self.waiting.note_arrival()
         outcome = instruments.abandoned
         try:
             instruments.sent.add(1)
@@ -117,5 +117,5 @@ class Replies:
             if not asker.done():
                 asker.set_exception(UnreadableReply(str(why)))
             return
-        self.waiting.heard(action.worker_id)
+        self.waiting.note_arrival(action.worker_id)
         asker.set_result(action)

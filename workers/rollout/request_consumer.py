@@ -67,7 +67,7 @@ class RequestConsumer(ConsumerRebalanceListener):
         for partition, batch in (await self.records.getmany(timeout_ms=POLL_MS, max_records=room)).items():
             for record in batch:
                 place = TrackedOffset(partition, record.offset)
-                self.waiting.heard(f"{record.topic}[{record.partition}]@{record.offset}")
+                self.waiting.note_arrival(f"{record.topic}[{record.partition}]@{record.offset}")
                 if self.offsets.take(place) and place not in self.under_way:
                     self.under_way.add(place)
                     taken.append(record)

@@ -15,6 +15,7 @@ from opentelemetry import metrics
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, event_of
 from dart_streams.bus.codec import Undecodable
+from dart_streams.clock import now_ms
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter, ObservedGauge
 from dart_streams.telemetry.propagation import context_of
@@ -24,7 +25,6 @@ from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from workers.rollout.engine import Engine, EngineFault, Generation
 from workers.rollout.request_consumer import RequestConsumer
-from workers.runtime.clock import now_ms
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
@@ -127,7 +127,7 @@ class RequestServer:
                     raise TimeoutError
                 async with asyncio.timeout(left_ms / 1000):
                     reply, made = await self.reply_to(request, received - waited_ms / 1000)
-                    span.note(
+                    span.set_attributes(
                         ATTR_QUEUE_MS=reply.queue_ms,
                         ATTR_FETCH_MS=round(made.fetch_ms, 3),
                         ATTR_GENERATE_MS=reply.generate_ms,
@@ -137,10 +137,10 @@ class RequestServer:
                         ATTR_VERSION=reply.versions[-1].version if reply.versions else None,
                     )
                     if reply.error:
-                        span.fail(reply.error)
+                        span.set_error(reply.error)
                     await self.publisher.publish(actions.TOPIC, reply, partition=request.reply_partition)
             except TimeoutError:
-                span.fail("past its deadline")
+                span.set_error("past its deadline")
                 requests.add(1, {"result": "late"})
                 return
         requests.add(1, {"result": "failed" if reply.error else "answered"})

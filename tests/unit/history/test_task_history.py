@@ -1,5 +1,4 @@
-from benchmarks.curation_world import Odds, task_set
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.config import parse
 from dart_streams.history.records import RecordMetadata
 from dart_streams.history.run_state import RunState
@@ -10,7 +9,7 @@ from topics.curation_log import Applied, Source
 def folded(rounds=400, **curation):
     """Return the history of a circle, dispatch's inputs and orders in the order they were written, and the circle."""
     config = parse({"env": {"slots": 4}, "trainer": {"groups_per_step": 2}, "curation": curation})
-    circle, state = InMemoryCircle(config, task_set(4), Odds(faults=0.05)), RunState()
+    circle, state = SimulatedCircle(config, task_set(4), Odds(faults=0.05)), RunState()
     done = {"rollout-budgets": 0, "rollout-orders": 0, "trajectories": 0, "curated": 0, "task-difficulty": 0}
     for _ in range(rounds):
         circle.settle()
