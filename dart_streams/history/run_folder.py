@@ -109,7 +109,7 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
     state = Path(config.run.state_dir).absolute()
     folder = RunFolder(state / "runs" / run_id)
     if resume and not folder.config_file.exists():
-        raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {known(state / 'runs')}")
+        raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {newest_runs(state / 'runs')}")
     if not resume and folder.path.exists():
         raise UserError(f"run {run_id!r} exists: resume it with --resume {run_id}, or choose another --id")
     if resume:
@@ -139,7 +139,7 @@ def take_up(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     folder.path.mkdir(parents=True, exist_ok=True)
     if tasks_file != (own := folder.path / "tasks.toml"):
         shutil.copyfile(tasks_file, own)
-    write_config(folder, resolved(config, folder.path.parents[1], folder.id))
+    write_toml(folder.config_file, resolved(config, folder.path.parents[1], folder.id))
     point_latest(folder.path)
     return folder
 
@@ -155,13 +155,8 @@ def resolved(config: Config, state: Path, run_id: str) -> Config:
     )
 
 
-def write_config(folder: RunFolder, config: Config) -> None:
-    """Replace the resolved configuration in one step."""
-    write_toml(folder.config_file, config)
-
-
 def write_toml(path: Path, config: Config) -> None:
-    """Write a configuration; keys without a value are left out, as TOML has none."""
+    """Write a configuration in one step; keys without a value are left out, as TOML has none."""
     fresh = path.with_suffix(".new")
     fresh.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
     fresh.replace(path)
@@ -187,11 +182,11 @@ def find(state_dir: str, run_id: str) -> RunFolder:
     runs = Path(state_dir).absolute() / "runs"
     path = (runs / run_id).resolve()
     if not (path / "config.toml").exists():
-        raise UserError(f"no run {run_id!r} in {runs}: {known(runs)}")
+        raise UserError(f"no run {run_id!r} in {runs}: {newest_runs(runs)}")
     return RunFolder(path)
 
 
-def known(runs: Path) -> str:
-    """Say which runs there are."""
+def newest_runs(runs: Path) -> str:
+    """Return the newest run ids as text, for an error."""
     names: Sequence[str] = sorted(p.parent.name for p in runs.glob("*/config.toml") if not p.parent.is_symlink())
     return f"there are {', '.join(names[-5:])}" if names else "there is none yet"
