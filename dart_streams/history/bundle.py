@@ -7,7 +7,7 @@
     directory = one zstd skippable frame: JSON (:class:`Directory`), its length (4 bytes, little-endian), ``MAGIC``
 
 So any zstd reads the sections, a reader finds what it needs without decompressing the rest, and a file that was not
-written to its end has no directory and is refused. Memory does not grow with the bundle, neither writing nor reading.
+written to its end has no directory and is rejected. Memory does not grow with the bundle, neither writing nor reading.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 import zstandard
@@ -91,24 +91,6 @@ class Directory(msgspec.Struct, frozen=True, kw_only=True):
     sections: list[BundleSection]
 
 
-class Metered:
-    """A binary file that counts and hashes what is written to it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-        self.size = 0
-        self.digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        """Write all of ``data``."""
-        self.size += len(data)
-        self.digest.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        """Do nothing: the file is flushed once, at its end."""
-
-
 class Writer:
     """Writes a bundle; use it as a context. The file appears under its name when all of it is durable, or never."""
 
@@ -135,21 +117,25 @@ class Writer:
 
     def section(self, name: str, kind: Kind, items: Iterable[bytes]) -> BundleSection:
         """Write one section, item by item, and return its place."""
-        start, count, raw = self._file.tell(), 0, 0
-        metered = Metered(self._file)
-        compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
-        with compressor.stream_writer(metered, closefd=False) as stream:  # type: ignore[arg-type]
-            for item in items:
-                stream.write(struct.pack(">I", len(item)) + item)
-                count, raw = count + 1, raw + len(item)
+        start, count, raw, digest = self._file.tell(), 0, 0, hashlib.sha256()
+        compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compressobj()
+
+        def write(data: bytes) -> None:
+            digest.update(data)
+            self._file.write(data)
+
+        for item in items:
+            write(compressor.compress(struct.pack(">I", len(item)) + item))
+            count, raw = count + 1, raw + len(item)
+        write(compressor.flush())
         written = BundleSection(
             name=name,
             kind=kind,
             start=start,
-            size=metered.size,
+            size=self._file.tell() - start,
             items=count,
             raw_size=raw,
-            sha256=metered.digest.hexdigest(),
+            sha256=digest.hexdigest(),
         )
         self.sections.append(written)
         return written
@@ -176,7 +162,7 @@ class Writer:
 
 
 class Bundle:
-    """A bundle that is there, opened by its directory; sections are read when they are asked for."""
+    """A bundle on disk. Its directory is read at once, a section when it is asked for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

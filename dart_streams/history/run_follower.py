@@ -19,25 +19,11 @@ from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.records import HEADERS, RecordMetadata, event_of
 from dart_streams.history.run_state import RunState
 from dart_streams.telemetry.stall_detector import StallDetector
-from topics import (
-    ALL,
-    Topic,
-    curated,
-    curation_log,
-    observations,
-    rollout_orders,
-    trajectories,
-    weights,
-    weights_serving,
-)
+from topics import ALL, BY_NAME, Topic, curation_log, weights_serving
 
-FOLLOWED = (
-    rollout_orders.TOPIC,
-    observations.TOPIC,
-    trajectories.TOPIC,
-    curated.TOPIC,
-    weights.TOPIC,
-    weights_serving.TOPIC,
+FOLLOWED: tuple[Topic, ...] = tuple(
+    BY_NAME[name]
+    for name in ("rollout-orders", "observations", "trajectories", "curated", "weights", "weights-serving")
 )
 """The topics that display and report are folded from."""
 CIRCLE: tuple[Topic, ...] = tuple(topic for topic in ALL if topic is not curation_log.TOPIC)

@@ -69,9 +69,10 @@ def present_records(bus: Bus, topic: Topic, since_ms: int = 0) -> Iterator[Bundl
     with sync_clients.TopicReader(bus, "history", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
         ends = reader.end_offsets()
         if since_ms:
-            for place, found in reader.client.offsets_for_times(dict.fromkeys(reader.partitions, since_ms)).items():
-                reader.client.seek(place, ends[place] if found is None else found.offset)
+            wanted = dict.fromkeys(reader.partitions, since_ms)
+            for partition, found in reader.client.offsets_for_times(wanted).items():
+                reader.client.seek(partition, ends[partition] if found is None else found.offset)
         limits = {partition.partition: end for partition, end in ends.items()}
-        for record in reader.read_to_end(ends):
+        for record in reader.read_to_end({partition: end for partition, end in ends.items() if end}):
             if record.offset < limits[record.partition]:
                 yield BundleRecord.of(record)
