@@ -7,7 +7,7 @@
     directory = one zstd skippable frame: JSON (:class:`Directory`), its length (4 bytes, little-endian), ``MAGIC``
 
 So any zstd reads the sections, a reader finds what it needs without decompressing the rest, and a file that was not
-written to its end has no directory and is rejected. Memory does not grow with the bundle, neither writing nor reading.
+written to its end has no directory and is rejected. Memory is bounded, both writing and reading.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ Kind = Literal["text", "records", "blobs", "lines"]
 
 
 class BundleError(UserError):
-    """A bundle that cannot be used: torn, damaged, of a newer schema, or without what was asked of it."""
+    """A bundle that cannot be used: truncated, damaged, of a newer schema, or without a section that is needed."""
 
 
 class BundleRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -75,7 +75,7 @@ class BundleSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run this is. ``schemas`` are the topics' versions when it was captured."""
+    """The run's id and prefix; ``schemas`` are the topics' versions when it was captured."""
 
     run: str
     prefix: str
@@ -84,7 +84,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directory(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the file: what is in it."""
+    """The end of the file: its sections."""
 
     version: int
     manifest: Manifest
@@ -92,7 +92,7 @@ class Directory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Writer:
-    """Writes a bundle; use it as a context. The file appears under its name when all of it is durable, or never."""
+    """Writes a bundle; use it as a context manager. The file gets its name when all of it is durable, or never."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
@@ -237,7 +237,7 @@ def exactly(stream: Any, length: int) -> bytes:
 
 
 class FormatVersion(msgspec.Struct):
-    """What can be read of a directory whatever its version."""
+    """The part of a directory that every version has."""
 
     version: int
 
@@ -285,7 +285,7 @@ def read_body(path: Path) -> bytes:
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What :func:`verify` found of a section: items and bytes as promised, and the offsets of each partition."""
+    """A verified section: its items and bytes, and the offsets of each partition."""
 
     name: str
     kind: str
@@ -296,7 +296,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(path: Path) -> list[Checked]:
-    """Read all of a bundle and return what is in it.
+    """Read all of a bundle and return its sections.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A run's folder: the configuration that every process reads, tasks, logs, metrics, and what happened when."""
+"""A run's folder: the configuration that every process reads, tasks, logs, metrics, and the log of its phases."""
 
 import secrets
 import shutil
@@ -21,7 +21,7 @@ ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 
 
 class RunPhase(msgspec.Struct, frozen=True):
-    """A part of the run's life; ``ended_ms`` is null while it lasts."""
+    """A phase of the run; ``ended_ms`` is null while it lasts."""
 
     name: str
     started_ms: int
@@ -29,7 +29,7 @@ class RunPhase(msgspec.Struct, frozen=True):
 
 
 class PhaseLog(msgspec.Struct, frozen=True):
-    """What a run did, for its report: phases in order, and the versions evaluated before and after."""
+    """A run's phases in order, and the versions evaluated before and after training."""
 
     phases: tuple[RunPhase, ...] = ()
     before_version: int | None = None
@@ -74,7 +74,7 @@ class RunFolder:
         return task_sets.load(Path(self.config().tasks.file))
 
     def journal(self) -> PhaseLog:
-        """Read what the run did so far."""
+        """Read the journal so far."""
         try:
             return msgspec.json.decode(self.journal_file.read_bytes(), type=PhaseLog)
         except FileNotFoundError:
@@ -97,7 +97,7 @@ def new_id() -> str:
 
 
 def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> RunFolder:
-    """Make (or with ``resume`` take up) the folder of a run, and point ``latest`` at it.
+    """Create (or with ``resume`` reuse) the folder of a run, and point ``latest`` at it.
 
     Raises
     ------
@@ -114,11 +114,11 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
         raise UserError(f"run {run_id!r} exists: resume it with --resume {run_id}, or choose another --id")
     if resume:
         tasks_file = folder.path / "tasks.toml"
-    return take_up(folder, config, tasks_file)
+    return prepare(folder, config, tasks_file)
 
 
 def attach(config: Config, tasks_file: Path) -> RunFolder:
-    """Make (or take up) the folder of the run that the configuration itself names, whose processes may be there first.
+    """Create (or reuse) the folder of the run that the configuration names; its processes may have started before.
 
     Raises
     ------
@@ -130,10 +130,10 @@ def attach(config: Config, tasks_file: Path) -> RunFolder:
         raise ConfigError(
             f"bus.prefix {config.bus.prefix!r} is not that of run.id {config.run.id!r}: set it to {prefix!r}"
         )
-    return take_up(RunFolder(Path(config.run.state_dir).absolute() / "runs" / config.run.id), config, tasks_file)
+    return prepare(RunFolder(Path(config.run.state_dir).absolute() / "runs" / config.run.id), config, tasks_file)
 
 
-def take_up(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
+def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     """Write the resolved configuration and the task set into a run's folder, and point ``latest`` at it."""
     task_sets.load(tasks_file)
     folder.path.mkdir(parents=True, exist_ok=True)
