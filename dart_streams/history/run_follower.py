@@ -122,14 +122,14 @@ class RunFollower:
         Raises
         ------
         ServiceUnavailable
-            If it does not hold in time; the text says what was waited for and who was last heard of.
+            If it does not hold in time; the text says what was waited for, and who wrote the last record.
         """
         deadline = time.monotonic() + timeout_s
         waiting = StallDetector(self.log, what, self.stall_s)
         while not condition(self.progress):
             if time.monotonic() >= deadline:
                 raise ServiceUnavailable(
-                    f"waited {timeout_s:.0f} s for {what} in vain; last heard of: {waiting.last_from}. {advice}"
+                    f"waited {timeout_s:.0f} s for {what}; the last record came from {waiting.last_from}. {advice}"
                 )
             self.raise_if_reader_failed()
             changed = self._changed
