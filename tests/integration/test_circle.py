@@ -62,17 +62,17 @@ def circle_config(services, tmp_path: Path, **run) -> Config:
 def session_of(made: folder.RunFolder, console: Console) -> Session:
     config = made.config()
     program = Path(sys.executable).parent / "dart-streams"
-    cast = processes.cast(config, made.config_file, processes.Programs(program, program))
+    run_processes = processes.processes_of(config, made.config_file, processes.Programs(program, program))
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
-    cast = msgspec.structs.replace(cast, trainer=(stand_in,))
+    run_processes = msgspec.structs.replace(run_processes, trainer=(stand_in,))
 
-    def make_circle(supervisor):
-        return TrainingRun(made, supervisor, cast, extra_topics=changelogs(config), tell=session.tell)
+    def make_run(supervisor):
+        return TrainingRun(made, supervisor, run_processes, extra_topics=changelogs(config), notify=session.notify)
 
-    async def finish(circle):
-        session.tell(await report.finish(circle.folder, circle.watch, circle.lags))
+    async def finish(run):
+        session.notify(await report.finish(run.folder, run.follower, run.lags))
 
-    session = Session(made, make_circle, finish, console)
+    session = Session(made, make_run, finish, console)
     return session
 
 
@@ -334,7 +334,7 @@ def running(services, tmp_path):
 
 def test_an_interrupt_drains_within_ten_seconds_and_leaves_no_orphan(running):
     made, process, children = running
-    assert len(children) >= 10, "six processes, and a leash each"
+    assert len(children) >= 10, "six processes, and a subreaper each"
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     process.wait(timeout=20)

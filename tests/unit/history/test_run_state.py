@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dart_streams.history.records import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_state import SLICE_MS, RunState, overlaps
 from dart_streams.history.stalls import explanation, stalls
-from dart_streams.views.run_summary import smooth, sparkline, summarise
+from dart_streams.views.terminal import smooth, sparkline, summarise
 from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
@@ -199,7 +199,6 @@ def test_a_summary_shows_rates_of_the_last_half_minute():
     assert summary.steps_per_s == pytest.approx(1.0)
     assert summary.utilisation == pytest.approx(0.5)
     assert summary.success == pytest.approx(2 / 3)
-    assert summary.by_outcome == {"success": 20, "failure": 10}
 
 
 def test_a_sparkline_has_gaps_where_nothing_finished():
