@@ -10,13 +10,13 @@ import contextlib
 import random
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from aiokafka import TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.clock import now_ms
 from dart_streams.config import Config, load
 from dart_streams.curation.staleness import staleness
 from dart_streams.store import SyncStore, connect
@@ -49,7 +49,7 @@ def row_of(groups: list[CuratedGroup], version: int, consumed: int, epoch: int, 
         "group_ids": [group.group_id for group in groups],
         "trajectory_ids": [member.trajectory_id for group in groups for member in group.members],
         "metrics": {"loss": 1.0 / version, "reward": reward, "consumed": consumed, "train_ms": train_ms},
-        "at_ms": int(time.time() * 1000),
+        "at_ms": now_ms(),
     }
 
 
@@ -91,7 +91,7 @@ async def live(config: Config) -> None:
                 links = [spans.group(config.bus.run, group.group_id) for group in groups]
                 ids = spans.train_step(config.bus.run, version)
                 with spans.ActiveSpan(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
-                    span.note(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
+                    span.set_attributes(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
                     await asyncio.to_thread(store.write_trained, version, row)
                     await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
                     await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, **row))

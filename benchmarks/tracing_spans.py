@@ -48,8 +48,10 @@ def spans_of_an_episode(identity: str) -> None:
 def generate(identity: str, number: int, asked: list[Header]) -> None:
     """Make the span of a rollout worker."""
     with ActiveSpan(names.SPAN_GENERATE, parent=context_of(asked), attributes=about(identity, number)) as span:
-        span.note(ATTR_QUEUE_MS=0.1, ATTR_FETCH_MS=0.0, ATTR_GENERATE_MS=2.5, ATTR_PREFILL_MS=2.0, ATTR_DECODE_MS=0.5)
-        span.note(ATTR_TOKENS=12, ATTR_VERSION=3)
+        span.set_attributes(
+            ATTR_QUEUE_MS=0.1, ATTR_FETCH_MS=0.0, ATTR_GENERATE_MS=2.5, ATTR_PREFILL_MS=2.0, ATTR_DECODE_MS=0.5
+        )
+        span.set_attributes(ATTR_PREFILL_MS=2.0, ATTR_DECODE_MS=0.5, ATTR_TOKENS=12, ATTR_VERSION=3)
         current_headers()
 
 

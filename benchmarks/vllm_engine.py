@@ -23,6 +23,7 @@ from typing import get_args
 
 from PIL import Image, ImageDraw
 
+from dart_streams.clock import now_ms
 from dart_streams.config import Config, SwitchMode, parse
 from dart_streams.telemetry import setup
 from topics.action_requests import ActionRequest
@@ -30,7 +31,6 @@ from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
 from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine
-from workers.runtime.clock import now_ms
 
 STEPS = 4
 """Requests of one made-up episode."""

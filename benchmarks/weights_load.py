@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.weight_switch_metrics import Answer
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from topics import action_requests, actions
 from topics.action_requests import ActionRequest
@@ -117,8 +118,3 @@ class SteadyLoad:
     def _fail(self, why: str) -> None:
         self.failed += 1
         self.errors.append(why)
-
-
-def now_ms() -> int:
-    """Return the present time in epoch milliseconds."""
-    return time.time_ns() // 1_000_000

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.store import SyncStore
 from dart_streams.telemetry import names, spans
@@ -171,7 +172,7 @@ class Loop:
             group_ids=[ready.group.group_id for ready in batch.groups],
             trajectory_ids=[member.trajectory_id for ready in batch.groups for member in ready.group.members],
             metrics=figures_of(batch, learned, state.version, refused),
-            at_ms=int(time.time() * 1000),
+            at_ms=now_ms(),
         )
 
     def _leave_out(self, state: TrainerState, batch: Batch) -> TrainerState:

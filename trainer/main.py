@@ -23,7 +23,7 @@ from pathlib import Path
 import structlog
 
 from dart_streams.config import Config
-from dart_streams.policy import recipe
+from dart_streams.policy import cpu_features, recipe
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import SyncStore, connect
 from dart_streams.telemetry import setup
@@ -52,6 +52,7 @@ log = structlog.get_logger()
 def run(config: Config) -> int:
     """Train until told to stop (SIGTERM, SIGINT), fenced, or done; return the exit code."""
     folder = recipe.model_folder(config)
+    cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     if config.trainer.processes > 1:
         return launch.torchrun(config)
     with stopped_by_signals() as stop:

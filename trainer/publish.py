@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import re
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from typing import Self
 
@@ -17,18 +16,19 @@ from torch import Tensor
 
 from dart_streams.bus import sync_clients, weights_log
 from dart_streams.bus.codec import Undecodable, decode, encode
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy import weights as weight_files
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic, trained, weights, weights_serving
 from topics.trained import TrainedStep
+from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer.learning.learner import WeightSnapshot
-from trainer.retention import needed_from
+from trainer.retention import first_version, needed_from
 from trainer.state import Trained, TrainerState
-from trainer.weight_lineage import WeightLineage, first_version
 
 SEND_S = 30.0
 CLOSE_S = 5.0
@@ -46,14 +46,15 @@ class WeightPublisher:
         self.keep = max(1, config.trainer.keep_versions)
         self.liveness_ms = int(config.rollout.liveness_s * 1000)
         self.epoch = epoch
-        self.lineage = WeightLineage(model_id=config.policy.model_id)
+        self.weights = WeightState(model_id=config.policy.model_id)
+        self.uris: dict[str, None] = {}
         self.serving: dict[str, WeightsServing] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opened:
             self._producer: KafkaProducer = sync_clients.producer(self.bus, "trainer-weights")
             opened.callback(self._producer.close, timeout=CLOSE_S)
-            reader = sync_clients.Reader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
+            reader = sync_clients.TopicReader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
             self._heartbeats = opened.enter_context(reader)
             self._opened = opened.pop_all()
         return self
@@ -68,7 +69,9 @@ class WeightPublisher:
         trainer, and changes nothing for those who serve them. What such a trainer announced in between is not reused.
         """
         before = weights_log.read(self.bus)
-        found = self.lineage = self.lineage.after_all(before)
+        for record in before:
+            self._accept(record)
+        found = self.weights
         same = found.newest is not None and sha256_of(release.tensors) == found.newest.sha256
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
@@ -89,7 +92,7 @@ class WeightPublisher:
         sha256 = weight_files.save(release.tensors, uri, {weight_files.PROBE: msgspec.json.encode(release.probe)})
         self._announce(
             WeightVersion(
-                model_id=self.lineage.model_id,
+                model_id=self.weights.model_id,
                 version=state.version,
                 uri=uri,
                 sha256=sha256,
@@ -105,7 +108,7 @@ class WeightPublisher:
 
         Without it, groups dropped while the trainer waits would count as backlog for ever: dispatch would open none.
         """
-        newest = self.lineage.newest
+        newest = self.weights.newest
         if newest is not None and groups_consumed > newest.groups_consumed:
             self._announce(again(newest, self.epoch, groups_consumed))
 
@@ -124,7 +127,13 @@ class WeightPublisher:
 
     def _announce(self, event: WeightVersion) -> None:
         self._send(weights.TOPIC, event, f"weight version {event.version}")
-        self.lineage = self.lineage.after(event)
+        self._accept(event)
+
+    def _accept(self, announced: WeightVersion) -> None:
+        """Fold one record into what is published; ``uris`` has where versions lie, the oldest first."""
+        if self.weights.admits(announced):
+            self.weights = self.weights.accept(announced)
+            self.uris.setdefault(announced.uri)
 
     def _send(self, topic: Topic, event: msgspec.Struct, what: str, record_id: str = "") -> None:
         record = encode(topic, event, current_headers(), record_id)
@@ -143,11 +152,11 @@ class WeightPublisher:
 
         The newest ``keep`` stay, and whatever a live rollout worker serves or may be fetching.
         """
-        newest = self.lineage.newest
+        newest = self.weights.newest
         if newest is None:
             return
-        oldest = min(newest.version, needed_from(self._served().values(), int(time.time() * 1000), self.liveness_ms))
-        kept = {uri.rpartition("/")[2] for uri in self.lineage.uris[-self.keep :]}
+        oldest = min(newest.version, needed_from(self._served().values(), now_ms(), self.liveness_ms))
+        kept = {uri.rpartition("/")[2] for uri in list(self.uris)[-self.keep :]}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
         for path in filesystem.ls(folder, detail=False):
             name = path.rstrip("/").rpartition("/")[2]
@@ -158,7 +167,7 @@ class WeightPublisher:
 
     def _served(self) -> dict[str, WeightsServing]:
         """Return the newest record of each rollout worker."""
-        for record in self._heartbeats.rest():
+        for record in self._heartbeats.read_to_end():
             with contextlib.suppress(Undecodable):
                 event: WeightsServing = decode(weights_serving.TOPIC, record.value, record.headers)
                 self.serving[event.worker_id] = event

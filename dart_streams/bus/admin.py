@@ -12,7 +12,8 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from dart_streams.bus.readiness import TRY_S, await_broker, no_broker
 from dart_streams.bus.topology import Change, TopicSpec, declared, plan
 from dart_streams.config import Bus
-from dart_streams.connection import auth as access
+from dart_streams.connection import auth
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 
 REQUEST_S = 30.0
@@ -56,12 +57,12 @@ def plan_against(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[C
 @contextlib.contextmanager
 def connect(bus: Bus) -> Iterator[KafkaAdminClient]:
     """Yield an admin client; raise as :func:`~dart_streams.bus.readiness.await_broker` does, after ``bus.wait_s``."""
-    deadline = time.monotonic() + bus.wait_s
+    deadline = Deadline(bus.wait_s)
     await_broker(bus, deadline)
     try:
         admin = KafkaAdminClient(
-            **access.kafka(bus),
-            bootstrap_timeout_ms=int(max(deadline - time.monotonic(), TRY_S) * 1000),
+            **auth.kafka(bus),
+            bootstrap_timeout_ms=int(max(deadline.remaining_s, TRY_S) * 1000),
             request_timeout_ms=int(REQUEST_S * 1000),
         )
     except KafkaError as error:
@@ -155,13 +156,13 @@ def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
 def await_outcome(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     """Return when the broker shows every change: it answers a request before all of it has learned of it."""
     wanted = [TopicSpec(name=change.topic, configs=change.after) for change in changes]
-    deadline = time.monotonic() + REQUEST_S
+    deadline = Deadline(REQUEST_S)
     while True:
         there = actual(admin, wanted)
         late = [c.topic for c in changes if not is_visible(c, there.get(c.topic))]
         if not late:
             return
-        if time.monotonic() >= deadline:
+        if deadline.expired:
             raise ServiceUnavailable(f"the broker took changes and does not show them after {REQUEST_S:g} s: {late}")
         time.sleep(0.05)
 

@@ -2,25 +2,30 @@
 
 import asyncio
 import functools
-import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from aiokafka.partitioner import DefaultPartitioner, murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
+from tenacity import AsyncRetrying
 
 from dart_streams.bus.codec import Encoded, Header, decode, encode
-from dart_streams.bus.readiness import await_broker_async, no_broker
+from dart_streams.bus.readiness import await_broker_async, is_down, no_broker
 from dart_streams.bus.send_coalescer import SendCoalescer
 from dart_streams.config import Bus
-from dart_streams.connection import auth as access
+from dart_streams.connection import auth
+from dart_streams.connection.retrying import until
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic
+
+log = structlog.get_logger()
 
 ANY = DefaultPartitioner()
 BATCH_BYTES = 256 * 1024
@@ -56,7 +61,7 @@ class Publisher:
         self.bus = bus
         self.pace = SendCoalescer(GAP_S)
         self.producer = AIOKafkaProducer(
-            **access.kafka(bus),
+            **auth.kafka(bus),
             client_id=client_id,
             acks="all",
             enable_idempotence=True,
@@ -180,7 +185,7 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
     }
     return AIOKafkaConsumer(
         *names,
-        **access.kafka(bus),
+        **auth.kafka(bus),
         client_id=client_id,
         group_id=f"{bus.prefix}{group}" if group else None,
         **{**defaults, **settings},
@@ -188,34 +193,33 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
 
 
 async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
-    """Start a client, trying again until ``bus.wait_s`` is over; it is stopped if that fails or is cancelled.
+    """Start a client, trying again for ``bus.wait_s``; it is stopped if that fails or is cancelled.
 
     Raises
     ------
     ServiceUnavailable
         If no broker answered in time.
     AccessRefused
-        If one did, and does not let this side in.
+        If the broker rejects the client, or is not trusted.
     """
+    deadline = Deadline(bus.wait_s)
+
+    async def start() -> None:
+        await await_broker_async(bus, deadline)
+        await client.start()
+
+    policy = until(
+        deadline,
+        min(1.0, bus.wait_s / 10),
+        retryable=is_down,
+        waiting=lambda error: log.info("client not started yet", reason=str(error), at_most_s=bus.wait_s),
+        unavailable=lambda error: no_broker(bus, error),
+    )
     try:
-        await start_patiently(client, bus)
+        await AsyncRetrying(**policy)(start)
     except BaseException:
         await client.stop()
         raise
-
-
-async def start_patiently(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
-    """Start a client as :func:`start_within` does, without cleaning up."""
-    deadline = time.monotonic() + bus.wait_s
-    while True:
-        await await_broker_async(bus, deadline)
-        try:
-            await client.start()
-            return
-        except (KafkaError, OSError) as error:
-            if time.monotonic() >= deadline:
-                raise no_broker(bus, error) from None
-        await asyncio.sleep(min(1.0, bus.wait_s / 10))
 
 
 def event_of(topic: Topic, record: ConsumerRecord) -> Any:

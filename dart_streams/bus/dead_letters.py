@@ -1,7 +1,5 @@
 """Dead letters: a record that cannot be worked on is put aside whole, with the reason, and the worker goes on."""
 
-import time
-
 import structlog
 from aiokafka import ConsumerRecord
 from opentelemetry import metrics
@@ -9,6 +7,7 @@ from opentelemetry import metrics
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import Header
 from dart_streams.bus.topology import DEAD_LETTERS as SUFFIX
+from dart_streams.clock import now_ms
 from dart_streams.telemetry import names
 from topics import Topic
 
@@ -36,6 +35,6 @@ async def send(publisher: Publisher, topic: Topic, record: ConsumerRecord, error
     """
     place = f"{record.topic}[{record.partition}]@{record.offset}"
     structlog.get_logger().error("dead letter", record=place, because=error, tries=tries)
-    headers = [*record.headers, *place_headers(record, error, tries, int(time.time() * 1000))]
+    headers = [*record.headers, *place_headers(record, error, tries, now_ms())]
     await publisher.send(topic.name + SUFFIX, record.key, record.value, headers)
     metrics.get_meter(names.METER).create_counter(names.DEAD_LETTERS).add(1, {"topic": topic.name})

@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaError
 
 from dart_streams.bus.clients import consumer, start_within
 from dart_streams.config import Bus
-from dart_streams.connection import auth as access
+from dart_streams.connection import auth
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ async def lag_reader(bus: Bus) -> AsyncIterator[LagReader]:
     """Yield a reader with connections of its own."""
     ends = consumer(bus, group=None, client_id="lag")
     await start_within(ends, bus)
-    admin = AIOKafkaAdminClient(**access.kafka(bus), client_id="lag")
+    admin = AIOKafkaAdminClient(**auth.kafka(bus), client_id="lag")
     try:
         await admin.start()
         yield LagReader(bus, admin, ends)

@@ -1,11 +1,10 @@
-"""Knocking at the broker before a client is built: until it answers, or for good if it does not let this side in.
+"""Waits for a broker before a client is built: until it is ready, or until it rejects this client for good.
 
-The clients themselves try again for long, in silence, and leave threads behind where they give up; and each has its own
-words for a wrong password. aiokafka's connection goes through all that any client has to: TLS, login, a first request.
+The clients themselves retry for long and silently, leave threads behind when they give up, and each reports a wrong
+password differently. A connection of aiokafka does what every client has to: TLS, login, a first request.
 """
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,12 +20,14 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
+from tenacity import AsyncRetrying
 
 from dart_streams.config import Bus
-from dart_streams.connection import auth as access
-from dart_streams.connection import connection_errors as refusals
-from dart_streams.connection.connection_errors import Endpoint
+from dart_streams.connection import auth
+from dart_streams.connection.connection_errors import Endpoint, tls_refusal
 from dart_streams.connection.protocol_probes import greet_kafka
+from dart_streams.connection.retrying import until
+from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
 
 TRY_S = 1.0
@@ -36,110 +37,116 @@ ANSWER_S = 10.0
 log = structlog.get_logger()
 
 
-def await_broker(bus: Bus, deadline: float) -> None:
-    """Return when a broker of ``bus.servers`` has let this side in; ``deadline`` is of ``time.monotonic``.
+def await_broker(bus: Bus, deadline: Deadline) -> None:
+    """Return when a broker of ``bus.servers`` has accepted a connection with this configuration.
 
     Raises
     ------
     ServiceUnavailable
-        If none answers in time.
+        If none does before the deadline.
     AccessRefused
-        If one answers, and refuses this side or is not to be trusted; at once.
+        If one rejects the client or is not trusted; at once.
     ConfigError
         If the configuration's servers, certificates or secrets can't be used.
     """
     run(await_broker_async(bus, deadline))
 
 
-async def await_broker_async(bus: Bus, deadline: float) -> None:
+async def await_broker_async(bus: Bus, deadline: Deadline) -> None:
     """Do the same as :func:`await_broker` without blocking."""
-    settings, told = access.kafka(bus), False
-    doors = doors_of(bus)
-    settings.pop("bootstrap_servers")
-    while True:
-        for door in doors:
-            try:
-                await enter(door, settings, deadline)
-                return
-            except (KafkaError, OSError) as error:
-                last: Exception = error
-            if (refused := await refusal(bus, door, settings, last)) is not None:
-                raise refused
-        if time.monotonic() >= deadline:
-            raise no_broker(bus, last)
-        if not told:
-            log.info("waiting for the broker", servers=bus.servers, at_most_s=bus.wait_s)
-            told = True
-        await asyncio.sleep(min(TRY_S, bus.wait_s / 10))
+    policy = until(
+        deadline,
+        min(TRY_S, bus.wait_s / 10),
+        retryable=is_down,
+        waiting=lambda _: log.info("waiting for the broker", servers=bus.servers, at_most_s=bus.wait_s),
+        unavailable=lambda error: no_broker(bus, error),
+    )
+    settings, endpoints = auth.kafka(bus), endpoints_of(bus)
+    del settings["bootstrap_servers"]
+    await AsyncRetrying(**policy)(try_each, bus, endpoints, settings, deadline)
 
 
-def doors_of(bus: Bus) -> list[Endpoint]:
-    """Return the servers to knock at; raise :class:`ConfigError` for one without a port."""
-    doors = []
+def is_down(error: BaseException) -> bool:
+    """Return whether an error may be over when a client tries again."""
+    return isinstance(error, KafkaError | OSError)
+
+
+def endpoints_of(bus: Bus) -> list[Endpoint]:
+    """Return the bootstrap servers; raise :class:`ConfigError` for one without a port."""
+    endpoints = []
     for host, port in bus.places:
         if not host or not port.isdecimal():
             raise ConfigError(f"bus.servers is {bus.servers!r}: give host:port, with commas between several")
-        doors.append(Endpoint("Kafka", "bus", host.strip("[]"), int(port), greet_kafka))
-    return doors
+        endpoints.append(Endpoint("Kafka", "bus", host.strip("[]"), int(port), greet_kafka))
+    return endpoints
 
 
-async def enter(door: Endpoint, settings: dict[str, Any], deadline: float) -> None:
-    """Connect, log in, ask for something, and leave; raise ``KafkaError`` or ``OSError`` where that fails."""
-    left_s = max(TRY_S, min(ANSWER_S, deadline - time.monotonic()))
-    async with asyncio.timeout(left_s):
-        connection = await create_conn(door.host, door.port, request_timeout_ms=int(left_s * 1000), **settings)
+async def try_each(bus: Bus, endpoints: list[Endpoint], settings: dict[str, Any], deadline: Deadline) -> None:
+    """Return when one server accepts a connection; raise the last error, or at once why this client is rejected."""
+    for endpoint in endpoints:
         try:
-            await connection.send(MetadataRequest([]))
+            return await request(endpoint, MetadataRequest([]), settings, deadline)
+        except (KafkaError, OSError) as error:
+            last = error
+        if (refused := await refusal(bus, endpoint, settings, last)) is not None:
+            raise refused
+    raise last
+
+
+async def request(endpoint: Endpoint, message: Any, settings: dict[str, Any], deadline: Deadline) -> Any:
+    """Return the answer to one request over a new connection, TLS and login included."""
+    limit_s = max(TRY_S, min(ANSWER_S, deadline.remaining_s))
+    async with asyncio.timeout(limit_s):
+        connection = await create_conn(endpoint.host, endpoint.port, request_timeout_ms=int(limit_s * 1000), **settings)
+        try:
+            return await connection.send(message)
         finally:
             connection.close()
 
 
-async def refusal(bus: Bus, door: Endpoint, settings: dict[str, Any], error: Exception) -> AccessRefused | None:
-    """Return why the broker does not let this side in; None if it may do so later."""
+async def refusal(bus: Bus, endpoint: Endpoint, settings: dict[str, Any], error: Exception) -> AccessRefused | None:
+    """Return why the broker rejects this client; None if a later try may succeed."""
     if isinstance(error, ConnectionRefusedError):
         return None
-    if (words := of_login(bus, door, error)) is not None:
-        return AccessRefused(words)
-    context = settings.get("ssl_context")
-    found = await asyncio.to_thread(refusals.look, door, context, shows_certificate=bool(bus.tls.certificate_file))
-    anonymous = found is None and not bus.login.user and isinstance(error, KafkaConnectionError)
-    if anonymous and await wants_login(door, settings):
-        return AccessRefused(f"{door.place} wants a login: set bus.login.user and bus.login.password")
-    return found
+    if (text := login_refusal(bus, endpoint, error)) is not None:
+        return AccessRefused(text)
+    shows_certificate = bool(bus.tls.certificate_file)
+    refused = await asyncio.to_thread(tls_refusal, endpoint, settings.get("ssl_context"), shows_certificate)
+    anonymous = refused is None and not bus.login.user and isinstance(error, KafkaConnectionError)
+    if anonymous and await requires_login(endpoint, settings):
+        return AccessRefused(f"{endpoint.place} requires a login: set bus.login.user and bus.login.password")
+    return refused
 
 
-def of_login(bus: Bus, door: Endpoint, error: Exception) -> str | None:
+def login_refusal(bus: Bus, endpoint: Endpoint, error: Exception) -> str | None:
     """Return what an error of the login means and what to do; None if it is no such error."""
-    if isinstance(error, SaslAuthenticationFailed):
-        return (
-            f"{door.place} refuses the login of {bus.login.user!r}: correct it, or the password in "
-            f"{bus.login.password}, or have {bus.login.mechanism} credentials made for that user"
-        )
-    if isinstance(error, UnsupportedSaslMechanismError):
-        return (
-            f"{door.place} has not switched {bus.login.mechanism} on: set bus.login.mechanism to one of its "
-            "sasl.enabled.mechanisms"
-        )
-    if isinstance(error, IllegalSaslStateError):
-        return f"{door.place} takes no login there: use its port for logins, or leave out bus.login"
+    login = bus.login
+    match error:
+        case SaslAuthenticationFailed():
+            return (
+                f"{endpoint.place} refuses the login of {login.user!r}: correct it, or the password in "
+                f"{login.password}, or have {login.mechanism} credentials made for that user"
+            )
+        case UnsupportedSaslMechanismError():
+            return (
+                f"{endpoint.place} has not enabled {login.mechanism}: set bus.login.mechanism to one of its "
+                "sasl.enabled.mechanisms"
+            )
+        case IllegalSaslStateError():
+            return f"{endpoint.place} takes no login there: use its port for logins, or leave out bus.login"
     return None
 
 
-async def wants_login(door: Endpoint, settings: dict[str, Any]) -> bool:
-    """Return whether a broker offers ways to log in: it cuts off who asks for anything before that."""
+async def requires_login(endpoint: Endpoint, settings: dict[str, Any]) -> bool:
+    """Return whether a broker offers SASL mechanisms: it closes connections that send other requests first."""
     try:
-        async with asyncio.timeout(ANSWER_S):
-            connection = await create_conn(door.host, door.port, **settings)
-            try:
-                answer = await connection.send(SaslHandShakeRequest("PLAIN"))
-            finally:
-                connection.close()
+        answer = await request(endpoint, SaslHandShakeRequest("PLAIN"), settings, Deadline(ANSWER_S))
     except (KafkaError, OSError):
         return False
     return bool(answer.error_code != IllegalSaslStateError.errno)
 
 
-def no_broker(bus: Bus, error: Exception) -> ServiceUnavailable:
+def no_broker(bus: Bus, error: BaseException) -> ServiceUnavailable:
     """Return the error that no broker answered."""
     return ServiceUnavailable(
         f"no Kafka broker at {bus.servers} after {bus.wait_s:g} s ({str(error) or type(error).__name__}): "
@@ -147,12 +154,11 @@ def no_broker(bus: Bus, error: Exception) -> ServiceUnavailable:
     )
 
 
-def run(waiting: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end, also in a thread that has an event loop already."""
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end, also in a thread that has a running event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        asyncio.run(waiting)
-        return
+        return asyncio.run(coroutine)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, waiting).result()
+        pool.submit(asyncio.run, coroutine).result()

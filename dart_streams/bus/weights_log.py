@@ -18,8 +18,8 @@ def read(bus: Bus) -> list[WeightVersion]:
         If the broker does not give them within ``bus.wait_s``.
     """
     announced: list[WeightVersion] = []
-    with sync_clients.Reader(bus, "weights-log", weights.TOPIC) as records:
-        for record in records.rest():
+    with sync_clients.TopicReader(bus, "weights-log", weights.TOPIC) as records:
+        for record in records.read_to_end():
             with contextlib.suppress(Undecodable):
                 announced.append(decode(weights.TOPIC, record.value, record.headers))
     return announced

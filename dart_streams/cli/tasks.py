@@ -21,7 +21,7 @@ from dart_streams.curation import dispatch
 from dart_streams.curation.reducer import InputRecord
 from dart_streams.curation.task_history import TaskHistory, TaskRow
 from dart_streams.errors import UserError
-from dart_streams.history.run_follower import POLL_MS, reading
+from dart_streams.history.run_follower import read_to_end, reading
 from topics import BY_NAME, Topic, curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories
 from topics.curation_log import Applied
 from topics.rollout_orders import RolloutOrder
@@ -98,9 +98,8 @@ async def everything(bus: Bus) -> dict[str, Records]:
         Publisher(bus, "tasks") as publisher,
         reading(bus, publisher, tuple(module.TOPIC for module in READ)) as records,
     ):
-        ends = await records.end_offsets(sorted(records.assignment()))
-        while any([await records.position(partition) < end for partition, end in ends.items()]):
-            for batch in (await records.getmany(timeout_ms=POLL_MS)).values():
+        async for polled in read_to_end(records):
+            for batch in polled.values():
                 for one in batch:
                     keep(found, BY_NAME[one.topic.removeprefix(bus.prefix)], one)
     return found

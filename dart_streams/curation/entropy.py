@@ -1,7 +1,8 @@
 """High-entropy steps: only the steps of a group at which the policy was least sure are trained on."""
 
-import math
 from collections.abc import Sequence
+
+from dart_streams.quantiles import quantile
 
 
 def select(step_entropies: Sequence[Sequence[float]], keep: float = 0.8) -> list[list[int]]:
@@ -15,11 +16,3 @@ def select(step_entropies: Sequence[Sequence[float]], keep: float = 0.8) -> list
         return [[] for _ in step_entropies]
     bound = quantile(every, 1.0 - keep)
     return [[index for index, entropy in enumerate(entropies) if entropy >= bound] for entropies in step_entropies]
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the ``share`` quantile of an ascending, non-empty sequence, by linear interpolation."""
-    position = min(max(share, 0.0), 1.0) * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

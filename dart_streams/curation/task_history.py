@@ -10,7 +10,7 @@ import msgspec
 
 from dart_streams.config import Config
 from dart_streams.curation import groups
-from dart_streams.curation.order_tracker import Limits, place
+from dart_streams.curation.order_tracker import Limits, parse_order_id
 from dart_streams.curation.reducer import InputRecord, InvalidEvent
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
@@ -98,7 +98,7 @@ class TaskHistory:
         except InvalidEvent:
             return
         group = self.task(event.task_id).groups.get(event.group_id)
-        if group is None or place(event.order_id) is None or self.groups.counts.repeated > before.repeated:
+        if group is None or parse_order_id(event.order_id) is None or self.groups.counts.repeated > before.repeated:
             return
         group.outcomes[event.outcome] = group.outcomes.get(event.outcome, 0) + 1
         for name, text in FATES.items():

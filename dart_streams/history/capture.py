@@ -4,18 +4,17 @@ The curation log's end is taken first. An agent logs an input after it has read 
 names is in the other topics by the time theirs are taken.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import tomli_w
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.topology import named
+from dart_streams.clock import now_ms
 from dart_streams.config import Bus, Config
-from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.errors import UserError
 from dart_streams.history.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG, TASKS
 from dart_streams.history.run_folder import without_nulls
@@ -24,13 +23,10 @@ from dart_streams.store import MissingBlob, SyncStore
 from topics import ALL, Topic, curation_log, observations
 from topics.values import BlobRef
 
-POLL_MS = 200
 TRACES = "traces"
 AT_ONCE = 32
 """Screenshots read from the store at a time."""
 ORDER = (curation_log.TOPIC, *(topic for topic in ALL if topic is not curation_log.TOPIC))
-
-Ends = dict[Any, int]
 
 
 class Shown(msgspec.Struct):
@@ -63,7 +59,7 @@ def capture(
     manifest = Manifest(
         run=config.bus.run,
         prefix=config.bus.prefix,
-        captured_ms=int(time.time() * 1000),
+        captured_ms=now_ms(),
         schemas={topic.name: topic.version for topic in chosen},
     )
     refs: dict[str, BlobRef] = {}
@@ -101,19 +97,12 @@ def existing(bus: Bus, topics: Sequence[Topic]) -> list[Topic]:
 
 def now_in(bus: Bus, topic: Topic) -> Iterator[BundleRecord]:
     """Yield the records that a topic has now; raise :class:`ServiceUnavailable` if the broker stops answering."""
-    with sync_clients.Reader(bus, "capture", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
-        ends: Ends = {place: end for place, end in reader.ends().items() if end}
-        heard = time.monotonic()
-        while not reader.reached(ends):
-            records = reader.poll(POLL_MS)
-            if records:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > max(bus.wait_s, 2 * sync_clients.CHECK_S):
-                raise ServiceUnavailable(f"{bus.prefix}{topic.name} gave nothing for {bus.wait_s:g} s: is Kafka well?")
-            limits = {place.partition: end for place, end in ends.items()}
-            for record in records:
-                if record.offset < limits.get(record.partition, 0):
-                    yield BundleRecord.of(record)
+    with sync_clients.TopicReader(bus, "capture", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
+        ends = reader.end_offsets()
+        limits = {partition.partition: end for partition, end in ends.items()}
+        for record in reader.read_to_end(ends):
+            if record.offset < limits[record.partition]:
+                yield BundleRecord.of(record)
 
 
 def noting(records: Iterator[BundleRecord], refs: dict[str, BlobRef]) -> Iterator[BundleRecord]:

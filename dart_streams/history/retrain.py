@@ -16,7 +16,7 @@ from dart_streams.errors import UserError
 from dart_streams.history import run_index as facts
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.bundle_inputs import config_of, tasks_of
-from dart_streams.policy import recipe
+from dart_streams.policy import cpu_features, recipe
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store.blobs import MissingBlob
@@ -87,6 +87,7 @@ def run(path: Path, steps: int, first: int | None) -> list[Reproduced]:
     """
     bundle = Bundle(path)
     config, known = config_of(bundle), facts.RunIndex().fold(facts.of_bundle(bundle))
+    cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     folder = Path(config.policy.path) if config.policy.path else recipe.folder(config, tasks_of(bundle))
     chosen = steps_from(known, steps, first)
     members = {member.trajectory_id for step in chosen for group in groups_of(known, step) for member in group.members}

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from dart_streams.bus.clients import Publisher, event_of
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.lag import Lag, lag_reader
-from dart_streams.bus.topic_reader import POLL_MS, reading
+from dart_streams.bus.topic_reader import POLL_MS, read_to_end, reading
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history import open_orders as orders
@@ -54,9 +54,8 @@ class RunFollower:
 
     async def read_to_end(self) -> None:
         """Fold what is in the topics now."""
-        ends = await self.records.end_offsets(sorted(self.records.assignment()))
-        while any([await self.records.position(partition) < end for partition, end in ends.items()]):
-            self.take(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+        async for polled in read_to_end(self.records, BATCH):
+            self.take(polled)
 
     async def look_back(self) -> list[Lag]:
         """Read what is in the topics now, and return how far each group has come; then read no more.
@@ -138,7 +137,7 @@ class RunFollower:
         moved = sum(h.records for topic, h in heard if topic != HEARTBEAT)
         if newest is not None and moved != self._moved:
             self._moved = moved
-            waiting.heard(f"{newest[2] or 'someone'} on {newest[1]}")
+            waiting.note_arrival(f"{newest[2] or 'someone'} on {newest[1]}")
         waiting.check()
 
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dart_streams import quantiles
+
 Z_95 = 1.959963984540054
 
 
@@ -41,13 +43,7 @@ def difference(before: Rate, after: Rate) -> tuple[float, float, float]:
 
 def quantile(values: Sequence[float], share: float) -> float | None:
     """Return the linearly interpolated quantile, None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return quantiles.quantile(sorted(values), share) if values else None
 
 
 def mean(values: Sequence[float]) -> float | None:

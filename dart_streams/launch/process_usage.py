@@ -6,12 +6,12 @@ from pathlib import Path
 
 import psutil
 
+from dart_streams.clock import now_ms
 from dart_streams.launch.services.daemon import Home
 from dart_streams.launch.services.jars import SERVICES
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.telemetry.json_lines import append
 from dart_streams.views.metrics import USAGE_FILE
-from workers.runtime.clock import now_ms
 
 EVERY_S = 2.0
 

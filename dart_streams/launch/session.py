@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 
 from dart_streams.bus.lag import lag_reader
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history.run_folder import RunFolder
@@ -23,7 +24,6 @@ from dart_streams.launch.services import local
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.views.terminal import Display, Moment, summarise
-from workers.runtime.clock import now_ms
 
 Finish = Callable[[TrainingRun], Awaitable[None]]
 

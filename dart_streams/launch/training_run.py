@@ -16,6 +16,7 @@ from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
 from dart_streams.bus.topology import TopicSpec
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
 from dart_streams.history.run_folder import PhaseLog, RunFolder
@@ -28,7 +29,6 @@ from dart_streams.store import sessions
 from dart_streams.tasks import Task, TaskSet
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
-from workers.runtime.clock import now_ms
 
 START_S = 240.0
 SERVED_S = 60.0

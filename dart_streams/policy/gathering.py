@@ -90,7 +90,7 @@ class Gathering:
             self._ended.result()
 
     def _run(self) -> None:
-        with sync_clients.Reader(self.config.bus, CLIENT, trajectories.TOPIC) as reader:
+        with sync_clients.TopicReader(self.config.bus, CLIENT, trajectories.TOPIC) as reader:
             open_orders = set(self.wanted)
             while open_orders and not self._stopping.is_set():
                 heard = {t.order_id: t for t in decoded(reader.poll(POLL_MS)) if t.order_id in open_orders}

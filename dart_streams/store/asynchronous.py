@@ -1,19 +1,17 @@
 """The store for asyncio processes: the driver's callbacks bridged to the event loop, bounded in flight, retried."""
 
 import asyncio
-import time
 from collections import deque
 from typing import Any
 
-import structlog
-from cassandra import InvalidRequest
 from cassandra.cluster import Session
 from cassandra.query import PreparedStatement
+from tenacity import AsyncRetrying
 
-from dart_streams.errors import ServiceUnavailable
+from dart_streams.deadline import Deadline
 from dart_streams.store import statements
 from dart_streams.store.blobs import BlobCache, MissingBlob, chunks, ref_of, whole
-from dart_streams.store.sessions import DOWN, reason
+from dart_streams.store.sessions import DOWN, executing, is_down
 from topics.observations import Observation
 from topics.trajectories import Trajectory
 from topics.values import BlobRef
@@ -22,12 +20,12 @@ IN_FLIGHT = 128
 RETRY_S = 0.5
 PATIENCE_S = 5.0
 """A request for an action may overtake the screenshot that it names, by milliseconds as a rule."""
-FIRST_LOOK_AGAIN_S = 0.002
-LAST_LOOK_AGAIN_S = 0.25
+FIRST_PAUSE_S = 0.002
+LAST_PAUSE_S = 0.25
 
 
 class Bridge:
-    """Hands results of the driver's threads to the event loop; results that come together wake it once."""
+    """Passes results from the driver's threads to the event loop; concurrent results wake it once."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -40,14 +38,14 @@ class Bridge:
         future = self.loop.create_future()
         response = self.session.execute_async(statement, values)
         response.add_callbacks(
-            callback=lambda rows: self._hand_over(future, rows, None),
-            errback=lambda error: self._hand_over(future, None, error),
+            callback=lambda rows: self._on_result(future, rows, None),
+            errback=lambda error: self._on_result(future, None, error),
         )
         return future
 
-    def _hand_over(self, future: asyncio.Future[Any], rows: Any, error: BaseException | None) -> None:
+    def _on_result(self, future: asyncio.Future[Any], rows: Any, error: BaseException | None) -> None:
         self._ready.append((future, rows, error))
-        # A stale True is harmless: whoever set it has still to empty the queue.
+        # A stale True is harmless: the delivery it stands for has yet to empty the queue.
         if not self._waking and not self.loop.is_closed():
             self._waking = True
             self.loop.call_soon_threadsafe(self._deliver)
@@ -65,10 +63,10 @@ class Bridge:
 
 
 class AsyncStore:
-    """Rows of one run. While the database is away, calls wait and try again for ``wait_s`` in all.
+    """Rows of one run. While the database is away, a call is retried for ``wait_s`` after its first failure.
 
-    Every method raises :class:`~dart_streams.errors.ServiceUnavailable` when that time is over. Create it inside the
-    event loop that will use it.
+    Every method then raises :class:`~dart_streams.errors.ServiceUnavailable`. Create it inside the event loop that
+    will use it.
     """
 
     def __init__(self, session: Session, run: str, cache_mb: int, wait_s: float = 30.0) -> None:
@@ -81,7 +79,7 @@ class AsyncStore:
         self._prepared: dict[str, PreparedStatement] = {}
 
     def has_kept(self, ref: BlobRef) -> bool:
-        """Say whether a screenshot is known to be durable, having been written or read here."""
+        """Return whether a screenshot is known to be durable, as it was written or read here."""
         return self.cache.get(ref.sha256) is not None
 
     async def put_blob(self, data: bytes, media_type: str, width: int, height: int) -> BlobRef:
@@ -99,12 +97,12 @@ class AsyncStore:
         return ref
 
     async def get_blob(self, ref: BlobRef, patience_s: float = PATIENCE_S) -> bytes:
-        """Return a screenshot's bytes; one that is not there yet is looked for again for ``patience_s``.
+        """Return a screenshot's bytes; one that is not complete yet is read again for ``patience_s``.
 
         Raises
         ------
         MissingBlob
-            If it is not all there by then.
+            If it is not complete by then.
         """
         data = self.cache.get(ref.sha256)
         if data is None:
@@ -113,16 +111,16 @@ class AsyncStore:
         return data
 
     async def _find_blob(self, ref: BlobRef, patience_s: float) -> bytes:
-        deadline, pause_s = time.monotonic() + patience_s, FIRST_LOOK_AGAIN_S
+        deadline, pause_s = Deadline(patience_s), FIRST_PAUSE_S
         while True:
             rows = await self._execute(statements.GET_CHUNKS, (ref.sha256,))
             try:
                 return whole(ref, (row[0] for row in rows))
             except MissingBlob:
-                if time.monotonic() + pause_s > deadline:
+                if pause_s > deadline.remaining_s:
                     raise
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LAST_LOOK_AGAIN_S)
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)
 
     async def write_step(self, observation: Observation) -> None:
         """Write one observation; it is durable on return."""
@@ -156,10 +154,10 @@ class AsyncStore:
         async with self._in_flight:
             try:
                 return await self._send(query, values)
-            except InvalidRequest:
-                raise
-            except DOWN as error:
-                return await self._retry(query, values, error)
+            except DOWN as error:  # the policy is made for a failure only: it costs more than the call
+                if not is_down(error):
+                    raise
+                return await AsyncRetrying(**executing(self.wait_s, RETRY_S))(self._send, query, values)
 
     async def _send(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         statement = self._prepared.get(query)
@@ -167,18 +165,3 @@ class AsyncStore:
             statement = await asyncio.to_thread(statements.prepare, self.session, query)
             self._prepared[query] = statement
         return await self._bridge.execute(statement, values) or []
-
-    async def _retry(self, query: str, values: tuple[Any, ...], error: BaseException) -> list[tuple[Any, ...]]:
-        deadline = time.monotonic() + self.wait_s
-        structlog.get_logger().warning("the database does not answer", because=reason(error), until_s=self.wait_s)
-        while time.monotonic() < deadline:
-            await asyncio.sleep(min(RETRY_S, self.wait_s / 10))
-            try:
-                return await self._send(query, values)
-            except InvalidRequest:
-                raise
-            except DOWN as again:
-                error = again
-        raise ServiceUnavailable(
-            f"Cassandra did not answer for {self.wait_s:g} s ({reason(error)}): see `dart-streams doctor`"
-        )

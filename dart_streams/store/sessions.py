@@ -1,4 +1,4 @@
-"""A session with the database: connected within a deadline, with the schema applied."""
+"""Sessions with Cassandra: connected within ``store.wait_s``, with the schema applied."""
 
 import asyncio
 import logging
@@ -6,12 +6,11 @@ import re
 import socket
 import ssl
 import string
-import time
-from collections.abc import Callable
 from importlib import resources
+from typing import Any
 
 import structlog
-from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, Unauthorized
+from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, Unauthorized
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
     Cluster,
@@ -24,27 +23,32 @@ from cassandra.connection import ConnectionException, DefaultEndPoint
 from cassandra.policies import ConstantReconnectionPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 from cassandra.query import tuple_factory
+from tenacity import AsyncRetrying, Retrying
 
 from dart_streams.config import Store
-from dart_streams.connection import auth as access
-from dart_streams.connection.connection_errors import Endpoint, look
+from dart_streams.connection import auth
+from dart_streams.connection.connection_errors import Endpoint, tls_refusal
 from dart_streams.connection.protocol_probes import greet_cql
+from dart_streams.connection.retrying import until
+from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
 
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 10.0
 RECONNECT_S = 1.0
 PROTOCOL = 4
-"""Understood by every Cassandra since 2.2; version 5 only adds frame checksums, which cost Python CPU."""
+"""Supported by every Cassandra since 2.2; version 5 only adds frame checksums, which cost Python CPU."""
 
 REPLICATION = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
-"""Used where the keyspace does not exist yet; a cluster's operator creates it beforehand with another."""
+"""Of a keyspace that does not exist yet; a cluster's operator creates it beforehand with another."""
 
 UNABLE = "Unable to perform authentication"
-"""What a node says that can't read its users at the moment."""
+"""The error of a node that can't read its roles at the moment."""
 
 DOWN = (NoHostAvailable, NoConnectionsAvailable, DriverException, ErrorMessage, ConnectionException, OSError)
-"""What the driver raises while a database is not there."""
+"""The driver's errors while a database is away."""
+
+log = structlog.get_logger()
 
 
 def connect(store: Store) -> Session:
@@ -57,70 +61,64 @@ def connect(store: Store) -> Session:
     ServiceUnavailable
         If the database did not answer, or did not accept the schema, in time.
     AccessRefused
-        If it answers, and refuses this side or is not to be trusted; at once.
+        If it rejects the client or is not trusted; at once.
     ConfigError
-        If the keyspace's name is none, or a certificate or the password can't be had.
+        If the keyspace's name is not valid, or a certificate or the password can't be read.
     """
-    return patiently(store, attempt)
-
-
-def check(store: Store) -> None:
-    """Return when the database has let this side in; raise as :func:`connect` does. Its tables are left alone."""
-    patiently(store, enter).cluster.shutdown()
-
-
-def patiently(store: Store, once: Callable[[Store], Session]) -> Session:
-    """Return the session that ``once`` opens, trying again for as long as :class:`Patience` lasts."""
-    patience = Patience(store)
-    while True:
-        try:
-            return once(store)
-        except DOWN as error:
-            time.sleep(patience.pause_s(error))
+    session: Session = Retrying(**connecting(store))(open_keyspace, store)
+    return session
 
 
 async def connect_async(store: Store) -> Session:
     """Do the same as :func:`connect` without blocking the event loop; cancelling it takes a few seconds at most."""
-    patience = Patience(store)
-    while True:
-        try:
-            return await asyncio.to_thread(attempt, store)
-        except DOWN as error:
-            await asyncio.sleep(patience.pause_s(error))
+    return await AsyncRetrying(**connecting(store))(asyncio.to_thread, open_keyspace, store)
 
 
-class Patience:
-    """How long it is still worth to try: says once that it waits, and gives up after ``store.wait_s``."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.place = place_of(store)
-        self.deadline = time.monotonic() + store.wait_s
-        self.told = False
-
-    def pause_s(self, error: BaseException) -> float:
-        """Return how long to pause after a failed try; raise :class:`ServiceUnavailable` when time is over."""
-        wait_s = self.store.wait_s
-        if time.monotonic() >= self.deadline:
-            raise ServiceUnavailable(
-                f"no Cassandra at {self.place} after {wait_s:g} s ({reason(error)}): "
-                "start one with `dart-streams up`, or set store.hosts and store.port"
-            ) from None
-        if not self.told:
-            structlog.get_logger().info(
-                "waiting for the database", at=self.place, until_s=wait_s, because=reason(error)
-            )
-            self.told = True
-        return min(1.0, wait_s / 10)
+def check(store: Store) -> None:
+    """Return when the database has accepted a session; raise as :func:`connect` does. The schema is left alone."""
+    Retrying(**connecting(store))(open_session, store).cluster.shutdown()
 
 
-def attempt(store: Store) -> Session:
+def connecting(store: Store) -> dict[str, Any]:
+    """Return the retry policy of a connection."""
+    at, wait_s = place_of(store), store.wait_s
+    return until(
+        Deadline(wait_s),
+        min(1.0, wait_s / 10),
+        retryable=is_down,
+        waiting=lambda error: log.info("waiting for the database", at=at, until_s=wait_s, reason=short(error)),
+        unavailable=lambda error: ServiceUnavailable(
+            f"no Cassandra at {at} after {wait_s:g} s ({short(error)}): "
+            "start one with `dart-streams up`, or set store.hosts and store.port"
+        ),
+    )
+
+
+def executing(wait_s: float, pause_s: float) -> dict[str, Any]:
+    """Return the retry policy of a request over a session."""
+    return until(
+        Deadline(wait_s),
+        min(pause_s, wait_s / 10),
+        retryable=is_down,
+        waiting=lambda error: log.warning("the database does not answer", reason=short(error), until_s=wait_s),
+        unavailable=lambda error: ServiceUnavailable(
+            f"Cassandra did not answer for {wait_s:g} s ({short(error)}): see `dart-streams doctor`"
+        ),
+    )
+
+
+def is_down(error: BaseException) -> bool:
+    """Return whether the driver raised an error because the database is away, not because of the request."""
+    return isinstance(error, DOWN) and not isinstance(error, InvalidRequest)
+
+
+def open_keyspace(store: Store) -> Session:
     """Connect once and apply the schema; raise one of :data:`DOWN` with nothing left open if that fails."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", store.keyspace):
         raise ConfigError(
             f"store.keyspace {store.keyspace!r}: use lower-case letters, digits and _, a letter first, 48 at most"
         )
-    session = enter(store)
+    session = open_session(store)
     try:
         apply_schema(session, store.keyspace)
         session.set_keyspace(store.keyspace)
@@ -133,13 +131,13 @@ def attempt(store: Store) -> Session:
     return session
 
 
-def enter(store: Store) -> Session:
-    """Connect once; raise one of :data:`DOWN`, or, for good, :class:`AccessRefused`, with nothing left open."""
-    logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # its failures reach us as exceptions, without tracebacks
-    settings = access.cassandra(store)
+def open_session(store: Store) -> Session:
+    """Connect once; raise one of :data:`DOWN`, or for good :class:`AccessRefused`, with nothing left open."""
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # its failures are raised as well
+    settings = auth.cassandra(store)
     cluster = Cluster(
-        # As end points, their names are looked up for each connection: a container that comes back may have moved.
-        # A certificate is held against them too.
+        # As endpoints, names are resolved for each connection (a restarted container may have moved), and they are
+        # what a certificate is checked against.
         contact_points=[DefaultEndPoint(host, store.port) for host in store.hosts],
         port=store.port,
         protocol_version=PROTOCOL,
@@ -147,7 +145,7 @@ def enter(store: Store) -> Session:
         connect_timeout=CONNECT_TIMEOUT_S,
         # Without it each answer waits 40 ms for a delayed acknowledgement as soon as several requests are in flight.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-        # The default backs off to ten minutes: a database that is back would long be taken for dead.
+        # The default backs off to ten minutes, so a database that is back would long count as down.
         reconnection_policy=ConstantReconnectionPolicy(RECONNECT_S, max_attempts=None),
         execution_profiles={EXEC_PROFILE_DEFAULT: profile()},
         **settings,
@@ -165,7 +163,7 @@ def enter(store: Store) -> Session:
 
 
 def profile() -> ExecutionProfile:
-    """Return how requests are sent."""
+    """Return the consistency, load balancing and time-out of requests."""
     return ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
         consistency_level=ConsistencyLevel.LOCAL_QUORUM,
@@ -176,31 +174,31 @@ def profile() -> ExecutionProfile:
 
 
 def refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None) -> AccessRefused | None:
-    """Return why the database does not let this side in; None if it may do so later."""
+    """Return why the database rejects this client; None if a later try may succeed."""
     for cause in error.errors.values():
         if isinstance(cause, AuthenticationFailed) and UNABLE not in str(cause):
-            return AccessRefused(login_refused(store))
+            return login_refused(store)
     shows_certificate = bool(store.tls.certificate_file)
-    doors = (Endpoint("Cassandra", "store", host, store.port, greet_cql) for host in store.hosts)
-    found = (look(door, context, shows_certificate=shows_certificate) for door in doors)
+    endpoints = (Endpoint("Cassandra", "store", host, store.port, greet_cql) for host in store.hosts)
+    found = (tls_refusal(endpoint, context, shows_certificate) for endpoint in endpoints)
     return next((refused for refused in found if refused is not None), None)
 
 
-def login_refused(store: Store) -> str:
-    """Return what a refused login means and what to do."""
-    place = f"Cassandra at {place_of(store)}"
-    if not store.login.user:
-        return f"{place} wants a login: set store.login.user and store.login.password"
-    return (
-        f"{place} refuses the login of {store.login.user!r}: correct it, or the password in {store.login.password}, "
+def login_refused(store: Store) -> AccessRefused:
+    """Return the error of a rejected login."""
+    place, login = f"Cassandra at {place_of(store)}", store.login
+    if not login.user:
+        return AccessRefused(f"{place} requires a login: set store.login.user and store.login.password")
+    return AccessRefused(
+        f"{place} refuses the login of {login.user!r}: correct it, or the password in {login.password}, "
         "or have that role made"
     )
 
 
 def not_granted(store: Store, error: Unauthorized) -> AccessRefused:
-    """Return the error that the login may not make the schema."""
+    """Return the error of a login without the permission to create the schema."""
     return AccessRefused(
-        f"{store.login.user!r} may not do that in Cassandra ({reason(error)}): have its operator make keyspace "
+        f"{store.login.user!r} may not do that in Cassandra ({short(error)}): have its operator make keyspace "
         f"{store.keyspace} and grant ALL on it, or grant CREATE on all keyspaces"
     )
 
@@ -234,7 +232,7 @@ def table_of(statement: str) -> str:
     return found[1] if found else ""
 
 
-def reason(error: BaseException) -> str:
+def short(error: BaseException) -> str:
     """Return an error of the driver in one short line."""
     if isinstance(error, NoHostAvailable) and error.errors:
         error = next(iter(error.errors.values()))

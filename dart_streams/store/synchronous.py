@@ -1,18 +1,17 @@
 """The store for synchronous processes: the trainer, replay, the command line."""
 
-import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
-from cassandra import InvalidRequest
 from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import PreparedStatement
+from tenacity import Retrying
 
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import statements
 from dart_streams.store.blobs import BlobCache, whole
-from dart_streams.store.sessions import DOWN, reason
+from dart_streams.store.sessions import executing
 from topics.observations import Observation
 from topics.trajectories import Trajectory
 from topics.values import BlobRef
@@ -20,6 +19,8 @@ from topics.values import BlobRef
 CONCURRENCY = 64
 CLAIM_TRIES = 20
 RETRY_S = 0.5
+
+T = TypeVar("T")
 
 
 class SyncStore:
@@ -37,13 +38,13 @@ class SyncStore:
         self._prepared: dict[str, PreparedStatement] = {}
 
     def get_blob(self, ref: BlobRef) -> bytes:
-        """Return a screenshot's bytes; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is not all there."""
+        """Return a screenshot's bytes; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is not complete."""
         return self.get_blobs([ref])[ref.sha256]
 
     def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
         """Return the bytes of all ``refs`` by sha256, read concurrently.
 
-        Raises :class:`~dart_streams.store.blobs.MissingBlob` for the first that is not all there.
+        Raises :class:`~dart_streams.store.blobs.MissingBlob` for the first that is not complete.
         """
         wanted = {ref.sha256: ref for ref in refs}
         found: dict[str, bytes] = {}
@@ -82,7 +83,7 @@ class SyncStore:
         """Write what an optimiser step was made of: the columns of ``trained`` but the step itself."""
         columns = row | {"train_step": train_step}
         values = (self.run, *(columns[name] for name in statements.TRAINED_COLUMNS))
-        self._patiently(lambda: self.session.execute(self._prepare(statements.PUT_TRAINED), values))
+        self._retrying(lambda: self.session.execute(self._prepare(statements.PUT_TRAINED), values))
 
     def trained(self) -> list[dict[str, Any]]:
         """Return the run's optimiser steps in order, as :meth:`write_trained` took them."""
@@ -98,7 +99,7 @@ class SyncStore:
             If the database did not answer, or others claimed at the same moment again and again.
         """
         for _ in range(CLAIM_TRIES):
-            claimed = self._patiently(lambda: self._try_claim(model_id))
+            claimed = self._retrying(lambda: self._try_claim(model_id))
             if claimed is not None:
                 return claimed
         raise ServiceUnavailable(
@@ -132,21 +133,11 @@ class SyncStore:
             )
             return [list(rows) for _, rows in results]
 
-        return self._patiently(read) if values else []
+        return self._retrying(read) if values else []
 
-    def _patiently(self, call: Any) -> Any:
-        deadline = time.monotonic() + self.wait_s
-        while True:
-            try:
-                return call()
-            except InvalidRequest:
-                raise
-            except DOWN as error:
-                if time.monotonic() >= deadline:
-                    raise ServiceUnavailable(
-                        f"Cassandra did not answer for {self.wait_s:g} s ({reason(error)}): see `dart-streams doctor`"
-                    ) from None
-                time.sleep(min(RETRY_S, self.wait_s / 10))
+    def _retrying(self, call: Callable[[], T]) -> T:
+        result: T = Retrying(**executing(self.wait_s, RETRY_S))(call)
+        return result
 
 
 def trained_row(row: tuple[Any, ...]) -> dict[str, Any]:

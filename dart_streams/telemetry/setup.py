@@ -50,9 +50,9 @@ def sample(ratio: float | None) -> None:
     """Write this share of traces from now on, and all spans that fail; None: make no spans at all."""
     provider = trace.get_tracer_provider()
     if ratio is None or not isinstance(provider, spans.Provider):
-        spans.end()
+        spans.disable()
     else:
-        spans.begin(ratio, provider)
+        spans.enable(ratio, provider)
 
 
 def flush() -> None:
@@ -64,7 +64,7 @@ def flush() -> None:
 
 def stop() -> None:
     """Write what is still in memory; call it once, at the end of a process."""
-    spans.end()
+    spans.disable()
     for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
         if isinstance(provider, MeterProvider | TracerProvider):
             provider.shutdown()

@@ -1,12 +1,12 @@
-"""Spans that others can link to by name, and that are kept if they fail, whatever the sampling ratio.
+"""Spans with ids that can be derived from names, written if their trace is sampled or if they have failed.
 
-What a trajectory, a group or an optimiser step is called, everyone knows; so the ids of its span are derived from its
-name. A group can link its trajectories, and a step its groups, without anyone having told them of a span, also after
-a restart. A request's spans are ordinary ones: their context travels in record headers.
+The ids of the spans of a trajectory, a group and an optimiser step are derived from its id, so a group can link its
+trajectories, and a step its groups, without any exchange of span contexts, also after a restart. The spans of a request
+are ordinary ones: their context travels in record headers.
 
-A step has five spans, and most are not sampled. So a span under way is only its ids, which are OpenTelemetry's current
-context: spans that a library or an engine makes of its own join it. When it ends, it is known whether it is written,
-for a failure is at any ratio; if so, it becomes a span of the SDK's, and goes the way of all spans.
+A step has five spans, and most are not sampled. So an active span is only its ids, set as OpenTelemetry's current
+context: spans made by a library or an engine become its children. When it ends, it is known whether it is written
+(failures are, at any ratio); only then is it made into a span of the SDK and handed to the SDK's processors.
 """
 
 import functools
@@ -34,65 +34,56 @@ LOW = (1 << 64) - 1
 
 
 class SpanRef(NamedTuple):
-    """Which span: what W3C calls a trace context. ``sampled`` says whether its trace is written."""
+    """A W3C trace context: the ids of a span, and whether its trace is written (``sampled``)."""
 
     trace_id: int
     span_id: int
     sampled: bool = True
 
     def as_context(self) -> SpanContext:
-        """Return what OpenTelemetry calls the span's context."""
+        """Return it as OpenTelemetry's ``SpanContext``."""
         flags = TraceFlags(TraceFlags.SAMPLED if self.sampled else TraceFlags.DEFAULT)
         return SpanContext(self.trace_id, self.span_id, is_remote=True, trace_flags=flags)
 
 
 ROOT = SpanRef(0, 0, False)
-"""The parent of a span that begins a trace of its own."""
+"""The parent of a span that begins a new trace."""
 
 
 def current() -> SpanRef:
-    """Return the span that the running code is in, :data:`ROOT` outside of any."""
+    """Return the current span, :data:`ROOT` outside of any."""
     context = trace.get_current_span().get_span_context()
     return SpanRef(context.trace_id, context.span_id, context.trace_flags.sampled) if context.is_valid else ROOT
 
 
-def named(kind: str, *parts: object) -> SpanRef:
-    """Return the span of this name: the same anywhere."""
+def derived(kind: str, *parts: object) -> SpanRef:
+    """Return the span whose ids are a hash of these names: the same in every process."""
     digest = blake2b("\x1f".join([kind, *map(str, parts)]).encode(), digest_size=24).digest()
     return SpanRef(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
 
 
 def trajectory(trajectory_id: str) -> SpanRef:
     """Return a trajectory's span."""
-    return named(names.SPAN_TRAJECTORY, trajectory_id)
+    return derived(names.SPAN_TRAJECTORY, trajectory_id)
 
 
 def group(run: str, group_id: str) -> SpanRef:
     """Return a curated group's span."""
-    return named(names.SPAN_GROUP, run, group_id)
+    return derived(names.SPAN_GROUP, run, group_id)
 
 
 def train_step(run: str, version: int) -> SpanRef:
     """Return the span of the optimiser step that made a weight version."""
-    return named(names.SPAN_TRAIN_STEP, run, version)
+    return derived(names.SPAN_TRAIN_STEP, run, version)
 
 
 class ActiveSpan:
-    """A span under way; as a context it is the current one, and what the body raises is its failure.
+    """A started span. As a context manager it is the current span, and an exception of the body is its error.
 
-    Without a context, end it with :meth:`end`. It is written if its trace was picked, or if it has failed.
+    Without one, end it with :meth:`end`. It is written if its trace is sampled, or if it has an error.
     """
 
-    __slots__ = (
-        "attributes",
-        "failure",
-        "links",
-        "name",
-        "parent_id",
-        "ref",
-        "started_ns",
-        "token",
-    )
+    __slots__ = ("attributes", "failure", "links", "name", "parent_id", "ref", "started_ns", "token")
 
     def __init__(
         self,
@@ -119,15 +110,15 @@ class ActiveSpan:
             self.ref = SpanRef(trace_id, span_id, sampled)
             self.started_ns = time.time_ns()
 
-    def note(self, **attributes: Any) -> None:
-        """Set attributes by their names in :mod:`dart_streams.telemetry.names`; those without a value are left out."""
+    def set_attributes(self, **attributes: Any) -> None:
+        """Set attributes by their names in :mod:`dart_streams.telemetry.names`; those that are None are left out."""
         for name, value in attributes.items():
             if value is not None:
                 self.attributes[getattr(names, name)] = value
 
-    def fail(self, why: str) -> None:
-        """Say that what the span stands for has failed."""
-        self.failure = why or "failed"
+    def set_error(self, reason: str) -> None:
+        """Give the span the status of an error."""
+        self.failure = reason or "failed"
 
     def end(self) -> None:
         """End the span."""
@@ -139,7 +130,7 @@ class ActiveSpan:
         tracing.provider.processors.on_end(self._written(tracing.provider.resource))
 
     def _written(self, resource: Resource) -> ReadableSpan:
-        """Return the span, which ends now, as the SDK has it."""
+        """Return the span, ended now, as a span of the SDK."""
         trace_id = self.ref.trace_id
         return ReadableSpan(
             self.name,
@@ -154,68 +145,68 @@ class ActiveSpan:
             instrumentation_scope=SCOPE,
         )
 
-    def current(self) -> "UseSpan":
-        """Return a context that is within the span, notes its failure, and does not end it."""
+    def use(self) -> "UseSpan":
+        """Return a context manager in which it is the current span; an exception is its error, and it is not ended."""
         return UseSpan(self.ref, self)
 
     def __enter__(self) -> Self:
-        self.token = enter(self.ref)
+        self.token = attach(self.ref)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        leave(self.token)
+        detach(self.token)
         if kind is not None:
-            self.fail(f"{kind.__name__}: {error}")
+            self.set_error(f"{kind.__name__}: {error}")
         self.end()
 
 
-def enter(ref: SpanRef) -> Token[Context]:
-    """Make a span the current one; return what :func:`leave` wants."""
-    return contexts.attach(within(ref))
+def attach(ref: SpanRef) -> Token[Context]:
+    """Make a span the current one; the token is for :func:`detach`."""
+    return contexts.attach(otel_context(ref))
 
 
 @functools.lru_cache(maxsize=4096)
-def within(ref: SpanRef) -> Context:
-    """Return OpenTelemetry's context of being in a span: a step is entered and left several times."""
+def otel_context(ref: SpanRef) -> Context:
+    """Return OpenTelemetry's context with this current span; cached, as a step's span is attached several times."""
     return trace.set_span_in_context(NonRecordingSpan(ref.as_context()), Context())
 
 
-def leave(token: Token[Context]) -> None:
-    """Be where one was before :func:`enter`."""
-    try:  # noqa: SIM105 - on the way of every span: suppress() would cost as much as the rest of it
-        # The library's own `detach` would log what is passed over here.
+def detach(token: Token[Context]) -> None:
+    """Restore the span that was current before :func:`attach`."""
+    try:  # noqa: SIM105 - once a span: suppress() would cost as much as the rest
+        # OpenTelemetry's `detach` would log the error that is ignored here.
         token.var.reset(token)
-    except ValueError:  # a coroutine that is closed by the garbage collector ends in another context than it began in
+    except ValueError:  # a coroutine closed by the garbage collector ends in another context than it began in
         pass
 
 
 class UseSpan:
-    """A context in which a span is the current one; what the body raises is the failure of ``traced``, if given."""
+    """A context manager in which ``ref`` is the current span; an exception of the body is the error of ``span``."""
 
-    __slots__ = ("ref", "token", "traced")
+    __slots__ = ("ref", "span", "token")
 
-    def __init__(self, ref: SpanRef, traced: ActiveSpan | None = None) -> None:
+    def __init__(self, ref: SpanRef, span: ActiveSpan | None = None) -> None:
         self.ref = ref
-        self.traced = traced
+        self.span = span
 
     def __enter__(self) -> None:
-        self.token = enter(self.ref)
+        self.token = attach(self.ref)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        leave(self.token)
-        if kind is not None and self.traced is not None:
-            self.traced.fail(f"{kind.__name__}: {error}")
+        detach(self.token)
+        if kind is not None and self.span is not None:
+            self.span.set_error(f"{kind.__name__}: {error}")
 
 
 SCOPE = InstrumentationScope(names.TRACER)
 
 
 class Provider(TracerProvider):
-    """The SDK's, whose processors get our spans too; spans that others make follow their parent, or else ``ratio``."""
+    """The SDK's provider, whose processors get our spans too; spans of libraries are sampled as their parent is."""
 
     def __init__(self, ratio: float, resource: Resource | None = None) -> None:
         self.processors = SynchronousMultiSpanProcessor()
@@ -228,14 +219,14 @@ class Provider(TracerProvider):
 
 
 class Tracing(NamedTuple):
-    """How a process traces: where its written spans go, and the bound that the ratio sets to a trace's id."""
+    """Where a process's written spans go, and the trace id below which a trace is sampled."""
 
     provider: Provider
     bound: int
 
 
 class TracingState:
-    """What :func:`begin` and :func:`end` set."""
+    """Set by :func:`enable` and :func:`disable`."""
 
     now: Tracing | None = None
 
@@ -243,13 +234,13 @@ class TracingState:
 _tracing = TracingState()
 
 
-def begin(ratio: float, provider: Provider) -> None:
-    """Trace from now on: hand ``provider`` the ended spans of this share of traces, and all that have failed."""
+def enable(ratio: float, provider: Provider) -> None:
+    """Hand ``provider`` the ended spans of this share of traces, and all with an error, from now on."""
     if not 0 <= ratio <= 1:
-        raise ValueError(f"a sampling ratio of {ratio:g} is none: it is between 0 and 1")
+        raise ValueError(f"the sampling ratio is {ratio:g}: it must be between 0 and 1")
     _tracing.now = Tracing(provider, round(ratio * (LOW + 1)))
 
 
-def end() -> None:
-    """Trace no more: spans are nothing, and records carry no context."""
+def disable() -> None:
+    """Make no spans from now on; records carry no trace context."""
     _tracing.now = None

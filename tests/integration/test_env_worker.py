@@ -31,7 +31,8 @@ from topics.actions import ActionResponse
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling, VersionSpan
-from workers.env.main import live
+from workers.env.main import connect as connect_worker
+from workers.runtime.lifecycle import live
 
 BOUND_S = 60.0
 TASKS = """
@@ -174,7 +175,7 @@ def world_of(config: Config, answer: Answer = solve) -> contextlib.AbstractAsync
 async def worker(config: Config, name: str = "env-0") -> AsyncIterator[asyncio.Task[int]]:
     """An environment worker in this process; its failure fails the test, and it must drain at the end."""
     stop = asyncio.Event()
-    living = asyncio.create_task(live(config, name, stop))
+    living = asyncio.create_task(live(connect_worker, config, name, stop))
     try:
         yield living
     finally:

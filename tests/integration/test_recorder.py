@@ -24,7 +24,8 @@ from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 from topics.values import OutcomeKind, Sampling, VersionSpan
-from workers.recorder.main import live
+from workers.recorder.main import connect as connect_worker
+from workers.runtime.lifecycle import live
 
 BOUND_S = 60.0
 
@@ -84,7 +85,7 @@ async def tell(publisher: Publisher, *told: Observation) -> None:
 @contextlib.asynccontextmanager
 async def recorder(config: Config, name: str = "recorder-0") -> AsyncIterator[None]:
     stop = asyncio.Event()
-    living = asyncio.create_task(live(config, name, stop))
+    living = asyncio.create_task(live(connect_worker, config, name, stop))
     try:
         yield
     finally:

@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,8 +27,9 @@ from topics.actions import ActionResponse
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
 from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
-from workers.rollout.main import live
+from workers.rollout.main import connect
 from workers.rollout.scripted import ScriptedEngine
+from workers.runtime.lifecycle import live
 
 BOUND_S = 60.0
 QUICK = {"engine": "scripted", "heartbeat_s": 0.1, "retry_s": 0.2, "scripted": {"success_rate": 1.0}}
@@ -95,7 +97,7 @@ class Reader:
 @contextlib.asynccontextmanager
 async def worker(config: Config, name: str = "rollout-0", engine: Any = None) -> AsyncIterator[asyncio.Task[int]]:
     stop = asyncio.Event()
-    living = asyncio.create_task(live(config, name, engine or ScriptedEngine(config), stop))
+    living = asyncio.create_task(live(partial(connect, engine=engine or ScriptedEngine(config)), config, name, stop))
     try:
         yield living
     finally:
@@ -359,7 +361,7 @@ async def test_an_engine_that_has_died_ends_the_worker_with_its_error(services):
     engine = Faulty(config)
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
         await publisher.publish(weights.TOPIC, version(0))
-        living = asyncio.create_task(live(config, "rollout-0", engine, asyncio.Event()))
+        living = asyncio.create_task(live(partial(connect, engine=engine), config, "rollout-0", asyncio.Event()))
         await serving.until(bool)
         engine.dead = True
         with pytest.raises(EngineDead, match="out of memory"):

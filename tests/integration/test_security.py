@@ -9,7 +9,6 @@ import resource
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +19,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from rich.console import Console
 
 from dart_streams import config as configuration
-from dart_streams.bus import admin, clients, sync_clients
-from dart_streams.bus import readiness as knocking
+from dart_streams.bus import admin, clients, readiness, sync_clients
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls
-from dart_streams.connection import auth as access
+from dart_streams.connection import auth
+from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ServiceUnavailable
 from dart_streams.history import run_folder as folder
 from dart_streams.history.bundle import Bundle
@@ -74,8 +73,8 @@ async def test_every_client_of_the_broker_is_let_in(secured: Secured, way: str):
     async with clients.Publisher(bus, "test") as publisher:
         await publisher.publish(weights.TOPIC, VERSION)
     assert await one_record(bus) == VERSION
-    with sync_clients.Reader(bus, "test", weights.TOPIC) as reader:
-        assert [clients.event_of(weights.TOPIC, record) for record in reader.rest()] == [VERSION]
+    with sync_clients.TopicReader(bus, "test", weights.TOPIC) as reader:
+        assert [clients.event_of(weights.TOPIC, record) for record in reader.read_to_end()] == [VERSION]
     producer = sync_clients.producer(bus, "test")
     producer.send(bus.prefix + weights.TOPIC.name, value=b"x").get(timeout=20)
     producer.close()
@@ -97,7 +96,7 @@ async def of_faust(bus: Bus) -> None:
     import faust
     from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
-    app = faust.App("test", store="memory://", autodiscover=False, web_enabled=False, **access.faust(bus))
+    app = faust.App("test", store="memory://", autodiscover=False, web_enabled=False, **auth.faust(bus))
     settings = credentials_to_aiokafka_auth(app.conf.broker_credentials, app.conf.ssl_context)
     servers = [f"{url.host}:{url.port}" for url in app.conf.broker]
     topic = bus.prefix + weights.TOPIC.name
@@ -109,7 +108,7 @@ async def of_faust(bus: Bus) -> None:
 
 def refused(bus: Bus) -> str:
     with pytest.raises(AccessRefused) as error:
-        knocking.await_broker(bus, time.monotonic() + bus.wait_s)
+        readiness.await_broker(bus, Deadline(bus.wait_s))
     assert error.value.exit_code == 5
     return str(error.value)
 
@@ -129,28 +128,28 @@ BROKER_REFUSALS = {
         lambda s: s.scram(login=wrong(s, mechanism="PLAIN")),
         "refuses the login of 'dart'.*PLAIN",
     ),
-    "mechanism off": (lambda s: s.scram(login=wrong(s, mechanism="SCRAM-SHA-256")), "not switched SCRAM-SHA-256 on"),
-    "no login": (lambda s: s.scram(login=KafkaLogin()), "wants a login: set bus.login.user"),
+    "mechanism off": (lambda s: s.scram(login=wrong(s, mechanism="SCRAM-SHA-256")), "not enabled SCRAM-SHA-256"),
+    "no login": (lambda s: s.scram(login=KafkaLogin()), "requires a login: set bus.login.user"),
     "login where none is": (
         lambda s: s.scram(servers=f"localhost:{s.ports.mutual}", tls=s.mutual()),
         "takes no login there",
     ),
     "no certificate": (
         lambda s: s.scram(servers=f"localhost:{s.ports.mutual}", login=KafkaLogin()),
-        "asks for a certificate of this side: set bus.tls.certificate_file",
+        "requires a client certificate: set bus.tls.certificate_file",
     ),
     "foreign certificate": (
         lambda s: s.scram(servers=f"localhost:{s.ports.mutual}", tls=stranger(s), login=KafkaLogin()),
-        "does not take this side's certificate",
+        "rejects the client certificate",
     ),
     "not trusted": (
         lambda s: s.scram(tls=s.tls(ca_file=str(s.certificates.certificate("other")))),
         "not trusted.*set bus.tls.ca_file",
     ),
     "other host": (lambda s: s.scram(servers=f"127.0.0.1:{s.ports.sasl}"), "not made for the name '127.0.0.1'"),
-    "clear at TLS": (lambda s: s.scram(tls=Tls(), login=KafkaLogin()), "wants TLS: set bus.tls.enabled = true"),
-    "clear login at TLS": (lambda s: s.scram(tls=Tls()), "wants TLS: set bus.tls.enabled = true"),
-    "TLS at clear": (lambda s: s.scram(servers=f"localhost:{s.ports.clear}"), "speaks no TLS: use its port with TLS"),
+    "clear at TLS": (lambda s: s.scram(tls=Tls(), login=KafkaLogin()), "requires TLS: set bus.tls.enabled = true"),
+    "clear login at TLS": (lambda s: s.scram(tls=Tls()), "requires TLS: set bus.tls.enabled = true"),
+    "TLS at clear": (lambda s: s.scram(servers=f"localhost:{s.ports.clear}"), "has no TLS: use its port with TLS"),
 }
 
 
@@ -165,13 +164,13 @@ STORE_REFUSALS = {
         lambda s: s.store(login=Login(user=USER, password=s.secret("wrong"))),
         "refuses the login of 'dart'",
     ),
-    "no login": (lambda s: s.store(login=Login()), "wants a login: set store.login.user"),
+    "no login": (lambda s: s.store(login=Login()), "requires a login: set store.login.user"),
     "not trusted": (
         lambda s: s.store(tls=s.tls(ca_file=str(s.certificates.certificate("other")))),
         "not trusted.*set store.tls.ca_file",
     ),
     "other host": (lambda s: s.store(hosts=("127.0.0.1",)), "not made for the name '127.0.0.1'"),
-    "clear at TLS": (lambda s: s.store(tls=Tls()), "wants TLS: set store.tls.enabled = true"),
+    "clear at TLS": (lambda s: s.store(tls=Tls()), "requires TLS: set store.tls.enabled = true"),
 }
 
 
@@ -185,7 +184,7 @@ def test_what_the_database_refuses_is_one_sentence_that_says_what_to_do(secured:
 
 def test_a_database_without_tls_is_told_from_one_with(services):
     running = services.running.store
-    with pytest.raises(AccessRefused, match=r"speaks no TLS: .*set store\.tls\.enabled = false"):
+    with pytest.raises(AccessRefused, match=r"has no TLS: .*set store\.tls\.enabled = false"):
         sessions.check(Store(hosts=running.hosts, port=running.port, tls=Tls(enabled=True), wait_s=20))
     sessions.check(running)
 
@@ -212,7 +211,7 @@ COMMANDS = {
         "bus.tls.ca_file: there is no file /no/ca.pem",
     ),
     "worker": (("worker", "env"), lambda s: Config(bus=s.scram(login=wrong(s))), 5, "refuses the login"),
-    "curator": (("worker", "curator"), lambda s: Config(bus=s.scram(tls=Tls())), 5, "wants TLS"),
+    "curator": (("worker", "curator"), lambda s: Config(bus=s.scram(tls=Tls())), 5, "requires TLS"),
     "up": (("up",), lambda s: Config(bus=s.scram()), 2, "the local services have neither"),
     "heap": (
         ("up",),

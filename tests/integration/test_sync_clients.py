@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dart_streams.bus import sync_clients
-from dart_streams.bus.sync_clients import Reader
+from dart_streams.bus.sync_clients import TopicReader
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
 from topics import curated
@@ -23,7 +23,7 @@ def write(bus: Bus, values: range) -> None:
     producer.close()
 
 
-def read(reader: Reader, until: Callable[[list[int]], bool]) -> list[int]:
+def read(reader: TopicReader, until: Callable[[list[int]], bool]) -> list[int]:
     """Return the values read when ``until`` holds of them."""
     found: list[Any] = []
     deadline = time.monotonic() + DEADLINE_S
@@ -36,21 +36,21 @@ def read(reader: Reader, until: Callable[[list[int]], bool]) -> list[int]:
 def test_it_starts_where_it_is_told(services):
     bus = services.config().bus
     write(bus, range(6))
-    with Reader(bus, "test", curated.TOPIC) as reader:
-        assert not reader.reached(reader.ends())
-        assert read(reader, lambda found: reader.reached(reader.ends())) == list(range(6))
-    with Reader(bus, "test", curated.TOPIC, {0: 4}) as reader:
-        assert read(reader, lambda found: reader.reached(reader.ends())) == [4, 5]
+    with TopicReader(bus, "test", curated.TOPIC) as reader:
+        assert not reader.has_reached(reader.end_offsets())
+        assert read(reader, lambda found: reader.has_reached(reader.end_offsets())) == list(range(6))
+    with TopicReader(bus, "test", curated.TOPIC, {0: 4}) as reader:
+        assert read(reader, lambda found: reader.has_reached(reader.end_offsets())) == [4, 5]
 
 
 def test_a_client_that_stands_still_is_replaced_and_nothing_is_lost_or_read_twice(services, monkeypatch):
     monkeypatch.setattr(sync_clients, "CHECK_S", 0.5)
     bus = services.config().bus
     write(bus, range(5))
-    with Reader(bus, "test", curated.TOPIC) as reader:
+    with TopicReader(bus, "test", curated.TOPIC) as reader:
         assert read(reader, lambda found: len(found) == 5) == list(range(5))
         stuck = reader.client
-        stuck.pause(*reader.places)
+        stuck.pause(*reader.partitions)
         write(bus, range(5, 10))
         assert read(reader, lambda found: len(found) == 5) == list(range(5, 10))
         assert reader.client is not stuck
@@ -60,7 +60,7 @@ def test_a_quiet_topic_keeps_its_client(services, monkeypatch):
     monkeypatch.setattr(sync_clients, "CHECK_S", 0.1)
     bus = services.config().bus
     write(bus, range(1))
-    with Reader(bus, "test", curated.TOPIC) as reader:
+    with TopicReader(bus, "test", curated.TOPIC) as reader:
         assert read(reader, lambda found: len(found) == 1) == [0]
         client = reader.client
         for _ in range(5):
@@ -73,4 +73,4 @@ def test_a_topic_that_is_not_there_is_named_with_what_to_do(services):
     bus = config.bus
     absent = msgspec.structs.replace(bus, prefix="absent.")
     with pytest.raises(ServiceUnavailable, match="topics apply"):
-        Reader(absent, "test", curated.TOPIC)
+        TopicReader(absent, "test", curated.TOPIC)

@@ -422,6 +422,22 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..
         assert left_after(publisher, 6) == ["v000004-e1", "v000005-e1", "v000006-e1"]
 
 
+def test_a_version_announced_again_is_kept_once_and_a_fenced_one_not_at_all() -> None:
+    first = WeightVersion(
+        model_id="tiny", version=1, uri="w/v1-e2", sha256="", train_step=1, epoch=2, groups_consumed=0
+    )
+    publisher = WeightPublisher(parse({"policy": {"model_id": "tiny"}}), epoch=2)
+    for record in (
+        first,
+        msgspec.structs.replace(first, groups_consumed=5),
+        msgspec.structs.replace(first, uri="w/v2-e1", version=2, epoch=1),
+        msgspec.structs.replace(first, uri="elsewhere", version=3, model_id="large"),
+    ):
+        publisher._accept(record)
+    assert list(publisher.uris) == ["w/v1-e2"]
+    assert publisher.weights.newest == msgspec.structs.replace(first, groups_consumed=5)
+
+
 def test_two_ranks_publish_what_one_publishes_and_stop_together(run: Callable[..., Run]) -> None:
     """Started by torchrun's launcher; the second rank reads its own share and never speaks."""
     one, two = run(trainer={"max_train_steps": 2}), run(trainer={"processes": 2})

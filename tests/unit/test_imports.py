@@ -16,7 +16,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("topics",),
-    tuple(f"dart_streams.{name}" for name in ("errors", "stateless_random", "fsync", "screens", "actions")),
+    tuple(
+        f"dart_streams.{name}"
+        for name in ("errors", "clock", "deadline", "quantiles", "stateless_random", "fsync", "screens", "actions")
+    ),
     ("dart_streams.config",),
     ("dart_streams.tasks", "dart_streams.prompts", "dart_streams.connection"),
     ("dart_streams.telemetry",),
@@ -37,7 +40,14 @@ DOORS = {("dart_streams.cli.bench", "benchmarks")}
 """``dart-streams bench`` opens the benchmarks of a checkout by name; the wheel has none."""
 OURS = tuple(sorted({name.partition(".")[0] for floor in FLOORS for name in floor}))
 MODEL_LIBRARIES = {"torch", "torchvision", "vllm", "transformers", "safetensors", "tokenizers"}
-MODEL_SIDE = ("dart_streams/policy/", "dart_streams/history/retrain.py", "workers/rollout/", "trainer/", "benchmarks/")
+MODEL_SIDE = (
+    "dart_streams/policy/",
+    "dart_streams/history/retrain.py",
+    "workers/rollout/",
+    "trainer/",
+    "benchmarks/",
+    "examples/objective.py",
+)
 ONLY_IN_TOPICS = {"msgspec", "typing", "topics"}
 DOTTED = re.compile(rf"({'|'.join(OURS)})(\.\w+)+(:\w+)?")
 

@@ -83,7 +83,7 @@ class BatchBuilder:
         while len(self.chosen) < self.size and not stop.is_set():
             arrival = self.consumer.take(min(0.2, max(0.0, deadline - time.monotonic())))
             if arrival is not None:
-                self.waiting.heard(f"group {arrival.group.group_id}")
+                self.waiting.note_arrival(f"group {arrival.group.group_id}")
                 self.admit(arrival, version)
             elif time.monotonic() >= deadline:
                 self.waiting.check()

@@ -18,6 +18,7 @@ from opentelemetry import metrics
 
 from dart_streams.bus import dead_letters, sync_clients
 from dart_streams.bus.codec import Undecodable, decode
+from dart_streams.clock import now_ms
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names
@@ -129,8 +130,8 @@ class CuratedConsumer:
         bus, group = self.bus, self.bus.prefix + GROUP
         with (
             contextlib.closing(sync_clients.producer(bus, f"{CLIENT}-letters")) as letters,
-            sync_clients.Reader(bus, f"{CLIENT}-weights", weights.TOPIC) as announcements,
-            sync_clients.Reader(
+            sync_clients.TopicReader(bus, f"{CLIENT}-weights", weights.TOPIC) as announcements,
+            sync_clients.TopicReader(
                 bus, CLIENT, curated.TOPIC, self.position.offsets, group_id=group, max_poll_records=MOST_AT_ONCE
             ) as groups,
         ):
@@ -143,7 +144,7 @@ class CuratedConsumer:
                     self._stopping.wait(POLL_MS / 1000)
                 self._commit_offsets(groups.client)
 
-    def _look_for_newer(self, announcements: sync_clients.Reader) -> None:
+    def _look_for_newer(self, announcements: sync_clients.TopicReader) -> None:
         for record in announcements.poll(timeout_ms=0):
             with contextlib.suppress(Undecodable):
                 event: WeightVersion = decode(weights.TOPIC, record.value, record.headers)
@@ -177,7 +178,7 @@ class CuratedConsumer:
 def dead_letter(letters: KafkaProducer, topic: Topic, record: Any, error: str) -> None:
     """Put ``record`` aside whole, with the reason; return when the broker has it."""
     log.error("dead letter", record=f"{record.topic}[{record.partition}]@{record.offset}", because=error)
-    place = dead_letters.place_headers(record, error, 1, int(time.time() * 1000))
+    place = dead_letters.place_headers(record, error, 1, now_ms())
     letters.send(
         record.topic + dead_letters.SUFFIX, key=record.key, value=record.value, headers=[*record.headers, *place]
     ).get(timeout=SEND_S)

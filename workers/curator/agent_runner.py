@@ -207,7 +207,7 @@ class AgentRunner:
 
     def _count(self, steps: Sequence[tuple[Input, ReducerResult]], fates: Mapping[str, int]) -> None:
         """Count inputs, decisions, and what became of groups."""
-        self.waiting.heard(steps[-1][0].topic)
+        self.waiting.note_arrival(steps[-1][0].topic)
         self.events.add(len(steps), {"agent": self.agent.name})
         made = sum(len(step.decisions) for _, step in steps)
         if made:

@@ -5,7 +5,7 @@ from typing import Any
 import faust
 
 from dart_streams.config import Config
-from dart_streams.connection import auth as access
+from dart_streams.connection import auth
 from dart_streams.curation.reducer import Agent
 from topics import Topic
 from workers.curator.changelogs import MOST_BYTES, SOURCES, application
@@ -28,7 +28,7 @@ def create(config: Config, worker_id: str) -> faust.App:
     folder.mkdir(parents=True, exist_ok=True)
     app = faust.App(
         application(config),
-        **access.faust(config.bus),
+        **auth.faust(config.bus),
         datadir=str(folder),
         store="memory://",
         autodiscover=False,

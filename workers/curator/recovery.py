@@ -7,7 +7,7 @@ from aiokafka import ConsumerRecord
 
 from dart_streams.bus.clients import Publisher, event_of
 from dart_streams.bus.codec import Undecodable
-from dart_streams.bus.topic_reader import POLL_MS, reading
+from dart_streams.bus.topic_reader import read_to_end, reading
 from dart_streams.curation.journal import Input
 from dart_streams.curation.rebuild import RebuiltState, rebuild
 from dart_streams.curation.reducer import Agent
@@ -55,9 +55,8 @@ async def everything(publisher: Publisher, topics: tuple[Topic, ...]) -> list[Co
     """Return all records that topics have now, in order a partition."""
     found: list[ConsumerRecord] = []
     async with asyncio.timeout(BOUND_S), reading(publisher.bus, publisher, topics) as records:
-        ends = await records.end_offsets(sorted(records.assignment()))
-        while any([await records.position(partition) < end for partition, end in ends.items()]):
-            for batch in (await records.getmany(timeout_ms=POLL_MS)).values():
+        async for polled in read_to_end(records):
+            for batch in polled.values():
                 found += batch
     return found
 

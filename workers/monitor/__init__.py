@@ -1,1 +1,1 @@
-"""The monitor process: reports where the circle stands still. It only reads; nothing may depend on it."""
+"""The monitor process: reports stalls and consumer lag. It only reads; nothing may depend on it."""

@@ -1,7 +1,7 @@
-"""The monitor: says where the circle stands still, and measures how far everyone is behind.
+"""The monitor: reports stalled topics, and measures the lag of every consumer group.
 
 =============  ==================================================================================================
-consumes       every topic of the circle (whole, without a group); the broker's account of the consumer groups
+consumes       every topic of the circle (whole, without a group); the offsets that the groups have committed
 produces       nothing but logs and metrics
 waits for      records; a topic that is silent for ``telemetry.stall_s`` is reported with who should write it
 unblocked by   whoever writes
@@ -11,20 +11,22 @@ It can be killed, started twice or left out: nothing depends on it.
 """
 
 import asyncio
-import time
+import contextlib
+import functools
 
 import structlog
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.history.run_follower import EVERYTHING, RunFollower, following
 from dart_streams.history.stalls import Stall, stalls, words
-from dart_streams.telemetry import names, setup
-from workers.runtime.lifecycle import cancel_on_stop, run_until_first_exit, stop_on_signals
+from dart_streams.telemetry import names
+from workers.runtime import lifecycle
 
-LOOK_S = 2.0
+INTERVAL_S = 2.0
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
@@ -34,51 +36,41 @@ stall_counter = meter.create_counter(names.MONITOR_STALLS)
 
 
 def run(config: Config, worker_id: str) -> int:
-    """Be the monitor until SIGTERM or SIGINT; return the exit code.
+    """Be the monitor until SIGTERM or SIGINT; return the exit code."""
+    return lifecycle.run(connect, config, worker_id)
+
+
+async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
+    """Read all topics up to their present ends, and go on reading.
 
     Raises
     ------
     ServiceUnavailable
         If the broker does not answer, or has no topics, within its bound.
     """
-    setup.start(config, worker_id)
-    try:
-        return asyncio.run(live(config, worker_id))
-    finally:
-        setup.stop()
+    publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
+    stall_s = config.telemetry.stall_s
+    follower = await resources.enter_async_context(following(config.bus, publisher, stall_s, EVERYTHING))
+    lags = await resources.enter_async_context(lag_reader(config.bus))
+    assert follower.reader is not None
+    reader = follower.reader
+    return lifecycle.Worker(functools.partial(report, follower, lags), {"reader": lambda: reader})
 
 
-async def live(config: Config, worker_id: str) -> int:
-    """Connect, look around until told to stop."""
-    stop = stop_on_signals()
-    await cancel_on_stop(stop, follow(config, worker_id))
-    return 0
-
-
-async def follow(config: Config, worker_id: str) -> None:
-    """Read the topics, and look at what they add up to every little while."""
-    async with (
-        Publisher(config.bus, worker_id) as publisher,
-        following(config.bus, publisher, config.telemetry.stall_s, EVERYTHING) as watch,
-        lag_reader(config.bus) as lags,
-    ):
-        assert watch.reader is not None
-        await run_until_first_exit(look(watch, lags), reader=watch.reader)
-
-
-async def look(watch: RunFollower, lags: LagReader) -> None:
-    """Measure and report for ever."""
-    since_ms = int(time.time() * 1000)
+async def report(follower: RunFollower, lags: LagReader, stop: asyncio.Event) -> None:
+    """Measure lag and silence, and report stalls, until ``stop`` is set."""
+    started_ms = now_ms()
     reporter = StallReporter()
-    while True:
-        now_ms = int(time.time() * 1000)
+    while not stop.is_set():
+        at_ms = now_ms()
         behind = by_group(await lags.read())
         for (group, topic), records in behind.items():
             lag_gauge.set(records, {"group": group, "topic": topic})
-        for topic, heard in watch.progress.heard.items():
-            silent_gauge.set((now_ms - heard.at_ms) / 1000, {"topic": topic})
-        reporter.report(stalls(watch.progress.heard, since_ms, now_ms, watch.stall_s), behind)
-        await asyncio.sleep(LOOK_S)
+        for topic, heard in follower.progress.heard.items():
+            silent_gauge.set((at_ms - heard.at_ms) / 1000, {"topic": topic})
+        reporter.report(stalls(follower.progress.heard, started_ms, at_ms, follower.stall_s), behind)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), INTERVAL_S)
 
 
 class StallReporter:
@@ -103,6 +95,6 @@ class StallReporter:
                 topic=stall.topic,
                 silent_s=stall.silent_s,
                 last_from=stall.last_from,
-                why=words(stall),
+                reason=words(stall),
                 behind=lag,
             )

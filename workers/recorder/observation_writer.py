@@ -1,8 +1,9 @@
 """Writes batches of observations, and announces the trajectories that end in them.
 
-A batch is done in four steps, each durable before the next: (1) every step's row; (2) of each trajectory that ends,
-the steps read back and its summary written; (3) its announcement; (4) the batch's offsets. Whoever dies in between
-has the batch delivered again and repeats effects that are idempotent by id.
+The delivery guarantee: a batch is done in four steps, each durable before the next. (1) Every step's row is written.
+(2) Of each trajectory that ends, the steps are read back and its summary is written. (3) The trajectory is announced.
+(4) The batch's offsets are committed, by the caller. A crash before (4) has the batch delivered again, and its effects,
+which are idempotent by id, repeated.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ announced = ObservedCounter(meter, names.RECORDER_TRAJECTORIES)
 write_ms = meter.create_histogram(names.RECORDER_WRITE_MS, "ms")
 
 
-class WrittenBatch(msgspec.Struct, frozen=True):
+class ObservationRecord(msgspec.Struct, frozen=True):
     """An observation, and the record that it came in."""
 
     record: ConsumerRecord
@@ -42,30 +43,30 @@ class WrittenBatch(msgspec.Struct, frozen=True):
 
 
 class ObservationWriter:
-    """Does steps 1 to 3 of a batch; the offsets are its caller's."""
+    """Writes to the store, then announces; commits nothing."""
 
     def __init__(self, store: AsyncStore, publisher: Publisher) -> None:
         self.store = store
         self.publisher = publisher
 
-    async def take_down(self, records: Sequence[ConsumerRecord]) -> set[str]:
-        """Write a batch and announce what ended in it; return the hosts it came from once all of it is durable."""
-        batch = await self._decoded(records)
-        await asyncio.gather(*(self._write(item) for item in batch))
+    async def write(self, records: Sequence[ConsumerRecord]) -> set[str]:
+        """Do steps 1 to 3 for a batch; return the environment hosts it came from."""
+        batch = await self._decode(records)
+        await asyncio.gather(*(self._write_step(item) for item in batch))
         ends = {item.observation.trajectory_id: item for item in batch if item.observation.end is not None}
-        await asyncio.gather(*(self._finish(item) for item in ends.values()))
+        await asyncio.gather(*(self._announce(item) for item in ends.values()))
         return {item.observation.env_host for item in batch}
 
-    async def _decoded(self, records: Sequence[ConsumerRecord]) -> list[WrittenBatch]:
+    async def _decode(self, records: Sequence[ConsumerRecord]) -> list[ObservationRecord]:
         batch = []
         for record in records:
             try:
-                batch.append(WrittenBatch(record, event_of(observations.TOPIC, record)))
-            except Undecodable as why:
-                await dead_letters.send(self.publisher, observations.TOPIC, record, str(why))
+                batch.append(ObservationRecord(record, event_of(observations.TOPIC, record)))
+            except Undecodable as error:
+                await dead_letters.send(self.publisher, observations.TOPIC, record, str(error))
         return batch
 
-    async def _write(self, item: WrittenBatch) -> None:
+    async def _write_step(self, item: ObservationRecord) -> None:
         began = time.perf_counter()
         observation = item.observation
         attributes = {names.ATTR_TRAJECTORY: observation.trajectory_id, names.ATTR_STEP: observation.step}
@@ -74,21 +75,21 @@ class ObservationWriter:
         write_ms.record((time.perf_counter() - began) * 1000)
         steps_written.add(1)
 
-    async def _finish(self, item: WrittenBatch) -> None:
-        trajectory = await self._summed_up(item)
+    async def _announce(self, item: ObservationRecord) -> None:
+        trajectory = await self._summary(item)
         await self.store.write_trajectory(trajectory)
-        # A cancelled episode's order is delivered again: announcing it would pass for the order's finish.
+        # A cancelled episode's order is delivered again: announcing it would count as the order's finish.
         if trajectory.outcome == "cancelled":
             return
         with UseSpan(context_of(item.record.headers)):
             await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
         announced.add(1, {"outcome": trajectory.outcome})
 
-    async def _summed_up(self, item: WrittenBatch) -> Trajectory:
-        identity = item.observation.trajectory_id
+    async def _summary(self, item: ObservationRecord) -> Trajectory:
+        trajectory_id = item.observation.trajectory_id
         try:
-            return summarise(await self.store.steps(identity))
+            return summarise(await self.store.steps(trajectory_id))
         except Incomplete as gap:
-            why = f"trajectory {identity}: {gap}"
-            await dead_letters.send(self.publisher, observations.TOPIC, item.record, why)
-            return broken(item.observation, why)
+            reason = f"trajectory {trajectory_id}: {gap}"
+            await dead_letters.send(self.publisher, observations.TOPIC, item.record, reason)
+            return broken(item.observation, reason)

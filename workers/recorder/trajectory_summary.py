@@ -1,4 +1,4 @@
-"""A finished trajectory's observations summed up. Pure."""
+"""The summary of a finished trajectory. Pure."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -12,7 +12,7 @@ class Incomplete(Exception):
 
 
 def summarise(observations: Sequence[Observation]) -> Trajectory:
-    """Sum up a trajectory from its observations, steps 0..n in order, the last one with ``end``.
+    """Summarise a trajectory, steps 0..n in order, the last one with ``end``.
 
     Raises
     ------
@@ -39,9 +39,9 @@ def summarise(observations: Sequence[Observation]) -> Trajectory:
     )
 
 
-def broken(last: Observation, why: str) -> Trajectory:
-    """Return what to announce for a trajectory that cannot be summed up: an ``env_error``, so it is tried again."""
-    end = EpisodeEnd(kind="env_error", reward=None, reason=why)
+def broken(last: Observation, reason: str) -> Trajectory:
+    """Return what to announce for a trajectory that cannot be summarised: an ``env_error``, so it is tried again."""
+    end = EpisodeEnd(kind="env_error", reward=None, reason=reason)
     return trajectory_of(
         last, end, steps=0, step_entropies=[], version_min=None, version_max=None, started_ms=last.at_ms
     )

@@ -1,4 +1,4 @@
-"""Keeps the engine on the newest weights, in turn with the other workers, and announces what it serves."""
+"""Keeps the engine on the newest weights, as the rolling update allows, and announces what it serves."""
 
 import asyncio
 import time
@@ -9,6 +9,7 @@ from aiokafka.errors import KafkaError
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ROOT, ActiveSpan, train_step
@@ -18,7 +19,6 @@ from topics.weights_serving import WeightsServing
 from workers.rollout.engine import Engine, LoadFault
 from workers.rollout.rolling_update import may_switch
 from workers.rollout.weight_watcher import WeightWatcher, wait_until
-from workers.runtime.clock import now_ms
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
@@ -29,56 +29,56 @@ switches = meter.create_counter(names.ROLLOUT_SWITCHES)
 
 
 class WeightUpdater:
-    """One worker's weights: published is not served, so each step is announced after it is done."""
+    """One worker's weights. A version is announced as served only after it is."""
 
     def __init__(
-        self, config: Config, worker_id: str, engine: Engine, publisher: Publisher, follower: WeightWatcher, first: int
+        self, config: Config, worker_id: str, engine: Engine, publisher: Publisher, watcher: WeightWatcher, first: int
     ) -> None:
         self.settings = config.rollout
         self.run = config.bus.run
         self.engine = engine
         self.publisher = publisher
-        self.follower = follower
+        self.watcher = watcher
         now = now_ms()
         self.own = WeightsServing(worker_id=worker_id, version=first, since_ms=now, alive_ms=now)
         self.retry_at = 0.0
 
-    async def beat(self) -> None:
-        """Announce what is served now, and that the engine is alive; raise if it is not."""
+    async def send_heartbeat(self) -> None:
+        """Publish what is served now, and that the engine is alive; raise EngineDead if it is not."""
         await self.engine.check()
         self.own = msgspec.structs.replace(self.own, alive_ms=now_ms())
         served_version.set(self.own.version)
         try:
             await self.publisher.publish(weights_serving.TOPIC, self.own)
         except KafkaError as error:
-            log.warning("heartbeat not sent", because=str(error) or type(error).__name__)
+            log.warning("heartbeat not sent", reason=str(error) or type(error).__name__)
 
-    async def beat_for_ever(self) -> None:
-        """Announce at each heartbeat, and while a switch is under way too."""
+    async def send_heartbeats(self) -> None:
+        """Publish a heartbeat every ``rollout.heartbeat_s``, also during a switch."""
         while True:
-            await self.beat()
+            await self.send_heartbeat()
             await asyncio.sleep(self.settings.heartbeat_s)
 
-    async def switch_for_ever(self) -> None:
-        """Switch whenever there is something newer and it is this worker's turn."""
+    async def update(self) -> None:
+        """Switch whenever there is a newer version and the rolling update allows it."""
         while True:
-            fresh = self.follower.fresh()
+            changed = self.watcher.next_change()
             if self.due() is not None:
-                # A worker may have announced itself for the first time just now: a view that lacks it would not wait.
-                await self.follower.caught_up()
+                # Another worker's first record may be on its way: without it, two would switch at once.
+                await self.watcher.catch_up()
                 if (target := self.due()) is not None:
                     await self.switch(target)
                     continue
-            await wait_until(fresh, self.settings.heartbeat_s)
+            await wait_until(changed, self.settings.heartbeat_s)
 
     def due(self) -> WeightVersion | None:
         """Return the version to switch to now, if any."""
-        target = self.follower.newest.target
+        target = self.watcher.weights.newest
         if target is None or target.version <= self.own.version:
             return None
         if self.own.failed_version == target.version and time.monotonic() < self.retry_at:
             return None
-        everyone = {**self.follower.serving, self.own.worker_id: self.own}
+        everyone = {**self.watcher.serving, self.own.worker_id: self.own}
         liveness_ms = int(self.settings.liveness_s * 1000)
         mine = may_switch(self.own.worker_id, target.version, everyone, now_ms(), liveness_ms, self.settings.roll_width)
         return target if mine else None
@@ -93,10 +93,10 @@ class WeightUpdater:
             attributes={names.ATTR_VERSION: target.version, names.ATTR_HOST: self.own.worker_id},
         )
         try:
-            with span.current():
+            with span.use():
                 paused = await self.engine.load(target)
         except LoadFault as fault:
-            log.error("weights not loaded", version=target.version, serving=self.own.version, because=str(fault))
+            log.error("weights not loaded", version=target.version, serving=self.own.version, reason=str(fault))
             switches.add(1, {"result": "failed"})
             self.retry_at = time.monotonic() + self.settings.retry_s
             self.own = msgspec.structs.replace(self.own, failed_version=target.version, error=str(fault))
@@ -112,4 +112,4 @@ class WeightUpdater:
             )
         finally:
             span.end()
-        await self.beat()
+        await self.send_heartbeat()

@@ -1,8 +1,7 @@
-"""Follows ``weights`` and ``weights-serving``: what to serve, and what the other workers serve."""
+"""Reads ``weights`` and ``weights-serving``: what to serve, and what the other workers serve."""
 
 import asyncio
 import time
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -11,31 +10,32 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.topic_reader import reached
 from dart_streams.config import Config
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic, weights, weights_serving
+from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
-from workers.rollout.weight_state import WeightState, serving_after
 
-FOLLOWED: tuple[Topic, ...] = (weights.TOPIC, weights_serving.TOPIC)
+WATCHED: tuple[Topic, ...] = (weights.TOPIC, weights_serving.TOPIC)
 POLL_S = 0.5
 
 log = structlog.get_logger()
 
 
 class WeightWatcher:
-    """Reads both topics whole, without a group, and keeps what they add up to. ``changed`` is set at each record."""
+    """Folds both topics from their beginnings, without a group. ``changed`` is set at each record."""
 
     def __init__(self, config: Config, worker_id: str, publisher: Publisher) -> None:
         self.bus = config.bus
         self.publisher = publisher
-        self.topics = {config.bus.prefix + topic.name: topic for topic in FOLLOWED}
-        self.newest = WeightState(model_id=config.policy.model_id)
+        self.topics = {config.bus.prefix + topic.name: topic for topic in WATCHED}
+        self.weights = WeightState(model_id=config.policy.model_id)
         self.serving: dict[str, WeightsServing] = {}
         self.changed = asyncio.Event()
-        what = f"a first version of {self.newest.model_id!r} on {config.bus.prefix}{weights.TOPIC.name}"
-        self.waiting = StallDetector(log, what, config.telemetry.stall_s)
+        what = f"a first version of {self.weights.model_id!r} on {config.bus.prefix}{weights.TOPIC.name}"
+        self.stalls = StallDetector(log, what, config.telemetry.stall_s)
         self.records: AIOKafkaConsumer = consumer(config.bus, group=None, client_id=f"{worker_id}-weights")
 
     async def __aenter__(self) -> Self:
@@ -55,7 +55,7 @@ class WeightWatcher:
             ]
             self.records.assign(partitions)
             ends = await self.records.end_offsets(partitions)
-            while not await self.reached(ends):
+            while not await reached(self.records, ends):
                 await self.poll(POLL_S)
         except BaseException:
             await self.records.stop()
@@ -68,40 +68,36 @@ class WeightWatcher:
         await self.records.stop()
 
     async def poll(self, seconds: float) -> None:
-        """Apply what has come, waiting so long for a first record."""
+        """Apply new records, waiting at most ``seconds`` for a first one."""
         for batch in (await self.records.getmany(timeout_ms=int(seconds * 1000))).values():
             for record in batch:
                 self._apply(record)
 
-    async def reached(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Say whether everything before these offsets was applied."""
-        return all([await self.records.position(partition) >= end for partition, end in ends.items()])
-
-    async def caught_up(self) -> None:
-        """Return when all that anybody had announced by now was applied; :meth:`follow` must run."""
+    async def catch_up(self) -> None:
+        """Return when every record published by now was applied; :meth:`watch` must run."""
         ends = await self.records.end_offsets(self.records.assignment())
-        while not await self.reached(ends):
-            await wait_until(self.fresh(), POLL_S)
+        while not await reached(self.records, ends):
+            await wait_until(self.next_change(), POLL_S)
 
-    async def follow(self) -> None:
-        """Apply records as they come, for ever."""
+    async def watch(self) -> None:
+        """Apply records as they come, until cancelled."""
         while True:
             await self.poll(POLL_S)
 
-    async def first(self) -> WeightVersion:
-        """Return the newest version once there is one. The trainer may start later: the wait is only reported."""
-        while self.newest.target is None:
+    async def first_version(self) -> WeightVersion:
+        """Return the newest version once there is one. The trainer may start later: a long wait is only logged."""
+        while self.weights.newest is None:
             await self.poll(POLL_S)
-            self.waiting.check()
-        return self.newest.target
+            self.stalls.check()
+        return self.weights.newest
 
-    async def newer_or(self, than: WeightVersion, seconds: float) -> None:
-        """Return when there is something newer, at the latest after so many seconds."""
+    async def wait_for_newer(self, than: WeightVersion, seconds: float) -> None:
+        """Return when there is a newer version, after ``seconds`` at the latest."""
         until = time.monotonic() + seconds
-        while self.newest.target == than and time.monotonic() < until:
+        while self.weights.version <= than.version and time.monotonic() < until:
             await self.poll(min(POLL_S, seconds))
 
-    def fresh(self) -> asyncio.Event:
+    def next_change(self) -> asyncio.Event:
         """Return an event that is set at the next record."""
         self.changed.clear()
         return self.changed
@@ -110,12 +106,12 @@ class WeightWatcher:
         try:
             event = event_of(self.topics[record.topic], record)
         except Undecodable as error:
-            log.error("record skipped", topic=record.topic, offset=record.offset, because=str(error))
+            log.error("record skipped", topic=record.topic, offset=record.offset, reason=str(error))
             return
         if isinstance(event, WeightVersion):
-            self.newest = self.newest.after(event)
+            self.weights = self.weights.accept(event)
         else:
-            self.serving = serving_after(self.serving, event)
+            self.serving[event.worker_id] = event
         self.changed.set()
 
 

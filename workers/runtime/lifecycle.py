@@ -1,24 +1,70 @@
-"""How a process lives: it starts unless told to stop, works beside what supports it, and ends with its first error."""
+"""The life of a worker process: connect, work until the first part exits or a signal comes, drain, exit.
+
+A worker's ``main.py`` gives a ``connect`` coroutine; everything else about its life is here.
+"""
 
 import asyncio
 import contextlib
 import gc
 import signal
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
+
+import msgspec
+
+from dart_streams.config import Config
+from dart_streams.telemetry import setup
 
 T = TypeVar("T")
 
 CANCEL_S = 5.0
-"""A part that was told to end is not waited for any longer than this."""
+"""How long a cancelled task may take to end."""
+GC_THRESHOLDS = (20_000, 20, 50)
+"""When the garbage collector examines the young, the middle and the old generation (see ``gc.set_threshold``)."""
 
 
-COLLECT_AFTER = (20_000, 20, 50)
-"""When the cyclic collector looks through the young, the middle and the old objects (see ``gc.set_threshold``)."""
+class Worker(msgspec.Struct, frozen=True):
+    """A connected worker.
+
+    ``serve`` works until the event it is given is set, then drains and returns; ``background`` are tasks that must run
+    as long as it does, by name.
+    """
+
+    serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+    background: Mapping[str, Callable[[], Awaitable[Any]]] = {}
 
 
-class PartEnded(Exception):
-    """A part of a process that should go on for ever has ended."""
+Connect = Callable[[Config, str, contextlib.AsyncExitStack], Coroutine[Any, Any, Worker]]
+"""Makes a worker from a configuration and a worker id; what must be closed at the end is pushed on the stack."""
+
+
+class UnexpectedExit(Exception):
+    """A background task that should run as long as the process has returned."""
+
+
+def run(connect: Connect, config: Config, worker_id: str) -> int:
+    """Be worker ``worker_id`` until SIGTERM or SIGINT; return the exit code.
+
+    What ``connect`` or a part of the worker raises is raised as it is, for instance
+    :class:`~dart_streams.errors.ServiceUnavailable`.
+    """
+    setup.start(config, worker_id)
+    try:
+        return asyncio.run(live(connect, config, worker_id))
+    finally:
+        setup.stop()
+
+
+async def live(connect: Connect, config: Config, worker_id: str, stop: asyncio.Event | None = None) -> int:
+    """Connect, serve until ``stop`` is set (by signals, if no event is given), drain; return the exit code."""
+    stop = stop or stop_on_signals()
+    async with contextlib.AsyncExitStack() as resources:
+        worker = await cancel_on_stop(stop, connect(config, worker_id, resources))
+        if worker is not None:
+            freeze_gc()
+            background = {name: task() for name, task in worker.background.items()}
+            await run_until_first_exit(worker.serve(stop), **background)
+    return 0
 
 
 def stop_on_signals() -> asyncio.Event:
@@ -30,14 +76,14 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def freeze_gc() -> None:
-    """Have Python's cyclic collector look less often, and never again at what is there by now.
+    """Exempt all present objects from garbage collection, and collect the others less often.
 
-    A worker of hundreds of episodes has hundreds of thousands of objects that live for minutes; to walk over them costs
-    more than a tenth of its time, and stops all of them for as long. Call it once everything is connected.
+    A worker with hundreds of episodes has hundreds of thousands of objects that live for minutes; traversing them takes
+    more than a tenth of its time, and pauses every episode. Call it once everything is connected.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 async def cancel_on_stop(stop: asyncio.Event, start: Coroutine[Any, Any, T]) -> T | None:
@@ -55,27 +101,26 @@ async def cancel_on_stop(stop: asyncio.Event, start: Coroutine[Any, Any, T]) -> 
         stopped.cancel()
 
 
-async def run_until_first_exit(work: Coroutine[Any, Any, None], **support: Awaitable[None]) -> None:
-    """Run ``work`` to its end beside what supports it; the end of a supporting part, even a clean one, is an error.
+async def run_until_first_exit(work: Coroutine[Any, Any, None], **background: Awaitable[Any]) -> None:
+    """Run ``work`` to its end beside background tasks; the end of a background task, even a clean one, is an error.
 
     Raises
     ------
-    PartEnded
-        If a supporting part, named by its keyword, ended without an error of its own.
+    UnexpectedExit
+        If a background task, named by its keyword, returned.
     """
     main = asyncio.create_task(work)
-    parts = {asyncio.ensure_future(part): name for name, part in support.items()}
+    tasks = {asyncio.ensure_future(task): name for name, task in background.items()}
     try:
-        done, _ = await asyncio.wait({main, *parts}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({main, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
         if main not in done:
-            names = ", ".join(parts[task] for task in done if task in parts)
-            raise PartEnded(f"{names} should go on for ever, but has ended")
+            raise UnexpectedExit(f"background task exited: {', '.join(tasks[task] for task in done)}")
     finally:
-        for task in (main, *parts):
+        for task in (main, *tasks):
             task.cancel()
-        ended, _ = await asyncio.wait({main, *parts}, timeout=CANCEL_S)
+        ended, _ = await asyncio.wait({main, *tasks}, timeout=CANCEL_S)
         for task in ended:
-            # What broke first is raised; what broke because of that is not worth a second report.
+            # The first error is raised; retrieving the ones that follow from it keeps asyncio from logging them.
             _ = task.cancelled() or task.exception()

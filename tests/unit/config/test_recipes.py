@@ -5,8 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.curation_world import Odds
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle
 from dart_streams import tasks
 from dart_streams.config import Config, load
 from topics.curated import CuratedGroup
@@ -24,9 +23,9 @@ def task_set(config: Config) -> tasks.TaskSet:
     return tasks.TaskSet([msgspec.structs.replace(page, train_seeds=(0, 2)) for page in pages])
 
 
-def played(config: Config, rounds: int = 600) -> InMemoryCircle:
+def played(config: Config, rounds: int = 600) -> SimulatedCircle:
     """Let so many rollouts end."""
-    circle = InMemoryCircle(config, task_set(config), Odds(faults=0.02, lift=0.002))
+    circle = SimulatedCircle(config, task_set(config), Odds(faults=0.02, lift=0.002))
     for _ in range(rounds):
         circle.settle()
         circle.end_one()
@@ -35,11 +34,11 @@ def played(config: Config, rounds: int = 600) -> InMemoryCircle:
     return circle
 
 
-def orders(circle: InMemoryCircle) -> list[RolloutOrder]:
+def orders(circle: SimulatedCircle) -> list[RolloutOrder]:
     return [written.event for written in circle.logs["rollout-orders"]]
 
 
-def groups(circle: InMemoryCircle) -> list[CuratedGroup]:
+def groups(circle: SimulatedCircle) -> list[CuratedGroup]:
     return [written.event for written in circle.logs["curated"]]
 
 

@@ -8,47 +8,46 @@ import pytest
 import tomli_w
 
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls, load, parse
-from dart_streams.connection import auth as access
-from dart_streams.connection import connection_errors as refusals
+from dart_streams.connection import auth, connection_errors
 from dart_streams.connection.connection_errors import Endpoint
 from dart_streams.connection.protocol_probes import greet_kafka
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
 from dart_streams.launch.restarts import Deaths, after_death
 
 SECRET = "unlike-anything-else-7f3a"
-DOOR = Endpoint("Kafka", "bus", "kafka.example", 9093, greet_kafka)
+ENDPOINT = Endpoint("Kafka", "bus", "kafka.example", 9093, greet_kafka)
 
 
 def test_by_default_everything_is_in_the_clear_and_nobody_logs_in():
-    assert access.kafka(Bus(servers="a:1, b:2")) == {
+    assert auth.kafka(Bus(servers="a:1, b:2")) == {
         "bootstrap_servers": ["a:1", "b:2"],
         "security_protocol": "PLAINTEXT",
     }
-    assert access.cassandra(Store()) == {}
+    assert auth.cassandra(Store()) == {}
 
 
 def test_a_login_and_tls_are_given_to_every_client(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("THE_PASSWORD", SECRET)
     login = KafkaLogin(user="dart", password="env:THE_PASSWORD")
     bus = Bus(servers="kafka.example:9093", tls=Tls(enabled=True), login=login)
-    settings = access.kafka(bus)
+    settings = auth.kafka(bus)
     assert settings["security_protocol"] == "SASL_SSL"
     assert settings["sasl_mechanism"] == "SCRAM-SHA-512"
     assert (settings["sasl_plain_username"], settings["sasl_plain_password"]) == ("dart", SECRET)
     assert settings["ssl_context"].verify_mode == ssl.CERT_REQUIRED
     assert settings["ssl_context"].check_hostname
     assert settings["ssl_context"].minimum_version == ssl.TLSVersion.TLSv1_2
-    assert access.kafka(msgspec.structs.replace(bus, tls=Tls()))["security_protocol"] == "SASL_PLAINTEXT"
-    assert access.kafka(msgspec.structs.replace(bus, login=KafkaLogin()))["security_protocol"] == "SSL"
+    assert auth.kafka(msgspec.structs.replace(bus, tls=Tls()))["security_protocol"] == "SASL_PLAINTEXT"
+    assert auth.kafka(msgspec.structs.replace(bus, login=KafkaLogin()))["security_protocol"] == "SSL"
     store = Store(hosts=("db",), tls=Tls(enabled=True), login=Login(user="dart", password="env:THE_PASSWORD"))
-    arguments = access.cassandra(store)
+    arguments = auth.cassandra(store)
     assert (arguments["auth_provider"].username, arguments["auth_provider"].password) == ("dart", SECRET)
     assert arguments["ssl_context"].check_hostname
 
 
 def test_a_password_is_read_from_a_file_without_the_end_of_its_line(tmp_path: Path):
     (tmp_path / "p").write_text(f"{SECRET}\n")
-    assert access.secret(f"file:{tmp_path / 'p'}", "bus.login.password") == SECRET
+    assert auth.secret(f"file:{tmp_path / 'p'}", "bus.login.password") == SECRET
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_a_password_is_read_from_a_file_without_the_end_of_its_line(tmp_path: Pa
 def test_a_password_that_is_not_where_it_should_be_is_named_by_its_key(tmp_path: Path, reference: str, text: str):
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ConfigError, match=text):
-        access.secret(reference.format(empty=tmp_path / "empty", folder=tmp_path), "bus.login.password")
+        auth.secret(reference.format(empty=tmp_path / "empty", folder=tmp_path), "bus.login.password")
 
 
 @pytest.mark.parametrize("key", ["ca_file", "certificate_file", "key_file"])
@@ -75,10 +74,10 @@ def test_a_file_that_is_missing_or_is_no_certificate_is_named_by_its_key(tmp_pat
         (tmp_path / name).write_text("no certificate")
     files = {"certificate_file": str(tmp_path / "a"), "key_file": str(tmp_path / "b"), key: str(tmp_path / "gone")}
     with pytest.raises(ConfigError, match=rf"bus\.tls\.{key}: there is no file .*gone"):
-        access.tls_context(Tls(enabled=True, **files), "bus.tls")
+        auth.tls_context(Tls(enabled=True, **files), "bus.tls")
     files[key] = str(tmp_path / "a")
     with pytest.raises(ConfigError, match=r"bus\.tls.*(no certificates in PEM|no certificate and its key)"):
-        access.tls_context(Tls(enabled=True, **files), "bus.tls")
+        auth.tls_context(Tls(enabled=True, **files), "bus.tls")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_files_are_relative_to_the_configuration_that_names_them(tmp_path: Path)
 def test_a_secret_is_in_no_text_of_the_configuration(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("THE_PASSWORD", SECRET)
     config = parse({"bus": {"login": {"user": "a", "password": "env:THE_PASSWORD"}}})
-    assert access.kafka(config.bus)["sasl_plain_password"] == SECRET
+    assert auth.kafka(config.bus)["sasl_plain_password"] == SECRET
     assert SECRET not in repr(config) + str(msgspec.to_builtins(config))
     assert isinstance(config, Config)
 
@@ -137,10 +136,10 @@ def test_a_secret_is_in_no_text_of_the_configuration(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("reason", "shows", "text"),
     [
-        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", False, "asks for a certificate of this side"),
-        ("SSLV3_ALERT_BAD_CERTIFICATE", False, "asks for a certificate of this side"),
-        ("SSLV3_ALERT_BAD_CERTIFICATE", True, "does not take this side's certificate"),
-        ("TLSV1_ALERT_UNKNOWN_CA", True, "does not take this side's certificate"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", False, "requires a client certificate"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", False, "requires a client certificate"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", True, "rejects the client certificate"),
+        ("TLSV1_ALERT_UNKNOWN_CA", True, "rejects the client certificate"),
         ("SSLV3_ALERT_HANDSHAKE_FAILURE", False, "no version or cipher of TLS in common"),
         ("UNEXPECTED_EOF_WHILE_READING", False, None),
     ],
@@ -148,7 +147,7 @@ def test_a_secret_is_in_no_text_of_the_configuration(monkeypatch: pytest.MonkeyP
 def test_what_a_service_alerts_of_is_told_from_its_going_away(reason: str, shows: bool, text: str | None):
     error = ssl.SSLError(1, "x")
     error.reason = reason
-    found = refusals.in_words(error, DOOR, shows_certificate=shows)
+    found = connection_errors.describe(error, ENDPOINT, shows)
     assert (found is None) if text is None else (text in (found or ""))
 
 
@@ -156,7 +155,7 @@ def test_what_a_service_alerts_of_is_told_from_its_going_away(reason: str, shows
 def test_a_certificate_s_faults_are_told_apart(code: int, text: str):
     error = ssl.SSLCertVerificationError(1, "x")
     error.verify_code, error.verify_message = code, "certificate has expired"
-    assert text in (refusals.in_words(error, DOOR, shows_certificate=False) or "")
+    assert text in (connection_errors.describe(error, ENDPOINT, False) or "")
 
 
 def test_a_worker_that_is_refused_is_not_started_again():

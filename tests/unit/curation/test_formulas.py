@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from dart_streams.curation.advantages import statistics, step_level
 from dart_streams.curation.budget import length_cap, rollouts_for
-from dart_streams.curation.entropy import quantile, select
+from dart_streams.curation.entropy import select
+from dart_streams.quantiles import quantile
 
 
 @pytest.mark.parametrize(

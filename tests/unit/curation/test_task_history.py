@@ -1,5 +1,4 @@
-from benchmarks.curation_world import Odds, task_set
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.config import parse
 from dart_streams.curation.reducer import InputRecord
 from dart_streams.curation.task_history import UNDER_WAY, TaskHistory
@@ -8,7 +7,7 @@ from dart_streams.curation.task_history import UNDER_WAY, TaskHistory
 def folded(rounds=400, **curation):
     """Return the history of a circle, with the records in the order they were written, and the circle."""
     config = parse({"env": {"slots": 4}, "trainer": {"groups_per_step": 2}, "curation": curation})
-    circle, history = InMemoryCircle(config, task_set(4), Odds(faults=0.05)), TaskHistory(config)
+    circle, history = SimulatedCircle(config, task_set(4), Odds(faults=0.05)), TaskHistory(config)
     done = {"rollout-budgets": 0, "rollout-orders": 0, "trajectories": 0, "curated": 0, "task-difficulty": 0}
     for _ in range(rounds):
         circle.settle()

@@ -198,11 +198,26 @@ def test_without_java_the_error_says_how_to_install_it(monkeypatch: pytest.Monke
 
 def test_another_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     fake = tmp_path / "java"
-    fake.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\" 2024-01-16' >&2\n")
+    fake.write_text("#!/bin/sh\necho 'openjdk version \"25.0.2\" 2026-01-20' >&2\n")
     fake.chmod(0o755)
     monkeypatch.setattr(java, "candidates", lambda: iter([fake, tmp_path / "gone"]))
-    with pytest.raises(ServiceUnavailable, match=r"java is Java 21.*gone is broken"):
+    with pytest.raises(ServiceUnavailable, match=r"java is Java 25.*gone is broken"):
         java.find_java()
+
+
+@pytest.mark.parametrize(("version", "fits"), [("11.0.2", False), ("17.0.15", True), ("21.0.2", True), ("24", False)])
+def test_java_is_taken_from_kafkas_oldest_to_cassandras_newest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, fits: bool
+):
+    fake = tmp_path / "java"
+    fake.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(java, "candidates", lambda: iter([fake]))
+    if fits:
+        assert java.find_java() == fake
+    else:
+        with pytest.raises(ServiceUnavailable, match=r"no Java 17 to 23.*JAVA_HOME"):
+            java.find_java()
 
 
 def test_without_maven_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

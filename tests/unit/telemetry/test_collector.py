@@ -107,11 +107,11 @@ def outbox() -> Iterator[Callable[[int], SpanQueue]]:
         provider = spans.Provider(1.0, Resource.create({"service.instance.id": "env-0"}))
         made.append(SpanQueue(span_exporter(f"http://127.0.0.1:{port}/"), every_s=0.01, **settings))
         provider.add_span_processor(made[-1])
-        spans.begin(1.0, provider)
+        spans.enable(1.0, provider)
         return made[-1]
 
     yield start
-    spans.end()
+    spans.disable()
     for one in made:
         one.shutdown()
 
@@ -125,8 +125,8 @@ def test_a_span_arrives_as_it_was_made(receiver: Receiver, outbox):
     outbox(receiver.port)
     step = ActiveSpan(names.SPAN_STEP, parent=spans.ROOT, links=[own], attributes={names.ATTR_STEP: 3})
     with step, ActiveSpan(names.SPAN_REQUEST) as request:
-        request.note(ATTR_REQUEST="t/3/0", ATTR_QUEUE_MS=1.5)
-        request.fail("no reply within 5 s")
+        request.set_attributes(ATTR_REQUEST="t/3/0", ATTR_QUEUE_MS=1.5)
+        request.set_error("no reply within 5 s")
     until(lambda: len(receiver.spans()) == 2)
     (resource, failed), (_, whole) = receiver.spans()
     assert resource["service.instance.id"] == "env-0"

@@ -16,7 +16,7 @@ import logging
 import structlog
 from dart_streams.telemetry import names, setup, spans
 setup.start_logs("env-0")
-spans.begin(0.0, spans.Provider(0.0))
+spans.enable(0.0, spans.Provider(0.0))
 log = structlog.get_logger()
 log.info("outside", count=2)
 bound = structlog.contextvars.bound_contextvars(trajectory="t1")

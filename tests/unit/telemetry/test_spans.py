@@ -40,7 +40,7 @@ def begin(ratio: float) -> Keeper:
     keeper = Keeper()
     provider = spans.Provider(ratio, Resource.get_empty())
     provider.add_span_processor(keeper)
-    spans.begin(ratio, provider)
+    spans.enable(ratio, provider)
     return keeper
 
 
@@ -48,7 +48,7 @@ def begin(ratio: float) -> Keeper:
 def tracing():
     """Trace with this ratio; return the list that written spans appear in."""
     yield lambda ratio: begin(ratio).written
-    spans.end()
+    spans.disable()
 
 
 def ref(context) -> spans.SpanRef:
@@ -127,7 +127,7 @@ def test_the_ratio_picks_the_traces_that_opentelemetry_s_picks(traces: list[int]
         for trace_id in traces:
             ActiveSpan("span", ids=spans.SpanRef(trace_id, 1), parent=spans.ROOT).end()
     finally:
-        spans.end()
+        spans.disable()
     picked = [one for one in traces if sampler.should_sample(None, one, "span").decision is Decision.RECORD_AND_SAMPLE]
     assert [span.context.trace_id for span in written] == picked
 
@@ -136,8 +136,8 @@ def test_without_sampling_only_failures_are_written_under_their_own_ids(tracing:
     written = tracing(0.0)
     with ActiveSpan(names.SPAN_STEP, parent=spans.ROOT) as step:
         with ActiveSpan(names.SPAN_REQUEST, attributes={names.ATTR_REQUEST: "t/0/0"}) as request:
-            request.note(ATTR_QUEUE_MS=3.0)
-            request.fail("no reply within 5 s")
+            request.set_attributes(ATTR_QUEUE_MS=3.0)
+            request.set_error("no reply within 5 s")
         with pytest.raises(ValueError, match="bad"), ActiveSpan(names.SPAN_EXECUTE):
             raise ValueError("bad")
     late, raised = written
@@ -164,13 +164,13 @@ def test_the_ratio_picks_whole_traces(tracing: Start):
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
 def test_a_ratio_that_is_none_is_refused(ratio: float):
     with pytest.raises(ValueError, match="between 0 and 1"):
-        spans.begin(ratio, spans.Provider(1.0))
+        spans.enable(ratio, spans.Provider(1.0))
 
 
 def test_without_telemetry_spans_are_nothing_and_records_carry_no_context():
     with ActiveSpan(names.SPAN_STEP, ids=spans.trajectory("t")) as span:
-        span.note(ATTR_OUTCOME="success")
-        span.fail("why")
+        span.set_attributes(ATTR_OUTCOME="success")
+        span.set_error("why")
         assert propagation.current_headers() == []
     assert spans.current() == spans.ROOT
 
@@ -180,7 +180,7 @@ def test_spans_that_others_make_join_ours_and_follow_their_ratio():
         keeper = Keeper()
         provider = spans.Provider(ratio, Resource.get_empty())
         provider.add_span_processor(keeper)
-        spans.begin(ratio, provider)
+        spans.enable(ratio, provider)
         theirs = provider.get_tracer("an engine's")
         with (
             ActiveSpan(names.SPAN_GENERATE, parent=spans.ROOT) as ours,
@@ -189,7 +189,7 @@ def test_spans_that_others_make_join_ours_and_follow_their_ratio():
             assert ref(span.parent if ratio else span.get_span_context()).trace_id == ours.ref.trace_id
             assert spans.current().trace_id == ours.ref.trace_id
         assert [one.name for one in keeper.written] == (["prefill", names.SPAN_GENERATE] if ratio else [])
-    spans.end()
+    spans.disable()
 
 
 async def test_tasks_have_the_span_that_they_were_begun_in_and_a_closed_one_disturbs_no_other(tracing: Start):

@@ -27,9 +27,7 @@ def test_a_silence_is_reported_once_it_passes_the_bound():
     assert log.said == []
     clock.now += 2
     assert waiting.check() is True
-    assert log.said == [
-        ("waiting", {"waits_for": "records of actions", "silent_s": 31.0, "last_heard_from": "nobody yet"})
-    ]
+    assert log.said == [("waiting", {"waits_for": "records of actions", "silent_s": 31.0, "last_from": "nobody yet"})]
 
 
 def test_a_long_silence_is_reported_each_time_it_has_doubled():
@@ -45,10 +43,10 @@ def test_an_arrival_ends_the_silence_and_is_remembered():
     clock, log = Clock(), Log()
     waiting = StallDetector(log, "anything", 10, clock)
     clock.now += 9
-    waiting.heard("rollout-0")
+    waiting.note_arrival("rollout-0")
     clock.now += 9
     assert waiting.check() is False
     clock.now += 2
     waiting.check()
-    assert log.said[0][1]["last_heard_from"] == "rollout-0"
+    assert log.said[0][1]["last_from"] == "rollout-0"
     assert waiting.silent_s == 11

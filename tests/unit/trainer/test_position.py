@@ -1,13 +1,16 @@
 """The trainer's place in the log, and what it makes of the ``weights`` topic: pure values."""
 
+import functools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.curation.staleness import staleness
 from topics.curated import CuratedGroup, Member
+from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from trainer.data.position import REMEMBERED, Position
-from trainer.weight_lineage import WeightLineage, first_version
+from trainer.retention import first_version
 
 
 def announced(
@@ -57,22 +60,6 @@ def test_a_trainer_that_is_killed_anywhere_takes_each_group_once(log: list[str],
     assert position.groups_consumed == len(set(log))
 
 
-def test_an_older_epoch_is_ignored_once_a_newer_one_has_spoken() -> None:
-    lineage = WeightLineage(model_id="tiny").after_all([announced(3, 1), announced(3, 2), announced(4, 1)])
-    assert lineage.newest == announced(3, 2)
-
-
-def test_other_models_do_not_matter() -> None:
-    assert WeightLineage(model_id="tiny").after(announced(7, 3, model_id="large")).newest is None
-
-
-def test_a_repeated_announcement_updates_the_groups_consumed_and_lists_the_uri_once() -> None:
-    lineage = WeightLineage(model_id="tiny").after_all([announced(1, 1), announced(1, 1, groups_consumed=5)])
-    assert lineage.newest is not None
-    assert lineage.newest.groups_consumed == 5
-    assert lineage.uris == ("w/v1-e1",)
-
-
 def test_the_first_version_of_an_incarnation() -> None:
     assert first_version(None, None, same=False) == 0, "a fresh run begins at 0"
     assert first_version(None, announced(0, 1), same=True) == 0, "killed before its first step: the same weights again"
@@ -93,7 +80,7 @@ def test_a_number_never_means_two_sets_of_weights_whatever_is_killed(lives: list
     saved: tuple[int | None, int, str] = (None, 0, "initial")
     for epoch, (steps, killed_before_event) in enumerate(lives, start=1):
         restored, train_step, weights = saved
-        newest = WeightLineage(model_id="tiny").after_all(log).newest
+        newest = functools.reduce(WeightState.accept, log, WeightState(model_id="tiny")).newest
         version = first_version(restored, newest, same=newest is not None and newest.sha256 == weights)
         log.append(announced(version, epoch, sha256=weights))
         for step in range(steps):

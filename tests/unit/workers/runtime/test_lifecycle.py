@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from workers.runtime.lifecycle import (
-    COLLECT_AFTER,
-    PartEnded,
+    GC_THRESHOLDS,
+    UnexpectedExit,
     cancel_on_stop,
     freeze_gc,
     run_until_first_exit,
@@ -36,7 +36,7 @@ async def test_work_that_ends_ends_what_supports_it():
 
 
 async def test_support_that_ends_even_cleanly_is_an_error_that_names_it():
-    with pytest.raises(PartEnded, match="replies should go on"):
+    with pytest.raises(UnexpectedExit, match="background task exited: replies"):
         await run_until_first_exit(for_ever(), replies=at_once(), commits=for_ever())
 
 
@@ -86,7 +86,7 @@ def test_the_collector_leaves_alone_what_is_there_and_looks_less_often():
     try:
         freeze_gc()
         assert gc.get_freeze_count() > 1000
-        assert gc.get_threshold() == COLLECT_AFTER
+        assert gc.get_threshold() == GC_THRESHOLDS
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
