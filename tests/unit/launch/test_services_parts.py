@@ -272,7 +272,7 @@ def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: 
     try:
         config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:2"), store=Store(port=3))
         with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
-            local.leftover(local.services_of(config)[0], home, 1.0, silent)
+            local.find_running(local.services_of(config)[0], home, 1.0, silent)
     finally:
         stop([child], grace_s=5)
 
