@@ -14,12 +14,13 @@ from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.cli.options import AsJson, ConfigFile, State, read_config
 from dart_streams.cli.output import log_to_stderr, note, show
 from dart_streams.config import Config
-from dart_streams.history import capture, projection
+from dart_streams.history import projection, run_log
 from dart_streams.history import run_folder as folder
 from dart_streams.history import store_rebuild as rebuilding
 from dart_streams.history.bundle import Bundle, BundleRecord
-from dart_streams.history.bundle_inputs import config_of, headers_of
+from dart_streams.history.bundle_inputs import config_of
 from dart_streams.history.projection import TableDigest
+from dart_streams.history.records import headers_of
 from dart_streams.store import connect
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
@@ -127,8 +128,8 @@ def records(config: Config, source: Bundle | None, topic: topics.Topic) -> Itera
     """Yield a topic's records, of a bundle or as the broker has them now."""
     if source is not None:
         return source.records(topic.name)
-    capture.existing(config.bus, [topic])
-    return capture.now_in(config.bus, topic)
+    run_log.existing(config.bus, [topic])
+    return run_log.present_records(config.bus, topic)
 
 
 @contextmanager

@@ -13,9 +13,11 @@ import msgspec
 
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.history import run_index as facts
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.bundle_inputs import config_of, tasks_of
+from dart_streams.history.lineage import READ
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
 from dart_streams.policy import cpu_features, recipe
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
@@ -48,11 +50,13 @@ class Reproduced(msgspec.Struct, frozen=True, kw_only=True):
 class Recording:
     """The store as a bundle has it: what :class:`GroupReader` asks of it."""
 
-    def __init__(self, bundle: Bundle, known: facts.RunIndex, trajectories: Iterable[str]) -> None:
+    def __init__(self, bundle: Bundle, known: RunState, trajectories: Iterable[str]) -> None:
         self.observations = {
-            identity: [seen for step in sorted(known.steps[identity]) if (seen := known.observation(identity, step))]
+            identity: [
+                seen for step in sorted(known.observations[identity]) if (seen := known.observation(identity, step))
+            ]
             for identity in trajectories
-            if identity in known.steps
+            if identity in known.observations
         }
         shown = {
             seen.screenshot.sha256
@@ -86,7 +90,7 @@ def run(path: Path, steps: int, first: int | None) -> list[Reproduced]:
         If there is no such step, its groups or its first weights are gone, or the model's directory is not there.
     """
     bundle = Bundle(path)
-    config, known = config_of(bundle), facts.RunIndex().fold(facts.of_bundle(bundle))
+    config, known = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     folder = Path(config.policy.path) if config.policy.path else recipe.folder(config, tasks_of(bundle))
     chosen = steps_from(known, steps, first)
@@ -100,7 +104,7 @@ def run(path: Path, steps: int, first: int | None) -> list[Reproduced]:
 
 def made_again(
     chosen: Sequence[TrainedStep],
-    known: facts.RunIndex,
+    known: RunState,
     config: Config,
     folder: Path,
     renderer: Renderer,
@@ -134,7 +138,7 @@ def made_again(
     return result
 
 
-def steps_from(known: facts.RunIndex, steps: int, first: int | None) -> list[TrainedStep]:
+def steps_from(known: RunState, steps: int, first: int | None) -> list[TrainedStep]:
     """Return the recorded steps to make again."""
     if not known.trained:
         raise UserError("the bundle has no trained steps: the run made none, or it is older than the topic `trained`")
@@ -146,21 +150,21 @@ def steps_from(known: facts.RunIndex, steps: int, first: int | None) -> list[Tra
     return [step for number, step in sorted(known.trained.items()) if number >= first][:steps]
 
 
-def groups_of(known: facts.RunIndex, step: TrainedStep) -> list[CuratedGroup]:
+def groups_of(known: RunState, step: TrainedStep) -> list[CuratedGroup]:
     """Return a step's groups in the order it took them."""
     for group_id in step.group_ids:
         if group_id not in known.groups:
             raise UserError(f"train step {step.train_step} took group {group_id}, which the bundle does not have")
-    return [known.groups[group_id] for group_id in step.group_ids]
+    return [known.groups[group_id][0] for group_id in step.group_ids]
 
 
-def weights_before(known: facts.RunIndex, step: TrainedStep) -> Path | None:
+def weights_before(known: RunState, step: TrainedStep) -> Path | None:
     """Return the directory of the weights that a step started from, or None if they are gone."""
     version = known.versions.get(step.version - 1)
     if version is None:
         return None
     try:
-        return weight_files.fetch(version, Path(tempfile.gettempdir()))
+        return weight_files.fetch(version.event, Path(tempfile.gettempdir()))
     except (weight_files.MissingWeights, weight_files.WrongDigest, OSError):
         return None
 

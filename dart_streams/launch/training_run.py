@@ -107,7 +107,7 @@ class TrainingRun:
             if not self.attached:
                 with self.phase("drain"):
                     await self.supervisor.stop_all()
-            self.lags = await follower.look_back()
+            self.lags = await follower.read_final()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

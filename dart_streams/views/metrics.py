@@ -13,7 +13,7 @@ import msgspec
 
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Config
-from dart_streams.history import evaluation, open_orders
+from dart_streams.history import evaluation
 from dart_streams.history.evaluation import EvaluationResult
 from dart_streams.history.metrics_reader import MetricsReader, lines
 from dart_streams.history.run_folder import PhaseLog, RunPhase
@@ -61,7 +61,7 @@ class ReportInputs(msgspec.Struct, frozen=True):
         phase = self.journal.phase("circle")
         if phase is None:
             return RunPhase("circle", 0, 0)
-        newest_ms = max((heard.at_ms for heard in self.progress.heard.values()), default=phase.started_ms)
+        newest_ms = max((activity.at_ms for activity in self.progress.activity.values()), default=phase.started_ms)
         return phase if phase.ended_ms is not None else RunPhase("circle", phase.started_ms, newest_ms)
 
     @property
@@ -102,8 +102,8 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         "requests": requests(inputs),
         "overhead_ms": quantiles(inputs, names.ENV_OVERHEAD_MS),
         "step_ms": step_times(inputs),
-        "lost": len(open_orders.lost(inputs.progress, inputs.lags)),
-        "open": len(open_orders.still_open(inputs.progress, inputs.lags)),
+        "lost": len(inputs.progress.lost(inputs.lags)),
+        "open": len(inputs.progress.still_open(inputs.lags)),
         "trajectories": trajectories(inputs),
         "groups": {"curated": len(inputs.progress.groups), "consumed": inputs.progress.groups_consumed},
         "trainer": trainer(inputs),

@@ -42,7 +42,7 @@ async def rewrite(folder: RunFolder) -> str:
         Publisher(config.bus, "report") as publisher,
         following(config.bus, publisher, config.telemetry.stall_s) as follower,
     ):
-        lags = await follower.look_back()
+        lags = await follower.read_final()
     return await asyncio.to_thread(write_files, folder, follower.progress, lags)
 
 

@@ -24,9 +24,9 @@ from dart_streams.cli import main
 from dart_streams.cli.run import changelogs
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.history import capture
 from dart_streams.history import run_folder as folder
 from dart_streams.history import run_index as facts
+from dart_streams.history import run_log
 from dart_streams.history import trace_coverage as chain
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.metrics_reader import MetricsReader
@@ -276,7 +276,7 @@ def test_a_bundle_is_published_again_under_a_shadow_prefix_and_never_under_a_liv
     source, bus = Bundle(bundle), msgspec.structs.replace(finished.config.bus, prefix=shadow)
     for topic in (observations.TOPIC, trajectories.TOPIC):
         kept = sorted(source.records(topic.name), key=lambda record: (record.partition, record.offset))
-        again = sorted(capture.now_in(bus, topic), key=lambda record: (record.partition, record.offset))
+        again = sorted(run_log.present_records(bus, topic), key=lambda record: (record.partition, record.offset))
         assert told[topic.name]["records"] == len(kept) == len(again)
         assert [(r.partition, r.key, r.value, r.headers, r.at_ms) for r in again] == [
             (r.partition, r.key, r.value, r.headers, r.at_ms) for r in kept

@@ -10,10 +10,10 @@ import pytest
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Config, Evaluation
 from dart_streams.history import evaluation
-from dart_streams.history import open_orders as orders
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.records import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, create
-from dart_streams.history.run_state import RecordMetadata, RunState, SeenEnd, SeenObservation, SeenOrder
+from dart_streams.history.run_state import RunState
 from dart_streams.tasks import Page, TaskSet
 from dart_streams.views import metrics
 from dart_streams.views import report as page
@@ -98,10 +98,10 @@ class MadeUpRun:
         identity = f"t-{order.order_id}"
         outcome = "success" if success else self.chance.choice(["failure", "failure", "truncated", "invalid_action"])
         for step in range(steps + 1):
-            end = SeenEnd(outcome) if step == steps else None
-            seen = SeenObservation(
+            end = EndHeader(outcome) if step == steps else None
+            seen = ObservationHeader(
                 identity,
-                SeenOrder(order.order_id, order.purpose),
+                OrderHeader(order.order_id, order.purpose),
                 step,
                 end,
                 "env-0",
@@ -282,8 +282,8 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
         )
         materials.progress.apply(RecordMetadata("rollout-orders", 1, offset, START), order)
     lags = [Lag("env", "rollout-orders", 1, 2, 3)]
-    assert orders.lost(materials.progress, lags) == ["o0", "o1"]
-    assert orders.still_open(materials.progress, lags) == ["o2"]
+    assert materials.progress.lost(lags) == ["o0", "o1"]
+    assert materials.progress.still_open(lags) == ["o2"]
 
 
 def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):
