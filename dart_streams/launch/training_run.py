@@ -1,4 +1,4 @@
-"""A run's life, phase by phase: policy, topics, start, demonstrations, before, circle, settle, after, drain.
+"""A run's life: 1 policy, 2 topics, 3 start, 4 demonstrations, 5 before, 6 circle, 7 settle, 8 after, 9 drain.
 
 It starts and stops processes and publishes orders; everything it knows of their work is read from the topics.
 """
@@ -74,7 +74,7 @@ class TrainingRun:
         self.log: Any = structlog.get_logger()
 
     async def run(self) -> None:
-        """Go through all phases that need the services up."""
+        """Go through the phases in their order; the services are up."""
         if self.find_policy is not None:
             with self.phase("policy"):
                 self.notify(await self.find_policy())
