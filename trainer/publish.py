@@ -14,8 +14,8 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from torch import Tensor
 
-from dart_streams.bus import sync_clients, weights_log
-from dart_streams.bus.codec import Undecodable, decode, encode
+from dart_streams.bus import sync_clients
+from dart_streams.bus.codec import encode
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
@@ -68,7 +68,7 @@ class WeightPublisher:
         Weights that were announced already are announced again as they are, without a new number: that fences an older
         trainer, and changes nothing for those who serve them. What such a trainer announced in between is not reused.
         """
-        before = weights_log.read(self.bus)
+        before = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
         for record in before:
             self._accept(record)
         found = self.weights
@@ -79,7 +79,8 @@ class WeightPublisher:
             self._announce(again(found.newest, self.epoch, start.position.groups_consumed))
         else:
             self.publish(start, release)
-        meanwhile = before_epoch(weights_log.read(self.bus)[len(before) :], found.model_id, self.epoch)
+        after = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
+        meanwhile = before_epoch(after[len(before) :], found.model_id, self.epoch)
         overtaking = max((announced.version for announced in meanwhile), default=-1)
         if overtaking >= version:
             start = msgspec.structs.replace(start, version=overtaking + 1)
@@ -167,10 +168,8 @@ class WeightPublisher:
 
     def _served(self) -> dict[str, WeightsServing]:
         """Return the newest record of each rollout worker."""
-        for record in self._heartbeats.read_to_end():
-            with contextlib.suppress(Undecodable):
-                event: WeightsServing = decode(weights_serving.TOPIC, record.value, record.headers)
-                self.serving[event.worker_id] = event
+        for event in self._heartbeats.events_to_end():
+            self.serving[event.worker_id] = event
         return self.serving
 
 

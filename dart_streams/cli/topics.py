@@ -68,7 +68,7 @@ def export_topics(
     ] = "",
 ) -> None:
     """Print what `apply` would make of an empty broker, for somebody else to make."""
-    typer.echo(strimzi.as_yaml(strimzi.resources(wanted_by(read_config(config)), cluster, namespace)), nl=False)
+    typer.echo(strimzi.as_yaml(wanted_by(read_config(config)), cluster, namespace), nl=False)
 
 
 @app.command("schema")

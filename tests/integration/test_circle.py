@@ -25,12 +25,14 @@ from dart_streams.cli.run import changelogs
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import run_folder as folder
-from dart_streams.history import run_index as facts
 from dart_streams.history import run_log
 from dart_streams.history import trace_coverage as chain
 from dart_streams.history.bundle import Bundle
+from dart_streams.history.lineage import READ
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.projection import COLUMNS
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
 from dart_streams.history.span_index import Timeline
 from dart_streams.launch import process_registry as leftovers
 from dart_streams.launch import processes
@@ -198,7 +200,7 @@ def test_every_trained_step_can_be_followed_to_its_screenshot(finished: Finished
 @pytest.mark.parametrize("missing", [names.SPAN_TRAIN_STEP, names.SPAN_GROUP, names.SPAN_TRAJECTORY, names.SPAN_STEP])
 def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
     source = Bundle(bundle)
-    known = facts.RunIndex().fold(facts.of_bundle(source))
+    known = RunState(keep_steps=True).fold(read_log(source, READ))
     lines = list(source.lines("traces"))
     step = known.trained[2]
     member = next(member for member in known.groups[step.group_ids[0]].members if member.selected)

@@ -74,12 +74,12 @@ def test_what_is_not_there_is_refused_and_nothing_is_sent(deployment):
     config, where = deployment
     assert answer("dlq", "list", *where) == []
     put_aside(config, b"{")
-    for arguments, told in (
+    for arguments, text in (
         (("show", "trajectory"), "no topic 'trajectory'"),
         (("redrive", "trajectories", "--at", "0@7"), "there are 0@0"),
         (("redrive", "trajectories"), "--all"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=text):
             answer("dlq", *arguments, *where)
     assert answer("dlq", "redrive", curated.TOPIC.name, "--all", *where) == []
     assert list(present_records(config.bus, trajectories.TOPIC)) == []

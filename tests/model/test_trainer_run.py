@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, altered, write
-from dart_streams.bus import sync_clients, weights_log
+from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
@@ -31,7 +31,7 @@ from dart_streams.policy import exporting, probe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
-from topics import Topic, curated, weights_serving
+from topics import Topic, curated, weights, weights_serving
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer import crash_points, main
@@ -81,7 +81,7 @@ class Run:
         producer.send(self.config.bus.prefix + topic.name, key=key, value=value, headers=list(headers)).get(timeout=10)
 
     def versions(self) -> list[WeightVersion]:
-        return weights_log.read(self.config.bus)
+        return sync_clients.read_events(self.config.bus, "test", weights.TOPIC)
 
     def trained(self) -> list[dict[str, Any]]:
         session = connect(self.config.store)
