@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import functools
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
@@ -180,7 +179,7 @@ def moment_of(run: TrainingRun, lag: dict[tuple[str, str], int], trained: dict[s
         run_id=run.folder.id,
         phase=phase.name if phase else "begin",
         phase_s=(now_ms() - phase.started_ms) / 1000 if phase else 0.0,
-        left_s=None if run.circle_ends_s is None else run.circle_ends_s - time.monotonic(),
+        left_s=run.circle_end.remaining_s if run.circle_end else None,
         summary=summarise(run.follower.progress, now_ms(), slots, since_ms) if run.follower else None,
         lag=lag,
         trained=trained,

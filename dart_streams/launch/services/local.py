@@ -12,6 +12,7 @@ import msgspec
 import psutil
 
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.launch.services import memory
 from dart_streams.launch.services.daemon import Home, is_alive, stop
@@ -162,12 +163,12 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
     ServiceUnavailable
         If it ends or is not ready in time; it is ended then, and the text has the last lines of its log.
     """
-    deadline = time.monotonic() + ready_s
+    deadline = Deadline(ready_s)
     while True:
         alive = is_alive(process)
         if alive and service.answers(timeout_s=1.0):
             return
-        if not alive or time.monotonic() >= deadline:
+        if not alive or deadline.expired:
             break
         time.sleep(POLL_S)
     what = f"was not ready within {ready_s:.0f} s" if alive else "ended while it started"
