@@ -24,7 +24,7 @@ from tenacity import AsyncRetrying
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from dart_streams.connection.connection_errors import Endpoint, tls_refusal
-from dart_streams.connection.protocol_probes import greet_kafka
+from dart_streams.connection.protocol_probes import KAFKA
 from dart_streams.connection.retrying import until
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
@@ -74,7 +74,7 @@ def endpoints_of(bus: Bus) -> list[Endpoint]:
     for host, port in bus.places:
         if not host or not port.isdecimal():
             raise ConfigError(f"bus.servers is {bus.servers!r}: give host:port, with commas between several")
-        endpoints.append(Endpoint("Kafka", "bus", host.strip("[]"), int(port), greet_kafka))
+        endpoints.append(Endpoint("Kafka", "bus", host.strip("[]"), int(port), KAFKA))
     return endpoints
 
 
