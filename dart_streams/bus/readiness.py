@@ -51,21 +51,20 @@ def await_broker(bus: Bus, deadline: Deadline) -> None:
 
 async def await_broker_async(bus: Bus, deadline: Deadline) -> None:
     """Do the same as :func:`await_broker` without blocking."""
-    policy = until(
+    settings, endpoints = auth.kafka(bus), endpoints_of(bus)
+    del settings["bootstrap_servers"]
+    await AsyncRetrying(**until_ready(bus, deadline))(try_each, bus, endpoints, settings, deadline)
+
+
+def until_ready(bus: Bus, deadline: Deadline) -> dict[str, Any]:
+    """Return the retry policy of a connection to the broker."""
+    return until(
         deadline,
         min(TRY_S, bus.wait_s / 10),
         f"broker at {bus.servers}",
-        is_down,
+        retryable=lambda error: isinstance(error, KafkaError | OSError),
         unavailable=lambda error: no_broker(bus, error),
     )
-    settings, endpoints = auth.kafka(bus), endpoints_of(bus)
-    del settings["bootstrap_servers"]
-    await AsyncRetrying(**policy)(try_each, bus, endpoints, settings, deadline)
-
-
-def is_down(error: BaseException) -> bool:
-    """Return whether an error may be over when a client tries again."""
-    return isinstance(error, KafkaError | OSError)
 
 
 def endpoints_of(bus: Bus) -> list[Endpoint]:
