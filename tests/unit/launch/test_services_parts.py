@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dart_streams.config import Bus, Config, Run, Services, Store
-from dart_streams.connection import protocol_probes as greetings
+from dart_streams.connection import protocol_probes
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.launch.services import jars, java, local, ports
 from dart_streams.launch.services.daemon import PORT_MARK, Home, is_alive, stop
@@ -126,13 +126,13 @@ def test_the_log_of_the_last_start_is_kept(home: Home):
 
 def test_only_the_right_protocol_counts_as_an_answer():
     with listener(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        assert not greetings.speaks_kafka("127.0.0.1", port)
-        assert not greetings.speaks_cql("127.0.0.1", port)
+        assert not protocol_probes.speaks_kafka("127.0.0.1", port)
+        assert not protocol_probes.speaks_cql("127.0.0.1", port)
 
 
 def test_a_listener_that_says_nothing_does_not_answer():
     with listener() as port:
-        assert not greetings.speaks_kafka("127.0.0.1", port, timeout_s=0.3)
+        assert not protocol_probes.speaks_kafka("127.0.0.1", port, timeout_s=0.3)
 
 
 def test_the_owner_of_a_port_is_named():
