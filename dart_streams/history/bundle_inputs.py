@@ -9,8 +9,10 @@ from dart_streams import config as configuration
 from dart_streams import tasks as task_sets
 from dart_streams.bus.codec import ID, Undecodable, decode, header
 from dart_streams.config import Config
+from dart_streams.config.migration import migrated
 from dart_streams.errors import ConfigError
 from dart_streams.history.bundle import Bundle, BundleError, BundleRecord
+from dart_streams.history.records import headers_of
 from dart_streams.tasks import TaskSet
 from topics import curation_log
 from topics.curation_log import Applied
@@ -28,7 +30,7 @@ def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
     ConfigError
         If a key is unknown or a value is not one of its kind.
     """
-    tables = tomllib.loads(bundle.text(CONFIG))
+    tables = migrated(tomllib.loads(bundle.text(CONFIG)), f"{bundle.path}: {CONFIG}")
     for setting in settings:
         lay_over(tables, setting)
     return configuration.parse(tables, source=" ".join(settings) or f"{bundle.path}: {CONFIG}")
@@ -87,11 +89,6 @@ def published(bundle: Bundle, topic: str) -> dict[str, bytes | None]:
 def id_of(record: BundleRecord) -> str:
     """Return a record's ``id`` header, empty if it has none."""
     return (header(headers_of(record), ID) or b"").decode(errors="replace")
-
-
-def headers_of(record: BundleRecord) -> list[tuple[str, bytes]]:
-    """Return the headers that have a value."""
-    return [(name, value) for name, value in record.headers if value is not None]
 
 
 def event_of(bundle: Bundle, topic: str, record: BundleRecord) -> Any:

@@ -17,7 +17,7 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
     """What an environment shows: an encoded image of ``width`` x ``height`` pixels, and the task in words.
 
     ``done`` says that the environment has ended the episode by itself: it accepts no further action. ``image`` is None
-    only after the last action of an episode whose last screen is not wanted (``env.last_screen``).
+    only after the last action of an episode whose last screen is not wanted (``last_screen`` of the backend).
     """
 
     image: bytes | None

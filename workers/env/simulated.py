@@ -65,8 +65,8 @@ class SimulatedEnvironment:
         self.spreads = spreads(self.settings, self.workload)
         self.scale = self.workload.time_scale if self.workload else 1.0
         self.policy_size = policy_size
-        self.call_timeout_s = config.env.call_timeout_s
-        self.last_screen = config.env.last_screen
+        self.call_timeout_s = config.env.simulated.call_timeout_s
+        self.last_screen = config.env.simulated.last_screen
         self.chance = chance
         self.centre: Size = (0, 0)
         self.course = Course(1, True, None)

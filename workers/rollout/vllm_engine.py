@@ -92,12 +92,13 @@ class VllmEngine:
             pixels, grid = self.renderer.pixels([screen.convert("RGB")])
         shown = [Patches(pixels, grid[0])]
         scored, dtype = await thread.call(lambda core: (core.score(prompt, shown, stored.tokens), core.dtype))
-        found, bound = probe.mismatch(stored, scored), self.config.rollout.parity_nats
+        found, bound = probe.mismatch(stored, scored), self.config.rollout.vllm.parity_nats
         if not found <= bound:
             raise probe.ParityFault(
                 f"vLLM's log-probabilities of version {version.version}, in {dtype}, differ from the trainer's, in "
-                f"{stored.dtype}, by {found:.3g} nats a token (rollout.parity_nats is {bound:g}): compare the dtype, "
-                "policy.path, policy.min_pixels and policy.max_pixels of both. Half precision may need a larger bound"
+                f"{stored.dtype}, by {found:.3g} nats a token (rollout.vllm.parity_nats is {bound:g}): compare the "
+                "dtype, policy.path, policy.min_pixels and policy.max_pixels of both. Half precision may need a larger "
+                "bound"
             )
         log.info("parity checked", version=version.version, mismatch_nats=round(found, 6))
 

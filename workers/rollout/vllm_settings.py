@@ -58,7 +58,7 @@ def arguments(config: Config, model_dir: Path, on_gpu: bool, seed: int) -> dict[
     }
     if on_gpu:
         return {**shared, "dtype": "auto"}
-    memory = config.rollout.kv_cache_gib << 30
+    memory = config.rollout.vllm.kv_cache_gib << 30
     return {**shared, "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": memory}
 
 

@@ -15,8 +15,8 @@ import yaml
 from dart_streams import config
 from dart_streams.curation import order_tracker as orders
 from topics import action_requests, observations, rollout_orders
-from workers.env import order_consumer as env
-from workers.rollout import request_consumer as rollout
+from workers.env import main as env
+from workers.rollout import main as rollout
 
 ROOT = Path(__file__).parents[3]
 K8S = ROOT / "deploy/k8s"
@@ -141,7 +141,7 @@ def test_pods_run_as_the_user_of_the_images_and_may_write_where_processes_do():
 @pytest.mark.parametrize(
     ("name", "group", "topic", "threshold"),
     [
-        ("env", env.GROUP, rollout_orders.TOPIC, BASE.curation.dispatch.backlog * BASE.env.slots),
+        ("env", env.GROUP, rollout_orders.TOPIC, orders.ORDERS_PER_SLOT * BASE.env.slots),
         ("rollout", rollout.GROUP, action_requests.TOPIC, BASE.rollout.max_in_flight),
     ],
 )

@@ -21,9 +21,9 @@ class MiniwobBackend:
     """Opens pages in the one browser; a slot whose page or browser crashed heals with the next :meth:`open`."""
 
     def __init__(self, config: Config) -> None:
-        self.timeout_s = config.env.call_timeout_s
-        self.isolation = config.env.isolation
-        self.last_screen = config.env.last_screen
+        self.timeout_s = config.env.miniwob.call_timeout_s
+        self.isolation = config.env.miniwob.isolation
+        self.last_screen = config.env.miniwob.last_screen
         self.spare = SPARE_PAGES * config.env.slots
         self.browser: Browser | None = None
         self._launching = asyncio.Lock()

@@ -58,8 +58,8 @@ def page_url(name: str) -> str:
 class MiniwobPage:
     """One episode at a time in a page of the browser.
 
-    How much of it the next episode shares is ``env.isolation``. ``context``: nothing; each has a browser context of its
-    own. ``document``: the context; its storage and history are wiped, and the document is loaded afresh. ``problem``:
+    How much of it the next episode shares is ``env.miniwob.isolation``. ``context``: nothing; each has its own browser
+    context. ``document``: the context; its storage and history are wiped and the document is loaded. ``problem``:
     the document too, where the page is restartable; its problem is started again, and what the last one left is taken
     away. A page that had a fault is never used again.
     """
