@@ -16,13 +16,6 @@ from trainer.data.samples import ReadyGroup
 from trainer.learning.learner import StepResult
 
 SHOWN = ("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms")
-HISTOGRAMS = {
-    "train_ms": names.TRAINER_STEP_MS,
-    "data_wait_ms": names.TRAINER_WAIT_MS,
-    "publish_ms": names.TRAINER_PUBLISH_MS,
-    "checkpoint_ms": names.TRAINER_CHECKPOINT_MS,
-    "mismatch": names.TRAINER_MISMATCH,
-}
 
 log = structlog.get_logger()
 
@@ -84,7 +77,13 @@ class StepReporter:
         meter = metrics.get_meter(names.METER)
         self._step = meter.create_gauge(names.TRAINER_STEP)
         self._metric = meter.create_gauge(names.TRAINER_FIGURE)
-        self._histograms = {metric: meter.create_histogram(name) for metric, name in HISTOGRAMS.items()}
+        self._histograms = {
+            "train_ms": meter.create_histogram(names.TRAINER_STEP_MS),
+            "data_wait_ms": meter.create_histogram(names.TRAINER_WAIT_MS),
+            "publish_ms": meter.create_histogram(names.TRAINER_PUBLISH_MS),
+            "checkpoint_ms": meter.create_histogram(names.TRAINER_CHECKPOINT_MS),
+            "mismatch": meter.create_histogram(names.TRAINER_MISMATCH),
+        }
         self._read_ms = meter.create_histogram(names.TRAINER_READ_MS)
         self._groups = meter.create_counter(names.TRAINER_GROUPS)
         self._dropped = meter.create_counter(names.TRAINER_DROPPED)
