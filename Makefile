@@ -3,13 +3,36 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STREAMS := .venv/streams/bin
 MODEL := .venv/model/bin
-MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer
-COMPILE := .venv/tools/bin/uv pip compile -q --python /usr/bin/python3 --generate-hashes --no-header --no-emit-index-url
+MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer examples/objective.py
+# One resolution for each Python and platform; markers tell them apart where they differ.
+COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help setup demo test test-compose test-k8s lint up down clean requirements
+.PHONY: help dev unit lint docs setup demo test test-compose test-k8s up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+dev: streams-environment ## Install what unit and lint need: one Python environment. No JVM, no torch, no root.
+	@echo "Next: make unit lint"
+
+unit: streams-environment ## Run the unit tests.
+	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
+
+lint: streams-environment types ## Check style and types.
+	@$(STREAMS)/ruff check .
+	@$(STREAMS)/ruff format --check .
+	@if [ -x $(MODEL)/mypy ]; then $(MODEL)/mypy $(MODEL_SIDE); \
+	else echo "Left out, for want of .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
+
+types: streams-environment
+	@$(STREAMS)/mypy topics dart_streams workers benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
+
+docs: ## Build the documentation site, strictly.
+	@deploy/local/setup.sh docs
+	@.venv/docs/bin/mkdocs build --strict
+
+streams-environment:
+	@deploy/local/setup.sh dev
 
 setup: ## Install what is missing: system packages, two Python environments, jars.
 	@deploy/local/setup.sh
@@ -18,10 +41,11 @@ demo: setup ## Run the whole circle: train the tiny policy, and write a report.
 	@$(STREAMS)/dart-streams run deploy/config/demo.toml
 
 # Both halves run side by side, for they wait more than they work; real services are started once for both.
+# Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
 test: setup ## Run all tests.
 	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
-	@$(STREAMS)/python -m dart_streams.launch.services.private bash -c ' \
-		told=$$(mktemp); $(MODEL)/python -m pytest -q tests/model >$$told 2>&1 & \
+	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
+		told=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 tests/model >$$told 2>&1 & \
 		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/k8s; \
 		streams=$$?; \
 		wait $$!; model=$$?; cat $$told; rm $$told; exit $$((streams || model))'
@@ -34,12 +58,6 @@ test-k8s: setup ## Render deploy/k8s, and check it against the schemas of Kubern
 	@tests/k8s/setup.sh .dart/k8s-test
 	@$(STREAMS)/python -m pytest -q tests/k8s
 
-lint: setup ## Check style and types.
-	@$(STREAMS)/ruff check .
-	@$(STREAMS)/ruff format --check .
-	@$(STREAMS)/mypy topics dart_streams workers benchmarks --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
-	@$(MODEL)/mypy $(MODEL_SIDE)
-
 up: setup ## Start the local Kafka and Cassandra.
 	@$(STREAMS)/dart-streams up
 
@@ -50,9 +68,10 @@ clean: ## Stop the services and remove all state: runs, topics, tables, jars. Th
 	@if [ -x $(STREAMS)/dart-streams ]; then $(STREAMS)/dart-streams down --wipe; fi
 	@rm -rf .dart build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-requirements: setup ## Compile requirements/*.txt anew from pyproject.toml.
+requirements: streams-environment ## Compile requirements/*.txt anew from pyproject.toml.
 	@$(COMPILE) requirements/tools.in -o requirements/tools.txt
 	@$(COMPILE) requirements/k8s.in -o requirements/k8s.txt
 	@$(COMPILE) pyproject.toml --extra streams --extra dev -o requirements/streams.txt
 	@$(COMPILE) pyproject.toml --extra model --extra dev --override requirements/model-overrides.txt -o requirements/model.txt
 	@$(COMPILE) pyproject.toml --extra model-gpu --override requirements/model-overrides.txt -o requirements/model-gpu.txt
+	@$(COMPILE) pyproject.toml --extra docs -o requirements/docs.txt

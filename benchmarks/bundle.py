@@ -3,7 +3,7 @@
 The same numbers make the same bundle, byte for byte.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ import msgspec
 import tomli_w
 
 import topics
-from benchmarks.curation_world import Odds, task_set
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
-from dart_streams.curation.reducer import Agent, InputRecord, advance
+from dart_streams.curation.in_memory import Written
+from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from dart_streams.history.bundle import BundleRecord, BundleSection, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG, TASKS
 from dart_streams.history.run_folder import without_nulls
@@ -25,19 +25,15 @@ from topics import curation_log
 MADE_MS = 1_700_000_000_000
 
 
-class LoggingCircle(InMemoryCircle):
+class LoggingCircle(SimulatedCircle):
     """A circle that keeps the curation log too, as the curator's shells do."""
 
-    def deliver(self, agent: Agent, topic: str, offset: int) -> int:
-        """Apply one record, log it and publish what was decided."""
-        written = self.logs[topic][offset]
-        step = advance(agent, self.states[agent.name], InputRecord(topic, 0, offset, written.event, written.id))
-        self.states[agent.name] = step.state
-        for decision in step.decisions:
-            self.publish(decision.topic.name, decision.id, decision.event)
-        if step.applied is not None:
-            self.publish(curation_log.TOPIC.name, f"{agent.name}/{topic}/0/{offset}", step.applied)
-        return len(step.decisions)
+    def apply(self, agent: Agent, record: InputRecord) -> ReducerResult:
+        """Apply one record, and log it."""
+        result = super().apply(agent, record)
+        if result.applied is not None:
+            self.publish(curation_log.TOPIC.name, f"{agent.name}/{record.topic}/0/{record.offset}", result.applied)
+        return result
 
 
 def played(config: Config, tasks: TaskSet, trajectories: int, odds: Odds, seed: int = 0) -> LoggingCircle:
@@ -80,7 +76,7 @@ def make(path: Path, trajectories: int, tasks: int, slots: int) -> dict[str, Any
     }
 
 
-def kept(topic: topics.Topic, log: list[Any]) -> Iterator[BundleRecord]:
+def kept(topic: topics.Topic, log: Sequence[Written]) -> Iterator[BundleRecord]:
     """Yield a log as records."""
     for offset, written in enumerate(log):
         record = encode(topic, written.event, (), written.id or f"{topic.name}-{offset}")

@@ -14,8 +14,7 @@ from dart_streams.history import run_folder as folder
 from dart_streams.launch import bootstrap, processes
 from dart_streams.launch.session import Finish, Session
 from dart_streams.launch.supervisor import Supervisor
-from dart_streams.views.report import usages
-from dart_streams.views.report_inputs import USAGE_FILE
+from dart_streams.views.metrics import USAGE_FILE, usages
 
 
 def player(minutes: float, tell: Callable[[str], None]) -> ModeRunner:
@@ -25,8 +24,8 @@ def player(minutes: float, tell: Callable[[str], None]) -> ModeRunner:
 
 def bounded(config: Config, minutes: float) -> Config:
     """Return a configuration that trains for so long, and does nothing else."""
-    run = msgspec.structs.replace(config.run, minutes=minutes, evaluate=False, demonstrate=False)
-    return msgspec.structs.replace(config, run=run)
+    run = msgspec.structs.replace(config.run, minutes=minutes, demonstrate=False)
+    return msgspec.structs.replace(config, run=run, evaluation=msgspec.structs.replace(config.evaluation, episodes=0))
 
 
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
@@ -36,7 +35,7 @@ def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Sess
     async def find_policy(supervisor: Supervisor) -> str:
         return await bootstrap.policy(made, supervisor, found)
 
-    return wired_up(made, console, finish, processes.cast(made.config(), made.config_file, found), find_policy)
+    return wired_up(made, console, finish, processes.processes_of(made.config(), made.config_file, found), find_policy)
 
 
 def costs(played: ModeRunner) -> dict[Mode, dict[str, Any]]:

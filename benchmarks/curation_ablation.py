@@ -18,8 +18,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.curation_world import Odds, play, task_set
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle, play, task_set
 from benchmarks.ratios import times
 from dart_streams import stateless_random as chance
 from dart_streams.config import Config, load
@@ -69,7 +68,7 @@ class SimulatedLearner:
             self.shared += SHARED * gain
 
 
-class LearningCircle(InMemoryCircle):
+class LearningCircle(SimulatedCircle):
     """A circle whose rollouts succeed as the learner can, and whose trainer teaches it."""
 
     def __init__(self, config: Config, seed: int) -> None:

@@ -21,13 +21,13 @@ import psutil
 import tomli_w
 from aiokafka import AIOKafkaConsumer
 
-from benchmarks.curation_world import CountingTrainer, Odds, task_set
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import encode
 from dart_streams.bus.lag import lag_reader
 from dart_streams.config import Bus, Config, parse
+from dart_streams.curation.in_memory import CountingTrainer
 from topics import curation_log, rollout_budgets, trajectories, weights
 from topics.trajectories import Trajectory
 
@@ -73,7 +73,7 @@ def configuration(folder: Path, servers: str) -> Config:
 
 def finishes(config: Config, count: int) -> list[Trajectory]:
     """Return so many trajectories, as the circle in memory makes them."""
-    circle = InMemoryCircle(config, task_set(TASKS), Odds(faults=0.02, partial=0.05))
+    circle = SimulatedCircle(config, task_set(TASKS), Odds(faults=0.02, partial=0.05))
     circle.settle()
     while len(circle.logs.get(trajectories.TOPIC.name, ())) < count:
         circle.end_one()

@@ -11,22 +11,19 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.curation_world import Odds, task_set
-from benchmarks.in_memory_circle import InMemoryCircle, Written
+from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.config import parse
 from dart_streams.curation.reducer import Agent
 
 PARTS = 20
-GONE = Written("", None)
 
 
-class TimedCircle(InMemoryCircle):
+class TimedCircle(SimulatedCircle):
     """A circle that notes how long each agent worked, in seconds of CPU time, and on how many events."""
 
     def __init__(self, *args: Any) -> None:
         self.spent = dict.fromkeys(("difficulty", "budget", "groups", "dispatch"), 0.0)
         self.applied = dict.fromkeys(self.spent, 0)
-        self.forgotten: dict[str, int] = {}
         super().__init__(*args)
 
     def deliver(self, agent: Agent, topic: str, offset: int) -> int:
@@ -36,13 +33,6 @@ class TimedCircle(InMemoryCircle):
         self.spent[agent.name] += time.thread_time() - started
         self.applied[agent.name] += 1
         return decided
-
-    def forget(self) -> None:
-        """Drop the records that everyone has read; what is measured is the agents' memory, not the logs'."""
-        for topic, log in self.logs.items():
-            for offset in range(self.forgotten.get(topic, 0), len(log)):
-                log[offset] = GONE
-            self.forgotten[topic] = len(log)
 
 
 def measure(trajectories: int, tasks: int, slots: int) -> dict[str, Any]:
@@ -57,7 +47,7 @@ def measure(trajectories: int, tasks: int, slots: int) -> dict[str, Any]:
         circle.settle()
         circle.train()
         circle.settle()
-        circle.forget()
+        circle.delete_read()
         if done % max(1, trajectories // PARTS) == 0:
             for name, state in circle.states.items():
                 sizes[name].append(len(msgspec.msgpack.encode(state)))

@@ -1,18 +1,24 @@
-"""A world without screens for the curator: rollouts that end by chance of their names, and a trainer that counts.
+"""Simulated rollouts for the in-memory circle: how one ends is a pure function of its order and a seed.
 
-Used by benchmarks and tests. Everything is a pure function of an order and a seed, so that the same orders give the
-same trajectories in any order and at any time.
+Used by benchmarks and tests: the same orders give the same trajectories in any order and at any time. What happens next
+(which rollout ends, which agent reads) is for the caller to say, or drawn from a seeded generator, so a property test
+can try any interleaving and a failure can be repeated.
 """
+
+import random
+from collections.abc import Sequence
 
 import msgspec
 
 from dart_streams import stateless_random as chance
+from dart_streams.config import Config
+from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle, Subscription, Written
 from dart_streams.tasks import Page, TaskSet
-from topics.curated import CuratedGroup
+from topics import curated, trajectories, weights, weights_serving
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 from topics.values import OutcomeKind
-from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
 
 
 class Odds(msgspec.Struct, frozen=True):
@@ -67,37 +73,44 @@ def play(order: RolloutOrder, version: int, odds: Odds, seed: int = 0) -> Trajec
     )
 
 
-class CountingTrainer:
-    """Stands for the trainer: a new version for every ``groups_per_step`` groups. ``trained`` are those it took."""
+class SimulatedCircle(InMemoryCircle):
+    """The in-memory circle with rollouts under way and a trainer that counts."""
 
-    def __init__(self, groups_per_step: int) -> None:
-        self.groups_per_step = groups_per_step
-        self.waiting: list[CuratedGroup] = []
-        self.trained: list[CuratedGroup] = []
-        self.version = 0
+    def __init__(self, config: Config, tasks: TaskSet, odds: Odds, seed: int = 0) -> None:
+        super().__init__(config, tasks)
+        self.odds = odds
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.running: list[tuple[RolloutOrder, int]] = []
+        self.trainer = CountingTrainer(config.trainer.groups_per_step)
+        self.publish(weights.TOPIC.name, "", self.trainer.weights())
 
-    def take(self, group: CuratedGroup) -> WeightVersion | None:
-        """Take a group; return the version that it completes, if it does."""
-        self.waiting.append(group)
-        return self.train()
+    def publish(self, topic: str, record_id: str, event: object) -> None:
+        """Append to a topic; orders start at once, with the weights of this moment."""
+        super().publish(topic, record_id, event)
+        if isinstance(event, RolloutOrder):
+            self.running.append((event, self.trainer.version))
 
-    def train(self) -> WeightVersion | None:
-        """Make a step if there are groups enough."""
-        if len(self.waiting) < self.groups_per_step:
-            return None
-        self.trained += self.waiting[: self.groups_per_step]
-        del self.waiting[: self.groups_per_step]
-        self.version += 1
-        return self.weights()
+    def choose(self, waiting: list[Subscription]) -> Subscription:
+        """Draw who reads next."""
+        return self.random.choice(waiting)
 
-    def weights(self) -> WeightVersion:
-        """Return the newest version as announced."""
-        return WeightVersion(
-            model_id="simulated",
-            version=self.version,
-            uri="memory://",
-            sha256="",
-            train_step=self.version,
-            epoch=1,
-            groups_consumed=len(self.trained),
-        )
+    def end_one(self, index: int | None = None) -> None:
+        """Let one of the rollouts under way end."""
+        order, version = self.running.pop(self.random.randrange(len(self.running)) if index is None else index)
+        trajectory = play(order, version, self.odds, self.seed)
+        self.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
+
+    def train(self, most: int = 1_000_000) -> None:
+        """Let the trainer take up to ``most`` of the groups that wait for it."""
+        groups: Sequence[Written] = self.logs.get(curated.TOPIC.name, [])
+        taken = len(self.trainer.trained) + len(self.trainer.waiting)
+        for written in groups[taken : taken + most]:
+            version = self.trainer.take(written.event)
+            if version is not None:
+                self.publish(weights.TOPIC.name, "", version)
+
+    def serve(self, worker: int, version: int) -> None:
+        """Let a rollout worker announce what it serves; only a coupled dispatch reads it."""
+        event = WeightsServing(worker_id=f"rollout-{worker}", version=version, since_ms=0, alive_ms=0)
+        self.publish(weights_serving.TOPIC.name, "", event)

@@ -12,25 +12,24 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from benchmarks.logged import Clock, LoggedEvent, RunLog, account
+from benchmarks.logged import READ, Clock, account
 from benchmarks.modes import Mode, workload_of
+from benchmarks.private_services import private_services
+from benchmarks.process_costs import by_kind
 from benchmarks.simulation import Overheads
 from benchmarks.utilization import Account
-from dart_streams.config import Bus, Config
+from dart_streams.config import Config
 from dart_streams.history import run_folder as folder
-from dart_streams.history.capture import now_in
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
 from dart_streams.launch import processes
 from dart_streams.launch.services.local import folder_of
-from dart_streams.launch.services.private import private_services
 from dart_streams.launch.session import Finish, Session
 from dart_streams.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import names, setup
-from dart_streams.views.metrics import by_kind, spent
-from dart_streams.views.report import usages
-from dart_streams.views.report_inputs import USAGE_FILE
-from topics import Topic, actions, curated, observations, trained
+from dart_streams.views.metrics import USAGE_FILE, spent, usages
 
 REQUEST_S = 60.0
 """How long a request may take on the clock: a busy machine must not be taken for a lost answer."""
@@ -42,7 +41,8 @@ def clocked(config: Config, minutes: float) -> Config:
     replace, workload = msgspec.structs.replace, workload_of(config)
     return replace(
         config,
-        run=replace(config.run, minutes=minutes, evaluate=False, demonstrate=False, drain_s=4.0),
+        run=replace(config.run, minutes=minutes, demonstrate=False, drain_s=4.0),
+        evaluation=replace(config.evaluation, episodes=0),
         env=replace(
             config.env,
             simulated=replace(config.env.simulated, call_timeout_s=workload.clock_s(workload.call_s)),
@@ -143,25 +143,25 @@ def live(
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
     """Wire a run up with the stand-in for the trainer."""
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", TRAINER, str(made.config_file)))
-    cast = processes.cast(made.config(), made.config_file, processes.programs())
-    return wired_up(made, console, finish, msgspec.structs.replace(cast, trainer=(stand_in,)))
+    run = processes.processes_of(made.config(), made.config_file, processes.programs())
+    return wired_up(made, console, finish, msgspec.structs.replace(run, trainer=(stand_in,)))
 
 
 def wired_up(
     made: folder.RunFolder,
     console: Console,
     finish: Finish,
-    cast: processes.ProcessSet,
+    wanted: processes.ProcessSet,
     find_policy: Callable[[Supervisor], Awaitable[str]] | None = None,
 ) -> Session:
     """Wire a run up with these processes, and with who finds its policy, if it needs one."""
-    changelogs = importlib.import_module("workers.curator.changelogs").changelog_topics(made.config())
+    topics = tuple(importlib.import_module("workers.curator.changelogs").changelog_topics(made.config()))
 
-    def make_circle(supervisor: Supervisor) -> TrainingRun:
+    def make_run(supervisor: Supervisor) -> TrainingRun:
         find = functools.partial(find_policy, supervisor) if find_policy is not None else None
-        return TrainingRun(made, supervisor, cast, extra_topics=tuple(changelogs), tell=session.tell, find_policy=find)
+        return TrainingRun(made, supervisor, wanted, extra_topics=topics, notify=session.notify, find_policy=find)
 
-    session = Session(made, make_circle, finish, console)
+    session = Session(made, make_run, finish, console)
     return session
 
 
@@ -200,13 +200,6 @@ def clock_of(circle: TrainingRun) -> Clock:
 
 def account_of(config: Config, clock: Clock) -> Account:
     """Read the topics of a run and return its account."""
-    topics = (observations.TOPIC, actions.TOPIC, curated.TOPIC, trained.TOPIC)
-    log = RunLog(*(list(records(config.bus, topic)) for topic in topics))
+    state = RunState(keep_steps=True).fold(read_log(config.bus, READ))
     slots = config.env.workers * config.env.slots
-    return account(log, clock, slots, config.rollout.workers, config.rollout.max_in_flight)
-
-
-def records(bus: Bus, topic: Topic) -> Iterator[LoggedEvent]:
-    """Yield the events that a topic has, with the time at which each was written."""
-    for kept in now_in(bus, topic):
-        yield LoggedEvent(kept.at_ms, msgspec.json.decode(kept.value or b"null", type=topic.event))
+    return account(state, clock, slots, config.rollout.workers, config.rollout.max_in_flight)

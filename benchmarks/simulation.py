@@ -18,8 +18,7 @@ from benchmarks.modes import workload_of
 from benchmarks.utilization import Account, OptimiserStep, SlotActivity, SlotSpan
 from dart_streams.config import Config
 from dart_streams.config.workload import Course, course, typical_steps
-from dart_streams.curation.agents import agents
-from dart_streams.curation.reducer import InputRecord
+from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.staleness import staleness
 from dart_streams.tasks import TaskSet
 from topics import curated, rollout_orders, trajectories, weights, weights_serving
@@ -40,33 +39,6 @@ class Overheads(msgspec.Struct, frozen=True):
 
     step_s: float = 0.0
     order_s: float = 0.0
-
-
-class Curator:
-    """The four agents, each fed at once with what the others decide."""
-
-    def __init__(self, config: Config, tasks: TaskSet) -> None:
-        self.agents = agents(config, tasks)
-        self.states: dict[str, Any] = {agent.name: agent.state() for agent in self.agents}
-        self.offset = 0
-
-    def hear(self, topic: str, event: Any) -> tuple[list[RolloutOrder], list[CuratedGroup]]:
-        """Let the agents apply an event and all that follows from it; return the orders and groups that come of it."""
-        waiting, orders, groups = deque([(topic, event)]), [], []
-        while waiting:
-            topic, event = waiting.popleft()
-            self.offset += 1
-            for agent in self.agents:
-                if not any(source.name == topic for source in agent.inputs):
-                    continue
-                record = InputRecord(topic, 0, self.offset, event)
-                self.states[agent.name], decisions = agent.apply(self.states[agent.name], record)
-                waiting.extend((decision.topic.name, decision.event) for decision in decisions)
-            if topic == rollout_orders.TOPIC.name:
-                orders.append(event)
-            elif topic == curated.TOPIC.name:
-                groups.append(event)
-        return orders, groups
 
 
 class SimulatedWorker:
@@ -113,7 +85,7 @@ class Simulation:
         self.overheads = overheads or Overheads()
         self.traced = traced
         self.chance = random.Random(seed)
-        self.curator = Curator(config, tasks)
+        self.curator = InMemoryCircle(config, tasks)
         self.places = config.rollout.max_in_flight
         self.workers = [SimulatedWorker(number) for number in range(config.rollout.workers)]
         slots = config.env.workers * config.env.slots
@@ -141,11 +113,14 @@ class Simulation:
         """Let something happen after so long."""
         heapq.heappush(self._due, (self.now + seconds, next(self._number), act, arguments))
 
-    def tell(self, topic: str, event: Any) -> None:
-        """Publish an event, and act on what the agents make of it."""
-        orders, groups = self.curator.hear(topic, event)
-        for group in groups:
+    def publish(self, topic: str, event: Any) -> None:
+        """Publish an event, and act on what the agents decide."""
+        self.curator.publish(topic, "", event)
+        self.curator.settle()
+        for group in self.curator.poll(curated.TOPIC.name):
             self.trainer.take(group)
+        orders = self.curator.poll(rollout_orders.TOPIC.name)
+        self.curator.delete_read()
         if orders:
             self.orders.extend(orders)
             self.after(self.overheads.order_s, self.fill)
@@ -266,7 +241,7 @@ class Simulation:
             started_ms=int(rollout.began * 1000),
             finished_ms=int(self.now * 1000),
         )
-        self.tell(trajectories.TOPIC.name, trajectory)
+        self.publish(trajectories.TOPIC.name, trajectory)
 
     def roll(self) -> None:
         """Let workers that are behind switch, as many at a time as may, in turn."""
@@ -290,7 +265,7 @@ class Simulation:
     def serve(self, worker: SimulatedWorker) -> None:
         """Announce what a worker serves."""
         event = WeightsServing(worker_id=f"rollout-{worker.number}", version=worker.version, since_ms=0, alive_ms=0)
-        self.tell(weights_serving.TOPIC.name, event)
+        self.publish(weights_serving.TOPIC.name, event)
 
 
 class SimulatedTrainer:
@@ -345,4 +320,4 @@ class SimulatedTrainer:
             epoch=1,
             groups_consumed=consumed,
         )
-        self.simulation.tell(weights.TOPIC.name, event)
+        self.simulation.publish(weights.TOPIC.name, event)

@@ -6,10 +6,6 @@ import msgspec
 
 Purpose = Literal["train", "eval", "demonstration"]
 OutcomeKind = Literal["success", "failure", "truncated", "invalid_action", "env_error", "policy_error", "cancelled"]
-REWARDED: frozenset[OutcomeKind] = frozenset({"success", "failure", "truncated", "invalid_action"})
-"""The outcomes that carry a reward. A fault of the infrastructure never does."""
-FAULTS: frozenset[OutcomeKind] = frozenset({"env_error", "policy_error"})
-"""The outcomes that are ordered again, up to the limit of attempts."""
 
 
 class BlobRef(msgspec.Struct, frozen=True, kw_only=True):

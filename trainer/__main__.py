@@ -7,7 +7,7 @@ import msgspec
 
 from dart_streams.config import Config, load
 from dart_streams.errors import ConfigError, UserError
-from dart_streams.policy import recipe
+from dart_streams.policy import cpu_features, recipe
 from trainer.main import live, stopped_by_signals
 
 
@@ -27,6 +27,7 @@ def main(arguments: list[str]) -> int:
         if len(arguments) != 1:
             raise UserError("usage: torchrun … -m trainer CONFIG")
         config = read(Path(arguments[0]))
+        cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
         with stopped_by_signals() as stop:
             return live(config, recipe.model_folder(config), stop)
     except UserError as error:

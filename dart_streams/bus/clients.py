@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from aiokafka.partitioner import DefaultPartitioner, murmur2
@@ -24,8 +23,6 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic
-
-log = structlog.get_logger()
 
 default_partitioner = DefaultPartitioner()
 BATCH_BYTES = 256 * 1024
@@ -203,8 +200,8 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
     policy = until(
         deadline,
         min(1.0, bus.wait_s / 10),
-        retryable=is_down,
-        waiting=lambda error: log.info("client not started yet", reason=str(error), at_most_s=bus.wait_s),
+        f"broker at {bus.servers}",
+        is_down,
         unavailable=lambda error: no_broker(bus, error),
     )
     try:

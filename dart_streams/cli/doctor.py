@@ -22,11 +22,10 @@ from dart_streams.config import Config
 from dart_streams.connection.protocol_probes import Probe, speaks_cql, speaks_kafka
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
-from dart_streams.launch.services.address import local_address
 from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, jar_folder
 from dart_streams.launch.services.java import find_java
-from dart_streams.launch.services.local import describe
-from dart_streams.launch.services.ports import in_use, owner_of
+from dart_streams.launch.services.ports import describe, in_use, local_address, owner_of
+from dart_streams.policy import cpu_features
 from dart_streams.store import sessions
 
 GIB = 2**30
@@ -187,6 +186,21 @@ def check_model(config: Config) -> Finding:
     return Finding(check="model", status="ok", found=str(folder))
 
 
+def check_half_precision(config: Config) -> Finding:
+    """Layers in bfloat16, which end a process where the CPU announces AMX that is not usable."""
+    check, python = "bfloat16", Path(".venv/model/bin/python")
+    if config.trainer.dtype == "float32":
+        return Finding(check=check, status="ok", found="not needed: trainer.dtype is float32")
+    if not python.exists():
+        return Finding(check=check, status="warn", found=f"not checked: no {python}", advice="make setup")
+    try:
+        cap = cpu_features.needed_cap(Path(config.run.state_dir), str(python))
+    except UserError as error:
+        return Finding(check=check, status="fail", found="no instruction set works", advice=str(error))
+    found = f"AMX is not usable: {cpu_features.VARIABLE}={cap} is set for it" if cap else "its layers run"
+    return Finding(check=check, status="ok", found=found)
+
+
 def check_tasks(config: Config) -> Finding:
     """The task set must be there and sound."""
     try:
@@ -229,6 +243,7 @@ CHECKS: tuple[Callable[[Config], Finding], ...] = (
     check_database,
     check_browser,
     check_model,
+    check_half_precision,
     check_tasks,
     check_disk,
     check_memory,

@@ -23,11 +23,10 @@ from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import following
 from dart_streams.launch import bootstrap, processes
 from dart_streams.launch import process_registry as leftovers
-from dart_streams.launch.attached import Attached, bound
 from dart_streams.launch.evaluate import evaluate as evaluate_policy
 from dart_streams.launch.session import Session
 from dart_streams.launch.supervisor import Supervisor
-from dart_streams.launch.training_run import TrainingRun
+from dart_streams.launch.training_run import TrainingRun, required_steps
 from dart_streams.telemetry import setup
 
 
@@ -65,7 +64,7 @@ def run(
 
 def attend(config: Config, *, before_only: bool) -> None:
     """Measure a run whose processes are somebody else's, and write its report."""
-    bound(config)
+    required_steps(config)
     made = folder.attach(config, Path(config.tasks.file))
     live(made, lambda: attached_session_of(made, before_only=before_only))
 
@@ -85,15 +84,15 @@ def attached_session_of(made: RunFolder, *, before_only: bool) -> Session:
 
     config = made.config()
 
-    def make_circle(supervisor: Supervisor) -> TrainingRun:
+    def make_run(supervisor: Supervisor) -> TrainingRun:
         topics = changelogs(config)
-        return Attached(made, supervisor, extra_topics=topics, tell=session.tell, before_only=before_only)
+        return TrainingRun(made, supervisor, None, extra_topics=topics, notify=session.notify, before_only=before_only)
 
-    async def finish(circle: TrainingRun) -> None:
+    async def finish(run: TrainingRun) -> None:
         if not before_only:
-            session.tell(await reports.finish(circle.folder, circle.watch, circle.lags))
+            session.notify(await reports.finish(run.folder, run.follower, run.lags))
 
-    session = Session(made, make_circle, finish, Console())
+    session = Session(made, make_run, finish, Console())
     return session
 
 
@@ -113,26 +112,26 @@ def session_of(made: RunFolder, *, owns_services: bool) -> Session:
 
     config = made.config()
     programs = processes.programs()
-    cast = processes.cast(config, made.config_file, programs)
+    run_processes = processes.processes_of(config, made.config_file, programs)
     console = Console()
 
-    def make_circle(supervisor: Supervisor) -> TrainingRun:
+    def make_run(supervisor: Supervisor) -> TrainingRun:
         async def find_policy() -> str:
             return await bootstrap.policy(made, supervisor, programs)
 
         return TrainingRun(
             made,
             supervisor,
-            cast,
+            run_processes,
             extra_topics=changelogs(config),
-            tell=session.tell,
+            notify=session.notify,
             find_policy=find_policy if config.rollout.engine == "vllm" else None,
         )
 
-    async def finish(circle: TrainingRun) -> None:
-        session.tell(await reports.finish(circle.folder, circle.watch, circle.lags))
+    async def finish(run: TrainingRun) -> None:
+        session.notify(await reports.finish(run.folder, run.follower, run.lags))
 
-    session = Session(made, make_circle, finish, console, owns_services=owns_services)
+    session = Session(made, make_run, finish, console, owns_services=owns_services)
     return session
 
 

@@ -48,10 +48,10 @@ FIXED: dict[str, float] = {
 
 DROPPED = frozenset(
     {
+        "run.evaluate",
         "store.blob_cache_mb",
         "env.request_attempts",
         "env.loop_limit",
-        "policy.min_pixels",
         "rollout.heartbeat_s",
         "rollout.liveness_s",
         "rollout.retry_s",
@@ -83,6 +83,8 @@ def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
     for key, value in old:
         for place in MOVED[key]:
             put(result, place, value)
+    if not tables.get("run", {}).get("evaluate", True):
+        put(result, "evaluation.episodes", 0, over=True)
     return result
 
 
@@ -95,16 +97,19 @@ def leaves(tables: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]
             yield f"{place}{key}", value
 
 
-def put(tables: dict[str, Any], place: str, value: Any) -> None:
-    """Set a key, unless it is set."""
+def put(tables: dict[str, Any], place: str, value: Any, *, over: bool = False) -> None:
+    """Set a key, unless it is set and not to be written over."""
     *sections, key = place.split(".")
     for section in sections:
         tables = tables.setdefault(section, {})
-    tables.setdefault(key, value)
+    if over or key not in tables:
+        tables[key] = value
 
 
 def hint(key: str) -> str | None:
     """Return what became of a key of an earlier version; None if it never was one."""
+    if key == "run.evaluate":
+        return "set evaluation.episodes = 0 for no evaluation"
     if key in MOVED:
         return f"it is now {' and '.join(MOVED[key])}"
     return "it is now a constant" if key in FIXED or key in DROPPED else None

@@ -12,9 +12,6 @@ SwitchMode = Literal["keep", "finish", "abort"]
 class Policy(Section, frozen=True):
     """The model and the bounds of its prompts."""
 
-    min_pixels: ClassVar[int] = 3136
-    """Smallest image in pixels, 56 x 56: the lower bound of Qwen2.5-VL's processor, the same in every process."""
-
     model_id: str = "tiny"
     """The name under which weight versions are published."""
     path: str = ""
@@ -23,6 +20,8 @@ class Policy(Section, frozen=True):
     """Screenshots in a prompt, the newest."""
     max_texts: Count = 5
     """Earlier answers in a prompt, the newest."""
+    min_pixels: Positive = 3136
+    """Smallest image in pixels; a smaller screenshot is scaled up."""
     max_pixels: Positive = 1_003_520
     """Largest image in pixels; a larger screenshot is scaled down."""
     max_tokens: Positive = 24

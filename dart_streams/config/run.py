@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dart_streams.config.section import AboveZero, Count, NonNegative, Positive, Section, Share
+from dart_streams.config.section import AboveZero, Count, NonNegative, Section, Share
 
 
 class Run(Section, frozen=True):
@@ -16,8 +16,6 @@ class Run(Section, frozen=True):
     """How long the training phase lasts."""
     train_steps: Count | None = None
     """The optimiser step that ends the training phase, if it comes first."""
-    evaluate: bool = True
-    """Evaluate on the held-out tasks before and after."""
     demonstrate: bool = True
     """Put a demonstration of each training task into the experience pool first."""
     settle_s: NonNegative = 150.0
@@ -41,8 +39,8 @@ class Tasks(Section, frozen=True):
 class Evaluation(Section, frozen=True):
     """Evaluation on the held-out tasks, before and after training."""
 
-    episodes: Positive = 240
-    """Rollouts of an evaluation."""
+    episodes: Count = 240
+    """Rollouts of an evaluation; 0: no evaluation."""
     temperature: NonNegative = 1.0
     """Sampling temperature."""
     timeout_s: AboveZero = 300.0

@@ -1,14 +1,14 @@
 """The difficulty agent: trajectories in, the success rate and the longest success of a task out.
 
 A task's rate is the mean reward of its last ``window`` rewarded finishes in training, partial credit included. Faults
-of the infrastructure change nothing but are told, since dispatch learns of every finish from here. Evaluations are
-ignored altogether. A demonstration says nothing about the policy and so does not count as an attempt; its length counts
-as that of a success all the same, because the length cap comes from the task's past successes, whoever had them.
+of the infrastructure change nothing but are published, since dispatch learns of every finish from here. Evaluations are
+ignored. A demonstration says nothing about the policy and so does not count as an attempt; its length counts as that of
+a success all the same, because the length cap comes from the task's past successes of any source.
 """
 
 import msgspec
 
-from dart_streams.curation.order_tracker import Limits, OrderTracker, place_of
+from dart_streams.curation.order_tracker import Limits, OrderTracker, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.curation.rewards import is_success, rewarded
 from topics import task_difficulty
@@ -28,42 +28,42 @@ class Finishes(msgspec.Struct):
 
 
 class DifficultyState(msgspec.Struct):
-    """What the agent knows of every task; ``book`` tells second finishes of an order from first ones."""
+    """Each task's finishes; ``orders`` tells second finishes of an order from first ones."""
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
-    book: OrderTracker = msgspec.field(default_factory=OrderTracker)
+    orders: OrderTracker = msgspec.field(default_factory=OrderTracker, name="book")
     tasks: dict[str, Finishes] = {}
 
 
 def apply(
     state: DifficultyState, record: InputRecord, window: int, limits: Limits
 ) -> tuple[DifficultyState, list[Decision]]:
-    """Take one trajectory into account.
+    """Apply one trajectory.
 
     Raises
     ------
-    Refused
-        If it carries no reward though its outcome does, or is of an order that dispatch never gives.
+    InvalidEvent
+        If it carries no reward though its outcome does, or is of an order that dispatch never places.
     """
     trajectory: Trajectory = record.event
     reward = rewarded(trajectory)
     if trajectory.purpose == "eval":
         return state, []
     if trajectory.purpose == "train":
-        order = place_of(trajectory)
-        state.book.open_up_to(order.number, trajectory.group_size, limits.horizon)
-        if state.book.end(order, trajectory.outcome, limits.attempts) == "repeated":
+        key = order_key_of(trajectory)
+        state.orders.open_up_to(key.number, trajectory.group_size, limits.horizon)
+        if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":
             return state, []
     task = state.tasks.get(trajectory.task_id)
     if task is None:
         task = state.tasks[trajectory.task_id] = Finishes()
     if reward is not None:
-        note(task, trajectory, reward, window)
-    return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), told(task, trajectory))]
+        add_finish(task, trajectory, reward, window)
+    return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory))]
 
 
-def note(task: Finishes, trajectory: Trajectory, reward: float, window: int) -> None:
-    """Add one rewarded finish to what is known of its task."""
+def add_finish(task: Finishes, trajectory: Trajectory, reward: float, window: int) -> None:
+    """Add one rewarded finish to those of its task."""
     if trajectory.purpose == "train":
         task.rewards.append(reward)
         del task.rewards[:-window]
@@ -71,8 +71,8 @@ def note(task: Finishes, trajectory: Trajectory, reward: float, window: int) -> 
         task.longest_success = max(trajectory.steps, task.longest_success or 0)
 
 
-def told(task: Finishes, trajectory: Trajectory) -> TaskDifficulty:
-    """Return what is known of a task after ``trajectory``."""
+def difficulty_of(task: Finishes, trajectory: Trajectory) -> TaskDifficulty:
+    """Return the difficulty of a task after ``trajectory``."""
     attempts = len(task.rewards)
     successes = sum(task.rewards)
     return TaskDifficulty(

@@ -2,13 +2,13 @@
 
 It starts with the first weight version. From then on it keeps a backlog of open orders and never waits for a group or a
 batch: each finish makes room for the next. A fault is ordered again. It opens a group only while the staleness bound
-admits one more (:func:`dart_streams.curation.staleness.capacity`), counting the groups that are open and those curated
-that the newest version has not consumed; a group dropped for equal rewards is in neither.
+admits one more (:func:`dart_streams.curation.staleness.capacity`), counting open groups and curated ones that the
+newest version has not consumed; a group dropped for equal rewards counts as neither.
 
 Every input can make room, so every input ends in a refill, and no clock is needed.
 
-That is its ``rollout-wise`` mode. :mod:`dart_streams.curation.admission` has the others; the coupled one also hears
-what the rollout workers serve.
+That is its ``rollout-wise`` mode. :mod:`dart_streams.curation.admission` has the others; the coupled one also reads
+which version the rollout workers serve.
 """
 
 import msgspec
@@ -16,7 +16,14 @@ import msgspec
 from dart_streams.config import Config
 from dart_streams.curation import admission, difficulty
 from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad
-from dart_streams.curation.order_tracker import Limits, OrderTracker, group_name, order_name, place
+from dart_streams.curation.order_tracker import (
+    Limits,
+    OrderKey,
+    OrderTracker,
+    format_group_id,
+    format_order_id,
+    parse_order_id,
+)
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord
 from dart_streams.curation.task_scheduler import TaskScheduler, TaskState, in_phase, next_task
 from dart_streams.tasks import TaskSet
@@ -24,6 +31,7 @@ from topics import rollout_orders
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
+from topics.transitions import announcement
 from topics.values import Sampling
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
@@ -31,8 +39,8 @@ from topics.weights_serving import WeightsServing
 NAME = "dispatch"
 
 
-class Opened(msgspec.Struct, frozen=True):
-    """An open group: what its orders say."""
+class OpenGroup(msgspec.Struct, frozen=True):
+    """An open group: what its orders have in common."""
 
     task_id: str
     size: int
@@ -40,20 +48,20 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class DispatchState(msgspec.Struct):
-    """Open groups, what is known of each task, and how far the trainer is.
+    """Open groups, each task's state, and the trainer's progress.
 
-    ``version`` is None before the first weights. ``open_orders`` are still to come, ``reserved`` is the size of all
-    open groups: both are kept, for with ten thousand slots adding them up for each group takes most of the time.
-    ``curated`` counts groups seen, ``consumed`` those that the trainer had taken at the newest version. ``serving`` and
-    ``batch_end`` are for the coupled mode: each rollout worker's version, and the first group that is not in the batch
-    under way.
+    ``version`` is None before the first weights. ``open_orders`` have not ended; ``reserved`` is the size of all open
+    groups: both are kept, because summing them for each group dominates the run time at ten thousand slots. ``curated``
+    counts groups seen, ``consumed`` those that the trainer had taken at the newest version. ``serving`` and
+    ``batch_end`` are for the coupled mode: the version of each rollout worker, and the first group after the current
+    batch.
     """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
-    book: OrderTracker = msgspec.field(default_factory=OrderTracker)
-    turns: TaskScheduler = msgspec.field(default_factory=TaskScheduler)
+    orders: OrderTracker = msgspec.field(default_factory=OrderTracker, name="book")
+    scheduler: TaskScheduler = msgspec.field(default_factory=TaskScheduler, name="turns")
     tasks: dict[str, TaskState] = {}
-    groups: dict[int, Opened] = {}
+    groups: dict[int, OpenGroup] = {}
     open_orders: int = 0
     reserved: int = 0
     next_group: int = 0
@@ -90,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def apply(state: DispatchState, record: InputRecord, settings: Settings) -> tuple[DispatchState, list[Decision]]:
-    """Take one budget, curated group, weight version or worker's version into account, and fill the backlog again."""
+    """Apply one budget, curated group, weight version or worker's version, and refill the backlog."""
     event = record.event
     decisions: list[Decision] = []
     if isinstance(event, RolloutBudget):
@@ -98,7 +106,7 @@ def apply(state: DispatchState, record: InputRecord, settings: Settings) -> tupl
     elif isinstance(event, CuratedGroup):
         state.curated += 1
     elif isinstance(event, WeightVersion):
-        renew(state, event)
+        accept_weights(state, event)
     elif isinstance(event, WeightsServing):
         state.serving[event.worker_id] = event.version
     if state.version is not None and settings.task_ids:
@@ -106,61 +114,62 @@ def apply(state: DispatchState, record: InputRecord, settings: Settings) -> tupl
     return state, decisions
 
 
-def renew(state: DispatchState, weights: WeightVersion) -> None:
-    """Note a version. The newest may be told again, with more groups consumed or by a trainer that took over.
+def accept_weights(state: DispatchState, weights: WeightVersion) -> None:
+    """Apply a weights record.
 
-    One of a smaller epoch comes from a fenced trainer and is ignored.
+    ``consumed`` only grows within an epoch; a trainer that took over starts it anew from its checkpoint.
     """
-    newest = -1 if state.version is None else state.version
-    if weights.epoch < state.epoch or weights.version < newest:
+    kind = announcement(state.epoch, -1 if state.version is None else state.version, weights)
+    if kind == "fenced":
         return
-    same = (weights.epoch, weights.version) == (state.epoch, state.version)
-    state.consumed = max(state.consumed, weights.groups_consumed) if same else weights.groups_consumed
-    state.version, state.epoch = weights.version, weights.epoch
+    same_trainer, state.epoch = weights.epoch == state.epoch, weights.epoch
+    if kind != "outdated":
+        grows = kind == "repeated" and same_trainer
+        state.consumed = max(state.consumed, weights.groups_consumed) if grows else weights.groups_consumed
+        state.version = weights.version
 
 
 def finish(state: DispatchState, budget: RolloutBudget, settings: Settings) -> list[Decision]:
-    """Note a task's budget, and the finish behind it; order it again if it was a fault that may be tried again."""
-    known = state.tasks.get(budget.task_id)
-    if known is None and budget.task_id in settings.limits_of_tasks:
-        known = state.tasks[budget.task_id] = TaskState()
-    if known is not None:
-        known.rollouts, known.max_steps = budget.rollouts, budget.max_steps
-    order = place(budget.cause.order_id)
-    if order is None or order.number not in state.groups:
+    """Store a task's budget and apply the finish that caused it; a fault with attempts left is ordered again."""
+    task = state.tasks.get(budget.task_id)
+    if task is None and budget.task_id in settings.limits_of_tasks:
+        task = state.tasks[budget.task_id] = TaskState()
+    if task is not None:
+        task.rollouts, task.max_steps = budget.rollouts, budget.max_steps
+    key, outcome = parse_order_id(budget.cause.order_id), budget.cause.outcome
+    if key is None or key.number not in state.groups:
         return []
-    opened = state.groups[order.number]
-    ending = state.book.end(order, budget.cause.outcome, settings.limits.attempts)
-    if ending == "again":
-        return [ordered(state, settings, opened, order.number, order.sample, order.attempt + 1)]
-    if ending in ("rewarded", "given up"):
+    kind = state.orders.finish(key, outcome, settings.limits.attempts)
+    if kind == "ordered":
+        return [order(state, settings, key._replace(attempt=key.attempt + 1))]
+    if kind in ("rewarded", "exhausted"):
         state.open_orders -= 1
-        if known is not None and ending == "rewarded":
-            known.note(budget.cause.outcome == "success", difficulty.WINDOW)
-        if order.number not in state.book.open:
-            close(state, order.number)
+        if task is not None and kind == "rewarded":
+            task.add_finish(outcome == "success", difficulty.WINDOW)
+        if key.number not in state.orders.open:
+            close_group(state, key.number)
     return []
 
 
-def close(state: DispatchState, number: int) -> None:
-    """Forget a group that is no longer open."""
-    opened = state.groups.pop(number)
-    state.reserved -= opened.size
-    state.tasks[opened.task_id].open -= 1
+def close_group(state: DispatchState, number: int) -> None:
+    """Remove a group that is no longer open."""
+    group = state.groups.pop(number)
+    state.reserved -= group.size
+    state.tasks[group.task_id].open -= 1
 
 
 def refill(state: DispatchState, settings: Settings) -> list[Decision]:
     """Open groups for as long as the mode's rule admits more."""
     decisions: list[Decision] = []
-    while admission.admits(load_of(state, settings.bounds), settings.bounds):
+    while admission.admits(load_of(state), settings.bounds):
         if settings.bounds.mode == "coupled" and state.next_group >= state.batch_end:
             state.batch_end = state.next_group + settings.bounds.batch
         decisions += open_group(state, settings)
     return decisions
 
 
-def load_of(state: DispatchState, bounds: AdmissionLimits) -> AdmissionLoad:
-    """Return what is under way."""
+def load_of(state: DispatchState) -> AdmissionLoad:
+    """Return the load that admission depends on."""
     return AdmissionLoad(
         opened=state.next_group,
         open=len(state.groups),
@@ -176,43 +185,36 @@ def load_of(state: DispatchState, bounds: AdmissionLimits) -> AdmissionLoad:
 def open_group(state: DispatchState, settings: Settings) -> list[Decision]:
     """Open the next group: choose its task, and order each of its samples."""
     number, curation = state.next_group, settings.config.curation
-    taking_part = in_phase(settings.task_ids, settings.limits_of_tasks, number, curation)
-    task_id, probe = next_task(state.turns, state.tasks, taking_part, number, curation)
-    line, limit = state.tasks[task_id], settings.limits_of_tasks[task_id]
-    size = 1 if probe else line.rollouts or curation.budget.base
-    opened = Opened(task_id, size, min(line.max_steps or limit, limit))
-    for old, missing in state.book.open_up_to(number, size, settings.limits.horizon).items():
-        give_up(state, old, missing)
-    state.groups[number] = opened
+    eligible = in_phase(settings.task_ids, settings.limits_of_tasks, number, curation)
+    task_id, probe = next_task(state.scheduler, state.tasks, eligible, number, curation)
+    task, limit = state.tasks[task_id], settings.limits_of_tasks[task_id]
+    size = 1 if probe else task.rollouts or curation.budget.base
+    for old, open_samples in state.orders.open_up_to(number, size, settings.limits.horizon).items():
+        state.abandoned += 1
+        state.open_orders -= open_samples
+        close_group(state, old)
+    state.groups[number] = OpenGroup(task_id, size, min(task.max_steps or limit, limit))
     state.next_group += 1
     state.open_orders += size
     state.reserved += size
-    line.open += 1
-    line.last_group = number
-    return [ordered(state, settings, opened, number, sample, 0) for sample in range(size)]
+    task.open += 1
+    task.last_group = number
+    return [order(state, settings, OrderKey(number, sample, 0)) for sample in range(size)]
 
 
-def give_up(state: DispatchState, number: int, missing: int) -> None:
-    """Count out a group so far behind that the groups agent has given it up as well, and its orders still to come."""
-    state.abandoned += 1
-    state.open_orders -= missing
-    close(state, number)
-
-
-def ordered(
-    state: DispatchState, settings: Settings, opened: Opened, number: int, sample: int, attempt: int
-) -> Decision:
-    """Return the order of one rollout; its record has the order's own id."""
-    order = RolloutOrder(
-        order_id=order_name(number, sample, attempt),
-        group_id=group_name(number),
-        group_size=opened.size,
-        sample=sample,
-        attempt=attempt,
-        task_id=opened.task_id,
-        max_steps=opened.max_steps,
+def order(state: DispatchState, settings: Settings, key: OrderKey) -> Decision:
+    """Return the order of one rollout of an open group; its record has the order's own id."""
+    group = state.groups[key.number]
+    event = RolloutOrder(
+        order_id=format_order_id(key),
+        group_id=format_group_id(key.number),
+        group_size=group.size,
+        sample=key.sample,
+        attempt=key.attempt,
+        task_id=group.task_id,
+        max_steps=group.max_steps,
         purpose="train",
         sampling=settings.sampling,
         after_version=state.version or 0,
     )
-    return Decision(rollout_orders.TOPIC, order.order_id, order)
+    return Decision(rollout_orders.TOPIC, event.order_id, event)

@@ -1,23 +1,23 @@
 """The groups agent: trajectories in, groups that are worth training on out.
 
-A group is ready when each of its own ``group_size`` orders has ended: with a reward, or given up after the last fault.
-So a group of four is ready at four, and a lost rollout never holds up the other seven.
+A group is complete when each of its own ``group_size`` orders has ended: with a reward, or with the fault of its last
+attempt. So a group of four is complete at four, and a lost rollout never holds up the other seven.
 
-A ready group is trained on if its members' rewards differ. Before that, members older than the staleness bound are left
-out, and if nobody succeeded, one stored success of the task takes the place of one failure.
+A complete group is trained on if its members' rewards differ. Before that, members older than the staleness bound are
+dropped, and if no member succeeded, one stored success of the task replaces one failure.
 
-In the coupled mode a group that teaches nothing is told of as well, without members: the trainer waits for the whole
-batch, so it must hear that there is nothing more to come of it.
+In the coupled mode a group without a learning signal is published as well, without members: the trainer waits for the
+whole batch, so it has to know that the group is over.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-from dart_streams import stateless_random as chance
+from dart_streams import stateless_random
 from dart_streams.config import Curation
 from dart_streams.curation import advantages, credit, entropy, pool
-from dart_streams.curation.order_tracker import Limits, OrderTracker, group_name, place_of
+from dart_streams.curation.order_tracker import Limits, OrderTracker, format_group_id, order_key_of
 from dart_streams.curation.pool import PooledSuccess
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.curation.rewards import is_success, rewarded, shortest_path
@@ -42,7 +42,7 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct):
-    """What became of groups and members so far."""
+    """How many groups and members were curated, or dropped for which reason."""
 
     curated: int = 0
     equal: int = 0
@@ -54,10 +54,10 @@ class Counts(msgspec.Struct):
 
 
 class GroupsState(msgspec.Struct):
-    """Open groups, each task's pool, and the newest weight version that any trajectory has shown."""
+    """Open groups, each task's pool, and the newest weight version of any trajectory so far."""
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
-    book: OrderTracker = msgspec.field(default_factory=OrderTracker)
+    orders: OrderTracker = msgspec.field(default_factory=OrderTracker, name="book")
     newest_version: int = -1
     groups: dict[int, list[Finish]] = {}
     pools: dict[str, list[PooledSuccess]] = {}
@@ -67,55 +67,50 @@ class GroupsState(msgspec.Struct):
 def apply(
     state: GroupsState, record: InputRecord, settings: Curation, limits: Limits
 ) -> tuple[GroupsState, list[Decision]]:
-    """Take one trajectory into account; decide on its group if that was the last one to come.
+    """Apply one trajectory; decide on its group if it completes it.
 
     Raises
     ------
-    Refused
-        If it carries no reward though its outcome does, or is of an order that dispatch never gives.
+    InvalidEvent
+        If it carries no reward though its outcome does, or is of an order that dispatch never places.
     """
     trajectory: Trajectory = record.event
     reward = rewarded(trajectory)
     if trajectory.purpose == "train":
-        return state, train(state, trajectory, reward, record, settings, limits)
+        group = finish(state, trajectory, reward, settings, limits)
+        return state, [Decision(curated.TOPIC, cause_id(NAME, record), group)] if group else []
     if trajectory.purpose == "demonstration" and reward is not None:
-        remember(state, trajectory, reward, settings)
+        store_success(state, trajectory, reward, settings)
     return state, []
 
 
-def train(
-    state: GroupsState,
-    trajectory: Trajectory,
-    reward: float | None,
-    record: InputRecord,
-    settings: Curation,
-    limits: Limits,
-) -> list[Decision]:
-    """Put a finish into its group; return the group's decision if it is complete and worth one."""
-    order = place_of(trajectory)
-    for number in state.book.open_up_to(order.number, trajectory.group_size, limits.horizon):
+def finish(
+    state: GroupsState, trajectory: Trajectory, reward: float | None, settings: Curation, limits: Limits
+) -> CuratedGroup | None:
+    """Add a finish to its group; return the group if that completes it and it is to be published."""
+    key = order_key_of(trajectory)
+    for number in state.orders.open_up_to(key.number, trajectory.group_size, limits.horizon):
         state.groups.pop(number, None)
         state.counts.abandoned += 1
-    if state.book.end(order, trajectory.outcome, limits.attempts) == "repeated":
+    if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":
         state.counts.repeated += 1
-        return []
+        return None
     if trajectory.version_max is not None:
         state.newest_version = max(state.newest_version, trajectory.version_max)
     if reward is not None:
-        state.groups.setdefault(order.number, []).append(finish_of(trajectory, order.sample, reward))
-        remember(state, trajectory, reward, settings)
-    if order.number in state.book.open:
-        return []
-    members = state.groups.pop(order.number, [])
-    group_id = group_name(order.number)
+        state.groups.setdefault(key.number, []).append(finish_of(trajectory, key.sample, reward))
+        store_success(state, trajectory, reward, settings)
+    if key.number in state.orders.open:
+        return None
+    members, group_id = state.groups.pop(key.number, []), format_group_id(key.number)
     group = decide(state, group_id, trajectory.task_id, members, settings)
     if group is None and settings.dispatch.mode == "coupled":
-        group = CuratedGroup(group_id=group_id, task_id=trajectory.task_id, members=[], mean=0.0, std=0.0)
-    return [Decision(curated.TOPIC, cause_id(NAME, record), group)] if group else []
+        return CuratedGroup(group_id=group_id, task_id=trajectory.task_id, members=[], mean=0.0, std=0.0)
+    return group
 
 
 def finish_of(trajectory: Trajectory, sample: int, reward: float) -> Finish:
-    """Return what a group needs to know of a trajectory."""
+    """Return a trajectory as a member of an open group."""
     return Finish(
         sample=sample,
         trajectory_id=trajectory.trajectory_id,
@@ -127,7 +122,7 @@ def finish_of(trajectory: Trajectory, sample: int, reward: float) -> Finish:
     )
 
 
-def remember(state: GroupsState, trajectory: Trajectory, reward: float, settings: Curation) -> None:
+def store_success(state: GroupsState, trajectory: Trajectory, reward: float, settings: Curation) -> None:
     """Store a success in its task's pool."""
     if settings.pool.enabled and is_success(reward):
         success = PooledSuccess(trajectory.trajectory_id, trajectory.order_id, reward, trajectory.steps)
@@ -138,7 +133,7 @@ def remember(state: GroupsState, trajectory: Trajectory, reward: float, settings
 def decide(
     state: GroupsState, group_id: str, task_id: str, members: list[Finish], settings: Curation
 ) -> CuratedGroup | None:
-    """Return the group to train on, or None and count why not."""
+    """Return the group to train on; None, with the reason counted, if it is dropped."""
     counts = state.counts
     fresh = sorted(
         (m for m in members if not is_stale(m.version_min, state.newest_version, settings.max_staleness)),
@@ -148,17 +143,17 @@ def decide(
     if not fresh:
         counts.empty += 1
         return None
-    taken = None
+    stored = None
     if settings.pool.enabled and len(fresh) > 1 and not any(is_success(m.reward) for m in fresh):
-        taken = pool.draw(state.pools.get(task_id, []), task_id, group_id, settings.dispatch.seed)
-    if taken is not None:
+        stored = pool.draw(state.pools.get(task_id, []), task_id, group_id, settings.dispatch.seed)
+    if stored is not None:
         counts.injected += 1
-        del fresh[chance.number("replaced", settings.dispatch.seed, task_id, group_id) % len(fresh)]
-    elif not teaches(fresh, settings):
+        del fresh[stateless_random.number("replaced", settings.dispatch.seed, task_id, group_id) % len(fresh)]
+    elif not has_signal(fresh, settings):
         counts.equal += 1
         return None
     counts.curated += 1
-    return group_of(group_id, task_id, fresh, taken, settings)
+    return group_of(group_id, task_id, fresh, stored, settings)
 
 
 def group_of(
@@ -166,69 +161,72 @@ def group_of(
 ) -> CuratedGroup:
     """Return the group with advantages over all its steps and the online members' high-entropy steps selected.
 
-    A stored success keeps all its steps: it stands for what the policy does not do yet, and may have no entropies.
+    A stored success keeps all its steps: the policy does not take them yet, and they may have no entropies.
     """
-    everyone: list[Finish | PooledSuccess] = [*online, stored] if stored else [*online]
-    rewards, steps = worth(everyone, settings), [member.steps for member in everyone]
+    members: list[Finish | PooledSuccess] = [*online, stored] if stored else [*online]
+    rewards, steps = shaped_rewards(members, settings), [member.steps for member in members]
     mean, std = advantages.statistics(rewards, steps)
-    chosen = selected_steps(online, settings)
+    selected = selected_steps(online, settings)
     if stored:
-        chosen.append(list(range(stored.steps)))
-    gains = advantages.step_level(rewards, steps)
-    credited = credit_of_steps(rewards, steps, gains, settings)
-    members = [
-        member_of(member, gain, of_steps, selected)
-        for member, gain, of_steps, selected in zip(everyone, gains, credited, chosen, strict=True)
-    ]
-    return CuratedGroup(group_id=group_id, task_id=task_id, members=members, mean=mean, std=std)
-
-
-def member_of(member: Finish | PooledSuccess, gain: float, of_steps: list[float], selected: list[int]) -> Member:
-    """Return a member of a group; ``of_steps`` has the advantage of each of its steps, or nothing."""
-    acted = (member.version_min, member.version_max) if isinstance(member, Finish) else (None, None)
-    return Member(
-        trajectory_id=member.trajectory_id,
-        reward=member.reward,
-        advantage=gain,
-        selected=selected,
-        source="online" if isinstance(member, Finish) else "pool",
-        version_min=acted[0],
-        version_max=acted[1],
-        step_advantages=[of_steps[step] for step in selected] if of_steps else [],
+        selected.append(list(range(stored.steps)))
+    of_trajectories = advantages.step_level(rewards, steps)
+    of_steps = step_advantages(rewards, steps, of_trajectories, settings)
+    return CuratedGroup(
+        group_id=group_id,
+        task_id=task_id,
+        members=[member_of(*values) for values in zip(members, of_trajectories, of_steps, selected, strict=True)],
+        mean=mean,
+        std=std,
     )
 
 
-def teaches(members: Sequence[Finish], settings: Curation) -> bool:
-    """Say whether the members differ in what they are worth, or in what their steps are, if those are credited."""
-    rewards = worth(members, settings)
+def member_of(
+    member: Finish | PooledSuccess, advantage: float, step_advantages: list[float], selected: list[int]
+) -> Member:
+    """Return a member of a group; ``step_advantages`` has one entry for each of its steps, or none."""
+    versions = (member.version_min, member.version_max) if isinstance(member, Finish) else (None, None)
+    return Member(
+        trajectory_id=member.trajectory_id,
+        reward=member.reward,
+        advantage=advantage,
+        selected=selected,
+        source="online" if isinstance(member, Finish) else "pool",
+        version_min=versions[0],
+        version_max=versions[1],
+        step_advantages=[step_advantages[step] for step in selected] if step_advantages else [],
+    )
+
+
+def has_signal(members: Sequence[Finish], settings: Curation) -> bool:
+    """Say whether the members' shaped rewards differ, or the returns of their steps if those are credited."""
+    rewards = shaped_rewards(members, settings)
     if len(set(rewards)) > 1:
         return True
     steps = [member.steps for member in members]
     return settings.ui_s1.step_weight != 0 and credit.differs(rewards, steps, settings.ui_s1.discount)
 
 
-def credit_of_steps(
-    rewards: Sequence[float], steps: Sequence[int], gains: Sequence[float], settings: Curation
+def step_advantages(
+    rewards: Sequence[float], steps: Sequence[int], of_trajectories: Sequence[float], settings: Curation
 ) -> list[list[float]]:
-    """Return each member's advantage of each step, its trajectory's included; nothing if steps are not credited."""
+    """Return each member's advantage of each step, its trajectory's included; empty if steps are not credited."""
     weight = settings.ui_s1.step_weight
     if not weight:
-        return [[] for _ in gains]
-    apart = credit.step_advantages(rewards, steps, settings.ui_s1.discount)
-    return [[gain + weight * of_step for of_step in own] for gain, own in zip(gains, apart, strict=True)]
+        return [[] for _ in rewards]
+    of_steps = credit.step_advantages(rewards, steps, settings.ui_s1.discount)
+    return [[whole + weight * step for step in own] for whole, own in zip(of_trajectories, of_steps, strict=True)]
 
 
-def worth(members: Sequence[Finish | PooledSuccess], settings: Curation) -> list[float]:
-    """Return the rewards that the members' advantages are made of; what is told of each is its own reward."""
+def shaped_rewards(members: Sequence[Finish | PooledSuccess], settings: Curation) -> list[float]:
+    """Return the rewards that advantages are computed from; a member is published with its own reward."""
     return shortest_path([m.reward for m in members], [m.steps for m in members], settings.mobilerl.shortest_path)
 
 
 def selected_steps(online: list[Finish], settings: Curation) -> list[list[int]]:
-    """Return the indexes of the steps to train on, a list a member; all steps of one without an entropy a step."""
-    known = [settings.entropy.enabled and len(m.step_entropies) == m.steps for m in online]
-    chosen = entropy.select(
-        [m.step_entropies if has else [] for m, has in zip(online, known, strict=True)], settings.entropy.keep
-    )
+    """Return the indexes of the steps to train on for each member: all, unless each of its steps has an entropy."""
+    usable = [settings.entropy.enabled and len(member.step_entropies) == member.steps for member in online]
+    entropies = [member.step_entropies if has else [] for member, has in zip(online, usable, strict=True)]
+    chosen = entropy.select(entropies, settings.entropy.keep)
     return [
-        steps if has else list(range(member.steps)) for member, has, steps in zip(online, known, chosen, strict=True)
+        kept if has else list(range(member.steps)) for member, has, kept in zip(online, usable, chosen, strict=True)
     ]

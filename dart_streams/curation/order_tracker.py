@@ -1,7 +1,7 @@
-"""Orders: their names, when a fault is ordered again, and the book of what is still to come of each group.
+"""Orders: their ids, and which of them are still open in each group.
 
-Difficulty, dispatch and groups keep the same book, so that they agree on what a second finish of an order is, on when a
-group is complete and on when it is given up, without telling each other.
+Difficulty, dispatch and groups track orders alike, so they agree, without messages between them, on what a second
+finish of an order is, on when a group is complete and on when it is abandoned.
 """
 
 from typing import Literal, NamedTuple
@@ -11,7 +11,8 @@ import msgspec
 from dart_streams.config import Config
 from dart_streams.curation.reducer import InvalidEvent
 from topics.trajectories import Trajectory
-from topics.values import FAULTS, OutcomeKind
+from topics.transitions import next_attempt, outcome_stage
+from topics.values import OutcomeKind
 
 ENDED = -1
 """The attempt of a sample that has ended."""
@@ -20,12 +21,12 @@ ORDER_ATTEMPTS = 3
 ORDERS_PER_SLOT = 2
 """Open orders for each slot: one under way, and one for when that ends."""
 
-Ending = Literal["repeated", "cancelled", "again", "given up", "rewarded"]
-"""What a finish means: seen before; comes once more by itself; ordered again; no more tries; it has its reward."""
+FinishKind = Literal["repeated", "cancelled", "ordered", "exhausted", "rewarded"]
+"""What a finish does to its order: nothing, it was seen before; else the order's next stage (``transitions.ORDER``)."""
 
 
 class Limits(NamedTuple):
-    """``attempts`` tries an order in all; a group ``horizon`` numbers behind the newest one is given up."""
+    """An order has at most ``attempts`` attempts; a group ``horizon`` numbers behind the newest one is abandoned."""
 
     attempts: int
     horizon: int
@@ -37,7 +38,7 @@ class Limits(NamedTuple):
 
 
 class OrderKey(NamedTuple):
-    """Where an order belongs: attempt ``attempt`` of sample ``sample`` of group ``number``."""
+    """The parts of an order id: attempt ``attempt`` of sample ``sample`` of group ``number``."""
 
     number: int
     sample: int
@@ -49,18 +50,18 @@ def backlog(config: Config) -> int:
     return max(1, ORDERS_PER_SLOT * config.env.workers * config.env.slots)
 
 
-def group_name(number: int) -> str:
-    """Return the id of group ``number``."""
+def format_group_id(number: int) -> str:
+    """Return the id of group ``number``, for instance ``g000041``."""
     return f"g{number:06d}"
 
 
-def order_name(number: int, sample: int, attempt: int) -> str:
+def format_order_id(key: OrderKey) -> str:
     """Return the id of an order, for instance ``g000041/3/0``."""
-    return f"g{number:06d}/{sample}/{attempt}"
+    return f"g{key.number:06d}/{key.sample}/{key.attempt}"
 
 
-def place(order_id: str) -> OrderKey | None:
-    """Return what the id of a training order says; None for the id of another kind of order."""
+def parse_order_id(order_id: str) -> OrderKey | None:
+    """Return the parts of a training order's id; None for the id of another kind of order."""
     group, _, rest = order_id.partition("/")
     sample, _, attempt = rest.partition("/")
     if group[:1] != "g" or not (group[1:].isdecimal() and sample.isdecimal() and attempt.isdecimal()):
@@ -68,33 +69,28 @@ def place(order_id: str) -> OrderKey | None:
     return OrderKey(int(group[1:]), int(sample), int(attempt))
 
 
-def place_of(trajectory: Trajectory) -> OrderKey:
-    """Return which order a training trajectory has carried out.
+def order_key_of(trajectory: Trajectory) -> OrderKey:
+    """Return the key of the order that a training trajectory has carried out.
 
     Raises
     ------
-    Refused
-        If dispatch never gives such an order.
+    InvalidEvent
+        If dispatch never places such an order.
     """
-    order = place(trajectory.order_id)
-    if order is None or order.sample >= trajectory.group_size:
+    key = parse_order_id(trajectory.order_id)
+    if key is None or key.sample >= trajectory.group_size:
         raise InvalidEvent(
             f"trajectory {trajectory.trajectory_id}: order {trajectory.order_id!r} in a group of "
             f"{trajectory.group_size} is not one of dispatch's, which look like g000041/3/0 (group, sample, attempt)"
         )
-    return order
-
-
-def again(attempt: int, attempts: int) -> bool:
-    """Say whether an order that ended in a fault at ``attempt`` (from 0) is ordered again."""
-    return attempt + 1 < attempts
+    return key
 
 
 class OrderTracker(msgspec.Struct):
-    """What is still to come: for each open group, the attempt that each sample is at.
+    """The attempt that each sample of each open group is at.
 
-    Memory is bounded by the horizon: of closed groups only the numbers are kept, and those only as long as a second
-    finish of one of their orders can be told from a first one by nothing else.
+    Memory is bounded by the horizon. Of closed groups only the numbers are kept, and only for as long as nothing else
+    distinguishes a second finish of one of their orders from a first one.
     """
 
     newest: int = -1
@@ -104,7 +100,7 @@ class OrderTracker(msgspec.Struct):
     def open_up_to(self, number: int, size: int, horizon: int) -> dict[int, int]:
         """Open group ``number`` of ``size`` samples if it is new.
 
-        Return the groups that are given up for its sake, each with how many of its samples were still to come.
+        Return the groups that fall behind the horizon and so are abandoned, each with the number of its open samples.
         """
         if number <= self.newest - horizon or number in self.open or number in self.closed:
             return {}
@@ -112,32 +108,33 @@ class OrderTracker(msgspec.Struct):
         if number < self.newest:
             return {}
         self.newest = number
-        return self._forget(horizon)
+        return self._abandon(horizon)
 
-    def _forget(self, horizon: int) -> dict[int, int]:
-        """Forget the groups behind the horizon, the closed ones now and then; return those still open, in order."""
+    def _abandon(self, horizon: int) -> dict[int, int]:
+        """Remove the open groups behind the horizon, and the closed ones from time to time; return the open ones."""
         edge = self.newest - horizon
         behind = sorted(number for number in self.open if number <= edge)
-        given_up = {number: sum(at != ENDED for at in self.open.pop(number)) for number in behind}
+        abandoned = {number: sum(attempt != ENDED for attempt in self.open.pop(number)) for number in behind}
         if len(self.closed) > 2 * horizon:
             self.closed = {number for number in self.closed if number > edge}
-        return given_up
+        return abandoned
 
-    def end(self, order: OrderKey, outcome: OutcomeKind, attempts: int) -> Ending:
-        """Note that ``order`` has ended. A group none of whose samples is to come any more is no longer ``open``."""
-        samples = self.open.get(order.number)
-        if samples is None or order.sample >= len(samples):
+    def finish(self, key: OrderKey, outcome: OutcomeKind, attempts: int) -> FinishKind:
+        """Apply the finish of an order. A group closes with its last open sample."""
+        samples = self.open.get(key.number)
+        if samples is None or key.sample >= len(samples):
             return "repeated"
-        at = samples[order.sample]
-        if at == ENDED or order.attempt < at:
+        current = samples[key.sample]
+        if current == ENDED or key.attempt < current:
             return "repeated"
-        if outcome == "cancelled":
+        stage = outcome_stage(outcome)
+        if stage == "cancelled":
             return "cancelled"
-        if outcome in FAULTS and again(order.attempt, attempts):
-            samples[order.sample] = order.attempt + 1
-            return "again"
-        samples[order.sample] = ENDED
+        retry = next_attempt(outcome, key.attempt, attempts)
+        samples[key.sample] = ENDED if retry is None else retry
         if max(samples) == ENDED:
-            del self.open[order.number]
-            self.closed.add(order.number)
-        return "given up" if outcome in FAULTS else "rewarded"
+            del self.open[key.number]
+            self.closed.add(key.number)
+        if stage == "rewarded":
+            return "rewarded"
+        return "exhausted" if retry is None else "ordered"

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dart_streams import stateless_random as chance
+from dart_streams import stateless_random
 
 
 class PooledSuccess(msgspec.Struct, frozen=True):
@@ -33,4 +33,4 @@ def draw(pool: list[PooledSuccess], task_id: str, group_id: str, seed: int) -> P
     """Return the success that this group takes, always the same one for the same pool; None from an empty pool."""
     if not pool:
         return None
-    return pool[chance.number("pool", seed, task_id, group_id) % len(pool)]
+    return pool[stateless_random.number("pool", seed, task_id, group_id) % len(pool)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dart_streams.curation.reducer import InvalidEvent
 from topics.trajectories import Trajectory
-from topics.values import REWARDED
+from topics.transitions import REWARDED
 
 SUCCESS = 0.999
 """A reward from here on is a success; below it, partial credit."""

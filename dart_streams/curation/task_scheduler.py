@@ -1,9 +1,9 @@
-"""Whose turn it is: the order in which tasks get their groups.
+"""Which task gets the next group.
 
-Tasks come in passes, each pass in another shuffled order. A task that teaches little is passed over by chance, but
-never ``PATIENCE`` times in a row, so none starves: of ``n`` tasks, one without an open group gets its next within
-``(PATIENCE + 1) x n`` groups. A task that always succeeds teaches nothing: it gets no groups, only a probe (a single
-rollout) now and then; a regression then shows in its rate, and it gets groups again.
+Tasks are visited in passes, each pass in another shuffled order. A task with little to learn from is skipped at random,
+but never ``PATIENCE`` times in a row, so none starves: of ``n`` tasks, one without an open group gets its next within
+``(PATIENCE + 1) x n`` groups. A task that always succeeds has no learning signal: it gets no groups, only a probe (a
+single rollout) now and then; a regression then shows in its rate, and it gets groups again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import msgspec
 
-from dart_streams import stateless_random as chance
+from dart_streams import stateless_random
 from dart_streams.config import Curation
 
-FLOOR = 0.1
+MIN_WEIGHT = 0.1
 """The smallest weight, of a task that nearly always or never succeeds."""
 PATIENCE = 4
 """Passes within which a task is chosen once at least, whatever its weight: none starves."""
@@ -23,7 +23,7 @@ PROBE_EVERY = 32
 
 
 class TaskState(msgspec.Struct):
-    """What dispatch knows of a task: its budget, its last finishes (true for a success), and its groups.
+    """What dispatch keeps of a task: its budget, its last finishes (true for a success), and its groups.
 
     ``rollouts`` and ``max_steps`` are None before the first budget; ``open`` counts its open groups, ``failures`` its
     failed finishes in a row; it rests until pass ``rests_until``.
@@ -39,8 +39,8 @@ class TaskState(msgspec.Struct):
     failures: int = 0
     rests_until: int = 0
 
-    def note(self, success: bool, window: int) -> None:
-        """Take a rewarded finish into account; ``solved`` says that a whole window of them were successes."""
+    def add_finish(self, success: bool, window: int) -> None:
+        """Add a rewarded finish; ``solved`` is true after a whole window of successes."""
         self.failures = 0 if success else self.failures + 1
         self.finishes.append(success)
         del self.finishes[:-window]
@@ -48,97 +48,97 @@ class TaskState(msgspec.Struct):
 
 
 class TaskScheduler(msgspec.Struct):
-    """How far the passes over the tasks have come."""
+    """The current pass over the tasks, and the position in it."""
 
-    turn: int = 0
+    epoch: int = msgspec.field(default=0, name="turn")
     position: int = 0
 
 
 @lru_cache(maxsize=4)
-def shuffled(task_ids: tuple[str, ...], seed: int, turn: int) -> tuple[str, ...]:
-    """Return the tasks in the order of pass ``turn``: each once, in another order each pass, the same for a seed."""
-    return tuple(sorted(task_ids, key=lambda task_id: (chance.number("turn", seed, turn, task_id), task_id)))
+def shuffled(task_ids: tuple[str, ...], seed: int, epoch: int) -> tuple[str, ...]:
+    """Return the tasks in the order of pass ``epoch``, which depends only on it and on the seed."""
+    return tuple(sorted(task_ids, key=lambda task_id: (stateless_random.number("turn", seed, epoch, task_id), task_id)))
 
 
 def weight(finishes: Sequence[bool]) -> float:
-    """Return how much a task can teach at present, in (0, 1]: 4 p (1 - p) of its success rate, smoothed by one each.
+    """Return a task's expected learning signal in (0, 1]: 4 p (1 - p) of its success rate, add-one smoothed.
 
-    A group teaches by the differences within it, and those are most likely at a rate of one half. A task never tried
-    has weight 1.
+    The signal of a group is the differences within it, and those are most likely at a rate of one half. A task never
+    tried has weight 1.
     """
     rate = (sum(finishes) + 1) / (len(finishes) + 2)
-    return max(FLOOR, 4.0 * rate * (1.0 - rate))
+    return max(MIN_WEIGHT, 4.0 * rate * (1.0 - rate))
 
 
 def next_task(
-    turns: TaskScheduler, lines: dict[str, TaskState], task_ids: tuple[str, ...], number: int, settings: Curation
+    scheduler: TaskScheduler, tasks: dict[str, TaskState], task_ids: tuple[str, ...], number: int, settings: Curation
 ) -> tuple[str, bool]:
     """Return the task of group ``number``, and whether it only gets a probe.
 
     A task with an open group waits for the next pass, unless all others are solved or have one too.
     """
 
-    def rest(task_id: str) -> tuple[int, int]:
-        return lines[task_id].open, lines[task_id].last_group
+    def least_recent(task_id: str) -> tuple[int, int]:
+        return tasks[task_id].open, tasks[task_id].last_group
 
-    probed = probe(lines, task_ids, number, settings)
+    probed = probe(tasks, task_ids, number, settings)
     if probed is not None:
         return probed, True
-    chosen = walk(turns, lines, task_ids, settings)
+    chosen = next_in_pass(scheduler, tasks, task_ids, settings)
     if chosen is None:
-        unsolved = [task_id for task_id in task_ids if not is_solved(line_of(lines, task_id), settings)]
-        chosen = min(unsolved, key=rest, default=None)
+        unsolved = [task_id for task_id in task_ids if not is_solved(state_of(tasks, task_id), settings)]
+        chosen = min(unsolved, key=least_recent, default=None)
     if chosen is not None:
         return chosen, False
-    return min(task_ids, key=rest), True
+    return min(task_ids, key=least_recent), True
 
 
-def probe(lines: dict[str, TaskState], task_ids: tuple[str, ...], number: int, settings: Curation) -> str | None:
+def probe(tasks: dict[str, TaskState], task_ids: tuple[str, ...], number: int, settings: Curation) -> str | None:
     """Return the solved task that was longest without an order, if group ``number`` is one of those for probes."""
     if number % PROBE_EVERY != PROBE_EVERY - 1:
         return None
-    idle = [name for name in task_ids if is_solved(line_of(lines, name), settings) and not lines[name].open]
-    return min(idle, key=lambda name: lines[name].last_group, default=None)
+    idle = [name for name in task_ids if is_solved(state_of(tasks, name), settings) and not tasks[name].open]
+    return min(idle, key=lambda name: tasks[name].last_group, default=None)
 
 
-def line_of(lines: dict[str, TaskState], task_id: str) -> TaskState:
-    """Return the line of a task, an empty one if it has none yet."""
-    line = lines.get(task_id)
-    if line is None:
-        line = lines[task_id] = TaskState()
-    return line
+def state_of(tasks: dict[str, TaskState], task_id: str) -> TaskState:
+    """Return the state of a task, adding an empty one if it has none yet."""
+    task = tasks.get(task_id)
+    if task is None:
+        task = tasks[task_id] = TaskState()
+    return task
 
 
-def is_solved(line: TaskState, settings: Curation) -> bool:
+def is_solved(task: TaskState, settings: Curation) -> bool:
     """Say whether a task gets probes only; never without the dynamic rollout number."""
-    return line.solved and settings.budget.dynamic
+    return task.solved and settings.budget.dynamic
 
 
-def walk(
-    turns: TaskScheduler, lines: dict[str, TaskState], task_ids: tuple[str, ...], settings: Curation
+def next_in_pass(
+    scheduler: TaskScheduler, tasks: dict[str, TaskState], task_ids: tuple[str, ...], settings: Curation
 ) -> str | None:
-    """Go on in the passes to the next task that has its turn; None if each is solved or has an open group."""
-    if not any(is_free(line_of(lines, task_id), settings) for task_id in task_ids):
+    """Return the next task of the passes that is not skipped; None if each is solved or has an open group."""
+    if not any(is_free(state_of(tasks, task_id), settings) for task_id in task_ids):
         return None
     while True:
-        if turns.position >= len(task_ids):
-            turns.turn, turns.position = turns.turn + 1, 0
-        task_id = shuffled(task_ids, settings.dispatch.seed, turns.turn)[turns.position]
-        turns.position += 1
-        line = line_of(lines, task_id)
-        if 0 < settings.mobilerl.rest_after <= line.failures:
-            line.failures, line.rests_until = 0, turns.turn + settings.mobilerl.rest_passes
-        if turns.turn < line.rests_until or not is_free(line, settings):
+        if scheduler.position >= len(task_ids):
+            scheduler.epoch, scheduler.position = scheduler.epoch + 1, 0
+        task_id = shuffled(task_ids, settings.dispatch.seed, scheduler.epoch)[scheduler.position]
+        scheduler.position += 1
+        task = state_of(tasks, task_id)
+        if 0 < settings.mobilerl.rest_after <= task.failures:
+            task.failures, task.rests_until = 0, scheduler.epoch + settings.mobilerl.rest_passes
+        if scheduler.epoch < task.rests_until or not is_free(task, settings):
             continue
-        if not is_passed_over(line, settings, turns.turn, task_id):
-            line.skips = 0
+        if not is_skipped(task, settings, scheduler.epoch, task_id):
+            task.skips = 0
             return task_id
-        line.skips += 1
+        task.skips += 1
 
 
-def is_free(line: TaskState, settings: Curation) -> bool:
+def is_free(task: TaskState, settings: Curation) -> bool:
     """Say whether a task may get a group: it has none open, and is not solved."""
-    return not line.open and not is_solved(line, settings)
+    return not task.open and not is_solved(task, settings)
 
 
 def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, settings: Curation) -> tuple[str, ...]:
@@ -154,9 +154,9 @@ def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, 
     return task_ids
 
 
-def is_passed_over(line: TaskState, settings: Curation, turn: int, task_id: str) -> bool:
-    """Say whether a task loses its turn: by chance of its weight, and never ``PATIENCE`` times in a row."""
+def is_skipped(task: TaskState, settings: Curation, epoch: int, task_id: str) -> bool:
+    """Say whether a task is skipped in this pass: at random by its weight, and never ``PATIENCE`` times in a row."""
     dispatch = settings.dispatch
-    if dispatch.choice == "even" or line.skips + 1 >= PATIENCE:
+    if dispatch.choice == "even" or task.skips + 1 >= PATIENCE:
         return False
-    return chance.share("turn lost", dispatch.seed, turn, task_id) >= weight(line.finishes)
+    return stateless_random.share("turn lost", dispatch.seed, epoch, task_id) >= weight(task.finishes)

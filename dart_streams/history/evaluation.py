@@ -14,7 +14,7 @@ from dart_streams.history.statistics import Rate, rate
 from dart_streams.tasks import Task, TaskSet
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
-from topics.values import FAULTS
+from topics.transitions import next_attempt
 
 
 class EvaluationEpisode(msgspec.Struct, frozen=True):
@@ -78,11 +78,9 @@ def missing(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> li
     result = []
     for first in wanted:
         order = first
-        while (
-            (finished := progress.finished.get(order.order_id))
-            and finished.outcome in FAULTS
-            and order.attempt + 1 < attempts
-        ):
+        while (finished := progress.finished.get(order.order_id)) and next_attempt(
+            finished.outcome, order.attempt, attempts
+        ) is not None:
             order = again(order)
         if order.order_id not in progress.orders:
             result.append(order)
@@ -95,7 +93,7 @@ def finished(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> d
     for first in wanted:
         order = first
         while trajectory := progress.finished.get(order.order_id):
-            if trajectory.outcome not in FAULTS or order.attempt + 1 >= attempts:
+            if next_attempt(trajectory.outcome, order.attempt, attempts) is None:
                 result[first.sample] = trajectory
                 break
             order = again(order)

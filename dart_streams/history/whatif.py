@@ -4,25 +4,24 @@ A replay can only repeat: with other settings dispatch orders other rollouts, wh
 run in a closed circle. The k-th rollout of a task ends as the k-th recorded one did, and takes as long; what lies
 beyond those recorded (or a task never played) is answered by one of the task's last (or by another task's, then it
 counts as ``borrowed``). The trainer takes groups as they come and makes a version of every ``groups_per_step``, in no
-time. So figures are compared with those of the run's own settings in the same world, which stand beside what was
+time. So metrics are compared with those of the run's own settings in the same world, which stand beside what was
 recorded to show how close the world is. Pure, and the same for the same bundle.
 """
 
 import heapq
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dart_streams import stateless_random as chance
 from dart_streams.config import Config
-from dart_streams.curation import budget, difficulty, dispatch, groups
-from dart_streams.curation.agents import agents
-from dart_streams.curation.reducer import Agent, Decision, InputRecord, InvalidEvent
+from dart_streams.curation import dispatch, groups
+from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.bundle_inputs import event_of
 from dart_streams.tasks import TaskSet
-from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights, weights_serving
+from topics import curated, rollout_orders, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
@@ -73,7 +72,7 @@ class RecordedOutcomes:
     def __init__(self, bundle: Bundle) -> None:
         self.demonstrations: list[Trajectory] = []
         self.ends: dict[str, list[Ended]] = {}
-        self.figures = WhatIfMetrics(name="recorded")
+        self.metrics = WhatIfMetrics(name="recorded")
         steps: dict[str, int] = {}
         for event in events(bundle, trajectories.TOPIC.name):
             if event.purpose == "demonstration":
@@ -82,23 +81,23 @@ class RecordedOutcomes:
                 took_ms = max(1, event.finished_ms - event.started_ms)
                 end = Ended(event.outcome, event.reward, event.steps, event.step_entropies, took_ms)
                 self.ends.setdefault(event.task_id, []).append(end)
-                self.figures.rollouts_ended += 1
-                self.figures.env_steps += event.steps
+                self.metrics.rollouts_ended += 1
+                self.metrics.env_steps += event.steps
             steps[event.trajectory_id] = event.steps
         self._count(bundle, steps)
 
     def _count(self, bundle: Bundle, steps: dict[str, int]) -> None:
         """Count orders, groups and versions as they were recorded."""
-        figures, opened = self.figures, set()
+        metrics, opened = self.metrics, set()
         for order in events(bundle, rollout_orders.TOPIC.name):
             if order.purpose == "train":
-                figures.rollouts_ordered += 1
+                metrics.rollouts_ordered += 1
                 opened.add(order.group_id)
-        figures.groups_opened = len(opened)
+        metrics.groups_opened = len(opened)
         for group in events(bundle, curated.TOPIC.name):
-            figures.groups_formed += 1
-            count(figures, group, steps)
-        figures.steps_trained = max((version.train_step for version in events(bundle, weights.TOPIC.name)), default=0)
+            metrics.groups_formed += 1
+            count(metrics, group, steps)
+        metrics.steps_trained = max((version.train_step for version in events(bundle, weights.TOPIC.name)), default=0)
 
     def end(self, task_id: str, number: int) -> tuple[Ended, bool]:
         """Return how rollout ``number`` (from 0) of a task ends, and whether that is borrowed from another task."""
@@ -121,49 +120,48 @@ def events(bundle: Bundle, topic: str) -> Iterator[Any]:
     return (event_of(bundle, topic, record) for record in bundle.records(topic))
 
 
-def count(figures: WhatIfMetrics, group: CuratedGroup, steps: dict[str, int]) -> None:
+def count(metrics: WhatIfMetrics, group: CuratedGroup, steps: dict[str, int]) -> None:
     """Count a group's steps: those trained on, and those left out."""
     for member in group.members:
-        figures.samples += len(member.selected)
-        figures.samples_saved += steps.get(member.trajectory_id, len(member.selected)) - len(member.selected)
+        metrics.samples += len(member.selected)
+        metrics.samples_saved += steps.get(member.trajectory_id, len(member.selected)) - len(member.selected)
 
 
 class World:
-    """The circle with one setting: four agents, slots in which rollouts take their time, and a trainer."""
+    """The in-memory circle with one setting, slots in which rollouts take their time, and a trainer that takes none."""
 
     def __init__(self, name: str, config: Config, tasks: TaskSet, recorded: RecordedOutcomes) -> None:
         self.recorded = recorded
-        self.figures = WhatIfMetrics(name=name)
-        self.agents = {agent.name: agent for agent in agents(config, tasks)}
-        self.states = {agent.name: agent.state() for agent in self.agents.values()}
-        self.offsets: dict[str, int] = {}
+        self.metrics = WhatIfMetrics(name=name)
+        self.circle = InMemoryCircle(config, tasks)
+        self.trainer = CountingTrainer(config.trainer.groups_per_step)
         self.slots = max(1, config.env.workers * config.env.slots)
-        self.groups_per_step = config.trainer.groups_per_step
         self.workers = config.rollout.workers
         self.waiting: list[RolloutOrder] = []
         self.running: list[tuple[int, int, RolloutOrder, int, Ended]] = []
         self.played: dict[str, int] = {}
         self.steps: dict[str, int] = {}
-        self.begun = 0
+        self.started = 0
         self.now_ms = 0
-        self.version = 0
 
     def run(self, rollouts: int) -> WhatIfMetrics:
-        """Let so many rollouts end, and return the figures."""
+        """Let ``rollouts`` rollouts end, and return the metrics."""
         for demonstration in self.recorded.demonstrations:
-            self.tell(demonstration)
-        self.announce()
+            self.publish(demonstration)
+        self.announce(self.trainer.weights())
+        self.settle()
         every = max(1, rollouts // POINTS)
-        figures = self.figures
-        while figures.rollouts_ended < rollouts and (self.waiting or self.running):
+        metrics = self.metrics
+        while metrics.rollouts_ended < rollouts and (self.waiting or self.running):
             self.start()
             self.end_next()
-            if figures.rollouts_ended % every == 0 or figures.rollouts_ended == rollouts:
-                figures.curve.append((figures.rollouts_ended, figures.steps_trained))
-        figures.groups_opened = self.states[dispatch.NAME].next_group
-        counts = self.states[groups.NAME].counts
-        figures.groups_dropped = counts.equal + counts.empty + counts.abandoned
-        return figures
+            if metrics.rollouts_ended % every == 0 or metrics.rollouts_ended == rollouts:
+                metrics.curve.append((metrics.rollouts_ended, metrics.steps_trained))
+                self.circle.delete_read()
+        metrics.groups_opened = self.circle.states[dispatch.NAME].next_group
+        counts = self.circle.states[groups.NAME].counts
+        metrics.groups_dropped = counts.equal + counts.empty + counts.abandoned
+        return metrics
 
     def start(self) -> None:
         """Put waiting orders into free slots, the oldest first."""
@@ -172,9 +170,9 @@ class World:
             number = self.played.get(order.task_id, 0)
             self.played[order.task_id] = number + 1
             end, borrowed = self.recorded.end(order.task_id, number)
-            self.figures.borrowed += borrowed
-            self.begun += 1
-            heapq.heappush(self.running, (self.now_ms + end.took_ms, self.begun, order, self.version, end))
+            self.metrics.borrowed += borrowed
+            self.started += 1
+            heapq.heappush(self.running, (self.now_ms + end.took_ms, self.started, order, self.trainer.version, end))
         del self.waiting[:free]
 
     def end_next(self) -> None:
@@ -182,13 +180,12 @@ class World:
         self.now_ms, _, order, version, end = heapq.heappop(self.running)
         steps = min(end.steps, order.max_steps)
         cut = end.outcome == "success" and steps < end.steps
-        self.figures.rollouts_ended += 1
-        self.figures.env_steps += steps
-        identity = order.order_id
-        self.steps[identity] = steps
-        self.tell(
+        self.metrics.rollouts_ended += 1
+        self.metrics.env_steps += steps
+        self.steps[order.order_id] = steps
+        self.publish(
             Trajectory(
-                trajectory_id=identity,
+                trajectory_id=order.order_id,
                 order_id=order.order_id,
                 group_id=order.group_id,
                 group_size=order.group_size,
@@ -200,57 +197,39 @@ class World:
                 steps=steps,
                 step_entropies=end.step_entropies[:steps],
                 version_min=version,
-                version_max=self.version,
+                version_max=self.trainer.version,
                 started_ms=self.now_ms - end.took_ms,
                 finished_ms=self.now_ms,
             )
         )
+        self.settle()
 
-    def tell(self, trajectory: Trajectory) -> None:
-        """Let the agents hear of a finished rollout, each of what the one before decided."""
-        for rated in self.apply(difficulty.NAME, trajectories.TOPIC.name, trajectory):
-            for granted in self.apply(budget.NAME, task_difficulty.TOPIC.name, rated.event):
-                self.order(self.apply(dispatch.NAME, rollout_budgets.TOPIC.name, granted.event))
-        for formed in self.apply(groups.NAME, trajectories.TOPIC.name, trajectory):
-            self.figures.groups_formed += 1
-            count(self.figures, cast(CuratedGroup, formed.event), self.steps)
-            self.order(self.apply(dispatch.NAME, curated.TOPIC.name, formed.event))
-            if self.figures.groups_formed % self.groups_per_step == 0:
-                self.version += 1
-                self.figures.steps_trained += 1
-                self.announce()
+    def publish(self, trajectory: Trajectory) -> None:
+        """Announce a finished rollout."""
+        self.circle.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
 
-    def announce(self) -> None:
-        """Let dispatch hear of the newest version, and a coupled one that it is served, for that takes no time here."""
-        event = WeightVersion(
-            model_id="",
-            version=self.version,
-            uri="",
-            sha256="",
-            train_step=self.version,
-            epoch=1,
-            groups_consumed=self.version * self.groups_per_step,
-        )
-        self.order(self.apply(dispatch.NAME, weights.TOPIC.name, event))
-        if weights_serving.TOPIC in self.agents[dispatch.NAME].inputs:
-            for worker in range(self.workers):
-                served = WeightsServing(worker_id=str(worker), version=self.version, since_ms=0, alive_ms=0)
-                self.order(self.apply(dispatch.NAME, weights_serving.TOPIC.name, served))
+    def settle(self) -> None:
+        """Let agents and trainer take all there is; queue the rollouts that dispatch orders."""
+        self.circle.settle()
+        for formed in self.circle.poll(curated.TOPIC.name):
+            self.metrics.groups_formed += 1
+            count(self.metrics, formed, self.steps)
+            version = self.trainer.take(formed)
+            if version is not None:
+                self.trainer.trained.clear()
+                self.metrics.steps_trained += 1
+                self.announce(version)
+                self.circle.settle()
+        orders = self.circle.poll(rollout_orders.TOPIC.name)
+        self.metrics.rollouts_ordered += len(orders)
+        self.waiting += orders
 
-    def order(self, decisions: list[Decision]) -> None:
-        """Queue the rollouts that dispatch orders."""
-        self.figures.rollouts_ordered += len(decisions)
-        self.waiting += [cast(RolloutOrder, decision.event) for decision in decisions]
-
-    def apply(self, name: str, topic: str, event: Any) -> list[Decision]:
-        """Let one agent apply an event; nothing comes of one it refuses."""
-        agent: Agent = self.agents[name]
-        offset = self.offsets[topic] = self.offsets.get(topic, -1) + 1
-        try:
-            self.states[name], decisions = agent.apply(self.states[name], InputRecord(topic, 0, offset, event))
-        except InvalidEvent:
-            return []
-        return decisions
+    def announce(self, version: WeightVersion) -> None:
+        """Announce a version, which is served at once: switching takes no time here."""
+        self.circle.publish(weights.TOPIC.name, "", version)
+        for worker in range(self.workers):
+            served = WeightsServing(worker_id=str(worker), version=version.version, since_ms=0, alive_ms=0)
+            self.circle.publish(weights_serving.TOPIC.name, "", served)
 
 
 def compare(
@@ -258,12 +237,12 @@ def compare(
 ) -> list[WhatIfMetrics]:
     """Return what was recorded, what the run's own settings give in the world of the recorded, and each variant."""
     if not recorded.ends:
-        return [recorded.figures]
-    rollouts = recorded.figures.rollouts_ended
+        return [recorded.metrics]
+    rollouts = recorded.metrics.rollouts_ended
     found = [
         World(name, config, tasks, recorded).run(rollouts) for name, config in {"own settings": own, **variants}.items()
     ]
     aim = found[0].steps_trained
-    for figures in found:
-        figures.rollouts_for_steps = next((ended for ended, steps in figures.curve if steps >= aim), None)
-    return [recorded.figures, *found]
+    for metrics in found:
+        metrics.rollouts_for_steps = next((ended for ended, steps in metrics.curve if steps >= aim), None)
+    return [recorded.metrics, *found]

@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
-# Sets up what `make demo` and `make test` need: system packages, the two Python environments, the jars of the local
-# Kafka and Cassandra. May be run again at any time: what is up to date is skipped.
+# Sets up the project on this machine. May be run again at any time: what is up to date is skipped.
+#
+#   setup.sh         what `make demo` and `make test` need: system packages, both Python environments, jars
+#   setup.sh dev     what `make unit` and `make lint` need: the environment of the streams side
+#   setup.sh docs    what `make docs` needs: the environment of MkDocs
+#
+# Runs in bash 3.2 too, which is what macOS has.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -8,16 +13,27 @@ cd "$(dirname "$0")/../.."
 unset VIRTUAL_ENV PYTHONPATH PYTHONHOME UV_PYTHON UV_PROJECT_ENVIRONMENT PIP_REQUIRE_VIRTUALENV
 export UV_PYTHON_DOWNLOADS=never PIP_DISABLE_PIP_VERSION_CHECK=1
 
-STEPS=5
 number=0
+steps=0
 
-step() { # description, function
+now() {
+    local time=${EPOCHREALTIME:-$(date +%s)}
+    echo "${time/,/.}"
+}
+
+since() { # time
+    awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f s", b - a }'
+}
+
+step() { # description, function, arguments
+    local description=$1 began
+    shift
     number=$((number + 1))
-    printf '[%d/%d] %-42s' "$number" "$STEPS" "$1"
-    local began=$EPOCHREALTIME
+    printf '[%d/%d] %-42s' "$number" "$steps" "$description"
+    began=$(now)
     outcome="up to date"
-    "$2"
-    awk -v a="$began" -v b="$EPOCHREALTIME" -v what="$outcome" 'BEGIN { printf " %s (%.1f s)\n", what, b - a }'
+    "$@"
+    printf ' %s (%s)\n' "$outcome" "$(since "$began")"
 }
 
 fail() {
@@ -48,23 +64,14 @@ patiently() {
     fi
 }
 
-have_java() {
-    local java
-    for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java || true)" /usr/lib/jvm/*17*/bin/java; do
-        if [ -x "$java" ] && [[ $("$java" -version 2>&1) == *'version "17'* ]]; then return 0; fi
-    done
-    return 1
-}
-
-have_browser() {
-    command -v chromium-headless-shell >/dev/null || [ -x /usr/lib/chromium/chromium-headless-shell ]
-}
+on_linux() { [ "$(uname -s)" = Linux ]; }
 
 # The distribution's interpreter comes first: it is built with optimisation, and vLLM imports twice as fast on it.
 find_python() {
     local candidate
-    for candidate in /usr/bin/python3 /usr/bin/python3.11 /usr/bin/python3.12 /usr/bin/python3.13; do
-        if [ -x "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    for candidate in /usr/bin/python3 /usr/bin/python3.{11,12,13} python3 python3.{13,12,11} python; do
+        candidate=$(command -v "$candidate") || continue
+        if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
             echo "$candidate"
             return 0
         fi
@@ -72,42 +79,117 @@ find_python() {
     return 1
 }
 
-missing_packages() {
-    have_java || echo openjdk-17-jre-headless
-    command -v mvn >/dev/null || echo maven
-    have_browser || echo chromium-headless-shell
-    # Without a font, pages have boxes for letters.
-    compgen -G '/usr/share/fonts/truetype/dejavu/*' >/dev/null || echo fonts-dejavu-core
-    compgen -G '/usr/share/fonts/truetype/liberation*/*' >/dev/null || echo fonts-liberation
-    # vLLM loads libnuma, and torch compiles kernels on first use.
-    [[ $(/sbin/ldconfig -p) == *libnuma.so.1* ]] || echo libnuma1
-    command -v g++ >/dev/null || echo g++
-    local python
-    if ! python=$(find_python); then
-        printf '%s\n' python3 python3-venv python3-dev
-        return 0
-    fi
-    "$python" -c 'import ensurepip' 2>/dev/null || echo python3-venv
-    "$python" -c 'import pathlib, sysconfig as s, sys; sys.exit(not pathlib.Path(s.get_path("include"), "Python.h").exists())' ||
-        echo python3-dev
+# The same places and versions as in find_java of the local services.
+have_java() {
+    local java version
+    for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java || true)" /usr/lib/jvm/*/bin/java \
+        /opt/homebrew/opt/openjdk*/bin/java /Library/Java/JavaVirtualMachines/*/Contents/Home/bin/java; do
+        [ -x "$java" ] || continue
+        version=$("$java" -version 2>&1 | sed -nE 's/.*version "(1\.)?([0-9]+).*/\2/p') || continue
+        if [ "${version:-0}" -ge 17 ] && [ "$version" -le 23 ]; then return 0; fi
+    done
+    return 1
 }
 
-system_packages() {
-    local missing
-    mapfile -t missing < <(missing_packages)
-    if [ ${#missing[@]} = 0 ]; then return; fi
-    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-        fail "system packages are missing. Install them, then run this again:
+# The same places as in PLACES of workers/env/miniwob/browser.py.
+have_browser() {
+    local place
+    for place in /usr/lib/chromium/chromium-headless-shell chromium-headless-shell chrome-headless-shell \
+        /usr/lib/chromium/chromium chromium chromium-browser google-chrome google-chrome-stable \
+        "/Applications/Chromium.app/Contents/MacOS/Chromium" \
+        "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"; do
+        if command -v "$place" >/dev/null; then return 0; fi
+    done
+    return 1
+}
 
-    sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}
+have_font() { # pattern
+    [ -n "$(find -L /usr/share/fonts /usr/local/share/fonts -iname "$1" -print 2>/dev/null | head -n 1)" ]
+}
+
+have_library() { # name; a system without ldconfig is given the benefit of the doubt
+    local ldconfig
+    ldconfig=$(PATH=$PATH:/sbin:/usr/sbin command -v ldconfig) || return 0
+    [[ $("$ldconfig" -p) == *"$1"* ]]
+}
+
+# One line for each thing that is missing: the packages of apt that bring it (the first known one of those with a |
+# between them), and what it is.
+missing_python() {
+    local python
+    if ! python=$(find_python); then
+        echo "python3 python3-venv: Python 3.11, 3.12 or 3.13"
+    elif ! "$python" -c 'import ensurepip' 2>/dev/null; then
+        echo "python3-venv: the modules venv and ensurepip of $python"
+    fi
+}
+
+missing() {
+    missing_python
+    # Kafka 4 needs 17; Cassandra 5.0 installs a security manager, which Java 24 no longer has.
+    have_java || echo "openjdk-17-jre-headless|openjdk-21-jre-headless: Java 17 to 23 (JAVA_HOME may name it)"
+    command -v mvn >/dev/null || echo "maven: Maven (mvn)"
+    have_browser || echo "chromium-headless-shell|chromium: a Chromium or Chrome"
+    on_linux || return 0
+    # Without a font, pages have boxes for letters.
+    have_font 'DejaVu*.ttf' || echo "fonts-dejavu-core: the DejaVu fonts"
+    have_font 'Liberation*.ttf' || echo "fonts-liberation: the Liberation fonts"
+    # vLLM loads libnuma, and torch compiles kernels on first use.
+    have_library libnuma.so.1 || echo "libnuma1: libnuma"
+    command -v g++ >/dev/null || echo "g++: a C++ compiler (g++)"
+    local python include=
+    if python=$(find_python); then include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))'); fi
+    [ -e "$include/Python.h" ] || echo "python3-dev: the C headers of Python (Python.h)"
+}
+
+# Of packages with a | between them, the first that this release of the distribution has.
+available() {
+    local package
+    for package in $(tr '|' ' ' <<<"$1"); do
+        if [ -n "$(apt-cache show --no-all-versions "$package" 2>/dev/null)" ]; then break; fi
+        package=${1%%|*}
+    done
+    echo "$package"
+}
+
+packages() { # lines of missing
+    local alternatives
+    for alternatives in $(sed 's/:.*//' <<<"$1"); do available "$alternatives"; done | xargs
+}
+
+system_packages() { # function that says what is missing
+    local lines names
+    lines=$("$1")
+    if [ -z "$lines" ]; then return; fi
+    if ! command -v apt-get >/dev/null; then
+        fail "this is missing; install it, then run this again:
+
+$(sed 's/^[^:]*: /    - /' <<<"$lines")
 "
     fi
-    printf '\n      installing %s ...' "${missing[*]}"
+    if [ "$(id -u)" != 0 ]; then
+        fail "system packages are missing. Install them, then run this again:
+
+    sudo apt-get update && sudo apt-get install -y --no-install-recommends $(packages "$lines")
+"
+    fi
+    printf '\n      installing what is missing ...'
     quietly apt-get -qq update
-    patiently env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
-    mapfile -t missing < <(missing_packages)
-    if [ ${#missing[@]} != 0 ]; then fail "installed, and yet not found: ${missing[*]}"; fi
-    outcome="installed"
+    names=$(packages "$lines")
+    # shellcheck disable=SC2086
+    patiently env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $names
+    lines=$("$1")
+    if [ -n "$lines" ]; then
+        fail "installed $names, and yet this is missing:
+
+$(sed 's/^[^:]*: /    - /' <<<"$lines")
+"
+    fi
+    outcome="installed $names"
+}
+
+digest_of() { # files, or stdin
+    if command -v sha256sum >/dev/null; then sha256sum "$@"; else shasum -a 256 "$@"; fi
 }
 
 # Whether the stamp of an environment has the digest of what it is made from; $digest is set as well.
@@ -116,13 +198,13 @@ is_current() { # environment, files
     shift
     digest=$({
         "$PYTHON" -V
-        sha256sum "$@"
-    } | sha256sum | cut -c1-16)
+        digest_of "$@"
+    } | digest_of | cut -c1-16)
     [ -x "$environment/bin/python" ] && [ "$(cat "$environment/.stamp" 2>/dev/null || true)" = "$digest" ]
 }
 
 tools() {
-    PYTHON=$(find_python) || fail "no Python 3.11 or newer in /usr/bin: this system is too old (Debian 12 has one)"
+    PYTHON=$(find_python)
     if is_current .venv/tools requirements/tools.txt; then return; fi
     quietly "$PYTHON" -m venv --clear .venv/tools
     quietly .venv/tools/bin/python -m pip install -q --require-hashes -r requirements/tools.txt
@@ -147,7 +229,16 @@ environment() { # name
 }
 
 streams_environment() { environment streams; }
-model_environment() { environment model; }
+
+docs_environment() { environment docs; }
+
+model_environment() {
+    if on_linux; then
+        environment model
+    else
+        outcome="left out: vLLM has no packages for $(uname -s)"
+    fi
+}
 
 jars() {
     local said
@@ -155,13 +246,37 @@ jars() {
     outcome=${said:-$outcome}
 }
 
+began=$(now)
 mkdir -p .venv
-# One at a time: a second `make` waits for the first, and then finds all up to date.
-exec 9>.venv/.lock
-flock 9
+# One at a time: a second `make` waits for the first, and then finds all up to date. macOS has no flock.
+if command -v flock >/dev/null; then
+    exec 9>.venv/.lock
+    flock 9
+fi
 
-step "system packages" system_packages
-step "tools (uv)" tools
-step "environment .venv/streams" streams_environment
-step "environment .venv/model (6 GB)" model_environment
-step "jars of Kafka and Cassandra" jars
+case ${1:-all} in
+all)
+    steps=5
+    step "system packages" system_packages missing
+    step "tools (uv)" tools
+    step "environment .venv/streams" streams_environment
+    step "environment .venv/model (6 GB)" model_environment
+    step "jars of Kafka and Cassandra" jars
+    ;;
+dev)
+    steps=3
+    step "Python" system_packages missing_python
+    step "tools (uv)" tools
+    step "environment .venv/streams" streams_environment
+    ;;
+docs)
+    steps=3
+    step "Python" system_packages missing_python
+    step "tools (uv)" tools
+    step "environment .venv/docs" docs_environment
+    ;;
+*)
+    fail "usage: setup.sh [dev|docs]"
+    ;;
+esac
+printf 'ready in %s\n' "$(since "$began")"

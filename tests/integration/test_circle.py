@@ -24,13 +24,15 @@ from dart_streams.cli import main
 from dart_streams.cli.run import changelogs
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.history import capture
 from dart_streams.history import run_folder as folder
-from dart_streams.history import run_index as facts
+from dart_streams.history import run_log
 from dart_streams.history import trace_coverage as chain
 from dart_streams.history.bundle import Bundle
+from dart_streams.history.lineage import READ
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.projection import COLUMNS
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
 from dart_streams.history.span_index import Timeline
 from dart_streams.launch import process_registry as leftovers
 from dart_streams.launch import processes
@@ -45,7 +47,7 @@ HERE = Path(__file__).parent
 STAND_IN = "benchmarks.stand_in_trainer"
 
 
-def circle_config(services, tmp_path: Path, **run) -> Config:
+def circle_config(services, tmp_path: Path, episodes: int = 24, **run) -> Config:
     base = configuration.load(HERE / "circle.toml")
     replace = msgspec.structs.replace
     running = services.running
@@ -54,23 +56,24 @@ def circle_config(services, tmp_path: Path, **run) -> Config:
         bus=replace(base.bus, servers=running.bus.servers),
         store=replace(base.store, hosts=running.store.hosts, port=running.store.port, keyspace=services.keyspace),
         run=replace(base.run, state_dir=str(tmp_path), **run),
+        evaluation=replace(base.evaluation, episodes=episodes),
     )
 
 
 def session_of(made: folder.RunFolder, console: Console) -> Session:
     config = made.config()
     program = Path(sys.executable).parent / "dart-streams"
-    cast = processes.cast(config, made.config_file, processes.Programs(program, program))
+    run_processes = processes.processes_of(config, made.config_file, processes.Programs(program, program))
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
-    cast = msgspec.structs.replace(cast, trainer=(stand_in,))
+    run_processes = msgspec.structs.replace(run_processes, trainer=(stand_in,))
 
-    def make_circle(supervisor):
-        return TrainingRun(made, supervisor, cast, extra_topics=changelogs(config), tell=session.tell)
+    def make_run(supervisor):
+        return TrainingRun(made, supervisor, run_processes, extra_topics=changelogs(config), notify=session.notify)
 
-    async def finish(circle):
-        session.tell(await report.finish(circle.folder, circle.watch, circle.lags))
+    async def finish(run):
+        session.notify(await report.finish(run.folder, run.follower, run.lags))
 
-    session = Session(made, make_circle, finish, console)
+    session = Session(made, make_run, finish, console)
     return session
 
 
@@ -198,7 +201,7 @@ def test_every_trained_step_can_be_followed_to_its_screenshot(finished: Finished
 @pytest.mark.parametrize("missing", [names.SPAN_TRAIN_STEP, names.SPAN_GROUP, names.SPAN_TRAJECTORY, names.SPAN_STEP])
 def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
     source = Bundle(bundle)
-    known = facts.RunIndex().fold(facts.of_bundle(source))
+    known = RunState(keep_steps=True).fold(read_log(source, READ))
     lines = list(source.lines("traces"))
     step = known.trained[2]
     member = next(member for member in known.groups[step.group_ids[0]].members if member.selected)
@@ -276,7 +279,7 @@ def test_a_bundle_is_published_again_under_a_shadow_prefix_and_never_under_a_liv
     source, bus = Bundle(bundle), msgspec.structs.replace(finished.config.bus, prefix=shadow)
     for topic in (observations.TOPIC, trajectories.TOPIC):
         kept = sorted(source.records(topic.name), key=lambda record: (record.partition, record.offset))
-        again = sorted(capture.now_in(bus, topic), key=lambda record: (record.partition, record.offset))
+        again = sorted(run_log.present_records(bus, topic), key=lambda record: (record.partition, record.offset))
         assert told[topic.name]["records"] == len(kept) == len(again)
         assert [(r.partition, r.key, r.value, r.headers, r.at_ms) for r in again] == [
             (r.partition, r.key, r.value, r.headers, r.at_ms) for r in kept
@@ -288,7 +291,7 @@ def test_a_bundle_is_published_again_under_a_shadow_prefix_and_never_under_a_liv
 
 
 def test_a_run_ends_in_order_though_episodes_take_longer_than_it_waits(services, tmp_path):
-    config = circle_config(services, tmp_path, minutes=0.5, evaluate=False, demonstrate=False, settle_s=0.5)
+    config = circle_config(services, tmp_path, minutes=0.5, episodes=0, demonstrate=False, settle_s=0.5)
     slow = msgspec.structs.replace(config.env.simulated, step_ms=60_000.0, sigma=0.0)
     config = msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, simulated=slow))
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
@@ -315,7 +318,7 @@ asyncio.run(session_of(made, Console(width=160)).run())
 @pytest.fixture
 def running(services, tmp_path):
     """A circle in a process of its own, with training under way."""
-    config = circle_config(services, tmp_path, evaluate=False, train_steps=1000)
+    config = circle_config(services, tmp_path, episodes=0, train_steps=1000)
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
     process = subprocess.Popen([sys.executable, "-c", RUN, str(HERE), str(made.path)])
     try:
@@ -332,7 +335,7 @@ def running(services, tmp_path):
 
 def test_an_interrupt_drains_within_ten_seconds_and_leaves_no_orphan(running):
     made, process, children = running
-    assert len(children) >= 10, "six processes, and a leash each"
+    assert len(children) >= 10, "six processes, and a subreaper each"
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     process.wait(timeout=20)

@@ -23,12 +23,13 @@ from aiokafka import ConsumerRecord, TopicPartition
 from faust.types import TP
 
 import topics
-from benchmarks.curation_world import CountingTrainer, Odds, play
+from benchmarks.curation_world import Odds, play
 from dart_streams.bus import admin, dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import ID, header
 from dart_streams.config import Config
 from dart_streams.curation.agents import agents
+from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.history.run_folder import write_toml

@@ -29,7 +29,7 @@ from dart_streams.history.bundle import Bundle
 from dart_streams.history.run_folder import write_toml
 from dart_streams.launch.services import memory
 from dart_streams.launch.services.java import find_java
-from dart_streams.launch.services.kafka import Kafka
+from dart_streams.launch.services.jvm import Kafka
 from dart_streams.store import sessions
 from tests.integration.secured import USER, Secured, secured_services
 from tests.integration.test_circle import HERE, session_of
@@ -306,7 +306,8 @@ def circle(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Circle
         base,
         bus=secured.scram(login=login),
         store=secured.store(),
-        run=replace(base.run, state_dir=str(tmp_path_factory.mktemp("circle")), train_steps=3, evaluate=False),
+        run=replace(base.run, state_dir=str(tmp_path_factory.mktemp("circle")), train_steps=3),
+        evaluation=replace(base.evaluation, episodes=0),
         telemetry=replace(base.telemetry, sampling=1.0),
     )
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)

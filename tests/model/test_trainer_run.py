@@ -31,11 +31,12 @@ from dart_streams.policy import exporting, probe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
+from tests.model import plain_transformers
 from topics import Topic, curated, weights, weights_serving
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer import crash_points, main
-from trainer.data.consumer import MOST_AT_ONCE, CuratedConsumer
+from trainer.data.consumer import MAX_POLL_RECORDS, CuratedConsumer
 from trainer.learning.learner import WeightSnapshot
 from trainer.publish import WeightPublisher
 from trainer.state import TrainerState
@@ -161,7 +162,7 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[...
     assert any(not torch.equal(initial[name], value) for name, value in policy.state_dict().items())
 
     renderer = Renderer(model, ours.config.policy.min_pixels, ours.config.policy.max_pixels)
-    stored, plain = probe.read(folder), probe.measured(policy, renderer)
+    stored, plain = probe.read(folder), plain_transformers.measured(policy, renderer)
     assert stored is not None
     assert probe.mismatch(plain, stored.logprobs) < 1e-5
 
@@ -378,14 +379,14 @@ def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_
         "tiny",
         1,
         99,
-        arrived=lambda one: taken.append(one.group_id),
-        full=full,
+        on_group=lambda one: taken.append(one.group_id),
+        is_full=full,
     )
     with consumer:
         until(lambda: taken, "the first records")
         while consumer.take(1.0):
             pass
-        assert len(taken) <= MOST_AT_ONCE < 6
+        assert len(taken) <= MAX_POLL_RECORDS < 6
         room.set()
         until(lambda: len(taken) == 6, "the rest of the log")
 
@@ -420,6 +421,22 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..
         serves("rollout-0", 4)
         assert left_after(publisher, 5) == ["v000004-e1", "v000005-e1"]
         assert left_after(publisher, 6) == ["v000004-e1", "v000005-e1", "v000006-e1"]
+
+
+def test_a_version_announced_again_is_kept_once_and_a_fenced_one_not_at_all() -> None:
+    first = WeightVersion(
+        model_id="tiny", version=1, uri="w/v1-e2", sha256="", train_step=1, epoch=2, groups_consumed=0
+    )
+    publisher = WeightPublisher(parse({"policy": {"model_id": "tiny"}}), epoch=2)
+    for record in (
+        first,
+        msgspec.structs.replace(first, groups_consumed=5),
+        msgspec.structs.replace(first, uri="w/v2-e1", version=2, epoch=1),
+        msgspec.structs.replace(first, uri="elsewhere", version=3, model_id="large"),
+    ):
+        publisher._accept(record)
+    assert list(publisher.uris) == ["w/v1-e2"]
+    assert publisher.weights.newest == msgspec.structs.replace(first, groups_consumed=5)
 
 
 def test_two_ranks_publish_what_one_publishes_and_stop_together(run: Callable[..., Run]) -> None:

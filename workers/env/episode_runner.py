@@ -25,7 +25,8 @@ from dart_streams.telemetry.spans import ActiveSpan
 from topics import observations
 from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import RolloutOrder
-from topics.values import FAULTS, BlobRef
+from topics.transitions import FAULTS
+from topics.values import BlobRef
 from workers.env import metrics
 from workers.env.environment import Backend, Environment, EnvironmentFault, Oracle, Screen
 from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop

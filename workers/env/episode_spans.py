@@ -6,7 +6,7 @@ from typing import Any
 from dart_streams.telemetry import names, spans
 from topics.observations import EpisodeEnd
 from topics.rollout_orders import RolloutOrder
-from topics.values import FAULTS
+from topics.transitions import FAULTS
 
 
 class EpisodeSpans:

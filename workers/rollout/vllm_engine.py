@@ -90,7 +90,8 @@ class VllmEngine:
             raise probe.ParityFault(
                 f"vLLM's log-probabilities of version {version.version}, in {dtype}, differ from the trainer's, in "
                 f"{stored.dtype}, by {found:.3g} nats a token (rollout.vllm.parity_nats is {bound:g}): compare the "
-                "dtype, policy.path, and policy.max_pixels of both. Half precision may need a larger bound"
+                "dtype, policy.path, policy.min_pixels and policy.max_pixels of both. Half precision may need a larger "
+                "bound"
             )
         log.info("parity checked", version=version.version, mismatch_nats=round(found, 6))
 

@@ -76,7 +76,7 @@ class WeightUpdater:
 
     def due(self) -> WeightVersion | None:
         """Return the version to switch to now, if any."""
-        target = self.watcher.weights.target
+        target = self.watcher.weights.newest
         if target is None or target.version <= self.own.version:
             return None
         if self.own.failed_version == target.version and time.monotonic() < self.retry_at:

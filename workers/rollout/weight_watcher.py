@@ -13,9 +13,9 @@ from dart_streams.bus.topic_reader import reached
 from dart_streams.config import Config
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic, weights, weights_serving
+from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
-from workers.rollout.weight_state import WeightState, serving_after
 
 WATCHED: tuple[Topic, ...] = (weights.TOPIC, weights_serving.TOPIC)
 POLL_S = 0.5
@@ -71,15 +71,15 @@ class WeightWatcher:
     async def first_version(self) -> WeightVersion:
         """Return the newest version published by now, or the first one as soon as the trainer publishes it."""
         ends = await self.records.end_offsets(self.records.assignment())
-        while self.weights.target is None or not await reached(self.records, ends):
+        while self.weights.newest is None or not await reached(self.records, ends):
             await self._poll(POLL_S)
             self.stalls.check()
-        return self.weights.target
+        return self.weights.newest
 
     async def wait_for_newer(self, than: WeightVersion, seconds: float) -> None:
         """Return when there is a newer version, after ``seconds`` at the latest."""
         until = time.monotonic() + seconds
-        while self.weights.target == than and time.monotonic() < until:
+        while self.weights.version <= than.version and time.monotonic() < until:
             await self._poll(min(POLL_S, seconds))
 
     def next_change(self) -> asyncio.Event:
@@ -94,9 +94,9 @@ class WeightWatcher:
             log.error("record skipped", topic=record.topic, offset=record.offset, reason=str(error))
             return
         if isinstance(event, WeightVersion):
-            self.weights = self.weights.after(event)
+            self.weights = self.weights.accept(event)
         else:
-            self.serving = serving_after(self.serving, event)
+            self.serving[event.worker_id] = event
         self.changed.set()
 
 

@@ -9,13 +9,23 @@ from pathlib import Path
 
 from dart_streams.errors import ServiceUnavailable
 
-WANTED = 17
-"""Kafka 4 needs 17 or newer, Cassandra 5.0 runs on 11 or 17."""
-INSTALL = "apt-get install openjdk-17-jre-headless (as root), or set JAVA_HOME to a Java 17"
+VERSIONS = range(17, 24)
+"""Kafka 4 needs 17 or newer; Cassandra 5.0 installs a security manager, which Java 24 no longer has."""
+WANTED = f"Java {VERSIONS[0]} to {VERSIONS[-1]}"
+INSTALL = (
+    "apt-get install openjdk-17-jre-headless (as root; Debian 13: openjdk-21-jre-headless), "
+    f"or set JAVA_HOME to a {WANTED}"
+)
+HOMES = {
+    "/usr/lib/jvm": "*",
+    "/opt/homebrew/opt": "openjdk*",
+    "/Library/Java/JavaVirtualMachines": "*/Contents/Home",
+}
+"""Where Linux distributions, Homebrew and macOS keep installed Javas. deploy/local/setup.sh looks there too."""
 
 
 def find_java() -> Path:
-    """Return the ``java`` command of a Java 17, from JAVA_HOME, PATH or the usual folders.
+    """Return the ``java`` command of a Java that runs both services, from JAVA_HOME, PATH or the usual folders.
 
     Raises
     ------
@@ -25,12 +35,12 @@ def find_java() -> Path:
     found = {}
     for command in candidates():
         version = found[command] = version_of(command)
-        if version == WANTED:
+        if version in VERSIONS:
             return command
     if not found:
-        raise ServiceUnavailable(f"no Java: the local Kafka and Cassandra need Java {WANTED}. {INSTALL}")
+        raise ServiceUnavailable(f"no Java: the local Kafka and Cassandra need {WANTED}. {INSTALL}")
     seen = ", ".join(f"{command} is {f'Java {version}' if version else 'broken'}" for command, version in found.items())
-    raise ServiceUnavailable(f"no Java {WANTED}, which the local Kafka and Cassandra need ({seen}). {INSTALL}")
+    raise ServiceUnavailable(f"no {WANTED}, which the local Kafka and Cassandra need ({seen}). {INSTALL}")
 
 
 def candidates() -> Iterator[Path]:
@@ -39,7 +49,8 @@ def candidates() -> Iterator[Path]:
         yield Path(home) / "bin" / "java"
     if on_path := shutil.which("java"):
         yield Path(on_path)
-    yield from sorted(Path("/usr/lib/jvm").glob(f"*{WANTED}*/bin/java"))
+    for folder, pattern in HOMES.items():
+        yield from sorted(Path(folder).glob(f"{pattern}/bin/java"))
 
 
 def version_of(command: Path) -> int | None:

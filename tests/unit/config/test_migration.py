@@ -27,9 +27,12 @@ def test_a_bundle_of_an_earlier_version_is_read_with_the_present_keys():
 
 def test_the_configuration_of_an_earlier_runs_folder_is_read_too(tmp_path: Path):
     file = tmp_path / "config.toml"
-    file.write_text('[env]\nisolation = "problem"\n\n[trainer]\nentropy_beta = 0.1\ndual_clip = 3.0\n')
+    file.write_text(
+        '[run]\nevaluate = false\n\n[env]\nisolation = "problem"\n\n[trainer]\nentropy_beta = 0.1\ndual_clip = 3.0\n'
+    )
     config = load(file, recorded=True)
     assert config.env.miniwob.isolation == "problem"
+    assert config.evaluation.episodes == 0
     assert (config.trainer.entropy_coef, config.trainer.dual_clip.factor) == (0.1, 3.0)
     with pytest.raises(ConfigError, match=r"unknown key 'env\.isolation': it is now env\.miniwob\.isolation"):
         load(file)

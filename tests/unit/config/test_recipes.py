@@ -5,14 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.curation_world import Odds
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle
 from dart_streams import tasks
 from dart_streams.config import Config, load
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 from trainer.data.token_budget import TokenBudget
-from trainer.learning.sft_phase import SuccessMemory, drawn, is_due
+from trainer.learning.sft_phase import SuccessMemory, is_due, sft_groups
 
 FOLDER = Path(__file__).parents[3] / "deploy/config/recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))
@@ -24,9 +23,9 @@ def task_set(config: Config) -> tasks.TaskSet:
     return tasks.TaskSet([msgspec.structs.replace(page, train_seeds=(0, 2)) for page in pages])
 
 
-def played(config: Config, rounds: int = 600) -> InMemoryCircle:
+def played(config: Config, rounds: int = 600) -> SimulatedCircle:
     """Let so many rollouts end."""
-    circle = InMemoryCircle(config, task_set(config), Odds(faults=0.02, lift=0.002))
+    circle = SimulatedCircle(config, task_set(config), Odds(faults=0.02, lift=0.002))
     for _ in range(rounds):
         circle.settle()
         circle.end_one()
@@ -35,11 +34,11 @@ def played(config: Config, rounds: int = 600) -> InMemoryCircle:
     return circle
 
 
-def orders(circle: InMemoryCircle) -> list[RolloutOrder]:
+def orders(circle: SimulatedCircle) -> list[RolloutOrder]:
     return [written.event for written in circle.logs["rollout-orders"]]
 
 
-def groups(circle: InMemoryCircle) -> list[CuratedGroup]:
+def groups(circle: SimulatedCircle) -> list[CuratedGroup]:
     return [written.event for written in circle.logs["curated"]]
 
 
@@ -90,7 +89,7 @@ def test_entropulse_imitates_successes_of_many_tasks_every_so_many_steps():
     trained = played(config, rounds=3000).trainer.trained
     for step, start in enumerate(range(0, len(trained), config.trainer.groups_per_step)):
         if is_due(memory, settings):
-            phases.append((step, drawn(memory.successes, settings, step)))
+            phases.append((step, sft_groups(memory.successes, settings, step)))
             memory = memory.after_phase()
         memory = memory.after_step(trained[start : start + config.trainer.groups_per_step], settings.kept)
     assert [step for step, _ in phases] == [settings.every * (n + 1) for n in range(len(phases))] != []

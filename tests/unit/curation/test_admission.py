@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.curation_world import Odds, task_set
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.config import parse
 from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad, admits
-from dart_streams.curation.order_tracker import ENDED, place
+from dart_streams.curation.order_tracker import ENDED, parse_order_id
 from dart_streams.errors import ConfigError
 
 SHAPES = st.fixed_dictionaries(
@@ -24,7 +23,7 @@ SHAPES = st.fixed_dictionaries(
 )
 
 
-class Deployment(InMemoryCircle):
+class Deployment(SimulatedCircle):
     """A circle with rollout workers that switch when they like; ``opened`` says what was so when groups were opened."""
 
     def __init__(self, shape, mode):
@@ -44,7 +43,7 @@ class Deployment(InMemoryCircle):
         before, reserved = self.states["dispatch"].next_group, self.reserved()
         decided = super().deliver(agent, topic, offset)
         kept = self.states["dispatch"]
-        still_to_come = sum(at != ENDED for samples in kept.book.open.values() for at in samples)
+        still_to_come = sum(at != ENDED for samples in kept.orders.open.values() for at in samples)
         assert (kept.open_orders, kept.reserved) == (still_to_come, self.reserved())
         for number in range(before, self.states["dispatch"].next_group):
             self.opened.append((number, self.trainer.version, min(self.workers), len(self.trainer.trained), reserved))
@@ -134,7 +133,7 @@ def test_task_wise_groups_never_have_more_rollouts_than_there_are_slots_and_neve
         circle.end_one()
     sizes = {}
     for written in circle.logs["rollout-orders"]:
-        sizes.setdefault(place(written.event.order_id).number, written.event.group_size)
+        sizes.setdefault(parse_order_id(written.event.order_id).number, written.event.group_size)
     assert len(sizes) == circle.states["dispatch"].next_group
 
 
@@ -177,7 +176,7 @@ def test_a_group_larger_than_all_slots_is_played_all_the_same():
 def test_the_modes_that_do_not_wait_for_workers_do_not_hear_their_heartbeats():
     for mode, heard in [("rollout-wise", False), ("task-wise", False), ("coupled", True)]:
         config = parse({"curation": {"dispatch": {"mode": mode}}})
-        circle = InMemoryCircle(config, task_set(3), Odds())
+        circle = SimulatedCircle(config, task_set(3), Odds())
         assert ("weights-serving" in [topic.name for topic in circle.agents["dispatch"].inputs]) is heard
 
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.curation_world import Odds, play, task_set
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle, play, task_set
 from dart_streams.config import parse
 from dart_streams.curation import order_tracker
-from dart_streams.curation.order_tracker import place
+from dart_streams.curation.order_tracker import parse_order_id
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.curation.staleness import capacity
 
@@ -30,7 +29,7 @@ SHAPES = st.fixed_dictionaries(
 )
 
 
-def circle_of(shape, kind=InMemoryCircle, **curation):
+def circle_of(shape, kind=SimulatedCircle, **curation):
     config = parse(
         {
             "env": {"slots": shape["slots"]},
@@ -75,7 +74,7 @@ def test_the_circle_never_stops_as_long_as_rollouts_end_and_the_trainer_trains(s
         assert circle.running
 
 
-class Watched(InMemoryCircle):
+class Watched(SimulatedCircle):
     """A circle that checks the room for groups each time dispatch has opened one."""
 
     def deliver(self, agent, topic, offset):
@@ -116,7 +115,7 @@ def test_rollouts_that_end_in_order_are_never_trained_on_past_the_bound(shape):
         checked = len(circle.trainer.trained)
 
 
-class Granting(InMemoryCircle):
+class Granting(SimulatedCircle):
     """A circle that notes the rollouts that dispatch was granted for a task's next group when it opens one."""
 
     def __init__(self, *arguments):
@@ -144,7 +143,7 @@ def test_budget_spent_is_at_most_granted_and_every_group_and_trajectory_is_used_
         turn(circle)
     granted = {}
     for order in events(circle, "rollout-orders"):
-        where = place(order.order_id)
+        where = parse_order_id(order.order_id)
         assert granted.setdefault(where.number, order.group_size) == order.group_size
         assert order.group_size in (circle.granted[order.group_id], 1)
         assert where.sample < order.group_size
@@ -169,7 +168,7 @@ def test_records_that_come_again_change_nothing(shape):
         turn(circle)
         agent = circle.random.choice(list(circle.agents.values()))
         topic = circle.random.choice(agent.inputs).name
-        read = circle.read.get((agent.name, topic), 0)
+        read = circle.positions.get((agent.name, topic), 0)
         if read:
             before = msgspec.msgpack.encode(circle.states[agent.name])
             assert circle.deliver(agent, topic, circle.random.randrange(read)) == 0
@@ -231,7 +230,7 @@ def test_decisions_published_twice_are_applied_once(shape, name):
     assert [one.event for one in straight] == [one.event for one in repeats]
 
 
-class Noted(InMemoryCircle):
+class Noted(SimulatedCircle):
     """A circle that notes in which order dispatch reads its three topics."""
 
     def __init__(self, *args):
@@ -325,7 +324,7 @@ def test_the_order_across_tasks_does_not_matter_to_difficulty_and_groups(shape):
 )
 def test_each_feature_can_be_switched_off_and_the_circle_goes_on(switched_off):
     config = parse({"curation": switched_off, "trainer": {"groups_per_step": 2}})
-    circle = InMemoryCircle(config, task_set(10), Odds(faults=0.05))
+    circle = SimulatedCircle(config, task_set(10), Odds(faults=0.05))
     for _ in range(400):
         turn(circle)
         circle.settle()
@@ -347,7 +346,7 @@ def test_each_feature_can_be_switched_off_and_the_circle_goes_on(switched_off):
 
 def test_a_lost_order_holds_nothing_up_for_ever():
     config = parse({"env": {"slots": 2}, "trainer": {"groups_per_step": 4}})
-    circle = InMemoryCircle(config, task_set(5), Odds())
+    circle = SimulatedCircle(config, task_set(5), Odds())
     circle.settle()
     lost = circle.running.pop(0)[0]
     for _ in range(2600):
@@ -366,7 +365,7 @@ def test_a_lost_order_holds_nothing_up_for_ever():
 
 def test_memory_does_not_grow_with_the_number_of_finished_groups():
     config = parse({"env": {"slots": 8}, "trainer": {"groups_per_step": 4}})
-    circle = InMemoryCircle(config, task_set(20), Odds(faults=0.02))
+    circle = SimulatedCircle(config, task_set(20), Odds(faults=0.02))
     circle.settle()
     sizes = defaultdict(list)
     for done in range(1, 9_001):

@@ -96,7 +96,7 @@ def test_every_task_has_its_turn_in_the_first_pass_and_the_order_is_that_of_the_
 
 
 def open_samples(agent, order):
-    samples = agent.state.book.open.get(int(order.group_id[1:]), [])
+    samples = agent.state.orders.open.get(int(order.group_id[1:]), [])
     return [sample for sample, attempt in enumerate(samples) if attempt == order.attempt]
 
 

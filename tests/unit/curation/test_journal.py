@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.curation_world import Odds, task_set
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode as record_of_event
 from dart_streams.config import parse
 from dart_streams.curation.journal import (
@@ -24,7 +23,7 @@ from topics import BY_NAME
 
 
 def circle(seed=0):
-    made = InMemoryCircle(parse({"env": {"slots": 4}}), task_set(5), Odds(faults=0.1, partial=0.1), seed)
+    made = SimulatedCircle(parse({"env": {"slots": 4}}), task_set(5), Odds(faults=0.1, partial=0.1), seed)
     for _ in range(120):
         made.settle()
         made.end_one()

@@ -3,24 +3,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.config import parse
-from dart_streams.curation.order_tracker import Limits, OrderKey, OrderTracker, again, backlog, order_name, place
+from dart_streams.curation.order_tracker import Limits, OrderKey, OrderTracker, backlog, format_order_id, parse_order_id
 
 
 @given(st.integers(0, 10**9), st.integers(0, 99), st.integers(0, 9))
 def test_the_name_of_an_order_says_where_it_belongs(number, sample, attempt):
-    assert place(order_name(number, sample, attempt)) == OrderKey(number, sample, attempt)
+    assert parse_order_id(format_order_id(OrderKey(number, sample, attempt))) == OrderKey(number, sample, attempt)
 
 
 @pytest.mark.parametrize(
     "other", ["", "g1", "demo-3", "g000001/2", "g-1/0/0", "x000001/0/0", "eval-v0-0001-0", "g1/a/0"]
 )
 def test_other_orders_have_other_names(other):
-    assert place(other) is None
-
-
-def test_a_fault_is_ordered_again_until_so_many_tries_were_made_in_all():
-    assert [again(attempt, 3) for attempt in range(4)] == [True, True, False, False]
-    assert not again(0, 1)
+    assert parse_order_id(other) is None
 
 
 def test_the_backlog_follows_the_slots():
@@ -33,39 +28,39 @@ def test_the_horizon_is_far_beyond_what_can_be_open():
 
 
 def test_a_sample_ends_once():
-    book = OrderTracker()
-    book.open_up_to(0, 2, 256)
-    assert book.end(OrderKey(0, 1, 0), "success", 3) == "rewarded"
-    assert book.end(OrderKey(0, 1, 0), "failure", 3) == "repeated"
-    assert book.end(OrderKey(0, 2, 0), "failure", 3) == "repeated"
-    assert book.end(OrderKey(1, 0, 0), "failure", 3) == "repeated"
+    tracker = OrderTracker()
+    tracker.open_up_to(0, 2, 256)
+    assert tracker.finish(OrderKey(0, 1, 0), "success", 3) == "rewarded"
+    assert tracker.finish(OrderKey(0, 1, 0), "failure", 3) == "repeated"
+    assert tracker.finish(OrderKey(0, 2, 0), "failure", 3) == "repeated"
+    assert tracker.finish(OrderKey(1, 0, 0), "failure", 3) == "repeated"
 
 
-def test_the_tries_before_the_last_fault_are_over():
-    book = OrderTracker()
-    book.open_up_to(0, 1, 256)
-    assert book.end(OrderKey(0, 0, 0), "env_error", 3) == "again"
-    assert book.end(OrderKey(0, 0, 0), "success", 3) == "repeated"
-    assert book.end(OrderKey(0, 0, 1), "policy_error", 3) == "again"
-    assert book.end(OrderKey(0, 0, 2), "env_error", 3) == "given up"
-    assert 0 not in book.open
+def test_the_attempts_before_the_last_fault_are_over():
+    tracker = OrderTracker()
+    tracker.open_up_to(0, 1, 256)
+    assert tracker.finish(OrderKey(0, 0, 0), "env_error", 3) == "ordered"
+    assert tracker.finish(OrderKey(0, 0, 0), "success", 3) == "repeated"
+    assert tracker.finish(OrderKey(0, 0, 1), "policy_error", 3) == "ordered"
+    assert tracker.finish(OrderKey(0, 0, 2), "env_error", 3) == "exhausted"
+    assert 0 not in tracker.open
 
 
 def test_a_closed_group_is_not_opened_again():
-    book = OrderTracker()
-    book.open_up_to(5, 1, 256)
-    book.end(OrderKey(5, 0, 0), "success", 3)
-    book.open_up_to(5, 1, 256)
-    assert book.open == {}
+    tracker = OrderTracker()
+    tracker.open_up_to(5, 1, 256)
+    tracker.finish(OrderKey(5, 0, 0), "success", 3)
+    tracker.open_up_to(5, 1, 256)
+    assert tracker.open == {}
 
 
 @given(st.lists(st.integers(0, 5000), max_size=300), st.integers(1, 64))
-def test_the_book_stays_small_and_gives_up_only_what_is_behind_the_horizon(numbers, horizon):
-    book = OrderTracker()
+def test_the_tracker_stays_small_and_abandons_only_what_is_behind_the_horizon(numbers, horizon):
+    tracker = OrderTracker()
     for number in numbers:
-        for old in book.open_up_to(number, 1, horizon):
-            assert old <= book.newest - horizon
+        for old in tracker.open_up_to(number, 1, horizon):
+            assert old <= tracker.newest - horizon
         if number % 3:
-            book.end(OrderKey(number, 0, 0), "success", 1)
-        assert all(book.newest - horizon < open_one <= book.newest for open_one in book.open)
-        assert len(book.open) <= horizon
+            tracker.finish(OrderKey(number, 0, 0), "success", 1)
+        assert all(tracker.newest - horizon < open_one <= tracker.newest for open_one in tracker.open)
+        assert len(tracker.open) <= horizon

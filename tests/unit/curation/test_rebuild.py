@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.curation_world import Odds, task_set
-from benchmarks.in_memory_circle import InMemoryCircle
+from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.curation.journal import Input, record_of
@@ -12,7 +11,7 @@ from dart_streams.curation.reducer import advance
 from topics import BY_NAME
 
 
-class Logged(InMemoryCircle):
+class Logged(SimulatedCircle):
     """A circle that logs what each agent applied, with the inputs as on the wire."""
 
     def __init__(self, *args):
@@ -63,7 +62,7 @@ def test_entries_logged_twice_change_nothing(name, at, length):
 
 
 def test_other_settings_than_when_it_was_logged_are_noticed():
-    other = InMemoryCircle(parse({"curation": {"budget": {"dynamic": False}}}), task_set(5), Odds()).agents["budget"]
+    other = SimulatedCircle(parse({"curation": {"budget": {"dynamic": False}}}), task_set(5), Odds()).agents["budget"]
     found = rebuild(other, CIRCLE.entries["budget"], CIRCLE.inputs, last=1)
     assert found.diverged == ("task-difficulty", 0, 0)
 

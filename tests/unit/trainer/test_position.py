@@ -1,13 +1,16 @@
 """The trainer's place in the log, and what it makes of the ``weights`` topic: pure values."""
 
+import functools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.curation.staleness import staleness
 from topics.curated import CuratedGroup, Member
+from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from trainer.data.position import REMEMBERED, Position
-from trainer.weight_lineage import WeightLineage, first_version
+from trainer.retention import first_version
 
 
 def announced(
@@ -39,8 +42,8 @@ def test_a_position_remembers_a_bounded_number_of_groups() -> None:
     for offset in range(REMEMBERED + 1):
         position = position.after(0, offset, str(offset))
     assert len(position.recent) == REMEMBERED
-    assert not position.knows("0")
-    assert position.knows("1")
+    assert not position.contains("0")
+    assert position.contains("1")
 
 
 @given(st.lists(st.sampled_from("abcdef")), st.integers(0, 30))
@@ -48,29 +51,13 @@ def test_a_trainer_that_is_killed_anywhere_takes_each_group_once(log: list[str],
     """What was taken before the checkpoint and what is taken after it are each different group once."""
     position, taken = Position(), []
     for offset, group in enumerate(log[:killed_at]):
-        taken += [] if position.knows(group) else [group]
+        taken += [] if position.contains(group) else [group]
         position = position.after(0, offset, group)
     for offset in range(position.offsets.get(0, 0), len(log)):
-        taken += [] if position.knows(log[offset]) else [log[offset]]
+        taken += [] if position.contains(log[offset]) else [log[offset]]
         position = position.after(0, offset, log[offset])
     assert sorted(taken) == sorted(set(log))
     assert position.groups_consumed == len(set(log))
-
-
-def test_an_older_epoch_is_ignored_once_a_newer_one_has_spoken() -> None:
-    lineage = WeightLineage(model_id="tiny").after_all([announced(3, 1), announced(3, 2), announced(4, 1)])
-    assert lineage.newest == announced(3, 2)
-
-
-def test_other_models_do_not_matter() -> None:
-    assert WeightLineage(model_id="tiny").after(announced(7, 3, model_id="large")).newest is None
-
-
-def test_a_repeated_announcement_updates_the_groups_consumed_and_lists_the_uri_once() -> None:
-    lineage = WeightLineage(model_id="tiny").after_all([announced(1, 1), announced(1, 1, groups_consumed=5)])
-    assert lineage.newest is not None
-    assert lineage.newest.groups_consumed == 5
-    assert lineage.uris == ("w/v1-e1",)
 
 
 def test_the_first_version_of_an_incarnation() -> None:
@@ -93,7 +80,7 @@ def test_a_number_never_means_two_sets_of_weights_whatever_is_killed(lives: list
     saved: tuple[int | None, int, str] = (None, 0, "initial")
     for epoch, (steps, killed_before_event) in enumerate(lives, start=1):
         restored, train_step, weights = saved
-        newest = WeightLineage(model_id="tiny").after_all(log).newest
+        newest = functools.reduce(WeightState.accept, log, WeightState(model_id="tiny")).newest
         version = first_version(restored, newest, same=newest is not None and newest.sha256 == weights)
         log.append(announced(version, epoch, sha256=weights))
         for step in range(steps):

@@ -2,13 +2,12 @@
 
 import io
 
+import msgspec
 from rich.console import Console
 
-from dart_streams.views.run_summary import Summary
-from dart_streams.views.terminal import Moment, clock, line, panel
+from dart_streams.views.terminal import Moment, Summary, clock, line, open_lag, panel
 
 SUMMARY = Summary(
-    steps=1200,
     steps_per_s=14.3,
     utilisation=0.93,
     episodes=812,
@@ -23,8 +22,6 @@ SUMMARY = Summary(
     served=8,
     staleness_mean=0.8,
     staleness_max=2,
-    pause_ms=41.0,
-    by_outcome={"success": 500},
 )
 MOMENT = Moment(
     run_id="20261121-093000-ab12",
@@ -74,6 +71,34 @@ def test_the_line_says_the_same():
         "circle 3:10, 5:50 left | 14.3 steps/s | 93% of slots past their reset | 812 episodes, success 61% | "
         "groups 72/80 | version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
     )
+
+
+def test_a_group_with_several_topics_is_named_once_with_their_sum():
+    lag = {("curator", "trajectories"): 3, ("curator", "weights"): 1, ("curator", "curated"): 4}
+    moment = msgspec.structs.replace(MOMENT, lag=lag, children=(("curator-0", 1),))
+    assert open_lag(moment) == {"curator": 8}
+    assert "curator 8" in drawn(moment)
+    assert line(moment).endswith("lag 8")
+
+
+def test_a_group_whose_processes_have_ended_is_not_behind():
+    lag = {("curator", "trajectories"): 300, ("trainer", "curated"): 7, ("env", "rollout-orders"): 2}
+    moment = msgspec.structs.replace(MOMENT, lag=lag, children=(("env-0", 1), ("recorder-0", 1)))
+    assert open_lag(moment) == {"env": 2}
+
+
+def test_without_a_supervised_process_every_group_counts():
+    moment = msgspec.structs.replace(MOMENT, lag={("curator", "trajectories"): 3}, children=())
+    assert open_lag(moment) == {"curator": 3}
+
+
+def test_an_action_request_counts_only_while_an_episode_may_wait_for_it():
+    lag = {("rollout", "action-requests"): 40}
+    children = (("env-0", 1), ("rollout-0", 1))
+    assert open_lag(msgspec.structs.replace(MOMENT, lag=lag, children=children)) == {"rollout": 15}
+    nobody_waits = msgspec.structs.replace(SUMMARY, open_episodes=0)
+    moment = msgspec.structs.replace(MOMENT, lag=lag, children=children, summary=nobody_waits)
+    assert open_lag(moment) == {}
 
 
 def test_a_clock_never_runs_below_zero():

@@ -23,8 +23,12 @@ PLACES = (
     "chromium",
     "chromium-browser",
     "google-chrome",
+    "google-chrome-stable",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 )
-"""Where a browser may be. Debian's binary comes before its shell wrapper, whose child would outlive a SIGKILL."""
+"""Where a browser may be; deploy/local/setup.sh looks there too. Debian's binary comes before its shell wrapper, whose
+child would outlive a SIGKILL."""
 FLAGS = (
     "--headless",
     "--remote-debugging-pipe",
@@ -65,7 +69,7 @@ def find_browser() -> str:
         if found := shutil.which(place):
             return found
     raise ServiceUnavailable(
-        "no Chromium found: install the package chromium-headless-shell (apt-get install chromium-headless-shell)"
+        "no Chromium or Chrome found: install one (on Debian: apt-get install chromium-headless-shell)"
     )
 
 

@@ -11,7 +11,8 @@ from dart_streams import actions
 from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import RolloutOrder
-from topics.values import REWARDED, BlobRef, Sampling, VersionSpan
+from topics.transitions import REWARDED
+from topics.values import BlobRef, Sampling, VersionSpan
 from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
 
 ORDER = RolloutOrder(

@@ -1,0 +1,169 @@
+"""The data manager in memory: four agents chained by topics that are lists, each record applied through ``advance``.
+
+For what-if replays, simulations, tests and examples. Rollouts and training are the caller's: read ``rollout-orders``,
+publish ``trajectories``, and hand curated groups to a trainer, for instance :class:`CountingTrainer`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dart_streams.config import Config
+from dart_streams.curation.agents import agents
+from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
+from dart_streams.tasks import TaskSet
+from topics.curated import CuratedGroup
+from topics.weights import WeightVersion
+
+Subscription = tuple[Agent, str]
+
+
+class Written(NamedTuple):
+    """A record of a topic: its id and its event."""
+
+    id: str
+    event: Any
+
+
+class TopicLog(Sequence[Written]):
+    """A topic of one partition, indexed by offset; records before :attr:`begin` are deleted, offsets go on."""
+
+    def __init__(self) -> None:
+        self.begin = 0
+        self.records: list[Written] = []
+
+    def __len__(self) -> int:
+        """Return the offset of the next record."""
+        return self.begin + len(self.records)
+
+    def __getitem__(self, offset: Any) -> Any:
+        """Return the record at an offset, or those of a slice; raise IndexError if one was deleted."""
+        if isinstance(offset, slice):
+            return [self[number] for number in range(*offset.indices(len(self)))]
+        if not self.begin <= offset < len(self):
+            raise IndexError(f"no record at offset {offset}: the log has {self.begin} to {len(self)}")
+        return self.records[offset - self.begin]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicLog) and (self.begin, self.records) == (other.begin, other.records)
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the records below ``offset``."""
+        del self.records[: max(0, offset - self.begin)]
+        self.begin = max(self.begin, offset)
+
+
+class InMemoryCircle:
+    """Topics, agents with their states, and the position of each reader of a topic."""
+
+    def __init__(self, config: Config, tasks: TaskSet) -> None:
+        self.config = config
+        self.tasks = tasks
+        self.agents = {agent.name: agent for agent in agents(config, tasks)}
+        self.states: dict[str, Any] = {name: agent.state() for name, agent in self.agents.items()}
+        self.subscriptions: list[Subscription] = [
+            (agent, topic.name) for agent in self.agents.values() for topic in agent.inputs
+        ]
+        self.logs: dict[str, TopicLog] = {}
+        self.positions: dict[tuple[str, str], int] = {}
+        self.unread = dict.fromkeys(((agent.name, topic) for agent, topic in self.subscriptions), 0)
+
+    def replace_agent(self, agent: Agent) -> None:
+        """Use another reducer under the name of an agent, with the same topics."""
+        self.agents[agent.name] = agent
+        self.subscriptions = [(self.agents[known.name], topic) for known, topic in self.subscriptions]
+
+    def publish(self, topic: str, record_id: str, event: Any) -> None:
+        """Append an event to a topic."""
+        self.logs.setdefault(topic, TopicLog()).records.append(Written(record_id, event))
+        for agent in self.agents:
+            if (agent, topic) in self.unread:
+                self.unread[agent, topic] += 1
+
+    def poll(self, topic: str, reader: str = "") -> list[Any]:
+        """Return the events of a topic that ``reader`` has not polled yet."""
+        log = self.logs.setdefault(topic, TopicLog())
+        position = self.positions.get((reader, topic), 0)
+        self.positions[reader, topic] = len(log)
+        return [log[offset].event for offset in range(position, len(log))]
+
+    def waiting(self) -> list[Subscription]:
+        """Return which agents have something to read, and from which topic."""
+        return [(agent, topic) for agent, topic in self.subscriptions if self.unread[agent.name, topic]]
+
+    def settle(self) -> None:
+        """Let the agents read until no record is left, always in the same order."""
+        while waiting := self.waiting():
+            self.advance(*self.choose(waiting))
+
+    def choose(self, waiting: list[Subscription]) -> Subscription:
+        """Return who reads next; subclasses draw it."""
+        return waiting[0]
+
+    def advance(self, agent: Agent, topic: str) -> None:
+        """Let an agent apply the next record of a topic."""
+        offset = self.positions.get((agent.name, topic), 0)
+        self.positions[agent.name, topic] = offset + 1
+        self.unread[agent.name, topic] -= 1
+        self.deliver(agent, topic, offset)
+
+    def deliver(self, agent: Agent, topic: str, offset: int) -> int:
+        """Deliver one record to an agent, for the first time or again; return how many decisions it made."""
+        written = self.logs[topic][offset]
+        result = self.apply(agent, InputRecord(topic, 0, offset, written.event, written.id))
+        self.states[agent.name] = result.state
+        for decision in result.decisions:
+            self.publish(decision.topic.name, decision.id, decision.event)
+        return len(result.decisions)
+
+    def apply(self, agent: Agent, record: InputRecord) -> ReducerResult:
+        """Apply a record; subclasses measure or log it."""
+        return advance(agent, self.states[agent.name], record)
+
+    def delete_read(self) -> None:
+        """Delete the records that every reader has read, as a topic's retention does."""
+        for topic, log in self.logs.items():
+            positions = [position for (_, name), position in self.positions.items() if name == topic]
+            log.delete_before(min(positions, default=0))
+
+    def restart(self, name: str) -> None:
+        """Serialise an agent's state and restore it, as after a crash."""
+        packed = msgspec.msgpack.encode(self.states[name])
+        self.states[name] = msgspec.msgpack.decode(packed, type=self.agents[name].state)
+
+
+class CountingTrainer:
+    """In the trainer's place: a weight version for every ``groups_per_step`` groups; ``trained`` are those consumed."""
+
+    def __init__(self, groups_per_step: int) -> None:
+        self.groups_per_step = groups_per_step
+        self.waiting: list[CuratedGroup] = []
+        self.trained: list[CuratedGroup] = []
+        self.version = 0
+
+    def take(self, group: CuratedGroup) -> WeightVersion | None:
+        """Take a group; return the version that it completes, if any."""
+        self.waiting.append(group)
+        return self.train()
+
+    def train(self) -> WeightVersion | None:
+        """Make an optimiser step if there are enough groups."""
+        if len(self.waiting) < self.groups_per_step:
+            return None
+        self.trained += self.waiting[: self.groups_per_step]
+        del self.waiting[: self.groups_per_step]
+        self.version += 1
+        return self.weights()
+
+    def weights(self) -> WeightVersion:
+        """Return the newest version as announced."""
+        return WeightVersion(
+            model_id="simulated",
+            version=self.version,
+            uri="memory://",
+            sha256="",
+            train_step=self.version,
+            epoch=1,
+            groups_consumed=self.version * self.groups_per_step,
+        )

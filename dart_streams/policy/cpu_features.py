@@ -1,0 +1,99 @@
+"""Half-precision layers on CPUs whose AMX is announced but not usable, as on some virtual machines. Without torch.
+
+There oneDNN ends the process with an illegal instruction (SIGILL). Capping the instruction set that it selects avoids
+that; which cap is needed is found by running such layers in a child process, once per boot of the machine.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from dart_streams.errors import UserError
+
+VARIABLE = "ONEDNN_MAX_CPU_ISA"
+CAPS = ("", "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE")
+"""Values of the variable, from no cap down; only the first uses AMX."""
+PROBE = """
+import torch
+from torch.nn import Conv3d, Linear
+
+for dtype in (torch.bfloat16, torch.float16):
+    for layer, shape in ((Linear(256, 256), (64, 256)), (Conv3d(3, 32, 14, 14), (8, 3, 14, 28, 28))):
+        layer.to(dtype)(torch.randn(shape, dtype=dtype)).float().sum().backward()
+"""
+TIMEOUT_S = 120.0
+FILE = "cpu_features.json"
+
+log = structlog.get_logger()
+
+
+class Probed(msgspec.Struct, frozen=True):
+    """The cap that half-precision layers need on this machine since its last boot; empty for none."""
+
+    boot_id: str
+    cap: str
+
+
+def limit_isa(dtype: str, state_dir: Path) -> None:
+    """Set the cap for this process and its children if layers compute in ``dtype``; float32 needs none.
+
+    To be called before the first layer runs: oneDNN reads the variable then. A value that is set already stays.
+
+    Raises
+    ------
+    UserError
+        If such layers end a process under every cap.
+    """
+    if dtype == "float32" or VARIABLE in os.environ:
+        return
+    if cap := needed_cap(state_dir):
+        os.environ[VARIABLE] = cap
+        log.warning("AMX of this CPU is not usable: oneDNN is capped", variable=VARIABLE, value=cap)
+
+
+def needed_cap(state_dir: Path, python: str = sys.executable) -> str:
+    """Return the cap that half-precision layers need on this machine: the remembered one, or probed by ``python``."""
+    if "amx_tile" not in cpu_flags():
+        return ""
+    file, boot_id = state_dir / FILE, Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    if file.is_file() and (known := msgspec.json.decode(file.read_bytes(), type=Probed)).boot_id == boot_id:
+        return known.cap
+    cap = first_usable([python, "-c", PROBE])
+    state_dir.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}")
+    partial.write_bytes(msgspec.json.encode(Probed(boot_id, cap)))
+    partial.replace(file)
+    return cap
+
+
+def first_usable(probe: Sequence[str]) -> str:
+    """Return the highest of ``CAPS`` under which the command ``probe`` is not ended by a signal.
+
+    A probe that fails otherwise gives no evidence against the CPU.
+
+    Raises
+    ------
+    UserError
+        If it is ended under every cap.
+    """
+    for cap in CAPS:
+        environment = {**os.environ, VARIABLE: cap} if cap else {k: v for k, v in os.environ.items() if k != VARIABLE}
+        done = subprocess.run(probe, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+        if done.returncode >= 0:
+            return cap
+    raise UserError(
+        f"bfloat16 layers end a process on this CPU (signal {-done.returncode}), also with {VARIABLE}={CAPS[-1]}: "
+        "set trainer.dtype to float32"
+    )
+
+
+def cpu_flags() -> frozenset[str]:
+    """Return the features that the CPU announces; none where Linux does not list them."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())

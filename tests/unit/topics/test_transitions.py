@@ -1,0 +1,197 @@
+"""What may follow what: each legal transition, each illegal one, and the fences under any order of delivery."""
+
+from itertools import product
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topics import transitions
+from topics.transitions import (
+    FAULTS,
+    ORDER,
+    REWARDED,
+    WEIGHTS,
+    IllegalTransition,
+    WeightState,
+    announcement,
+    next_attempt,
+    outcome_stage,
+    transition,
+)
+from topics.values import OutcomeKind
+from topics.weights import WeightVersion
+
+OUTCOMES = get_args(OutcomeKind)
+TABLES = {"order": ORDER, "weights": WEIGHTS}
+STEPS = [(name, *pair) for name, table in TABLES.items() for pair in product(table, repeat=2)]
+LEGAL = [(name, before, after) for name, before, after in STEPS if after in TABLES[name][before]]
+ILLEGAL = [step for step in STEPS if step not in LEGAL]
+
+
+@pytest.mark.parametrize(("name", "before", "after"), LEGAL)
+def test_a_legal_transition_is_made(name, before, after):
+    assert transition(TABLES[name], before, after) == after
+
+
+@pytest.mark.parametrize(("name", "before", "after"), ILLEGAL)
+def test_an_illegal_transition_is_refused_and_the_text_says_what_may_follow(name, before, after):
+    with pytest.raises(IllegalTransition, match=f"^{after} cannot follow {before}, only ") as refused:
+        transition(TABLES[name], before, after)
+    assert all(stage in str(refused.value) for stage in TABLES[name][before] or ["nothing"])
+
+
+@pytest.mark.parametrize(
+    ("table", "first", "stages"),
+    [(ORDER, "ordered", transitions.OrderStage), (WEIGHTS, "announced", transitions.WeightStage)],
+)
+def test_every_stage_has_its_row_and_can_be_reached(table, first, stages):
+    reached, todo = set(), {first}
+    while todo:
+        reached |= todo
+        todo = {after for before in todo for after in table[before]} - reached
+    assert reached == set(table) == set(get_args(stages))
+
+
+def test_only_a_reward_is_ever_trained_on():
+    before_training = {"trained"}
+    for _ in ORDER:
+        before_training |= {before for before, after in ORDER.items() if after & before_training - {"ordered"}}
+    assert not before_training & {"faulted", "cancelled", "exhausted", "dropped"}
+
+
+def test_every_outcome_carries_a_reward_or_is_a_fault_or_cancelled():
+    assert REWARDED | FAULTS | {"cancelled"} == set(OUTCOMES)
+    assert not REWARDED & FAULTS
+    assert {outcome: outcome_stage(outcome) for outcome in OUTCOMES} == {
+        **dict.fromkeys(REWARDED, "rewarded"),
+        **dict.fromkeys(FAULTS, "faulted"),
+        "cancelled": "cancelled",
+    }
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_a_fault_is_ordered_again_until_the_attempts_are_used_up(fault):
+    assert [next_attempt(fault, attempt, 3) for attempt in range(4)] == [1, 2, None, None]
+    assert next_attempt(fault, 0, 1) is None
+
+
+@pytest.mark.parametrize("outcome", sorted(set(OUTCOMES) - FAULTS))
+def test_nothing_but_a_fault_gets_a_next_attempt(outcome):
+    assert next_attempt(outcome, 0, 3) is None
+
+
+@given(st.lists(st.sampled_from(OUTCOMES), max_size=8), st.integers(1, 4))
+def test_an_order_has_at_most_so_many_attempts_whatever_its_outcomes(outcomes, attempts):
+    attempt, stage = 0, "ordered"
+    for outcome in outcomes:
+        stage = transition(ORDER, transition(ORDER, stage, "running"), outcome_stage(outcome))
+        if stage == "rewarded":
+            break
+        retry = attempt if stage == "cancelled" else next_attempt(outcome, attempt, attempts)
+        stage = transition(ORDER, stage, "exhausted" if retry is None else "ordered")
+        if retry is None:
+            break
+        attempt = retry
+    assert attempt < attempts
+
+
+def announced(version: int, epoch: int = 1, model_id: str = "tiny", groups_consumed: int = 0) -> WeightVersion:
+    return WeightVersion(
+        model_id=model_id,
+        version=version,
+        uri="",
+        sha256="",
+        train_step=version,
+        epoch=epoch,
+        groups_consumed=groups_consumed,
+    )
+
+
+RECORDS = st.builds(announced, st.integers(0, 6), st.integers(0, 3), groups_consumed=st.integers(0, 3))
+
+
+def state_after(*records: WeightVersion) -> WeightState:
+    state = WeightState(model_id="tiny")
+    for record in records:
+        state = state.accept(record)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("version", "epoch", "expected"),
+    [
+        (5, 2, "repeated"),
+        (5, 3, "repeated"),
+        (6, 2, "published"),
+        (6, 3, "published"),
+        (4, 2, "outdated"),
+        (4, 3, "outdated"),
+        (4, 1, "fenced"),
+        (5, 1, "fenced"),
+        (6, 1, "fenced"),
+    ],
+)
+def test_what_a_record_is_after_version_5_of_epoch_2(version, epoch, expected):
+    assert announcement(2, 5, announced(version, epoch)) == expected
+
+
+def test_the_first_record_is_published():
+    assert announcement(-1, -1, announced(0, epoch=0)) == "published"
+
+
+def test_the_highest_version_is_the_newest_in_whatever_order_it_is_read_and_however_often():
+    assert state_after(announced(0), announced(2), announced(1), announced(2)).newest == announced(2)
+
+
+def test_a_fenced_trainer_is_ignored_even_when_its_version_is_higher():
+    assert state_after(announced(3, epoch=2), announced(9, epoch=1)).newest == announced(3, epoch=2)
+    assert state_after(announced(3, 1), announced(3, 2), announced(4, 1)).newest == announced(3, 2)
+
+
+def test_a_new_epoch_fences_the_old_one_even_before_it_has_a_newer_version():
+    state = state_after(announced(7, epoch=1), announced(7, epoch=2), announced(8, epoch=1))
+    assert state.newest == announced(7, epoch=2)
+    assert state.accept(announced(8, epoch=2)).newest == announced(8, epoch=2)
+
+
+def test_a_new_epoch_fences_the_old_one_even_with_an_older_version():
+    state = state_after(announced(7, epoch=1), announced(6, epoch=2), announced(8, epoch=1))
+    assert (state.epoch, state.newest) == (2, announced(7, epoch=1))
+
+
+def test_weights_of_another_model_change_nothing():
+    assert state_after(announced(5, epoch=3, model_id="other")) == WeightState(model_id="tiny")
+
+
+def test_a_repeated_announcement_updates_the_groups_consumed():
+    state = state_after(announced(1), announced(1, groups_consumed=5))
+    assert state.newest == announced(1, groups_consumed=5)
+
+
+@given(st.lists(RECORDS))
+def test_the_newest_version_and_the_epoch_never_go_back(records):
+    state = WeightState(model_id="tiny")
+    for record in records:
+        after = state.accept(record)
+        assert after.epoch >= state.epoch
+        assert after.version >= state.version
+        assert (after == state) if not state.admits(record) else (after.epoch == record.epoch)
+        state = after
+
+
+@given(st.lists(RECORDS), st.data())
+def test_records_delivered_again_change_nothing_but_what_the_newest_version_says(records, data):
+    """At-least-once delivery repeats a stretch of the log from some point on."""
+    start = data.draw(st.integers(0, len(records)))
+    state, again = state_after(*records), state_after(*records, *records[start:])
+    assert (again.epoch, again.version) == (state.epoch, state.version)
+
+
+@given(st.lists(RECORDS).map(lambda records: sorted(records, key=lambda record: record.epoch)), st.data())
+def test_an_epochs_records_have_one_result_in_any_order(records, data):
+    """Trainers take over one after the other; within an epoch, the order of delivery does not matter."""
+    shuffled = sorted(data.draw(st.permutations(records)), key=lambda record: record.epoch)
+    in_order, other = state_after(*records), state_after(*shuffled)
+    assert (in_order.epoch, in_order.version) == (other.epoch, other.version)
