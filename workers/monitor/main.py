@@ -22,7 +22,7 @@ from dart_streams.bus.lag import LagReader, by_group, lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.history.run_follower import CIRCLE, RunFollower, following
-from dart_streams.history.stalls import Stall, stalls, words
+from dart_streams.history.stalls import Stall, explanation, stalls
 from dart_streams.telemetry import names
 from workers.runtime import lifecycle
 
@@ -92,6 +92,6 @@ class StallReporter:
                 topic=stall.topic,
                 silent_s=stall.silent_s,
                 last_from=stall.last_from,
-                reason=words(stall),
+                reason=explanation(stall),
                 behind=lag,
             )
