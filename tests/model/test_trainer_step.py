@@ -56,7 +56,7 @@ def ranks() -> Iterator[Ranks]:
 def ready(made: SyntheticBacklog, renderer: Renderer) -> ReadyGroup:
     limits = Config().policy
     group = made.group
-    selection = select(group, group.members, made.observations, renderer, limits.max_images, limits.max_texts)
+    selection = select(group, group.members, made.observations, renderer, limits)
     return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=selection.refused, read_ms=0.0)
 
 
