@@ -72,9 +72,9 @@ class Loop:
 
     def _sft_batch(self, state: TrainerState) -> Batch | None:
         """Return the batch of a supervised phase, if one is due."""
-        if not sft_phase.is_due(state.memory, self.settings.pulse):
+        if not sft_phase.is_due(state.memory, self.settings.entropulse):
             return None
-        groups = sft_phase.sft_groups(state.memory.successes, self.settings.pulse, state.train_step)
+        groups = sft_phase.sft_groups(state.memory.successes, self.settings.entropulse, state.train_step)
         return self.feed.read(groups, state.position)
 
     def _span(self, state: TrainerState, batch: Batch) -> spans.ActiveSpan:
@@ -121,9 +121,9 @@ class Loop:
         """Return what supervised phases are made of after a batch; nothing is remembered if there are none."""
         if batch.supervised:
             return state.memory.after_phase()
-        if not self.settings.pulse.every:
+        if not self.settings.entropulse.every:
             return state.memory
-        return state.memory.after_step([ready.group for ready in batch.groups], self.settings.pulse.kept)
+        return state.memory.after_step([ready.group for ready in batch.groups], self.settings.entropulse.kept)
 
     def _trained_step(self, state: TrainerState, batch: Batch, result: StepResult) -> TrainedStep:
         counts = refused_counts(batch.groups)
