@@ -6,7 +6,7 @@ import time
 import msgspec
 import structlog
 
-from dart_streams.clock import now_ms
+from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
 from dart_streams.telemetry import names, spans
 from topics.trained import TrainedStep
@@ -72,9 +72,9 @@ class Loop:
 
     def _sft_batch(self, state: TrainerState) -> Batch | None:
         """Return the batch of a supervised phase, if one is due."""
-        if not sft_phase.is_due(state.memory, self.settings.pulse):
+        if not sft_phase.is_due(state.memory, self.settings.entropulse):
             return None
-        groups = sft_phase.sft_groups(state.memory.successes, self.settings.pulse, state.train_step)
+        groups = sft_phase.sft_groups(state.memory.successes, self.settings.entropulse, state.train_step)
         return self.feed.read(groups, state.position)
 
     def _span(self, state: TrainerState, batch: Batch) -> spans.ActiveSpan:
@@ -121,9 +121,9 @@ class Loop:
         """Return what supervised phases are made of after a batch; nothing is remembered if there are none."""
         if batch.supervised:
             return state.memory.after_phase()
-        if not self.settings.pulse.every:
+        if not self.settings.entropulse.every:
             return state.memory
-        return state.memory.after_step([ready.group for ready in batch.groups], self.settings.pulse.kept)
+        return state.memory.after_step([ready.group for ready in batch.groups], self.settings.entropulse.kept)
 
     def _trained_step(self, state: TrainerState, batch: Batch, result: StepResult) -> TrainedStep:
         counts = refused_counts(batch.groups)
@@ -148,13 +148,13 @@ class Loop:
         4. The offsets in Kafka, for people only.
         """
         snapshot = self.learner.snapshot()
-        started = time.monotonic()
+        started = time.perf_counter()
         if state.train_step % self.settings.checkpoint_every == 0:
             self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
             saved_step = state.train_step
         crash_points.reach(crash_points.AFTER_CHECKPOINT)
         if self.outputs:
-            self._publish(self.outputs, state, batch, snapshot, (time.monotonic() - started) * 1000)
+            self._publish(self.outputs, state, batch, snapshot, since_ms(started))
         return saved_step
 
     def _publish(
@@ -163,9 +163,9 @@ class Loop:
         if state.last is None:
             raise ValueError("a step without its record")
         outputs.consumer.check()
-        started = time.monotonic()
+        started = time.perf_counter()
         outputs.publisher.publish(state, snapshot)
-        publish_ms = (time.monotonic() - started) * 1000
+        publish_ms = since_ms(started)
         crash_points.reach(crash_points.AFTER_EVENT)
         metrics = state.last.metrics | {"publish_ms": publish_ms, "checkpoint_ms": checkpoint_ms}
         outputs.record(msgspec.structs.replace(state.last, metrics=metrics))

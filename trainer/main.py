@@ -48,6 +48,9 @@ PREFETCH_STEPS = 2
 
 log = structlog.get_logger()
 
+PREFETCH_MB = 256
+"""Megabytes of screenshots read ahead, beyond those of one step."""
+
 
 def run(config: Config) -> int:
     """Train until stopped (SIGTERM, SIGINT), fenced, or done; return the exit code."""
@@ -83,7 +86,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         builder, outputs = None, None
         if publisher:
             builder = start_builder(config, prefetcher, state, epoch, life)
-            outputs = Rank0Outputs(builder.consumer, publisher, store, StepReporter(config.trainer.mismatch_alarm))
+            outputs = Rank0Outputs(builder.consumer, publisher, store, StepReporter())
             if state.last is not None:
                 outputs.record(state.last)
         log.info("training", version=state.version, train_step=state.train_step, epoch=epoch, ranks=ranks.count)
@@ -98,7 +101,7 @@ def start_builder(
 ) -> BatchBuilder:
     """Start the consumer thread and return what makes batches of its arrivals."""
     size = config.trainer.groups_per_step
-    limit_bytes = config.trainer.prefetch_mb * 1024 * 1024
+    limit_bytes = PREFETCH_MB * 1024 * 1024
     ahead: deque[CuratedGroup] = deque(maxlen=PREFETCH_STEPS * size)
 
     def on_group(group: CuratedGroup) -> None:
@@ -116,7 +119,7 @@ def start_builder(
     )
     life.enter_context(consumer)
     stalls = StallDetector(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
-    batch_size = 1 if config.trainer.tokens_per_step else size
+    batch_size = 1 if config.trainer.c3po.tokens_per_step else size
     return BatchBuilder(consumer, state.position, batch_size, config.curation.max_staleness, stalls, ahead)
 
 

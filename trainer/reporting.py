@@ -16,13 +16,6 @@ from trainer.data.samples import ReadyGroup
 from trainer.learning.learner import StepResult
 
 SHOWN = ("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms")
-HISTOGRAMS = {
-    "train_ms": names.TRAINER_STEP_MS,
-    "data_wait_ms": names.TRAINER_WAIT_MS,
-    "publish_ms": names.TRAINER_PUBLISH_MS,
-    "checkpoint_ms": names.TRAINER_CHECKPOINT_MS,
-    "mismatch": names.TRAINER_MISMATCH,
-}
 
 log = structlog.get_logger()
 
@@ -73,15 +66,24 @@ def refused_counts(groups: list[ReadyGroup]) -> Counter[str]:
     return sum((ready.refused for ready in groups), Counter())
 
 
+MISMATCH_ALARM_NATS = 0.05
+"""Mean difference of log-probabilities of the same weights, in nats a token, that is logged: ten times its usual."""
+
+
 class StepReporter:
     """Reports steps to telemetry and the log."""
 
-    def __init__(self, mismatch_alarm: float) -> None:
-        self.mismatch_alarm = mismatch_alarm
+    def __init__(self) -> None:
         meter = metrics.get_meter(names.METER)
         self._step = meter.create_gauge(names.TRAINER_STEP)
         self._metric = meter.create_gauge(names.TRAINER_FIGURE)
-        self._histograms = {metric: meter.create_histogram(name) for metric, name in HISTOGRAMS.items()}
+        self._histograms = {
+            "train_ms": meter.create_histogram(names.TRAINER_STEP_MS),
+            "data_wait_ms": meter.create_histogram(names.TRAINER_WAIT_MS),
+            "publish_ms": meter.create_histogram(names.TRAINER_PUBLISH_MS),
+            "checkpoint_ms": meter.create_histogram(names.TRAINER_CHECKPOINT_MS),
+            "mismatch": meter.create_histogram(names.TRAINER_MISMATCH),
+        }
         self._read_ms = meter.create_histogram(names.TRAINER_READ_MS)
         self._groups = meter.create_counter(names.TRAINER_GROUPS)
         self._dropped = meter.create_counter(names.TRAINER_DROPPED)
@@ -107,11 +109,11 @@ class StepReporter:
             version=version,
             **{name: round(step[name], 4) for name in SHOWN if name in step},
         )
-        if step["same_version_mismatch"] > self.mismatch_alarm:
+        if step["same_version_mismatch"] > MISMATCH_ALARM_NATS:
             log.warning(
                 "engine and trainer disagree on log-probabilities of the same weights",
                 mismatch_nats=round(step["same_version_mismatch"], 4),
-                alarm_nats=self.mismatch_alarm,
+                alarm_nats=MISMATCH_ALARM_NATS,
                 tokens=int(step["same_version_tokens"]),
                 check="the rollout worker's model directory, dtype and prompt settings",
             )

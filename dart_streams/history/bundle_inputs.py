@@ -9,6 +9,7 @@ from dart_streams import config as configuration
 from dart_streams import tasks as task_sets
 from dart_streams.bus.codec import ID, Undecodable, decode, header
 from dart_streams.config import Config
+from dart_streams.config.migration import migrated
 from dart_streams.errors import ConfigError
 from dart_streams.history.bundle import Bundle, BundleError, BundleRecord
 from dart_streams.history.records import headers_of
@@ -29,7 +30,7 @@ def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
     ConfigError
         If a key is unknown or a value is not one of its kind.
     """
-    tables = tomllib.loads(bundle.text(CONFIG))
+    tables = migrated(tomllib.loads(bundle.text(CONFIG)), f"{bundle.path}: {CONFIG}")
     for setting in settings:
         set_key(tables, setting)
     return configuration.parse(tables, source=" ".join(settings) or f"{bundle.path}: {CONFIG}")

@@ -7,6 +7,7 @@ is missing, and its result can be read from the topics at any later time.
 import msgspec
 
 from dart_streams.config import Config
+from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
 from dart_streams.errors import ConfigError
 from dart_streams.history.run_state import RunState
 from dart_streams.history.statistics import Rate, rate
@@ -117,7 +118,7 @@ def rate_of(episodes: list[EvaluationEpisode]) -> Rate:
 
 def read(config: Config, tasks: TaskSet, progress: RunState, version: int) -> EvaluationResult:
     """Read an evaluation's result from the log."""
-    done = finished(progress, orders(config, tasks, version), config.curation.dispatch.attempts)
+    done = finished(progress, orders(config, tasks, version), ORDER_ATTEMPTS)
     return result(version, done, tasks)
 
 

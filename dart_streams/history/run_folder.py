@@ -65,7 +65,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """Read the resolved configuration, with ``tasks.file`` made absolute."""
-        config = configuration.load(self.config_file)
+        config = configuration.load(self.config_file, recorded=True)
         tasks = msgspec.structs.replace(config.tasks, file=str(self.path / config.tasks.file))
         return msgspec.structs.replace(config, tasks=tasks)
 

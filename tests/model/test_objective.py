@@ -219,7 +219,13 @@ def test_micro_batches_of_every_objective_add_up_to_the_whole(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"dual_clip": 0.5}, {"dual_clip": 3.0, "objective": "cispo"}, {"mask_low": 1.5}, {"objective": "grpo"}]
+    "wrong",
+    [
+        {"dual_clip": {"factor": 0.5}},
+        {"dual_clip": {"factor": 3.0}, "objective": "cispo"},
+        {"mask": {"low": 1.5}},
+        {"objective": "grpo"},
+    ],
 )
 def test_settings_that_mean_nothing_are_refused(wrong: dict) -> None:
     with pytest.raises(ConfigError, match="trainer"):

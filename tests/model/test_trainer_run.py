@@ -211,7 +211,7 @@ def test_supervised_phases_imitate_past_successes_between_steps_also_of_a_killed
     run: Callable[..., Run],
 ) -> None:
     pulse = {"every": 2, "updates": 2, "trajectories": 1}
-    trainer = {"groups_per_step": 1, "max_train_steps": 5, "pulse": pulse}
+    trainer = {"groups_per_step": 1, "max_train_steps": 5, "entropulse": pulse}
     undisturbed, killed = run(trainer=trainer), run(trainer=trainer)
     for ours in (undisturbed, killed):
         ours.add([ours.maker.group(index) for index in range(4)])
@@ -238,7 +238,7 @@ def test_a_step_takes_a_constant_number_of_tokens_from_as_many_groups_as_have_th
     run: Callable[..., Run], processes: int
 ) -> None:
     budget, longest = 64, 24
-    ours = run(trainer={"tokens_per_step": budget, "max_train_steps": 3, "processes": processes})
+    ours = run(trainer={"c3po": {"tokens_per_step": budget}, "max_train_steps": 3, "processes": processes})
     ours.add([ours.maker.group(index) for index in range(24)])
     with training(ours.config) as trainer:
         until(lambda: len(ours.trained()) == 3, "three steps")

@@ -27,7 +27,7 @@ def ready(maker: Maker, index: int, ranks: Ranks) -> ReadyGroup:
 
 def main(model: Path, result: Path) -> None:
     """Write the gradients before the update, the figures, and the weights after it."""
-    config = parse({"policy": {"path": str(model)}, "trainer": {"micro_batch": 4, "entropy_beta": 0.01}})
+    config = parse({"policy": {"path": str(model)}, "trainer": {"micro_batch": 4, "entropy_coef": 0.01}})
     with joined() as ranks:
         renderer = Renderer(model, config.policy.min_pixels, config.policy.max_pixels)
         learner = Learner(model, renderer, config.trainer, ranks)

@@ -27,10 +27,10 @@ class TokenBudget(NamedTuple):
     @classmethod
     def of(cls, config: Config) -> "TokenBudget | None":
         """Return the budget of a deployment, None if its steps are counted in groups."""
-        trainer = config.trainer
-        if not trainer.tokens_per_step:
+        tokens = config.trainer.c3po.tokens_per_step
+        if not tokens:
             return None
-        return cls(trainer.tokens_per_step, capacity(trainer.groups_per_step, config.curation.max_staleness))
+        return cls(tokens, capacity(config.trainer.groups_per_step, config.curation.max_staleness))
 
     def is_met(self, tokens: float, groups: int) -> bool:
         """Return whether a batch with ``tokens`` (of all ranks) in ``groups`` is full."""

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from dart_streams.config import Trainer
+from dart_streams.clock import since_ms
+from dart_streams.config import DualClip, Trainer
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
 from trainer.data.collate import Collator, MicroBatch
@@ -89,8 +90,9 @@ class Learner:
         if settings.kl_beta:
             frozen = model.load(folder, renderer, ranks.device).requires_grad_(False)
             self.reference = model.shard(frozen, mesh, settings.dtype)
+        # No weight decay: a run is too short for it to matter, and it would pull a pretrained model from its weights.
         self.optimizer = torch.optim.AdamW(
-            self.scorer.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+            self.scorer.parameters(), lr=settings.learning_rate, weight_decay=0.0, fused=True
         )
 
     def learn(self, groups: Sequence[ReadyGroup], version: int, should_stop: Callable[[], bool]) -> StepResult:
@@ -101,7 +103,7 @@ class Learner:
         step.Stopped
             If ``should_stop`` before the first update; the weights are unchanged. After it the step is completed.
         """
-        started = time.monotonic()
+        started = time.perf_counter()
         samples = [item for group in groups for item in group.samples]
         own_tokens = sum(len(item.answer) for item in samples)
         tokens, sequences = self.ranks.total([own_tokens, len(samples)])
@@ -119,9 +121,7 @@ class Learner:
         lost = sum(not math.isfinite(update.grad_norm) for update in updates)
         if lost:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
-        return StepResult(
-            lost < len(updates), metrics, int(tokens), int(sequences), (time.monotonic() - started) * 1000
-        )
+        return StepResult(lost < len(updates), metrics, int(tokens), int(sequences), since_ms(started))
 
     def sft_learner(self) -> "Learner":
         """Return this learner set for supervised phases: groups of advantage 1, an update each.
@@ -130,7 +130,7 @@ class Learner:
         """
         other = copy.copy(self)
         other.settings = msgspec.structs.replace(
-            self.settings, minibatches=1, epochs=1, objective="ppo", dual_clip=0.0, kl_beta=0.0, entropy_beta=0.0
+            self.settings, minibatches=1, epochs=1, objective="ppo", dual_clip=DualClip(), kl_beta=0.0, entropy_coef=0.0
         )
         return other
 

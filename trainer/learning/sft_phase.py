@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from dart_streams import stateless_random
-from dart_streams.config import Pulse
+from dart_streams.config import Entropulse
 from dart_streams.curation.rewards import is_success
 from topics.curated import CuratedGroup, Member
 
@@ -46,13 +46,13 @@ class SuccessMemory(msgspec.Struct, frozen=True, kw_only=True):
         return SuccessMemory(steps=0, successes=self.successes)
 
 
-def is_due(memory: SuccessMemory, settings: Pulse) -> bool:
+def is_due(memory: SuccessMemory, settings: Entropulse) -> bool:
     """Return whether a supervised phase is due: after ``every`` steps, if there is any success."""
     return 0 < settings.every <= memory.steps and bool(memory.successes)
 
 
 def sft_groups(
-    successes: Mapping[str, tuple[RememberedSuccess, ...]], settings: Pulse, train_step: int
+    successes: Mapping[str, tuple[RememberedSuccess, ...]], settings: Entropulse, train_step: int
 ) -> list[CuratedGroup]:
     """Return what the phase at ``train_step`` imitates: a group an update, each trajectory at most once.
 

@@ -138,7 +138,7 @@ def losses(
         settings.clip_low,
         settings.clip_high,
         denominator=tokens,
-        **({"dual_clip": settings.dual_clip} if settings.dual_clip else {}),
+        **({"dual_clip": settings.dual_clip.factor} if settings.dual_clip.factor else {}),
     )
     entropy = masked_sum(entropy_BA, batch.mask_BA) / tokens
     kl = torch.zeros((), device=policy.device)
@@ -146,7 +146,7 @@ def losses(
         with torch.no_grad():
             reference_logp_BA, _ = reference(batch)
         kl = masked_sum(kl_k3(new_logp_BA, reference_logp_BA), batch.mask_BA) / tokens
-    loss = policy + settings.kl_beta * kl - settings.entropy_beta * entropy
+    loss = policy + settings.kl_beta * kl - settings.entropy_coef * entropy
     log_ratio_BA = old_logp_BA - rollout_logp_BA
     same_BA = batch.corrected_BA & (batch.versions_BA == version)
     sums = torch.stack(
@@ -171,10 +171,10 @@ def importance(old_BA: Tensor, rollout_BA: Tensor, settings: Trainer) -> tuple[T
     """Return the weight of each token for the engine's other policy, and where it is not the plain ratio; (B, A)."""
     ratio_BA = (old_BA - rollout_BA).detach().exp()
     if settings.correction == "truncate":
-        return truncated_weights(old_BA, rollout_BA, settings.tis_cap), ratio_BA > settings.tis_cap
+        return truncated_weights(old_BA, rollout_BA, settings.truncate.cap), ratio_BA > settings.truncate.cap
     if settings.correction == "mask":
-        weight_BA = masked_weights(old_BA, rollout_BA, settings.mask_low, settings.mask_high)
-        return weight_BA, (ratio_BA < settings.mask_low) | (ratio_BA > settings.mask_high)
+        weight_BA = masked_weights(old_BA, rollout_BA, settings.mask.low, settings.mask.high)
+        return weight_BA, (ratio_BA < settings.mask.low) | (ratio_BA > settings.mask.high)
     return torch.ones_like(ratio_BA), torch.zeros_like(ratio_BA)
 
 

@@ -4,7 +4,7 @@
 consumes       every topic of the circle (whole, without a group); the offsets that the groups have committed
 produces       nothing but logs and metrics
 waits for      records; a topic that is silent for ``telemetry.stall_s`` is reported with who should write it
-unblocked by   whoever writes
+unblocked by   the producers of the topics
 =============  ==================================================================================================
 
 It can be killed, started twice or left out: nothing depends on it.
@@ -43,10 +43,7 @@ def run(config: Config, worker_id: str) -> int:
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Read all topics up to their present ends, and go on reading.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker does not answer, or has no topics, within its bound.
+    Raises ServiceUnavailable if the broker does not answer, or has no topics, within its bound.
     """
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     stall_s = config.telemetry.stall_s

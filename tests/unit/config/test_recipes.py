@@ -67,7 +67,7 @@ def test_mobilerl_pays_less_for_longer_successes_and_lets_hopeless_tasks_rest():
 
 def test_craft_gui_begins_with_short_tasks():
     config = load(FOLDER / "craft-gui.toml")
-    [phase] = config.curation.dispatch.phases
+    [phase] = config.curation.craft_gui.phases
     limits = {task.task_id: task.max_steps for task in task_set(config).train}
     assert max(limits.values()) > phase.max_steps
     ordered = orders(played(config, rounds=9 * phase.groups))
@@ -85,7 +85,7 @@ def test_ui_s1_credits_the_steps_of_a_trajectory_apart():
 
 def test_entropulse_imitates_successes_of_many_tasks_every_so_many_steps():
     config = load(FOLDER / "entropulse.toml")
-    settings, memory, phases = config.trainer.pulse, SuccessMemory(), []
+    settings, memory, phases = config.trainer.entropulse, SuccessMemory(), []
     trained = played(config, rounds=3000).trainer.trained
     for step, start in enumerate(range(0, len(trained), config.trainer.groups_per_step)):
         if is_due(memory, settings):
