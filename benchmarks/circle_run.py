@@ -24,8 +24,8 @@ def player(minutes: float, tell: Callable[[str], None]) -> ModeRunner:
 
 def bounded(config: Config, minutes: float) -> Config:
     """Return a configuration that trains for so long, and does nothing else."""
-    run = msgspec.structs.replace(config.run, minutes=minutes, evaluate=False, demonstrate=False)
-    return msgspec.structs.replace(config, run=run)
+    run = msgspec.structs.replace(config.run, minutes=minutes, demonstrate=False)
+    return msgspec.structs.replace(config, run=run, evaluation=msgspec.structs.replace(config.evaluation, episodes=0))
 
 
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:

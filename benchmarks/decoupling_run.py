@@ -41,14 +41,14 @@ def clocked(config: Config, minutes: float) -> Config:
     replace, workload = msgspec.structs.replace, workload_of(config)
     return replace(
         config,
-        run=replace(config.run, minutes=minutes, evaluate=False, demonstrate=False, drain_s=4.0),
+        run=replace(config.run, minutes=minutes, demonstrate=False, drain_s=4.0),
+        evaluation=replace(config.evaluation, episodes=0),
         env=replace(
             config.env,
-            call_timeout_s=workload.clock_s(workload.call_s),
+            simulated=replace(config.env.simulated, call_timeout_s=workload.clock_s(workload.call_s)),
             episode_timeout_s=workload.clock_s(workload.episode_s) + REQUEST_S,
             request_timeout_s=REQUEST_S,
         ),
-        rollout=replace(config.rollout, heartbeat_s=0.5),
     )
 
 

@@ -20,7 +20,7 @@ def write(path: Path, folder: Path, time_scale: float) -> None:
     found = tables(
         state,
         seen,
-        config.env.call_timeout_s,
+        config.env.selected.call_timeout_s,
         config.workload.time_scale if config.workload else 1.0,
         time_scale,
     )

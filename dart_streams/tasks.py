@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dart_streams.config import read_tables, refuse_unknown_keys
+from dart_streams.config.files import parse_as, read_tables
 from dart_streams.errors import ConfigError
 
 Split = Literal["train", "heldout", "demonstration"]
@@ -91,8 +91,4 @@ def load(path: Path) -> TaskSet:
 
 def parse(data: dict[str, Any], source: str) -> TaskSet:
     """Turn nested tables into a task set; raise :class:`ConfigError` that names ``source`` and the offending key."""
-    refuse_unknown_keys(TaskFile, data, source)
-    try:
-        return TaskSet(msgspec.convert(data, TaskFile).pages)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}") from None
+    return TaskSet(parse_as(TaskFile, data, source).pages)

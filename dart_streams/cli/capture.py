@@ -5,37 +5,41 @@ from typing import Annotated
 
 import typer
 
-from dart_streams.cli.options import AsJson, State, listed, read_config
+from dart_streams.cli.options import AsJson, RunConfig, RunId, State, listed, run_config
 from dart_streams.cli.output import log_to_stderr, note, show
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import bundle
-from dart_streams.history import run_folder as folder
 
 
 def capture(
-    name: Annotated[str, typer.Argument(help="The run's id; with --verify a bundle.", metavar="RUN|BUNDLE")] = "latest",
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The run's id; with --verify a bundle. [default: the latest run]",
+            metavar="RUN|BUNDLE",
+            show_default=False,
+        ),
+    ] = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The bundle to write. [default: RUN.dart]", show_default=False)
     ] = None,
     topics: Annotated[
-        str, typer.Option(help="Topics to take, with commas. [default: all of the contract]", show_default=False)
+        str, typer.Option(help="Topics to capture, separated by commas. [default: all]", show_default=False)
     ] = "",
-    blobs: Annotated[bool, typer.Option("--blobs", help="Take the screenshots too.")] = False,
+    blobs: Annotated[bool, typer.Option("--blobs", help="Capture the screenshots too.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check a bundle, and capture nothing.")] = False,
+    run: RunId = "",
     state: State = Path(".dart"),
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="A deployment's configuration, where there is no run's folder."),
-    ] = None,
+    config: RunConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's topics, configuration and task set, with --blobs its screenshots, into one file; or check one."""
+    """Write a run's topics, configuration and task set, with --blobs its screenshots, into one file; or verify one."""
     log_to_stderr()
     if verify:
         show(bundle.verify(Path(name)), as_json=as_json, title=f"{name} is whole")
         return
-    deployment = read_config(config) if config else folder.find(str(state), name).config()
+    deployment = run_config("" if config else name or run, state, config)
     path = output or Path(f"{deployment.bus.run}.dart")
     if path.exists():
         raise UserError(f"{path} exists: remove it, or name another file with --output")

@@ -1,5 +1,6 @@
-"""``dart-streams topics``: the topics of a deployment, as declared and as they are."""
+"""``dart-streams topics``: the topics of a deployment, as declared and as the broker has them."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -8,10 +9,10 @@ import typer
 import topics
 from dart_streams.bus import admin, strimzi
 from dart_streams.bus.topology import Change, TopicSpec, declared, named
-from dart_streams.cli.options import AsJson, ConfigFile, read_config
+from dart_streams.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
-from dart_streams.cli.process import changelogs
 from dart_streams.config import Config
+from dart_streams.launch.wiring import changelogs
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
@@ -33,7 +34,7 @@ def plan_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 @app.command("apply")
 def apply_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Make the broker's topics as declared, and show what is changed first."""
+    """Create and alter topics until they are as declared; the changes are shown first."""
     deployment = read_config(config)
     with admin.connect(deployment.bus) as client:
         changes: list[Change] = admin.plan_against(client, wanted_by(deployment))
@@ -44,15 +45,17 @@ def apply_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 @app.command("describe")
-def describe_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Show the topics that exist: partitions, configuration, end offsets and records kept, a partition each."""
-    deployment = read_config(config)
+def describe_topics(
+    run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False
+) -> None:
+    """Show a run's topics: partitions, configuration, end offsets and retained records of each partition."""
+    deployment = run_config(run, state, config)
     with admin.connect(deployment.bus) as client:
         states = admin.describe(client, wanted_by(deployment))
         show(
             states,
             as_json=as_json,
-            empty=f"no topic {deployment.bus.prefix}*: make them with `dart-streams topics apply`",
+            empty=f"no topics {deployment.bus.prefix}*: create them with `dart-streams topics apply`",
         )
 
 
@@ -60,14 +63,14 @@ def describe_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
 def export_topics(
     config: ConfigFile = None,
     form: Annotated[
-        Literal["strimzi"], typer.Option("--format", help="For whom: KafkaTopic resources for Strimzi.")
+        Literal["strimzi"], typer.Option("--format", help="The form: KafkaTopic resources for Strimzi.")
     ] = "strimzi",
     cluster: Annotated[str, typer.Option(help="The name of the Kafka resource that the topics belong to.")] = "kafka",
     namespace: Annotated[
-        str, typer.Option(help="Its namespace. [default: the one that they are applied in]", show_default=False)
+        str, typer.Option(help="Its namespace. [default: the namespace they are applied in]", show_default=False)
     ] = "",
 ) -> None:
-    """Print what `apply` would make of an empty broker, for somebody else to make."""
+    """Print the declared topics as resources for an operator that creates them."""
     typer.echo(strimzi.as_yaml(wanted_by(read_config(config)), cluster, namespace), nl=False)
 
 

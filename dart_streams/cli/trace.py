@@ -8,16 +8,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from dart_streams.cli.options import AsJson, State
+from dart_streams.cli.options import AsJson, FromBundle, RunId, State, run_or_bundle
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.config import Bus, Config
 from dart_streams.errors import UserError
 from dart_streams.history import request_segments as segments
-from dart_streams.history import run_folder as folder
 from dart_streams.history import span_index as timeline
 from dart_streams.history import trace_coverage as chain
 from dart_streams.history.bundle import Bundle
-from dart_streams.history.bundle_inputs import config_of
 from dart_streams.history.lineage import READ, Lineage, Node
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
@@ -27,10 +25,9 @@ LONGEST = 60
 
 
 class TraceSource(NamedTuple):
-    """Where a run's records and spans are: on the broker and in its folder, or all in a bundle."""
+    """A run's records and spans: on the broker and in its folder, or both in a bundle."""
 
     config: Config
-    traces: Path
     bundle: Bundle | None
 
     @property
@@ -41,7 +38,7 @@ class TraceSource(NamedTuple):
     def timeline(self) -> timeline.Timeline:
         """Read the spans."""
         if self.bundle is None:
-            return timeline.Timeline(timeline.lines_in(self.traces))
+            return timeline.Timeline(timeline.lines_in(self.config.run.folder / "traces"))
         return timeline.Timeline(self.bundle.lines("traces") if self.bundle.has("traces") else ())
 
     def state(self) -> RunState:
@@ -58,11 +55,9 @@ def trace(
             show_default=False,
         ),
     ] = "",
-    run: Annotated[str, typer.Option(help="The run's id.")] = "latest",
+    run: RunId = "",
     state: State = Path(".dart"),
-    bundle: Annotated[
-        Path | None, typer.Option(help="Read a bundle instead of the run's topics and files.", show_default=False)
-    ] = None,
+    bundle: FromBundle = None,
     slowest: Annotated[bool, typer.Option("--slowest", help="List the slowest requests.")] = False,
     most: Annotated[int, typer.Option(help="How many of the slowest.", min=1)] = 10,
     coverage: Annotated[
@@ -70,14 +65,14 @@ def trace(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Walk from an id both ways: to what it was made of, and to what was made of it."""
+    """Follow an id both ways: to what it was made from, and to what was made from it."""
     log_to_stderr()
     if bool(identity) + slowest + coverage != 1:
         raise UserError("give an id, or --slowest, or --coverage")
-    source = source_of(run, state, bundle)
+    source = TraceSource(*run_or_bundle(run, state, bundle))
     spans = source.timeline()
     if (sampling := source.config.telemetry.sampling) < 1:
-        note(f"telemetry.sampling was {sampling:g}: only that share of traces was written, and what failed")
+        note(f"telemetry.sampling was {sampling:g}: only that share of traces was written, and spans that failed")
     if slowest:
         show(segments.slowest(spans, most), as_json=as_json, title="slowest requests", empty="no request was traced")
     elif coverage:
@@ -88,15 +83,6 @@ def trace(
             show_json(node)
         else:
             Console().print(tree_of(node))
-
-
-def source_of(run: str, state: Path, path: Path | None) -> TraceSource:
-    """Return where to read from."""
-    if path is not None:
-        bundle = Bundle(path)
-        return TraceSource(config_of(bundle), Path(), bundle)
-    found = folder.find(str(state), run)
-    return TraceSource(found.config(), found.path / "traces", None)
 
 
 def tell_coverage(found: chain.Coverage, *, as_json: bool) -> None:

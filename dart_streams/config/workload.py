@@ -9,29 +9,25 @@ import math
 import random
 from typing import NamedTuple
 
-import msgspec
-
 from dart_streams import stateless_random as names
+from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Share
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the workload."""
+class Spread(Optional, frozen=True):
+    """A log-normal distribution with a heavy tail, or the quantiles of a measured one."""
 
-
-class Spread(Part, frozen=True):
-    """A distribution: log-normal with this median and sigma, and a heavy tail.
-
-    A share ``tail`` of the draws is multiplied by a Pareto factor (at least 1) of shape ``alpha``; none exceeds
-    ``most``. Where ``quantiles`` are given (evenly spaced, the smallest and the largest value included, as of a
-    captured run), they are the distribution, and nothing else counts.
-    """
-
-    median: float = 0.0
-    sigma: float = 0.0
-    tail: float = 0.0
-    alpha: float = 2.0
-    most: float = 3600.0
+    median: NonNegative = 0.0
+    """Median; 0: always 0."""
+    sigma: NonNegative = 0.0
+    """Sigma of the logarithm."""
+    tail: Share = 0.0
+    """Share of the draws that are multiplied by a Pareto factor of at least 1."""
+    alpha: AboveZero = 2.0
+    """Shape of the Pareto factor."""
+    most: NonNegative = 3600.0
+    """The largest value."""
     quantiles: tuple[float, ...] = ()
+    """Evenly spaced quantiles, smallest and largest value included: then they are the distribution, nothing else."""
 
     def draw(self, chance: random.Random) -> float:
         """Return a value."""
@@ -48,52 +44,58 @@ class Spread(Part, frozen=True):
         return min(value, self.most)
 
 
-class GenerationTimes(Part, frozen=True):
-    """An engine: ``prefill_s``, and ``token_s`` for each token; both grow by ``load`` when the engine is full."""
+class GenerationTimes(Optional, frozen=True):
+    """How long an engine takes."""
 
-    prefill_s: float = 0.4
-    token_s: float = 0.012
-    load: float = 1.0
+    prefill_s: NonNegative = 0.4
+    """Until the first token."""
+    token_s: NonNegative = 0.012
+    """For each token."""
+    load: NonNegative = 1.0
+    """Growth of both when the engine is full; 1: twice as long."""
     tokens: Spread = Spread(median=90.0, sigma=0.4, most=500.0)
+    """Tokens of an answer."""
 
     def takes_s(self, tokens: float, fullness: float) -> float:
         """Return how long ``tokens`` take when so large a share of the engine's places is taken by others."""
         return (self.prefill_s + tokens * self.token_s) * (1.0 + self.load * fullness)
 
 
-class Workload(Part, frozen=True):
-    """What the parts of a deployment take, in seconds of the desktops' time.
+class Workload(Optional, frozen=True):
+    """How long real desktops, engines and optimisers take, in seconds of the desktops' time."""
 
-    A task's typical number of steps is the N of its page, ``work-N``; an episode's own varies around it by
-    ``steps_sigma`` (log-normal) up to ``most_steps``. Tasks succeed at rates spread over ``success``. So large a share
-    of episodes as ``hang_share`` hangs once, at one of its calls, until that is given up after ``call_s``; an episode
-    is cut after ``episode_s``. A new version costs a rollout worker ``switch_s`` in place, ``restart_s`` if its engine
-    is started again.
-    """
-
-    time_scale: float = 50.0
+    time_scale: AboveZero = 50.0
+    """Seconds of the desktops' time in a second of the clock; 1 is their own pace."""
     seed: int = 0
+    """The seed of every draw."""
     reset_s: Spread = Spread(median=60.0, sigma=0.15, tail=0.05, most=170.0)
+    """A reset."""
     settle_s: Spread = Spread(median=2.0, sigma=0.2, tail=0.02, alpha=1.5, most=60.0)
+    """An action and the pause after it."""
     evaluate_s: Spread = Spread(median=2.2, sigma=0.4, tail=0.02, most=60.0)
-    hang_share: float = 0.01
-    call_s: float = 180.0
-    episode_s: float = 1800.0
-    steps_sigma: float = 0.2
-    most_steps: int = 50
+    """The evaluation of an episode."""
+    hang_share: Share = 0.01
+    """Share of episodes that hang at one of their calls."""
+    call_s: AboveZero = 180.0
+    """After this long a call is given up."""
+    episode_s: AboveZero = 1800.0
+    """After this long an episode is cut."""
+    steps_sigma: NonNegative = 0.2
+    """Sigma of an episode's number of steps around its task's, which is the N of its page ``work-N``."""
+    most_steps: Positive = 50
+    """The largest number of steps."""
     success: tuple[float, float] = (0.1, 0.9)
+    """Success rates of tasks, spread evenly between these two."""
     generation: GenerationTimes = GenerationTimes()
     optimiser_s: Spread = Spread(median=60.0, sigma=0.1)
-    switch_s: float = 5.0
-    restart_s: float = 65.6
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        if self.time_scale <= 0:
-            raise ValueError("time_scale must be above 0: 1 is the desktops' own pace")
+    """An optimiser step."""
+    switch_s: NonNegative = 5.0
+    """A weight update of a rollout worker in place."""
+    restart_s: NonNegative = 65.6
+    """A weight update by a restart of the engine."""
 
     def clock_s(self, seconds: float) -> float:
-        """Return how long so many seconds of the desktops' time take on the clock of a run."""
+        """Return how long seconds of the desktops' time take on the clock of a run."""
         return seconds / self.time_scale
 
 

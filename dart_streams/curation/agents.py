@@ -23,7 +23,7 @@ def agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
             inputs=(trajectories.TOPIC,),
             outputs=(task_difficulty.TOPIC,),
             state=difficulty.DifficultyState,
-            apply=partial(difficulty.apply, window=curation.difficulty.window, limits=limits),
+            apply=partial(difficulty.apply, window=difficulty.WINDOW, limits=limits),
         ),
         Agent(
             name=budget.NAME,

@@ -82,11 +82,10 @@ def steps_of(difficulty: TaskDifficulty, settings: Curation, limit: int) -> tupl
     longest = difficulty.longest_success
     if longest is None:
         return limit, "the task's limit, as it has no success yet"
-    margin = settings.length.margin
-    cap = max(1, length_cap([longest], limit) + margin)
+    cap = max(1, length_cap([longest], limit))
     if cap >= limit:
         return limit, "the task's limit"
-    return cap, f"the longest success and {margin} more" if margin else "the longest success"
+    return cap, "the longest success"
 
 
 def step_limit(tasks: TaskSet, task_id: str) -> int:

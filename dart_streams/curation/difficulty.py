@@ -16,6 +16,8 @@ from topics.task_difficulty import Cause, TaskDifficulty
 from topics.trajectories import Trajectory
 
 NAME = "difficulty"
+WINDOW = 16
+"""Rewarded finishes that a success rate is the mean of: two groups, recent enough to follow the policy."""
 
 
 class Finishes(msgspec.Struct):

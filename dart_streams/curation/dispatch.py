@@ -14,7 +14,7 @@ which version the rollout workers serve.
 import msgspec
 
 from dart_streams.config import Config
-from dart_streams.curation import admission
+from dart_streams.curation import admission, difficulty
 from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad
 from dart_streams.curation.order_tracker import (
     Limits,
@@ -145,7 +145,7 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: Settings) -> l
     if kind in ("rewarded", "exhausted"):
         state.open_orders -= 1
         if task is not None and kind == "rewarded":
-            task.add_finish(outcome == "success", settings.config.curation.difficulty.window)
+            task.add_finish(outcome == "success", difficulty.WINDOW)
         if key.number not in state.orders.open:
             close_group(state, key.number)
     return []

@@ -203,23 +203,23 @@ def has_signal(members: Sequence[Finish], settings: Curation) -> bool:
     if len(set(rewards)) > 1:
         return True
     steps = [member.steps for member in members]
-    return settings.credit.step_weight != 0 and credit.differs(rewards, steps, settings.credit.discount)
+    return settings.ui_s1.step_weight != 0 and credit.differs(rewards, steps, settings.ui_s1.discount)
 
 
 def step_advantages(
     rewards: Sequence[float], steps: Sequence[int], of_trajectories: Sequence[float], settings: Curation
 ) -> list[list[float]]:
     """Return each member's advantage of each step, its trajectory's included; empty if steps are not credited."""
-    weight = settings.credit.step_weight
+    weight = settings.ui_s1.step_weight
     if not weight:
         return [[] for _ in rewards]
-    of_steps = credit.step_advantages(rewards, steps, settings.credit.discount)
+    of_steps = credit.step_advantages(rewards, steps, settings.ui_s1.discount)
     return [[whole + weight * step for step in own] for whole, own in zip(of_trajectories, of_steps, strict=True)]
 
 
 def shaped_rewards(members: Sequence[Finish | PooledSuccess], settings: Curation) -> list[float]:
     """Return the rewards that advantages are computed from; a member is published with its own reward."""
-    return shortest_path([m.reward for m in members], [m.steps for m in members], settings.reward.shortest_path)
+    return shortest_path([m.reward for m in members], [m.steps for m in members], settings.mobilerl.shortest_path)
 
 
 def selected_steps(online: list[Finish], settings: Curation) -> list[list[int]]:

@@ -4,7 +4,6 @@ Difficulty, dispatch and groups track orders alike, so they agree, without messa
 finish of an order is, on when a group is complete and on when it is abandoned.
 """
 
-import math
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -17,6 +16,10 @@ from topics.values import OutcomeKind
 
 ENDED = -1
 """The attempt of a sample that has ended."""
+ORDER_ATTEMPTS = 3
+"""Tries of an order in all: an environment that fails three times in a row is broken, not unlucky."""
+ORDERS_PER_SLOT = 2
+"""Open orders for each slot: one under way, and one for when that ends."""
 
 FinishKind = Literal["repeated", "cancelled", "ordered", "exhausted", "rewarded"]
 """What a finish does to its order: nothing, it was seen before; else the order's next stage (``transitions.ORDER``)."""
@@ -31,7 +34,7 @@ class Limits(NamedTuple):
     @classmethod
     def of(cls, config: Config) -> "Limits":
         """Return the limits of a deployment: the horizon is far beyond what dispatch keeps open at a time."""
-        return cls(attempts=max(1, config.curation.dispatch.attempts), horizon=max(256, 8 * backlog(config)))
+        return cls(attempts=ORDER_ATTEMPTS, horizon=max(256, 8 * backlog(config)))
 
 
 class OrderKey(NamedTuple):
@@ -44,7 +47,7 @@ class OrderKey(NamedTuple):
 
 def backlog(config: Config) -> int:
     """Return how many orders dispatch keeps open: a few for each slot of all environment workers."""
-    return max(1, math.ceil(config.curation.dispatch.backlog * config.env.workers * config.env.slots))
+    return max(1, ORDERS_PER_SLOT * config.env.workers * config.env.slots)
 
 
 def format_group_id(number: int) -> str:

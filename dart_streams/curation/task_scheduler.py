@@ -1,8 +1,8 @@
 """Which task gets the next group.
 
 Tasks are visited in passes, each pass in another shuffled order. A task with little to learn from is skipped at random,
-but never ``patience`` times in a row, so none starves: of ``n`` tasks, one without an open group gets its next within
-``(patience + 1) x n`` groups. A task that always succeeds has no learning signal: it gets no groups, only a probe (a
+but never ``PATIENCE`` times in a row, so none starves: of ``n`` tasks, one without an open group gets its next within
+``(PATIENCE + 1) x n`` groups. A task that always succeeds has no learning signal: it gets no groups, only a probe (a
 single rollout) now and then; a regression then shows in its rate, and it gets groups again.
 """
 
@@ -16,6 +16,10 @@ from dart_streams.config import Curation
 
 MIN_WEIGHT = 0.1
 """The smallest weight, of a task that nearly always or never succeeds."""
+PATIENCE = 4
+"""Passes within which a task is chosen once at least, whatever its weight: none starves."""
+PROBE_EVERY = 32
+"""Of this many groups one is a probe of a solved task: rare enough to cost little, yet forgetting is noticed."""
 
 
 class TaskState(msgspec.Struct):
@@ -91,8 +95,7 @@ def next_task(
 
 def probe(tasks: dict[str, TaskState], task_ids: tuple[str, ...], number: int, settings: Curation) -> str | None:
     """Return the solved task that was longest without an order, if group ``number`` is one of those for probes."""
-    every = max(1, settings.dispatch.probe_every)
-    if number % every != every - 1:
+    if number % PROBE_EVERY != PROBE_EVERY - 1:
         return None
     idle = [name for name in task_ids if is_solved(state_of(tasks, name), settings) and not tasks[name].open]
     return min(idle, key=lambda name: tasks[name].last_group, default=None)
@@ -123,8 +126,8 @@ def next_in_pass(
         task_id = shuffled(task_ids, settings.dispatch.seed, scheduler.epoch)[scheduler.position]
         scheduler.position += 1
         task = state_of(tasks, task_id)
-        if 0 < settings.dispatch.rest_after <= task.failures:
-            task.failures, task.rests_until = 0, scheduler.epoch + settings.dispatch.rest_passes
+        if 0 < settings.mobilerl.rest_after <= task.failures:
+            task.failures, task.rests_until = 0, scheduler.epoch + settings.mobilerl.rest_passes
         if scheduler.epoch < task.rests_until or not is_free(task, settings):
             continue
         if not is_skipped(task, settings, scheduler.epoch, task_id):
@@ -144,7 +147,7 @@ def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, 
     ``limits`` has each task's step limit. A phase without tasks is no phase: all take part.
     """
     end = 0
-    for phase in settings.dispatch.phases:
+    for phase in settings.craft_gui.phases:
         end += phase.groups
         if number < end:
             return tuple(task_id for task_id in task_ids if limits[task_id] <= phase.max_steps) or task_ids
@@ -152,8 +155,8 @@ def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, 
 
 
 def is_skipped(task: TaskState, settings: Curation, epoch: int, task_id: str) -> bool:
-    """Say whether a task is skipped in this pass: at random by its weight, and never ``patience`` times in a row."""
+    """Say whether a task is skipped in this pass: at random by its weight, and never ``PATIENCE`` times in a row."""
     dispatch = settings.dispatch
-    if dispatch.choice == "even" or task.skips + 1 >= dispatch.patience:
+    if dispatch.choice == "even" or task.skips + 1 >= PATIENCE:
         return False
     return stateless_random.share("turn lost", dispatch.seed, epoch, task_id) >= weight(task.finishes)

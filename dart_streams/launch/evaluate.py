@@ -2,6 +2,7 @@
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
+from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history import evaluation
@@ -24,14 +25,13 @@ async def evaluate(
         If they have not within ``evaluation.timeout_s``; the text says how many are missing.
     """
     wanted = evaluation.orders(config, tasks, version)
-    attempts = config.curation.dispatch.attempts
     ordered: set[str] = set()
 
     def fresh(state: RunState) -> list[RolloutOrder]:
-        return [order for order in evaluation.missing(state, wanted, attempts) if order.order_id not in ordered]
+        return [order for order in evaluation.missing(state, wanted, ORDER_ATTEMPTS) if order.order_id not in ordered]
 
     def left(state: RunState) -> int:
-        return len(wanted) - len(evaluation.finished(state, wanted, attempts))
+        return len(wanted) - len(evaluation.finished(state, wanted, ORDER_ATTEMPTS))
 
     deadline = Deadline(config.evaluation.timeout_s)
     while left(follower.progress):
@@ -49,4 +49,4 @@ async def evaluate(
                 f"{error}{left(follower.progress)} of {len(wanted)} evaluation episodes have not finished: "
                 "look at the logs of env, rollout and recorder, or raise evaluation.timeout_s"
             ) from None
-    return evaluation.result(version, evaluation.finished(follower.progress, wanted, attempts), tasks)
+    return evaluation.result(version, evaluation.finished(follower.progress, wanted, ORDER_ATTEMPTS), tasks)

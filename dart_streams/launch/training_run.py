@@ -91,7 +91,7 @@ class TrainingRun:
                 demonstrations = await self.start(follower, publisher)
             with self.phase("demonstrations"):
                 await self.finish_demonstrations(follower, demonstrations)
-            if self.config.run.evaluate and self.journal.before_version is None:
+            if self.config.evaluation.episodes and self.journal.before_version is None:
                 with self.phase("before"):
                     version = await self.evaluate(follower, publisher)
                     self.journal = msgspec.structs.replace(self.journal, before_version=version)
@@ -100,7 +100,7 @@ class TrainingRun:
                     await self.train(follower)
                 with self.phase("settle"):
                     await self.settle(follower)
-            if self.config.run.evaluate and not self.before_only:
+            if self.config.evaluation.episodes and not self.before_only:
                 with self.phase("after"):
                     version = await self.evaluate(follower, publisher)
                     self.journal = msgspec.structs.replace(self.journal, after_version=version)

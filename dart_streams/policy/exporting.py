@@ -21,7 +21,7 @@ WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.js
 
 
 def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
-    """Return the newest version that was announced of a model, or the one with this ``number``.
+    """Return the newest published version of a model, or the one with this ``number``.
 
     Raises
     ------

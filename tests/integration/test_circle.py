@@ -47,7 +47,7 @@ HERE = Path(__file__).parent
 STAND_IN = "benchmarks.stand_in_trainer"
 
 
-def circle_config(services, tmp_path: Path, **run) -> Config:
+def circle_config(services, tmp_path: Path, episodes: int = 24, **run) -> Config:
     base = configuration.load(HERE / "circle.toml")
     replace = msgspec.structs.replace
     running = services.running
@@ -56,6 +56,7 @@ def circle_config(services, tmp_path: Path, **run) -> Config:
         bus=replace(base.bus, servers=running.bus.servers),
         store=replace(base.store, hosts=running.store.hosts, port=running.store.port, keyspace=services.keyspace),
         run=replace(base.run, state_dir=str(tmp_path), **run),
+        evaluation=replace(base.evaluation, episodes=episodes),
     )
 
 
@@ -203,7 +204,7 @@ def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
     known = RunState(keep_steps=True).fold(read_log(source, READ))
     lines = list(source.lines("traces"))
     step = known.trained[2]
-    member = next(member for member in known.groups[step.group_ids[0]].members if member.selected)
+    member = next(member for member in known.groups[step.group_ids[0]][0].members if member.selected)
     marks = {
         names.SPAN_TRAIN_STEP: f'"{names.ATTR_TRAIN_STEP}":2}}',
         names.SPAN_GROUP: f'"{names.ATTR_GROUP}":"{step.group_ids[0]}"',
@@ -290,7 +291,7 @@ def test_a_bundle_is_published_again_under_a_shadow_prefix_and_never_under_a_liv
 
 
 def test_a_run_ends_in_order_though_episodes_take_longer_than_it_waits(services, tmp_path):
-    config = circle_config(services, tmp_path, minutes=0.5, evaluate=False, demonstrate=False, settle_s=0.5)
+    config = circle_config(services, tmp_path, minutes=0.5, episodes=0, demonstrate=False, settle_s=0.5)
     slow = msgspec.structs.replace(config.env.simulated, step_ms=60_000.0, sigma=0.0)
     config = msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, simulated=slow))
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
@@ -317,7 +318,7 @@ asyncio.run(session_of(made, Console(width=160)).run())
 @pytest.fixture
 def running(services, tmp_path):
     """A circle in a process of its own, with training under way."""
-    config = circle_config(services, tmp_path, evaluate=False, train_steps=1000)
+    config = circle_config(services, tmp_path, episodes=0, train_steps=1000)
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
     process = subprocess.Popen([sys.executable, "-c", RUN, str(HERE), str(made.path)])
     try:

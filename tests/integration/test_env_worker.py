@@ -31,6 +31,7 @@ from topics.actions import ActionResponse
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling, VersionSpan
+from workers.env import episode_runner
 from workers.env.main import connect as connect_worker
 from workers.runtime.lifecycle import live
 
@@ -245,8 +246,9 @@ async def test_an_ordered_episode_is_told_step_by_step_with_screenshots_that_are
     session.cluster.shutdown()
 
 
-async def test_every_way_in_which_a_policy_can_end_an_episode(configure):
-    config = configure(loop_limit=3)
+async def test_every_way_in_which_a_policy_can_end_an_episode(configure, monkeypatch):
+    monkeypatch.setattr(episode_runner, "LOOP_LIMIT", 3)
+    config = configure()
     answers = {
         0: "I am a teapot",
         1: "Action: call_user()",
@@ -286,8 +288,9 @@ async def test_a_demonstration_is_played_by_the_oracle_without_a_request(configu
         assert observation.taken.tokens == []
 
 
-async def test_no_reply_is_asked_for_again_and_is_at_last_a_policy_error(configure):
-    config = configure(request_timeout_s=0.3, request_attempts=2)
+async def test_no_reply_is_asked_for_again_and_is_at_last_a_policy_error(configure, monkeypatch):
+    monkeypatch.setattr(episode_runner, "REQUEST_ATTEMPTS", 2)
+    config = configure(request_timeout_s=0.3)
 
     def answer(request: ActionRequest) -> str | None:
         silent = number_of(request) == 0 or request.request_id.endswith("/0/0")
@@ -305,7 +308,7 @@ async def test_no_reply_is_asked_for_again_and_is_at_last_a_policy_error(configu
 
 
 async def test_a_hanging_environment_ends_its_episode_only_and_the_slot_heals(configure):
-    config = configure(slots=1, call_timeout_s=0.1, simulated={"hang_rate": 0.2})
+    config = configure(slots=1, simulated={"hang_rate": 0.2, "call_timeout_s": 0.1})
     async with world_of(config) as world, worker(config):
         await world.order(*(order(n) for n in range(20)))
         await world.until(lambda: len(world.ended) == 20)
@@ -353,8 +356,9 @@ async def read_dead_letters(config: Config, topic: Topic, count: int) -> list:
         await records.stop()
 
 
-async def test_two_hosts_share_the_orders_and_one_partition_of_replies(configure):
-    config = configure(slots=2, request_timeout_s=0.5, request_attempts=100)
+async def test_two_hosts_share_the_orders_and_one_partition_of_replies(configure, monkeypatch):
+    monkeypatch.setattr(episode_runner, "REQUEST_ATTEMPTS", 100)
+    config = configure(slots=2, request_timeout_s=0.5)
     hosts = ("env-0", next(n for n in map("env-{}".format, range(1, 99)) if crc(n) == crc("env-0")))
 
     def when_both_play(request: ActionRequest) -> str | None:

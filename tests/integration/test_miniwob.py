@@ -17,11 +17,11 @@ from PIL import Image, ImageChops
 
 from dart_streams import tasks
 from dart_streams.actions import Click, DoubleClick, Drag, Hotkey, RightClick, Scroll, Type
-from dart_streams.config import Config, Env, Isolation
+from dart_streams.config import Config, Env, Isolation, Miniwob
 from dart_streams.tasks import Task
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.miniwob.backend import SPARE_PAGES, MiniwobBackend
-from workers.env.miniwob.browser import NICENESS, give_way
+from workers.env.miniwob.browser import NICENESS, lower_priority
 from workers.env.miniwob.page import RESTARTABLE, MiniwobPage
 
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
@@ -33,8 +33,8 @@ RESTARTS = 3
 async def browser(
     call_timeout_s: float = 15.0, isolation: Isolation = "document", slots: int = 16, last_screen: bool = True
 ):
-    env = Env(call_timeout_s=call_timeout_s, isolation=isolation, slots=slots, last_screen=last_screen)
-    backend = MiniwobBackend(Config(env=env))
+    own = Miniwob(call_timeout_s=call_timeout_s, isolation=isolation, last_screen=last_screen)
+    backend = MiniwobBackend(Config(env=Env(miniwob=own, slots=slots)))
     await backend.start()
     try:
         yield backend
@@ -263,7 +263,7 @@ async def test_a_page_with_a_fault_is_not_used_again(shared):
 
 
 async def test_by_default_each_episode_has_a_browser_context_of_its_own():
-    assert Env().isolation == "context"
+    assert Env().miniwob.isolation == "context"
     async with browser(isolation="context") as backend:
         contexts = set()
         for seed in range(3):
@@ -358,7 +358,7 @@ async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile
 def test_a_browser_gives_way_to_the_other_processes():
     process = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
-        give_way(process.pid)
+        lower_priority(process.pid)
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == NICENESS
         shared_by_session = Path(f"/proc/{process.pid}/autogroup")
         assert not shared_by_session.exists() or shared_by_session.read_text().endswith(f"nice {NICENESS}\n")

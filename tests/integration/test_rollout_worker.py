@@ -18,7 +18,7 @@ import pytest
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
-from dart_streams.config import Config
+from dart_streams.config import Config, Rollout
 from dart_streams.history.run_folder import write_toml
 from dart_streams.launch.services.ports import free_port
 from topics import Topic, action_requests, actions, weights, weights_serving
@@ -26,14 +26,22 @@ from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
+from workers.rollout import main, weight_updater
 from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
 from workers.rollout.main import connect
 from workers.rollout.scripted import ScriptedEngine
 from workers.runtime.lifecycle import live
 
 BOUND_S = 60.0
-QUICK = {"engine": "scripted", "heartbeat_s": 0.1, "retry_s": 0.2, "scripted": {"success_rate": 1.0}}
+QUICK = {"engine": "scripted", "scripted": {"success_rate": 1.0}}
 T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Workers beat often, and try weights again soon."""
+    monkeypatch.setattr(Rollout, "heartbeat_s", 0.1)
+    monkeypatch.setattr(weight_updater, "RETRY_S", 0.2)
 
 
 def request(number: int, seconds: float = 30.0, **fields) -> ActionRequest:
@@ -236,8 +244,9 @@ async def test_a_version_that_does_not_load_is_announced_as_failed_and_tried_aga
             assert (healed.failed_version, healed.error) == (None, None)
 
 
-async def test_a_worker_whose_first_version_does_not_load_takes_the_next(services):
-    config = services.config(rollout={**QUICK, "retry_s": 30.0})
+async def test_a_worker_whose_first_version_does_not_load_takes_the_next(services, monkeypatch):
+    monkeypatch.setattr(main, "RETRY_S", 30.0)
+    config = services.config(rollout=QUICK)
     engine = Faulty(config)
     engine.bad_loads = frozenset({0})
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:

@@ -306,7 +306,8 @@ def circle(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Circle
         base,
         bus=secured.scram(login=login),
         store=secured.store(),
-        run=replace(base.run, state_dir=str(tmp_path_factory.mktemp("circle")), train_steps=3, evaluate=False),
+        run=replace(base.run, state_dir=str(tmp_path_factory.mktemp("circle")), train_steps=3),
+        evaluation=replace(base.evaluation, episodes=0),
         telemetry=replace(base.telemetry, sampling=1.0),
     )
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)

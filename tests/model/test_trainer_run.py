@@ -31,11 +31,12 @@ from dart_streams.policy import exporting, probe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
+from tests.model import plain_transformers
 from topics import Topic, curated, weights, weights_serving
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer import crash_points, main
-from trainer.data.consumer import MOST_AT_ONCE, CuratedConsumer
+from trainer.data.consumer import MAX_POLL_RECORDS, CuratedConsumer
 from trainer.learning.learner import WeightSnapshot
 from trainer.publish import WeightPublisher
 from trainer.state import TrainerState
@@ -161,7 +162,7 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[...
     assert any(not torch.equal(initial[name], value) for name, value in policy.state_dict().items())
 
     renderer = Renderer(model, ours.config.policy.min_pixels, ours.config.policy.max_pixels)
-    stored, plain = probe.read(folder), probe.measured(policy, renderer)
+    stored, plain = probe.read(folder), plain_transformers.measured(policy, renderer)
     assert stored is not None
     assert probe.mismatch(plain, stored.logprobs) < 1e-5
 
@@ -210,7 +211,7 @@ def test_supervised_phases_imitate_past_successes_between_steps_also_of_a_killed
     run: Callable[..., Run],
 ) -> None:
     pulse = {"every": 2, "updates": 2, "trajectories": 1}
-    trainer = {"groups_per_step": 1, "max_train_steps": 5, "pulse": pulse}
+    trainer = {"groups_per_step": 1, "max_train_steps": 5, "entropulse": pulse}
     undisturbed, killed = run(trainer=trainer), run(trainer=trainer)
     for ours in (undisturbed, killed):
         ours.add([ours.maker.group(index) for index in range(4)])
@@ -237,7 +238,7 @@ def test_a_step_takes_a_constant_number_of_tokens_from_as_many_groups_as_have_th
     run: Callable[..., Run], processes: int
 ) -> None:
     budget, longest = 64, 24
-    ours = run(trainer={"tokens_per_step": budget, "max_train_steps": 3, "processes": processes})
+    ours = run(trainer={"c3po": {"tokens_per_step": budget}, "max_train_steps": 3, "processes": processes})
     ours.add([ours.maker.group(index) for index in range(24)])
     with training(ours.config) as trainer:
         until(lambda: len(ours.trained()) == 3, "three steps")
@@ -378,14 +379,14 @@ def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_
         "tiny",
         1,
         99,
-        arrived=lambda one: taken.append(one.group_id),
-        full=full,
+        on_group=lambda one: taken.append(one.group_id),
+        is_full=full,
     )
     with consumer:
         until(lambda: taken, "the first records")
         while consumer.take(1.0):
             pass
-        assert len(taken) <= MOST_AT_ONCE < 6
+        assert len(taken) <= MAX_POLL_RECORDS < 6
         room.set()
         until(lambda: len(taken) == 6, "the rest of the log")
 

@@ -10,11 +10,10 @@ from torch.distributed.tensor import DTensor
 from benchmarks.synthetic_groups import Maker
 from dart_streams.config import parse
 from dart_streams.policy.rendering import Renderer
-from trainer.data.prefetch import ReadyGroup
-from trainer.data.samples import select, share
+from trainer.data.samples import ReadyGroup, select, share
 from trainer.learning import step
 from trainer.learning.learner import Learner
-from trainer.learning.ranks import Ranks, joined
+from trainer.ranks import Ranks, joined
 
 
 def ready(maker: Maker, index: int, ranks: Ranks) -> ReadyGroup:
@@ -28,7 +27,7 @@ def ready(maker: Maker, index: int, ranks: Ranks) -> ReadyGroup:
 
 def main(model: Path, result: Path) -> None:
     """Write the gradients before the update, the figures, and the weights after it."""
-    config = parse({"policy": {"path": str(model)}, "trainer": {"micro_batch": 4, "entropy_beta": 0.01}})
+    config = parse({"policy": {"path": str(model)}, "trainer": {"micro_batch": 4, "entropy_coef": 0.01}})
     with joined() as ranks:
         renderer = Renderer(model, config.policy.min_pixels, config.policy.max_pixels)
         learner = Learner(model, renderer, config.trainer, ranks)
@@ -48,7 +47,7 @@ def main(model: Path, result: Path) -> None:
         learned = learner.learn(groups, 0, lambda: False)
         weights = learner.weights()
         if ranks.first:
-            torch.save({"gradients": gradients, "figures": learned.figures, "weights": dict(weights)}, result)
+            torch.save({"gradients": gradients, "figures": learned.metrics, "weights": dict(weights)}, result)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     def observe(self, screenshot: BlobRef | None, instruction: str, at_ms: int, execute_ms: float = 0.0) -> "Episode":
         """Apply a new screen: the first one after reset, or the result of the pending action.
 
-        ``screenshot`` may be None after the last action (``env.last_screen``).
+        ``screenshot`` may be None after the last action (``last_screen`` of the backend).
         """
         taken = msgspec.structs.replace(self.pending, execute_ms=execute_ms) if self.pending else None
         if self.published:
@@ -194,8 +194,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         """Return the last observation, with ``end``."""
         if self.latest is not None:
             return msgspec.structs.replace(self.latest, end=end)
-        known = self.published and not self.executing
-        screenshot = self.published[-1].screenshot if known else None
+        unchanged = self.published and not self.executing
+        screenshot = self.published[-1].screenshot if unchanged else None
         instruction = self.published[0].instruction if self.published else ""
         return self._observation(screenshot, instruction, self.pending, end, at_ms)
 

@@ -39,6 +39,10 @@ from workers.env.trajectory_ids import new_trajectory_id
 
 log = structlog.get_logger()
 
+REQUEST_ATTEMPTS = 3
+"""Maximum number of requests for one action; then the episode ends as ``policy_error``."""
+LOOP_LIMIT = 4
+"""Repeats of an action on an unchanged screen that end an episode as failure (``loop``)."""
 ERROR_PAUSE_S = 1.0
 """Pause before the second attempt after an error response; twice as long before the third."""
 
@@ -66,8 +70,7 @@ class EpisodeRunner:
 
     def new_episode(self, order: RolloutOrder, max_steps: int) -> Episode:
         """Return the episode of an order before its first screen."""
-        env = self.config.env
-        limits = EpisodeLimits(max_steps=max_steps, request_attempts=env.request_attempts, loop_limit=env.loop_limit)
+        limits = EpisodeLimits(max_steps=max_steps, request_attempts=REQUEST_ATTEMPTS, loop_limit=LOOP_LIMIT)
         trajectory_id = new_trajectory_id(now_ms(), os.urandom(10))
         return Episode(order=order, trajectory_id=trajectory_id, env_host=self.host, limits=limits)
 
@@ -81,18 +84,16 @@ class EpisodeRunner:
         try:
             with structlog.contextvars.bound_contextvars(trajectory=episode.state.trajectory_id), trajectory.use():
                 end = await episode.run()
-                log_fault(order, end)
             episode.spans.set_outcome(end)
         finally:
             trajectory.end()
 
     async def reject(self, order: RolloutOrder, reason: str) -> None:
-        """Publish the end of an order that cannot be played here at all."""
+        """Publish the end of an order whose task does not exist."""
         end, episode = EpisodeEnd(kind="env_error", reward=None, reason=reason), self.new_episode(order, 0)
         await self.publisher.publish(observations.TOPIC, episode.last_observation(end, now_ms()))
-        count_end(order, end)
         with structlog.contextvars.bound_contextvars(trajectory=episode.trajectory_id):
-            log_fault(order, end)
+            report_end(order, end)
 
 
 class EpisodeRun:
@@ -126,7 +127,7 @@ class EpisodeRun:
             else:
                 end = EpisodeEnd(kind="env_error", reward=None, reason=f"time-out in the environment: {error}")
         except asyncio.CancelledError:
-            await self._close(EpisodeEnd(kind="cancelled", reward=None, reason="the host was told to stop"))
+            await self._close(EpisodeEnd(kind="cancelled", reward=None, reason="the worker was stopped"))
             raise
         await self._close(end)
         return end
@@ -134,7 +135,7 @@ class EpisodeRun:
     async def _close(self, end: EpisodeEnd) -> None:
         """Publish the last observation and close the environment, concurrently."""
         await asyncio.gather(self._publish(self.state.last_observation(end, now_ms())), self._release())
-        count_end(self.state.order, end)
+        report_end(self.state.order, end)
 
     def _publish(self, observation: Observation) -> asyncio.Future[None]:
         """Publish within the span of the step that led to ``observation``, which ends with it."""
@@ -232,7 +233,7 @@ class EpisodeRun:
                 late = isinstance(error, TimeoutError)
                 reason = f"no reply within {timeout_s:g} s" if late else f"invalid reply: {error}"
                 span.set_error(f"{request.request_id}: {reason}")
-                log.debug("no response", reason=reason, attempt=attempt + 1, of=self.config.env.request_attempts)
+                log.debug("no response", reason=reason, attempt=attempt + 1, of=REQUEST_ATTEMPTS)
                 return self.state.retry_or_stop(attempt, f"{request.request_id}: {reason}")
         self.state, move = self.state.apply_response(response, attempt)
         if response.error is None:
@@ -266,13 +267,9 @@ def oracle_of(environment: Environment) -> Oracle:
     return cast(Oracle, environment)
 
 
-def log_fault(order: RolloutOrder, end: EpisodeEnd) -> None:
-    """Log an end that is a fault of the infrastructure."""
+def report_end(order: RolloutOrder, end: EpisodeEnd) -> None:
+    """Count a finished episode, and log one that ended by a fault of the infrastructure."""
     if end.kind in FAULTS:
         log.warning("episode failed", order=order.order_id, task=order.task_id, outcome=end.kind, reason=end.reason)
-
-
-def count_end(order: RolloutOrder, end: EpisodeEnd) -> None:
-    """Count a finished episode."""
     page = order.task_id.rpartition("#")[0]
     metrics.episodes.add(1, {"outcome": end.kind, "purpose": order.purpose, "page": page})

@@ -22,7 +22,7 @@ from topics import action_requests, actions
 from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine, LoadFault
 from workers.rollout.request_server import RequestServer
-from workers.rollout.weight_updater import WeightUpdater
+from workers.rollout.weight_updater import RETRY_S, WeightUpdater
 from workers.rollout.weight_watcher import WeightWatcher
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import OrderedConsumer
@@ -61,10 +61,7 @@ async def connect(
 ) -> lifecycle.Worker:
     """Connect to the broker, start the engine on the newest weights, join the group; return the worker.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker or the database does not answer within its bound.
+    Raises ServiceUnavailable if the broker or the database does not answer within its bound.
     """
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     watcher = await resources.enter_async_context(WeightWatcher(config, worker_id, publisher))
@@ -83,7 +80,8 @@ async def connect(
         "heartbeat": updater.send_heartbeats,
         "commits": requests.commit_periodically,
     }
-    return lifecycle.Worker(server.serve, background)
+    slots = config.rollout.max_in_flight
+    return lifecycle.Worker(functools.partial(requests.serve, server.handle, slots), background)
 
 
 async def start_engine(config: Config, engine: Engine, watcher: WeightWatcher) -> int:
@@ -94,6 +92,6 @@ async def start_engine(config: Config, engine: Engine, watcher: WeightWatcher) -
             await engine.start(version)
         except LoadFault as fault:
             log.error("first weights not loaded", version=version.version, reason=str(fault))
-            await watcher.wait_for_newer(version, config.rollout.retry_s)
+            await watcher.wait_for_newer(version, RETRY_S)
         else:
             return version.version

@@ -27,6 +27,9 @@ pause_ms = meter.create_histogram(names.ROLLOUT_SWITCH_PAUSE_MS, "ms")
 load_ms = meter.create_histogram(names.ROLLOUT_SWITCH_LOAD_MS, "ms")
 switches = meter.create_counter(names.ROLLOUT_SWITCHES)
 
+RETRY_S = 5.0
+"""Seconds before weights that failed to load are retried; a newer version is tried immediately."""
+
 
 class WeightUpdater:
     """One worker's weights. A version is announced as served only after it is."""
@@ -98,7 +101,7 @@ class WeightUpdater:
         except LoadFault as fault:
             log.error("weights not loaded", version=target.version, serving=self.own.version, reason=str(fault))
             switches.add(1, {"result": "failed"})
-            self.retry_at = time.monotonic() + self.settings.retry_s
+            self.retry_at = time.monotonic() + RETRY_S
             self.own = msgspec.structs.replace(self.own, failed_version=target.version, error=str(fault))
         else:
             took = (time.monotonic() - started) * 1000

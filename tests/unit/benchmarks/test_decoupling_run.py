@@ -31,9 +31,9 @@ def test_every_process_reads_what_was_meant(mode, tmp_path: Path):
 
 def test_bounds_are_the_workloads_on_the_clock(tmp_path: Path):
     config, workload = deployment("dart", tmp_path), BASE.workload
-    assert config.env.call_timeout_s == pytest.approx(workload.call_s / 50)
+    assert config.env.simulated.call_timeout_s == pytest.approx(workload.call_s / 50)
     assert config.env.episode_timeout_s > workload.episode_s / 50
-    assert not config.run.evaluate
+    assert not config.evaluation.episodes
     assert not config.run.demonstrate
 
 

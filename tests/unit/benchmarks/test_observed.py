@@ -192,7 +192,7 @@ def test_quantiles_keep_the_ends_and_the_order(values):
 
 
 def bundle_of(path: Path, records: list[LoggedEvent]) -> Path:
-    config = parse({"env": {"call_timeout_s": 12.0}})
+    config = parse({"env": {"miniwob": {"call_timeout_s": 12.0}}})
     logs = {observations.TOPIC: records, trained.TOPIC: [step_of(900)], weights_serving.TOPIC: []}
     manifest = Manifest(run="r", prefix="dart.r.", captured_ms=0, schemas={topic.name: topic.version for topic in logs})
     with Writer(path, manifest) as bundle:

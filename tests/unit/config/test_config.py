@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from dart_streams import tasks
-from dart_streams.config import Config, load, parse, refuse_unknown_keys
+from dart_streams.config import Config, load, parse
+from dart_streams.config.files import parse_as
 from dart_streams.errors import ConfigError, UserError
 
 SHIPPED = Path(__file__).parents[3] / "deploy" / "config"
@@ -40,17 +41,17 @@ def test_an_unknown_key_in_a_list_of_tables_is_found():
     class File(msgspec.Struct):
         pages: list[Page]
 
-    with pytest.raises(ConfigError, match=r"f: unknown key 'pages\.seed': did you mean 'seeds'\?"):
-        refuse_unknown_keys(File, {"pages": [{"seeds": 1}, {"seed": 2}]}, "f")
+    with pytest.raises(ConfigError, match=r"f:\n  unknown key 'pages\[1\]\.seed': did you mean 'seeds'\?"):
+        parse_as(File, {"pages": [{"seeds": 1}, {"seed": 2}]}, "f")
 
 
 @pytest.mark.parametrize(
     ("table", "place"),
     [
-        ({"env": {"slots": "many"}}, r"\$\.env\.slots"),
-        ({"env": {"backend": "desk"}}, r"\$\.env\.backend"),
-        ({"env": 3}, r"\$\.env"),
-        ({"store": {"hosts": [1]}}, r"\$\.store\.hosts"),
+        ({"env": {"slots": "many"}}, r"env\.slots: Expected `int`, got `str`"),
+        ({"env": {"backend": "desk"}}, r"env\.backend: Invalid enum value 'desk'"),
+        ({"env": 3}, r"env: expected a table"),
+        ({"store": {"hosts": [1]}}, r"store\.hosts: Expected `str`, got `int`"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_place(table: dict[str, object], place: str):

@@ -11,7 +11,7 @@ from dart_streams.config import Config, load
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 from trainer.data.token_budget import TokenBudget
-from trainer.learning.sft_phase import SuccessMemory, drawn, is_due
+from trainer.learning.sft_phase import SuccessMemory, is_due, sft_groups
 
 FOLDER = Path(__file__).parents[3] / "deploy/config/recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))
@@ -67,7 +67,7 @@ def test_mobilerl_pays_less_for_longer_successes_and_lets_hopeless_tasks_rest():
 
 def test_craft_gui_begins_with_short_tasks():
     config = load(FOLDER / "craft-gui.toml")
-    [phase] = config.curation.dispatch.phases
+    [phase] = config.curation.craft_gui.phases
     limits = {task.task_id: task.max_steps for task in task_set(config).train}
     assert max(limits.values()) > phase.max_steps
     ordered = orders(played(config, rounds=9 * phase.groups))
@@ -85,11 +85,11 @@ def test_ui_s1_credits_the_steps_of_a_trajectory_apart():
 
 def test_entropulse_imitates_successes_of_many_tasks_every_so_many_steps():
     config = load(FOLDER / "entropulse.toml")
-    settings, memory, phases = config.trainer.pulse, SuccessMemory(), []
+    settings, memory, phases = config.trainer.entropulse, SuccessMemory(), []
     trained = played(config, rounds=3000).trainer.trained
     for step, start in enumerate(range(0, len(trained), config.trainer.groups_per_step)):
         if is_due(memory, settings):
-            phases.append((step, drawn(memory.successes, settings, step)))
+            phases.append((step, sft_groups(memory.successes, settings, step)))
             memory = memory.after_phase()
         memory = memory.after_step(trained[start : start + config.trainer.groups_per_step], settings.kept)
     assert [step for step, _ in phases] == [settings.every * (n + 1) for n in range(len(phases))] != []

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from dart_streams import config as configuration
 from dart_streams import tasks
 from dart_streams.actions import parse as action_of
-from dart_streams.config import ConfigError, parse
+from dart_streams.config import parse
 from dart_streams.config.workload import GenerationTimes, Spread, Workload, course, success_rate, typical_steps
+from dart_streams.errors import ConfigError
 from dart_streams.tasks import Task
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
@@ -107,7 +108,7 @@ def test_a_wrong_key_or_a_scale_of_nothing_is_refused():
 
 
 def simulated(**workload) -> SimulatedBackend:
-    return SimulatedBackend(parse({"env": {"call_timeout_s": 0.01}, "workload": QUICK | workload}))
+    return SimulatedBackend(parse({"env": {"simulated": {"call_timeout_s": 0.01}}, "workload": QUICK | workload}))
 
 
 def engine_of(**workload) -> ScriptedEngine:

@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
-from dart_streams.config import ConfigError, parse
+from dart_streams.config import parse
 from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad, admits
 from dart_streams.curation.order_tracker import ENDED, parse_order_id
+from dart_streams.errors import ConfigError
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -180,7 +181,7 @@ def test_the_modes_that_do_not_wait_for_workers_do_not_hear_their_heartbeats():
 
 
 def test_a_coupled_dispatch_and_a_trainer_that_counts_tokens_would_wait_for_each_other():
-    wanted = {"curation": {"dispatch": {"mode": "coupled"}}, "trainer": {"tokens_per_step": 1000}}
+    wanted = {"curation": {"dispatch": {"mode": "coupled"}}, "trainer": {"c3po": {"tokens_per_step": 1000}}}
     with pytest.raises(ConfigError, match="tokens_per_step"):
         parse(wanted)
     parse(wanted | {"curation": {"dispatch": {"mode": "task-wise"}}})

@@ -1,6 +1,7 @@
 """Properties of the four reducers together: the circle in memory, in any interleaving, with faults and repeats."""
 
 from collections import defaultdict
+from unittest import mock
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.curation_world import Odds, SimulatedCircle, play, task_set
 from dart_streams.config import parse
+from dart_streams.curation import order_tracker
 from dart_streams.curation.order_tracker import parse_order_id
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.curation.staleness import capacity
@@ -34,13 +36,13 @@ def circle_of(shape, kind=SimulatedCircle, **curation):
             "trainer": {"groups_per_step": shape["groups_per_step"]},
             "curation": {
                 "max_staleness": shape["max_staleness"],
-                "dispatch": {"attempts": shape["attempts"]},
                 **curation,
             },
         }
     )
     odds = Odds(faults=shape["faults"], partial=0.1, lift=shape["lift"])
-    return kind(config, task_set(shape["tasks"]), odds, shape["seed"])
+    with mock.patch.object(order_tracker, "ORDER_ATTEMPTS", shape["attempts"]):
+        return kind(config, task_set(shape["tasks"]), odds, shape["seed"])
 
 
 def turn(circle, trainer=0.5):

@@ -1,4 +1,5 @@
 from collections import Counter
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 
 from benchmarks.curation_world import task_set
 from dart_streams.config import parse
-from dart_streams.curation import dispatch
+from dart_streams.curation import difficulty, dispatch, task_scheduler
 from dart_streams.curation.order_tracker import backlog
 from dart_streams.curation.reducer import InputRecord
 from dart_streams.curation.staleness import admits, capacity
@@ -117,7 +118,7 @@ def test_a_budget_never_exceeds_the_tasks_own_limit():
 
 @pytest.mark.parametrize("fault", ["env_error", "policy_error"])
 def test_a_fault_is_ordered_again_until_the_tries_are_used_up(fault):
-    agent = Dispatch(curation={"dispatch": {"attempts": 3}})
+    agent = Dispatch()
     order = agent.weights()[0]
     for attempt in (1, 2):
         [order] = agent.finish(order, fault)
@@ -222,10 +223,15 @@ def test_a_trainer_that_took_over_says_anew_what_it_has_consumed():
     assert (agent.state.version, agent.state.epoch, agent.state.consumed) == (3, 2, 16)
 
 
-def test_a_task_that_always_succeeds_gets_a_single_rollout_now_and_then():
-    agent = Dispatch(
-        tasks=2, curation={"dispatch": {"probe_every": 4}, "difficulty": {"window": 8}}, trainer={"groups_per_step": 99}
-    )
+@pytest.fixture
+def probing(monkeypatch):
+    """Tasks count as solved early, and are probed often."""
+    monkeypatch.setattr(task_scheduler, "PROBE_EVERY", 4)
+    monkeypatch.setattr(difficulty, "WINDOW", 8)
+
+
+def test_a_task_that_always_succeeds_gets_a_single_rollout_now_and_then(probing):
+    agent = Dispatch(tasks=2, trainer={"groups_per_step": 99})
     agent.weights()
     easy = "simulated/grid#0"
     index = 0
@@ -241,10 +247,8 @@ def test_a_task_that_always_succeeds_gets_a_single_rollout_now_and_then():
     assert groups[easy] == pytest.approx(len(late) / 4, abs=2)
 
 
-def test_a_regression_of_a_solved_task_brings_its_groups_back():
-    agent = Dispatch(
-        tasks=2, curation={"dispatch": {"probe_every": 4}, "difficulty": {"window": 8}}, trainer={"groups_per_step": 99}
-    )
+def test_a_regression_of_a_solved_task_brings_its_groups_back(probing):
+    agent = Dispatch(tasks=2, trainer={"groups_per_step": 99})
     agent.weights()
     index = 0
     while agent.state.next_group < 200:
@@ -257,10 +261,11 @@ def test_a_regression_of_a_solved_task_brings_its_groups_back():
 
 
 @pytest.mark.parametrize("choice", ["informative", "even"])
-def test_no_task_starves_and_the_informative_ones_get_more(choice):
+def test_no_task_starves_and_the_informative_ones_get_more(choice, monkeypatch):
+    monkeypatch.setattr(task_scheduler, "PROBE_EVERY", 1000)
     agent = Dispatch(
         tasks=10,
-        curation={"dispatch": {"choice": choice, "probe_every": 1000}, "budget": {"dynamic": False}},
+        curation={"dispatch": {"choice": choice}, "budget": {"dynamic": False}},
         trainer={"groups_per_step": 99},
     )
     agent.weights()
@@ -284,22 +289,23 @@ def test_no_task_starves_and_the_informative_ones_get_more(choice):
 def test_a_task_without_an_open_group_gets_one_within_so_many_groups(tasks, patience, seed, hopeless):
     agent = Dispatch(
         tasks=tasks,
-        curation={"dispatch": {"patience": patience, "seed": seed}, "budget": {"dynamic": False}},
+        curation={"dispatch": {"seed": seed}, "budget": {"dynamic": False}},
         trainer={"groups_per_step": 99},
     )
-    agent.weights()
-    free_since: dict[str, int] = {}
-    for order in iter(agent.orders):
-        if agent.state.next_group >= 40 * tasks:
-            break
-        wins = int(order.task_id.split("#")[1]) not in hopeless and order.sample % 2
-        agent.finish(order, "success" if wins else "failure")
-        for task_id in agent.settings.task_ids:
-            if task_id in agent.state.tasks and agent.state.tasks[task_id].open:
-                free_since.pop(task_id, None)
-            else:
-                waited = agent.state.next_group - free_since.setdefault(task_id, agent.state.next_group)
-                assert waited <= (patience + 1) * tasks, task_id
+    with mock.patch.object(task_scheduler, "PATIENCE", patience):
+        agent.weights()
+        free_since: dict[str, int] = {}
+        for order in iter(agent.orders):
+            if agent.state.next_group >= 40 * tasks:
+                break
+            wins = int(order.task_id.split("#")[1]) not in hopeless and order.sample % 2
+            agent.finish(order, "success" if wins else "failure")
+            for task_id in agent.settings.task_ids:
+                if task_id in agent.state.tasks and agent.state.tasks[task_id].open:
+                    free_since.pop(task_id, None)
+                else:
+                    waited = agent.state.next_group - free_since.setdefault(task_id, agent.state.next_group)
+                    assert waited <= (patience + 1) * tasks, task_id
 
 
 def groups_of(agent, groups, wins):
@@ -314,11 +320,13 @@ def groups_of(agent, groups, wins):
 
 
 @pytest.mark.parametrize(("passes", "share"), [(0, 0.25), (3, 0.08)])
-def test_a_task_that_keeps_failing_rests_for_some_passes_and_comes_back(passes, share):
-    after = 8 if passes else 0
-    rest = {"choice": "even", "rest_after": after, "rest_passes": passes, "probe_every": 1000}
+def test_a_task_that_keeps_failing_rests_for_some_passes_and_comes_back(passes, share, monkeypatch):
+    monkeypatch.setattr(task_scheduler, "PROBE_EVERY", 1000)
+    rest = {"rest_after": 8 if passes else 0, "rest_passes": passes}
     agent = Dispatch(
-        tasks=4, curation={"dispatch": rest, "budget": {"dynamic": False}}, trainer={"groups_per_step": 99}
+        tasks=4,
+        curation={"dispatch": {"choice": "even"}, "mobilerl": rest, "budget": {"dynamic": False}},
+        trainer={"groups_per_step": 99},
     )
     hopeless = "simulated/grid#0"
     groups = groups_of(agent, 400, lambda order: order.task_id != hopeless and order.sample % 2)
@@ -327,8 +335,8 @@ def test_a_task_that_keeps_failing_rests_for_some_passes_and_comes_back(passes, 
 
 
 def test_tasks_rest_although_all_of_them_fail():
-    rest = {"choice": "even", "rest_after": 4, "rest_passes": 5}
-    agent = Dispatch(tasks=3, curation={"dispatch": rest}, trainer={"groups_per_step": 99})
+    rest = {"dispatch": {"choice": "even"}, "mobilerl": {"rest_after": 4, "rest_passes": 5}}
+    agent = Dispatch(tasks=3, curation=rest, trainer={"groups_per_step": 99})
     assert Counter(groups_of(agent, 90, lambda order: False)).keys() == {f"simulated/grid#{seed}" for seed in range(3)}
 
 
@@ -338,7 +346,9 @@ def test_a_curriculum_goes_from_short_tasks_to_all():
         for name, steps in (("short", 2), ("middle", 5), ("long", 20))
     ]
     phases = [{"groups": 12, "max_steps": 2}, {"groups": 12, "max_steps": 5}]
-    agent = Dispatch(curation={"dispatch": {"choice": "even", "phases": phases}}, trainer={"groups_per_step": 99})
+    agent = Dispatch(
+        curation={"dispatch": {"choice": "even"}, "craft_gui": {"phases": phases}}, trainer={"groups_per_step": 99}
+    )
     agent.settings = dispatch.Settings.of(agent.config, TaskSet(pages))
     groups = groups_of(agent, 48, lambda order: order.sample % 2)
     assert {name.split("#")[0] for name in groups[:12]} == {"simulated/short"}
@@ -347,5 +357,5 @@ def test_a_curriculum_goes_from_short_tasks_to_all():
 
 
 def test_a_phase_without_tasks_is_none():
-    agent = Dispatch(curation={"dispatch": {"phases": [{"groups": 9, "max_steps": 1}]}})
+    agent = Dispatch(curation={"craft_gui": {"phases": [{"groups": 9, "max_steps": 1}]}})
     assert agent.weights()

@@ -212,7 +212,7 @@ def test_evaluations_make_no_group():
 
 def test_a_shorter_success_is_worth_more_where_the_length_counts():
     """Of successes in 2 and 4 steps with alpha 0.5 the second is worth 1 - 0.5 x (4 - 2) / 4 = 0.75."""
-    agent = Groups(reward={"shortest_path": 0.5})
+    agent = Groups(mobilerl={"shortest_path": 0.5})
     agent.see(0, 1.0, size=3, steps=2)
     agent.see(1, 1.0, size=3, steps=4, step_entropies=[0.1] * 4)
     group = agent.see(2, 0.0, size=3, steps=2)
@@ -226,7 +226,7 @@ def test_a_shorter_success_is_worth_more_where_the_length_counts():
 
 @pytest.mark.parametrize(("alpha", "kept"), [(0.0, False), (0.5, True)])
 def test_successes_of_different_length_teach_only_where_the_length_counts(alpha, kept):
-    agent = Groups(reward={"shortest_path": alpha})
+    agent = Groups(mobilerl={"shortest_path": alpha})
     agent.see(0, 1.0, size=2, steps=2)
     group = agent.see(1, 1.0, size=2, steps=4, step_entropies=[0.1] * 4)
     assert (group is not None) == kept
@@ -247,7 +247,7 @@ def test_the_length_changes_successes_only_and_never_below_nothing(members, alph
 
 def test_a_steps_future_return_is_credited_against_the_groups_other_steps_of_its_number():
     """With discount 0.5, a success in 1 step is worth 1 at step 0, one in 3 steps 0.25, and a failure nothing."""
-    agent = Groups(credit={"step_weight": 1.0}, entropy={"enabled": False})
+    agent = Groups(ui_s1={"step_weight": 1.0}, entropy={"enabled": False})
     agent.see(0, 1.0, size=3, steps=1, step_entropies=[0.1])
     agent.see(1, 1.0, size=3, steps=3, step_entropies=[0.1] * 3)
     group = agent.see(2, 0.0, size=3, steps=2)
@@ -261,7 +261,7 @@ def test_a_steps_future_return_is_credited_against_the_groups_other_steps_of_its
 
 
 def test_only_selected_steps_have_an_advantage_of_their_own():
-    agent = Groups(credit={"step_weight": 1.0})
+    agent = Groups(ui_s1={"step_weight": 1.0})
     agent.see(0, 1.0, 2, steps=5, step_entropies=[0.1, 0.2, 0.3, 0.4, 0.5])
     group = agent.see(1, 0.0, 2, steps=5, step_entropies=[0.6, 0.7, 0.8, 0.9, 1.0])
     first, second = group.members
@@ -271,7 +271,7 @@ def test_only_selected_steps_have_an_advantage_of_their_own():
 
 
 def test_a_stored_success_is_credited_as_well():
-    agent = Groups(credit={"step_weight": 1.0})
+    agent = Groups(ui_s1={"step_weight": 1.0})
     agent.see(0, 1.0, purpose="demonstration", order_id="demo-0", trajectory_id="shown", steps=3, step_entropies=[])
     group = agent.see_all(0.0, 0.0)
     [taken] = [member for member in group.members if member.source == "pool"]
@@ -289,7 +289,7 @@ def test_without_credit_of_steps_the_event_is_as_it_was():
     ("weight", "lengths", "kept"), [(1.0, (2, 4), True), (1.0, (2, 2), False), (0.0, (2, 4), False)]
 )
 def test_equal_successes_teach_by_their_length_only_where_steps_are_credited(weight, lengths, kept):
-    agent = Groups(credit={"step_weight": weight})
+    agent = Groups(ui_s1={"step_weight": weight})
     agent.see(0, 1.0, 2, steps=lengths[0], step_entropies=[0.1] * lengths[0])
     group = agent.see(1, 1.0, 2, steps=lengths[1], step_entropies=[0.1] * lengths[1])
     assert (group is not None) == kept

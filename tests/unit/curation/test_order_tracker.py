@@ -20,7 +20,6 @@ def test_other_orders_have_other_names(other):
 
 def test_the_backlog_follows_the_slots():
     assert backlog(parse({"env": {"workers": 3, "slots": 10}})) == 60
-    assert backlog(parse({"curation": {"dispatch": {"backlog": 0.0}}})) == 1
 
 
 def test_the_horizon_is_far_beyond_what_can_be_open():

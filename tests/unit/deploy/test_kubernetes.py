@@ -141,7 +141,7 @@ def test_pods_run_as_the_user_of_the_images_and_may_write_where_processes_do():
 @pytest.mark.parametrize(
     ("name", "group", "topic", "threshold"),
     [
-        ("env", env.GROUP, rollout_orders.TOPIC, BASE.curation.dispatch.backlog * BASE.env.slots),
+        ("env", env.GROUP, rollout_orders.TOPIC, orders.ORDERS_PER_SLOT * BASE.env.slots),
         ("rollout", rollout.GROUP, action_requests.TOPIC, BASE.rollout.max_in_flight),
     ],
 )

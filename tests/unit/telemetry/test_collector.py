@@ -181,7 +181,7 @@ def work(folder: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
     """Let a process of its own measure and trace, with this collector."""
     tables = {
         "run": {"id": "r", "state_dir": str(folder)},
-        "telemetry": {"sampling": 1.0, "otlp_endpoint": endpoint, "metrics_every_s": 0.2},
+        "telemetry": {"sampling": 1.0, "otlp_endpoint": endpoint},
     }
     path = folder / "config.toml"
     path.write_text(tomli_w.dumps(tables))

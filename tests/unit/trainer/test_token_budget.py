@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from dart_streams.config import parse
 from topics.curated import CuratedGroup
-from trainer.data.prefetch import ReadyGroup
-from trainer.data.samples import TrainingSample
+from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.data.token_budget import TokenBudget, fitted, tokens_of
 
 
@@ -36,7 +35,9 @@ def test_without_tokens_per_step_there_is_no_budget():
 
 
 def test_a_batch_is_full_when_its_tokens_are_enough_or_dispatch_opens_no_more_groups():
-    config = parse({"trainer": {"tokens_per_step": 100, "groups_per_step": 4}, "curation": {"max_staleness": 2}})
+    config = parse(
+        {"trainer": {"c3po": {"tokens_per_step": 100}, "groups_per_step": 4}, "curation": {"max_staleness": 2}}
+    )
     budget = TokenBudget.of(config)
     assert budget == TokenBudget(tokens=100, groups=8)
     assert not budget.is_met(99, 7)

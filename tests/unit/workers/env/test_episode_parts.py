@@ -66,7 +66,7 @@ def test_slot_times_add_up_to_the_moment_of_asking():
 
 def simulated(page: str = "box", **settings) -> tuple[SimulatedBackend, Task]:
     quick = {"reset_ms": 0, "step_ms": 0, "evaluate_ms": 0} | settings
-    config = parse({"env": {"backend": "simulated", "call_timeout_s": 0.05, "simulated": quick}})
+    config = parse({"env": {"backend": "simulated", "simulated": {"call_timeout_s": 0.05, **quick}}})
     return SimulatedBackend(config), Task(environment="simulated", page=page, seed=7, max_steps=9, split="train")
 
 
@@ -109,7 +109,7 @@ async def test_a_click_beside_the_box_ends_it_with_nothing_and_an_action_id_coun
 
 
 async def test_the_last_screen_is_left_out_where_it_is_not_wanted():
-    config = parse({"env": {"backend": "simulated", "last_screen": False, "simulated": {"reset_ms": 0, "step_ms": 0}}})
+    config = parse({"env": {"backend": "simulated", "simulated": {"last_screen": False, "reset_ms": 0, "step_ms": 0}}})
     task = Task(environment="simulated", page="steps-3", seed=7, max_steps=9, split="train")
     right, (x, y) = Click(*box_centre(task)), box_centre(task)
     for last_action, last in [(right, True), (Click((x + 80) % 160, y), False)]:

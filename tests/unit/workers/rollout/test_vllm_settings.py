@@ -21,7 +21,7 @@ def test_the_engine_is_in_this_process_and_tells_nobody():
 
 
 def test_a_cpu_has_its_memory_named_and_a_gpu_its_own_precision():
-    config = parse({"rollout": {"kv_cache_gib": 2, "max_in_flight": 5}}, source="test")
+    config = parse({"rollout": {"vllm": {"kv_cache_gib": 2}, "max_in_flight": 5}}, source="test")
     on_cpu = arguments(config, Path("m"), on_gpu=False, seed=1)
     on_gpu = arguments(config, Path("m"), on_gpu=True, seed=1)
     assert (on_cpu["dtype"], on_cpu["kv_cache_memory_bytes"], on_cpu["max_num_seqs"]) == ("float32", 2 << 30, 5)

@@ -1,0 +1,83 @@
+"""``dart-streams config``: a configuration file resolved, checked, and the reference of all keys."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import tomli_w
+import typer
+
+from dart_streams import tasks as task_sets
+from dart_streams.cli.options import DEFAULT_CONFIG, AsJson
+from dart_streams.cli.output import note, show_json
+from dart_streams.config import Config, Tasks, load
+from dart_streams.config.files import errors_of, read_tables
+from dart_streams.errors import ConfigError, UserError
+from dart_streams.history.run_folder import without_nulls
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("show")
+def show_config(
+    file: Annotated[Path, typer.Argument(help="Configuration file.")] = DEFAULT_CONFIG,
+    diff: Annotated[bool, typer.Option("--diff", help="Only what differs from the defaults.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print a file with every default filled in, as TOML."""
+    tables = without_nulls(msgspec.to_builtins(load(file)))
+    if diff:
+        tables = difference(tables, msgspec.to_builtins(Config()))
+    show_json(tables) if as_json else typer.echo(tomli_w.dumps(tables), nl=False)
+
+
+@app.command("check")
+def check(
+    files: Annotated[list[Path] | None, typer.Argument(help="Configuration files.", show_default=False)] = None,
+) -> None:
+    """Report every error of configuration files and of the task files they name; exit code 2 if there is one."""
+    found = {file: errors_in(file) for file in files or [DEFAULT_CONFIG]}
+    for file, errors in found.items():
+        for error in errors:
+            typer.echo(error if str(file) in error else f"{file}: {error}")
+        if not errors:
+            note(f"{file}: ok")
+    if number := sum(map(len, found.values())):
+        raise UserError(f"{number} errors" if number > 1 else "1 error")
+
+
+@app.command("reference")
+def reference() -> None:
+    """Print the reference of all keys, as docs/configuration.md has it."""
+    from dart_streams.config.reference import markdown
+
+    typer.echo(markdown(), nl=False)
+
+
+def errors_in(file: Path) -> list[str]:
+    """Return what is wrong with a configuration file and with its task file."""
+    try:
+        tables = read_tables(file, f"no configuration file {file}")
+    except ConfigError as error:
+        return [str(error)]
+    errors = list(errors_of(Config, tables))
+    section = tables.get("tasks", {})
+    name = section.get("file", Tasks().file) if isinstance(section, dict) else Tasks().file
+    try:
+        task_sets.load(file.parent / str(name))
+    except ConfigError as error:
+        errors.append(str(error))
+    return errors
+
+
+def difference(tables: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys whose values are not the defaults, in their tables."""
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        default = defaults.get(key)
+        if isinstance(value, dict) and isinstance(default, dict):
+            if inner := difference(value, default):
+                found[key] = inner
+        elif value != default:
+            found[key] = value
+    return found

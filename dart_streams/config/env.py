@@ -1,0 +1,65 @@
+"""Environment workers and their backends."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Section, Share
+
+Isolation = Literal["context", "document", "problem"]
+
+
+class Backend(Optional, frozen=True):
+    """What every environment backend has."""
+
+    call_timeout_s: AboveZero = 15.0
+    """The bound of a single call; a call that exceeds it is a fault of the environment."""
+    last_screen: bool = True
+    """Store the screen after an episode's last action; no prompt ever contains it."""
+
+
+class Miniwob(Backend, frozen=True):
+    """The ``miniwob`` backend: MiniWoB++ in Chromium."""
+
+    isolation: Isolation = "context"
+    """A browser ``context`` for each episode; or, for less CPU, a ``document`` loaded afresh in a wiped context; or,
+    for the least, a ``problem`` started again in a restored document."""
+
+
+class Simulated(Backend, frozen=True):
+    """The ``simulated`` backend: log-normal latencies of one sigma. A ``[workload]`` takes their place."""
+
+    reset_ms: NonNegative = 20.0
+    """Median of a reset."""
+    step_ms: NonNegative = 5.0
+    """Median of a step."""
+    evaluate_ms: NonNegative = 2.0
+    """Median of the evaluation at the end."""
+    sigma: NonNegative = 0.5
+    """Sigma of all three."""
+    hang_rate: Share = 0.0
+    """Share of calls that hang until ``call_timeout_s``."""
+    fault_rate: Share = 0.0
+    """Share of calls that fail."""
+
+
+class Env(Section, frozen=True):
+    """Environment workers."""
+
+    backend: Literal["miniwob", "simulated"] = "miniwob"
+    """The environment."""
+    workers: Annotated[int, Meta(ge=0)] = 1
+    """Processes."""
+    slots: Positive = 16
+    """Concurrent episodes of a process."""
+    request_timeout_s: AboveZero = 20.0
+    """How long a slot waits for the answer to a step request before it asks again."""
+    episode_timeout_s: AboveZero = 120.0
+    """The bound of an episode; one that exceeds it ends as a fault."""
+    miniwob: Miniwob = Miniwob()
+    simulated: Simulated = Simulated()
+
+    @property
+    def selected(self) -> Backend:
+        """The table of the backend in use."""
+        return self.miniwob if self.backend == "miniwob" else self.simulated

@@ -1,0 +1,117 @@
+"""Reading configuration files: TOML into frozen structs, with every error of a file at once."""
+
+import difflib
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+
+from dart_streams.config.deployment import Config
+from dart_streams.config.migration import hint, migrated
+from dart_streams.config.secrets import anchored
+from dart_streams.errors import ConfigError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def load(path: Path, *, recorded: bool = False) -> Config:
+    """Read and check a configuration file; ``recorded``: by an earlier version perhaps, so with old keys.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing, is not TOML, or has unknown keys or wrong values; the text names all of them.
+    """
+    data = read_tables(path, f"no configuration file {path}: name one, for instance deploy/config/demo.toml")
+    config = parse(migrated(data, str(path)) if recorded else data, source=str(path))
+    replace, folder = msgspec.structs.replace, path.parent
+    bus, store = config.bus, config.store
+    return replace(
+        config,
+        bus=replace(bus, tls=anchored(bus.tls, folder), login=anchored(bus.login, folder)),
+        store=replace(store, tls=anchored(store.tls, folder), login=anchored(store.login, folder)),
+    )
+
+
+def read_tables(path: Path, missing: str) -> dict[str, Any]:
+    """Read a TOML file; raise :class:`ConfigError`, with the text ``missing`` if it is not there."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(missing) from None
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+def parse(data: dict[str, Any], source: str = "configuration") -> Config:
+    """Turn nested tables into a :class:`Config`; raise :class:`ConfigError` that names every offending key."""
+    return parse_as(Config, data, source)
+
+
+def parse_as(struct: type[T], data: Any, source: str) -> T:
+    """Turn nested tables into ``struct``; raise :class:`ConfigError` that names every offending key."""
+    if errors := list(errors_of(struct, data)):
+        text = f" {errors[0]}" if len(errors) == 1 else "".join(f"\n  {error}" for error in errors)
+        raise ConfigError(f"{source}:{text}")
+    return msgspec.convert(data, struct)
+
+
+def errors_of(struct: type[msgspec.Struct], data: Any, place: str = "") -> Iterator[str]:
+    """Yield what is wrong with a table: unknown keys, wrong values, and what does not go together."""
+    if not isinstance(data, dict):
+        yield f"{place}: expected a table, got {type(data).__name__}"
+        return
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    wrong: list[str] = []
+    for key, value in data.items():
+        where = f"{place}.{key}" if place else key
+        wrong += of_value(fields[key], value, where) if key in fields else [unknown(key, where, list(fields))]
+    yield from wrong
+    if missing := [name for name, field in fields.items() if field.required and name not in data]:
+        yield f"{place or 'the file'}: lacks {', '.join(missing)}"
+    elif not wrong and (error := refusal(data, struct)):
+        yield f"{place}: {error}" if place else error
+
+
+def of_value(field: msgspec.structs.FieldInfo, value: Any, where: str) -> Iterator[str]:
+    """Yield what is wrong with the value of a key."""
+    nested, is_list = struct_of(field.type)
+    if nested and is_list and isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from errors_of(nested, item, f"{where}[{number}]")
+    elif nested and not is_list:
+        yield from errors_of(nested, value, where)
+    elif error := refusal(value, field.type):
+        yield f"{where}: {error}"
+
+
+def refusal(value: Any, kind: Any) -> str | None:
+    """Return why a value is not of a kind; None if it is."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        return str(error).partition(" - at `$")[0]
+    return None
+
+
+def unknown(key: str, where: str, known: list[str]) -> str:
+    """Return the error of a key that a table does not have, with what was probably meant."""
+    if (became := hint(where)) is None:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        became = f"did you mean {near[0]!r}?" if near else f"known keys here: {', '.join(sorted(known))}"
+    return f"unknown key {where!r}: {became}"
+
+
+def struct_of(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
+    """Return the struct a field holds (None for plain values), and whether it holds a list of them."""
+    is_list = get_origin(annotation) in (list, tuple)
+    if is_list or get_origin(annotation) is UnionType:
+        annotation = get_args(annotation)[0]
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return annotation, is_list
+    return None, is_list

@@ -1,0 +1,168 @@
+"""The reference of all keys, as docs/configuration.md has it: ``python -m dart_streams.config.reference`` prints it.
+
+Core tables come first; then those that a deployment has only with a certain backend, rule or secured service.
+"""
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+import msgspec
+from msgspec.structs import FieldInfo
+
+from dart_streams.config.deployment import Config
+from dart_streams.config.files import struct_of
+from dart_streams.config.section import Section
+
+UNITS = {"_s": "seconds", "_ms": "milliseconds", "_mb": "MB", "_gib": "GiB", "_nats": "nats"}
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+HEAD = """# Configuration
+
+A deployment is one TOML file, which every process reads. Each key has a default, so a file has only what differs.
+`dart-streams config show FILE` prints the resolved file (`--diff`: only what differs from the defaults), and
+`dart-streams config check FILE` every error in it.
+
+This page is generated from `dart_streams/config/`: `make reference` writes it.
+"""
+CORE = """
+## Core
+"""
+PLUG_INS = """
+## Backends, plug-ins and secured services
+
+Tables of a single backend, of another paper's rule, or of services with TLS and logins. A deployment that uses none of
+them has none of these tables.
+"""
+
+
+class Key(NamedTuple):
+    """A key: its table's place and class, its field, and its default (``NODEFAULT``: it must be given)."""
+
+    table: str
+    section: type[Section]
+    field: FieldInfo
+    default: Any
+
+    @property
+    def place(self) -> str:
+        """The key's whole place, for instance ``curation.budget.base``."""
+        return f"{self.table}.{self.field.name}"
+
+    @property
+    def is_core(self) -> bool:
+        """Whether it is a key of the core."""
+        return self.section.kind == "core"
+
+
+def keys(section: type[Section] = Config, place: str = "", defaults: Any = None) -> Iterator[Key]:
+    """Yield every key, a table's own before those of the tables in it; ``defaults`` is the table's default."""
+    nested: list[tuple[type[Section], str, Any]] = []
+    for field in msgspec.structs.fields(section):
+        struct, is_list = struct_of(field.type)
+        default = field.default if defaults is None else getattr(defaults, field.name)
+        if struct is None or is_list:
+            yield Key(place, section, field, default)
+        if struct is not None and issubclass(struct, Section):
+            nested.append((struct, f"{place}.{field.name}".lstrip("."), None if is_list else default))
+    for struct, where, inner in nested:
+        yield from keys(struct, where, inner)
+
+
+def documentation(section: type[Section]) -> dict[str, str]:
+    """Return the string under each field of a table, those of its bases included."""
+    found: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        if not issubclass(base, Section):
+            continue
+        [tree] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+                found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
+    return found
+
+
+def type_of(annotation: Any) -> tuple[str, str]:
+    """Return a field's type and its bounds, as text."""
+    if get_origin(annotation) is Annotated:
+        kind, *metas = get_args(annotation)
+        bounds = [
+            f"{sign} {getattr(meta, name):g}"
+            for meta in metas
+            for name, sign in BOUNDS.items()
+            if getattr(meta, name) is not None
+        ]
+        return type_of(kind)[0], ", ".join(bounds)
+    if get_origin(annotation) is Literal:
+        return " or ".join(f'`"{choice}"`' for choice in get_args(annotation)), ""
+    if get_origin(annotation) is tuple:
+        return f"list of {'tables' if struct_of(annotation)[0] else type_of(get_args(annotation)[0])[0]}", ""
+    if type(None) in get_args(annotation):
+        return type_of(get_args(annotation)[0])
+    return {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}[annotation.__name__], ""
+
+
+def default_of(key: Key) -> str:
+    """Return a key's default as TOML; a dash for none."""
+    if key.default is msgspec.NODEFAULT:
+        return "required"
+    return "–" if key.default is None else f"`{toml(key.default)}`"
+
+
+def toml(value: Any) -> str:
+    """Return a plain value as TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    return f"{value:_}" if isinstance(value, int) and value >= 100_000 else f"{value}"
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that a key's name ends in, empty if it has none."""
+    return next((unit for suffix, unit in UNITS.items() if name.endswith(suffix)), "")
+
+
+def tables(*, core: bool) -> Iterator[str]:
+    """Yield the text of each table; one like an earlier one has only its name and what differs."""
+    by_table: dict[str, list[Key]] = {}
+    for key in keys():
+        if key.is_core == core:
+            by_table.setdefault(key.table, []).append(key)
+    seen: dict[type[Section], list[Key]] = {}
+    for place, own in by_table.items():
+        section = own[0].section
+        yield f"\n### [{place}]\n\n"
+        if first := seen.get(section):
+            other = [f"`{a.field.name} = {toml(a.default)}`" for a, b in zip(own, first, strict=True) if a[3] != b[3]]
+            yield f"As [{first[0].table}]{', with ' + ', '.join(other) if other else ''}.\n"
+            continue
+        seen[section] = own
+        yield f"{' '.join((inspect.getdoc(section) or '').split())}\n\n".replace("``", "`")
+        yield "| key | type | default | bounds | unit | what it is |\n|---|---|---|---|---|---|\n"
+        yield from rows(own)
+
+
+def rows(own: list[Key]) -> Iterator[str]:
+    """Yield a line for each key of a table."""
+    texts = documentation(own[0].section)
+    for key in own:
+        name = key.field.name
+        kind, bounds = type_of(key.field.type)
+        cells = (f"`{name}`", kind, default_of(key), bounds, unit_of(name), texts[name].replace("``", "`"))
+        yield f"| {' | '.join(cells)} |\n"
+
+
+def markdown() -> str:
+    """Return the page."""
+    return "".join([HEAD, CORE, *tables(core=True), PLUG_INS, *tables(core=False)])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

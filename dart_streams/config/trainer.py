@@ -1,0 +1,111 @@
+"""The training process, and the tables of other papers' objectives and schedules."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section
+
+
+class DualClip(Optional, frozen=True):
+    """Dual-clip PPO (arXiv 1912.09729), for the objectives ``ppo`` and ``gspo``."""
+
+    factor: NonNegative = 0.0
+    """Bounds the loss of tokens of negative advantage to this many times the advantage; above 1, or 0: off."""
+
+
+class Truncate(Optional, frozen=True):
+    """The correction ``truncate``: truncated importance sampling."""
+
+    cap: NonNegative = 1.0
+    """The largest importance weight of trainer to engine."""
+
+
+class Mask(Optional, frozen=True):
+    """The correction ``mask``: tokens whose ratio of trainer to engine is outside of these bounds count as 0."""
+
+    low: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """The smallest ratio that counts."""
+    high: Annotated[float, Meta(ge=1)] = 5.0
+    """The largest ratio that counts."""
+
+
+class C3po(Optional, frozen=True):
+    """C3PO of Ring-lite (arXiv 2506.14731): a constant number of tokens a step."""
+
+    tokens_per_step: Count = 0
+    """A step takes groups until they have this many answer tokens, and leaves out the surplus; 0: a step takes
+    ``groups_per_step`` groups. Otherwise that is the usual number of groups: dispatch admits groups by it, and a step
+    never waits for more than dispatch admits."""
+
+
+class Entropulse(Optional, frozen=True):
+    """Entropulse of ComputerRL (arXiv 2508.14040): supervised phases on the policy's own successes."""
+
+    every: Count = 0
+    """Optimiser steps between phases; 0: never."""
+    updates: Positive = 4
+    """Updates of a phase, which together make one weight version."""
+    trajectories: Positive = 32
+    """Trajectories of an update."""
+    kept: Count = 4
+    """Successes that the trainer remembers of each task."""
+
+
+class Trainer(Section, frozen=True):
+    """The training process: a step takes curated groups and ends with a weight version."""
+
+    processes: Positive = 1
+    """Ranks of the process group."""
+    groups_per_step: Positive = 8
+    """Curated groups of a step."""
+    minibatches: Positive = 1
+    """Updates of a pass over the step's groups (PPO's)."""
+    epochs: Positive = 1
+    """Passes over the step's groups."""
+    learning_rate: NonNegative = 1.5e-4
+    """AdamW's learning rate."""
+    grad_clip: AboveZero = 1.0
+    """The largest norm of the gradient."""
+    objective: Literal["ppo", "gspo", "cispo"] = "ppo"
+    """PPO's clip of each token's ratio; ``gspo``, of whole sequences (with clip_low and clip_high of about 3e-4);
+    ``cispo``, of the weight alone."""
+    clip_low: NonNegative = 0.2
+    """Ratios are clipped below 1 - ``clip_low``."""
+    clip_high: NonNegative = 0.28
+    """Ratios are clipped above 1 + ``clip_high``."""
+    correction: Literal["truncate", "mask", "none"] = "truncate"
+    """The correction of the trainer's policy against the engine's: ``truncate`` importance weights, ``mask`` tokens of
+    too large or too small a ratio, or ``none``."""
+    kl_beta: NonNegative = 0.0
+    """Weight of the KL divergence from the initial policy; 0 keeps no reference model."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    micro_batch: Positive = 16
+    """Sequences of a forward pass."""
+    micro_batch_tokens: Positive = 16_384
+    """Tokens of a forward pass, padding and image tokens included; a longer sequence is alone in its own."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """The type that layers compute in; weights, gradients and log-probabilities stay float32."""
+    recompute: bool = False
+    """Recompute activations in the backward pass: slower, with less memory."""
+    checkpoint_every: Positive = 1
+    """Steps between checkpoints; a killed trainer repeats the steps since the last one."""
+    keep_versions: Positive = 4
+    """Weight versions that stay stored, beside those in use."""
+    weights_uri: str = ""
+    """Where weight versions are published, any fsspec URL; empty: the run's folder."""
+    max_train_steps: Count | None = None
+    """The step after which the trainer ends."""
+    dual_clip: DualClip = DualClip()
+    truncate: Truncate = Truncate()
+    mask: Mask = Mask()
+    c3po: C3po = C3po()
+    entropulse: Entropulse = Entropulse()
+
+    def __post_init__(self) -> None:
+        """Refuse what would be ignored silently."""
+        if (factor := self.dual_clip.factor) and (self.objective == "cispo" or factor <= 1):
+            raise ValueError(
+                "dual_clip.factor must be above 1 (0 is off), and cispo has none: it clips weights, not gradients"
+            )

@@ -1,0 +1,67 @@
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+import tomli_w
+
+from dart_streams.config import Config, load, parse
+from dart_streams.config.migration import DROPPED, FIXED, MOVED, migrated
+from dart_streams.config.reference import keys
+from dart_streams.errors import ConfigError
+from dart_streams.history.bundle import Bundle
+from dart_streams.history.bundle_inputs import CONFIG, config_of
+
+GOLDEN = Path(__file__).parents[1] / "golden/bundle.v1.dart"
+
+
+def test_a_bundle_of_an_earlier_version_is_read_with_the_present_keys():
+    bundle = Bundle(GOLDEN)
+    recorded = tomllib.loads(bundle.text(CONFIG))
+    assert recorded["curation"]["dispatch"]["patience"] == FIXED["curation.dispatch.patience"]
+    config = config_of(bundle)
+    assert config.curation.mobilerl.shortest_path == recorded["curation"]["reward"]["shortest_path"]
+    assert config.env.miniwob.call_timeout_s == config.env.simulated.call_timeout_s == recorded["env"]["call_timeout_s"]
+    assert config_of(bundle, ["curation.ui_s1.step_weight=0.5"]).curation.ui_s1.step_weight == 0.5
+
+
+def test_the_configuration_of_an_earlier_runs_folder_is_read_too(tmp_path: Path):
+    file = tmp_path / "config.toml"
+    file.write_text(
+        '[run]\nevaluate = false\n\n[env]\nisolation = "problem"\n\n[trainer]\nentropy_beta = 0.1\ndual_clip = 3.0\n'
+    )
+    config = load(file, recorded=True)
+    assert config.env.miniwob.isolation == "problem"
+    assert config.evaluation.episodes == 0
+    assert (config.trainer.entropy_coef, config.trainer.dual_clip.factor) == (0.1, 3.0)
+    with pytest.raises(ConfigError, match=r"unknown key 'env\.isolation': it is now env\.miniwob\.isolation"):
+        load(file)
+
+
+def test_a_present_configuration_is_left_as_it_is():
+    tables = msgspec.to_builtins(parse({"trainer": {"dual_clip": {"factor": 2.0}}, "workload": {}}))
+    assert parse(migrated(tables, "test")) == parse(tables)
+
+
+def test_a_recorded_value_that_is_now_fixed_at_another_is_refused():
+    with pytest.raises(ConfigError, match=r"recorded with curation\.dispatch\.patience = 8.*fixes at 4"):
+        migrated({"curation": {"dispatch": {"patience": 8}}}, "test")
+
+
+def test_a_key_that_became_a_constant_says_so():
+    with pytest.raises(ConfigError, match=r"'rollout\.heartbeat_s': it is now a constant"):
+        parse({"rollout": {"heartbeat_s": 1.0}})
+
+
+def test_old_keys_are_no_present_ones_and_lead_to_present_ones():
+    present = {key.place for key in keys()}
+    assert not present & {*MOVED, *FIXED, *DROPPED}
+    assert {place for places in MOVED.values() for place in places} <= present
+
+
+def test_a_resolved_configuration_survives_writing_and_reading(tmp_path: Path):
+    file = tmp_path / "config.toml"
+    tables = msgspec.to_builtins(Config())
+    del tables["workload"], tables["run"]["train_steps"], tables["trainer"]["max_train_steps"]
+    file.write_text(tomli_w.dumps(tables))
+    assert load(file) == load(file, recorded=True) == Config()

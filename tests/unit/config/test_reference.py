@@ -1,0 +1,33 @@
+from pathlib import Path
+
+import pytest
+
+from dart_streams.config.reference import documentation, keys, markdown, type_of, unit_of
+
+PAGE = Path(__file__).parents[3] / "docs/configuration.md"
+MOST_CORE_KEYS = 70
+
+
+def test_the_page_is_that_of_the_present_keys():
+    assert PAGE.read_text() == markdown(), "write it again: make reference"
+
+
+def test_the_core_stays_small():
+    core = [key.place for key in keys() if key.is_core]
+    assert len(core) <= MOST_CORE_KEYS, "make it a constant beside its use, or a key of a plug-in's table"
+
+
+@pytest.mark.parametrize("key", list(keys()), ids=lambda key: key.place)
+def test_a_key_is_documented_has_a_type_and_its_own_place_in_the_page(key):
+    assert documentation(key.section)[key.field.name].endswith(".")
+    assert type_of(key.field.type)[0]
+    assert f"### [{key.table}]" in PAGE.read_text()
+
+
+def test_the_unit_is_in_the_name():
+    assert (unit_of("wait_s"), unit_of("step_ms"), unit_of("kv_cache_gib"), unit_of("slots")) == (
+        "seconds",
+        "milliseconds",
+        "GiB",
+        "",
+    )
