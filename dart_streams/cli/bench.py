@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import itertools
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ import typer
 from dart_streams.cli import output
 from dart_streams.cli.options import AsJson
 from dart_streams.cli.output import cell
+from dart_streams.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -279,7 +281,11 @@ def workload(
 
 
 def module(name: str) -> Any:
-    """Import a benchmark: only the one that was asked for is loaded."""
+    """Import a benchmark, only the one that was asked for; raise :class:`UserError` outside of a checkout."""
+    if not Path("benchmarks").is_dir():
+        raise UserError("the benchmarks are in the repository, not in the wheel: run this in a checkout of it")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     return importlib.import_module(f"benchmarks.{name}")
 
 

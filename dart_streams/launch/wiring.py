@@ -8,7 +8,6 @@ from typing import TextIO
 from rich.console import Console
 
 from dart_streams.bus.topology import TopicSpec
-from dart_streams.config import Config
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.launch.processes import ProcessSet
 from dart_streams.launch.session import Finish, Session
@@ -21,16 +20,11 @@ MakeRun = Callable[..., TrainingRun]
 """Makes a run of a supervisor, ``extra_topics`` and ``tell``."""
 
 
-def changelogs(config: Config) -> tuple[TopicSpec, ...]:
-    """Return the topics behind the curator's tables, which are not topics of the contract."""
-    return tuple(changelog_topics(config))
-
-
 def session(
     made: RunFolder, make_run: MakeRun, finish: Finish | None, console: Console, *, owns_services: bool = False
 ) -> Session:
     """Return the session of a run; without ``finish`` it reports nothing at its end."""
-    topics = changelogs(made.config())
+    topics = tuple(changelog_topics(made.config()))
 
     def with_topics(supervisor: Supervisor) -> TrainingRun:
         return make_run(supervisor, extra_topics=topics, tell=wired.tell)

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from dart_streams import config as configuration
 from dart_streams.cli import main
-from dart_streams.cli.run import changelogs
+from dart_streams.cli.run import write_report
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import capture
@@ -33,12 +33,10 @@ from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.projection import COLUMNS
 from dart_streams.history.span_index import Timeline
 from dart_streams.launch import process_registry as leftovers
-from dart_streams.launch import processes
+from dart_streams.launch import processes, wiring
 from dart_streams.launch.session import InterruptedRun, Session
 from dart_streams.launch.supervisor import ProcessSpec
-from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import names
-from dart_streams.views import report
 from topics import observations, trajectories
 
 HERE = Path(__file__).parent
@@ -59,20 +57,11 @@ def circle_config(services, tmp_path: Path, episodes: int = 24, **run) -> Config
 
 
 def session_of(made: folder.RunFolder, console: Console) -> Session:
-    config = made.config()
     program = Path(sys.executable).parent / "dart-streams"
-    cast = processes.cast(config, made.config_file, processes.Programs(program, program))
+    cast = processes.cast(made.config(), made.config_file, processes.Programs(program, program))
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
     cast = msgspec.structs.replace(cast, trainer=(stand_in,))
-
-    def make_circle(supervisor):
-        return TrainingRun(made, supervisor, cast, extra_topics=changelogs(config), tell=session.tell)
-
-    async def finish(circle):
-        session.tell(await report.finish(circle.folder, circle.watch, circle.lags))
-
-    session = Session(made, make_circle, finish, console)
-    return session
+    return wiring.session(made, wiring.with_processes(made, cast), write_report, console)
 
 
 def living_below(pid: int) -> list[psutil.Process]:
