@@ -9,12 +9,14 @@ from dart_streams.cli.reference import markdown
 PAGE = Path(__file__).parents[3] / "docs/cli.md"
 
 
-def test_the_page_is_that_of_the_present_commands():
+def test_the_page_is_that_of_the_present_commands(monkeypatch):
+    monkeypatch.chdir(PAGE.parents[1])
     assert PAGE.read_text() == markdown(), "write it again: make reference"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_command_and_every_option_has_a_help_text(command):
+def test_every_command_and_every_option_has_a_help_text(command, monkeypatch):
+    monkeypatch.chdir(PAGE.parents[1])
     todo = [typer.main.get_command(build([command.name])).commands[command.name]]
     for one in todo:
         assert one.help, one.name
