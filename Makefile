@@ -7,7 +7,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollou
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup demo test test-compose test-k8s up down clean requirements streams-environment
+.PHONY: help dev unit lint reference docs setup demo test test-compose test-k8s up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,16 +18,18 @@ dev: streams-environment ## Install what unit and lint need: one Python environm
 unit: streams-environment ## Run the unit tests.
 	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
 
-lint: streams-environment ## Check style and types.
+lint: streams-environment types ## Check style and types.
 	@$(STREAMS)/ruff check .
 	@$(STREAMS)/ruff format --check .
-	@$(STREAMS)/mypy topics dart_streams workers benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
 	@if [ -x $(MODEL)/mypy ]; then $(MODEL)/mypy $(MODEL_SIDE); \
 	else echo "Left out, for want of .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
 
 reference: streams-environment ## Write docs/configuration.md and docs/cli.md again.
 	@$(STREAMS)/python -m dart_streams.config.reference > docs/configuration.md
 	@$(STREAMS)/python -m dart_streams.cli.reference > docs/cli.md
+
+types: streams-environment
+	@$(STREAMS)/mypy topics dart_streams workers benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
 
 docs: ## Build the documentation site, strictly.
 	@deploy/local/setup.sh docs
@@ -46,7 +48,7 @@ demo: setup ## Run the whole circle: train the tiny policy, and write a report.
 # Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
 test: setup ## Run all tests.
 	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
-	@$(STREAMS)/python -m dart_streams.launch.services.private bash -c ' \
+	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		told=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 tests/model >$$told 2>&1 & \
 		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/k8s; \
 		streams=$$?; \

@@ -16,10 +16,10 @@ import msgspec
 
 from benchmarks.decoupling import Play, by_turns, medians, ratios, spreads
 from benchmarks.modes import DISPATCH, Mode
+from benchmarks.process_costs import by_kind
 from benchmarks.utilization import UtilizationMetrics, figures
 from dart_streams.config import Config
-from dart_streams.views.metrics import by_kind, spent
-from dart_streams.views.report_inputs import ProcessUsage
+from dart_streams.views.metrics import ProcessUsage, spent
 
 COMPARED: tuple[Mode, ...] = ("coupled", "dart")
 WARM_S = 60.0

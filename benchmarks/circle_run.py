@@ -14,8 +14,7 @@ from dart_streams.config import Config
 from dart_streams.history import run_folder as folder
 from dart_streams.launch import bootstrap, processes, wiring
 from dart_streams.launch.session import Finish, Session
-from dart_streams.views.report import usages
-from dart_streams.views.report_inputs import USAGE_FILE
+from dart_streams.views.metrics import USAGE_FILE, usages
 
 
 def player(minutes: float, tell: Callable[[str], None]) -> ModeRunner:
@@ -32,9 +31,9 @@ def bounded(config: Config, minutes: float) -> Config:
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
     """Return the session of a run with its own processes; the tiny policy is built first if it is not there yet."""
     found = processes.programs()
-    cast = processes.cast(made.config(), made.config_file, found)
-    make_run = wiring.with_processes(made, cast, functools.partial(bootstrap.policy, made, found=found))
-    return wiring.session(made, make_run, finish, console)
+    run_processes = processes.processes_of(made.config(), made.config_file, found)
+    find_policy = functools.partial(bootstrap.policy, made, found=found)
+    return wiring.session_of(made, run_processes, finish, console, find_policy=find_policy)
 
 
 def costs(played: ModeRunner) -> dict[Mode, dict[str, Any]]:

@@ -10,25 +10,24 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from benchmarks.logged import Clock, LoggedEvent, RunLog, account
+from benchmarks.logged import READ, Clock, account
 from benchmarks.modes import Mode, workload_of
+from benchmarks.private_services import private_services
+from benchmarks.process_costs import by_kind
 from benchmarks.simulation import Overheads
 from benchmarks.utilization import Account
-from dart_streams.config import Bus, Config
+from dart_streams.config import Config
 from dart_streams.history import run_folder as folder
-from dart_streams.history.capture import now_in
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
 from dart_streams.launch import processes, wiring
 from dart_streams.launch.services.local import folder_of
-from dart_streams.launch.services.private import private_services
 from dart_streams.launch.session import Finish, Session
 from dart_streams.launch.supervisor import ProcessSpec
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import names
-from dart_streams.views.metrics import by_kind, spent
-from dart_streams.views.report import usages
-from dart_streams.views.report_inputs import USAGE_FILE
-from topics import Topic, actions, curated, observations, trained
+from dart_streams.views.metrics import USAGE_FILE, spent, usages
 
 REQUEST_S = 60.0
 """How long a request may take on the clock: a busy machine must not be taken for a lost answer."""
@@ -130,9 +129,8 @@ class ModeRunner:
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
     """Return the session of a run with the stand-in for the trainer."""
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", TRAINER, str(made.config_file)))
-    cast = processes.cast(made.config(), made.config_file, processes.programs())
-    make_run = wiring.with_processes(made, msgspec.structs.replace(cast, trainer=(stand_in,)))
-    return wiring.session(made, make_run, finish, console)
+    run = processes.processes_of(made.config(), made.config_file, processes.programs())
+    return wiring.session_of(made, msgspec.structs.replace(run, trainer=(stand_in,)), finish, console)
 
 
 def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
@@ -170,13 +168,6 @@ def clock_of(circle: TrainingRun) -> Clock:
 
 def account_of(config: Config, clock: Clock) -> Account:
     """Read the topics of a run and return its account."""
-    topics = (observations.TOPIC, actions.TOPIC, curated.TOPIC, trained.TOPIC)
-    log = RunLog(*(list(records(config.bus, topic)) for topic in topics))
+    state = RunState(keep_steps=True).fold(read_log(config.bus, READ))
     slots = config.env.workers * config.env.slots
-    return account(log, clock, slots, config.rollout.workers, config.rollout.max_in_flight)
-
-
-def records(bus: Bus, topic: Topic) -> Iterator[LoggedEvent]:
-    """Yield the events that a topic has, with the time at which each was written."""
-    for kept in now_in(bus, topic):
-        yield LoggedEvent(kept.at_ms, msgspec.json.decode(kept.value or b"null", type=topic.event))
+    return account(state, clock, slots, config.rollout.workers, config.rollout.max_in_flight)

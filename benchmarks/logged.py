@@ -1,4 +1,4 @@
-"""The account of a real run, from its topics alone: what slots, rollout workers and trainer did, and when. Pure.
+"""The account of a real run, from its log alone: what slots, rollout workers and trainer did, and when. Pure.
 
 The log does not say in which slot an episode was played, so episodes are put into rows as slots would take them: each
 into the row that was free for the longest time.
@@ -6,15 +6,16 @@ into the row that was free for the longest time.
 
 import heapq
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from benchmarks.utilization import Account, OptimiserStep, SlotActivity, SlotSpan
-from topics.actions import ActionResponse
-from topics.curated import CuratedGroup
-from topics.observations import Observation
-from topics.trained import TrainedStep
+from dart_streams.history.records import LogRecord, ObservationHeader, ResponseHeader
+from dart_streams.history.run_state import RunState
+from topics import actions, curated, observations, trained
+
+READ = (observations.TOPIC, actions.TOPIC, curated.TOPIC, trained.TOPIC)
+"""The topics that the account needs."""
 
 
 class Clock(NamedTuple):
@@ -33,59 +34,38 @@ class Clock(NamedTuple):
         return epoch_ms <= self.ended_ms
 
 
-class LoggedEvent(NamedTuple):
-    """An event and when it was written (epoch milliseconds)."""
-
-    at_ms: int
-    event: Any
-
-
-class RunLog(NamedTuple):
-    """What a run wrote, a topic each."""
-
-    observations: Sequence[LoggedEvent]
-    actions: Sequence[LoggedEvent]
-    curated: Sequence[LoggedEvent]
-    trained: Sequence[LoggedEvent]
-
-
 class LoggedEpisode(NamedTuple):
-    """A trajectory's time, and its observations as they were written."""
+    """A trajectory's time, and its observations in the order of their steps."""
 
     began_ms: int
     ended_ms: int
-    seen: list[LoggedEvent]
+    steps: list[ObservationHeader]
 
 
-def account(log: RunLog, clock: Clock, slots: int, workers: int, places: int) -> Account:
-    """Return the account of a run."""
+def account(state: RunState, clock: Clock, slots: int, workers: int, places: int) -> Account:
+    """Return the account of a run whose steps were kept."""
     made = Account(slots, workers, places)
-    episodes = [episode for episode in episodes_of(log.observations, clock) if clock.has(episode.began_ms)]
+    episodes = [episode for episode in episodes_of(state, clock) if clock.has(episode.began_ms)]
     for row, episode in zip(in_rows(episodes), episodes, strict=True):
         made.episodes.append((clock.at(episode.began_ms), clock.at(episode.ended_ms)))
         made.spans += spans(episode, row, clock)
-        made.actions += [
-            clock.at(seen.event.at_ms) for seen in episode.seen if seen.event.taken and clock.has(seen.event.at_ms)
-        ]
-        last: Observation = episode.seen[-1].event
+        made.actions += [clock.at(step.at_ms) for step in episode.steps if step.taken and clock.has(step.at_ms)]
+        last = episode.steps[-1]
         if last.end and last.end.reward is not None and clock.has(episode.ended_ms):
             made.finished.append((clock.at(episode.ended_ms), last.step))
-    made.generated = sorted(generations(log.actions, clock), key=lambda span: span[1])
-    made.trained = trainings(log.curated, log.trained, clock)
+    made.generated = sorted(generations(list(state.responses.values()), clock), key=lambda span: span[1])
+    made.trained = trainings(state, clock)
     return made
 
 
-def episodes_of(observations: Iterable[LoggedEvent], clock: Clock) -> list[LoggedEpisode]:
+def episodes_of(state: RunState, clock: Clock) -> list[LoggedEpisode]:
     """Return training trajectories in the order in which they began; one that has not ended lasts until the end."""
-    seen: dict[str, list[LoggedEvent]] = defaultdict(list)
-    for record in observations:
-        if record.event.order.purpose == "train":
-            seen[record.event.trajectory_id].append(record)
     episodes = []
-    for identity, records in seen.items():
-        records.sort(key=lambda record: record.event.step)
-        ended_ms = records[-1].at_ms if records[-1].event.end else clock.ended_ms
-        episodes.append(LoggedEpisode(began_ms(identity), ended_ms, records))
+    for identity, records in state.observations.items():
+        steps = [records[number].event for number in sorted(records)]
+        if steps[0].order.purpose == "train":
+            ended_ms = records[max(records)].metadata.at_ms if steps[-1].end else clock.ended_ms
+            episodes.append(LoggedEpisode(began_ms(identity), ended_ms, steps))
     return sorted(episodes, key=lambda episode: episode.began_ms)
 
 
@@ -108,44 +88,41 @@ def in_rows(episodes: Sequence[LoggedEpisode]) -> list[int]:
 def spans(episode: LoggedEpisode, row: int, clock: Clock) -> list[SlotSpan]:
     """Return what an episode's slot did: reset, then waiting and stepping by turns, and the evaluator."""
     found, at_ms = [], float(episode.began_ms)
-    for record in episode.seen:
-        seen: Observation = record.event
-        hung = seen.end is not None and seen.end.kind == "env_error"
-        if seen.taken is None:
-            found.append(SlotSpan(row, "hang" if hung else "reset", clock.at(at_ms), clock.at(seen.at_ms)))
+    for step in episode.steps:
+        hung = step.end is not None and step.end.kind == "env_error"
+        if step.taken is None:
+            found.append(SlotSpan(row, "hang" if hung else "reset", clock.at(at_ms), clock.at(step.at_ms)))
         else:
-            answered_ms = min(at_ms + seen.taken.queue_ms + seen.taken.generate_ms, seen.at_ms)
-            acted_ms = answered_ms if hung else max(at_ms, seen.at_ms - seen.taken.execute_ms)
+            answered_ms = min(at_ms + step.taken.queue_ms + step.taken.generate_ms, step.at_ms)
+            acted_ms = answered_ms if hung else max(at_ms, step.at_ms - step.taken.execute_ms)
             found.append(SlotSpan(row, "wait", clock.at(at_ms), clock.at(acted_ms)))
-            found.append(SlotSpan(row, "hang" if hung else "step", clock.at(acted_ms), clock.at(seen.at_ms)))
-        at_ms = float(seen.at_ms)
-    end = episode.seen[-1].event.end
+            found.append(SlotSpan(row, "hang" if hung else "step", clock.at(acted_ms), clock.at(step.at_ms)))
+        at_ms = float(step.at_ms)
+    end = episode.steps[-1].end
     last: SlotActivity = "hang" if end is not None and end.kind == "env_error" else "evaluate"
     found.append(SlotSpan(row, last, clock.at(at_ms), clock.at(episode.ended_ms)))
     return [span for span in found if span.end > span.start]
 
 
-def generations(actions: Iterable[LoggedEvent], clock: Clock) -> list[tuple[int, float, float]]:
-    """Return when each answer was generated, and by which rollout worker (numbered in the order of their names)."""
-    records = [record for record in actions if clock.has(record.at_ms)]
+def generations(responses: Sequence[LogRecord], clock: Clock) -> list[tuple[int, float, float]]:
+    """Return when each response was generated, and by which rollout worker (numbered in the order of their names)."""
+    records = [record for record in responses if clock.has(record.metadata.at_ms)]
     names = sorted({record.event.worker_id for record in records})
     found = []
     for record in records:
-        answer: ActionResponse = record.event
-        began = clock.at(record.at_ms - answer.generate_ms)
-        found.append((names.index(answer.worker_id), began, clock.at(record.at_ms)))
+        response: ResponseHeader = record.event
+        ended_ms = record.metadata.at_ms
+        found.append((names.index(response.worker_id), clock.at(ended_ms - response.generate_ms), clock.at(ended_ms)))
     return found
 
 
-def trainings(curated: Iterable[LoggedEvent], trained: Iterable[LoggedEvent], clock: Clock) -> list[OptimiserStep]:
+def trainings(state: RunState, clock: Clock) -> list[OptimiserStep]:
     """Return the optimiser steps with what they took."""
-    groups: dict[str, CuratedGroup] = {record.event.group_id: record.event for record in curated}
     found = []
-    for record in trained:
-        step: TrainedStep = record.event
+    for step in state.trained.values():
         if not clock.has(step.at_ms):
             continue
-        members = [m for name in step.group_ids for m in groups[name].members if m.source == "online"]
+        members = [m for name in step.group_ids for m in state.groups[name][0].members if m.source == "online"]
         ages = [step.version - 1 - m.version_min for m in members if m.version_min is not None]
         began = clock.at(step.at_ms - step.metrics.get("train_ms", 0.0))
         steps = sum(len(member.selected) for member in members)

@@ -8,16 +8,18 @@ the last screen to the record that tells the end, and so has the writing of the 
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.logged import LoggedEvent, began_ms
+from benchmarks.logged import began_ms
 from dart_streams.config.workload import PAGE
 from dart_streams.errors import UserError
-from topics.observations import Observation
-from topics.trained import TrainedStep
-from topics.weights_serving import WeightsServing
+from dart_streams.history.records import ObservationHeader
+from dart_streams.history.run_state import RunState
+from topics import observations, trained, weights_serving
 
+READ = (observations.TOPIC, trained.TOPIC, weights_serving.TOPIC)
+"""The topics that a workload is made of."""
 POINTS = 21
 """Quantiles of a distribution, the smallest and the largest value included."""
 TRAINING = ("train_ms", "checkpoint_ms", "publish_ms")
@@ -35,12 +37,12 @@ class Times(NamedTuple):
     faults: int
 
 
-def times(observations: Iterable[LoggedEvent]) -> Times:
-    """Gather the times of training episodes."""
+def times(state: RunState) -> Times:
+    """Gather the times of training episodes of a run whose steps were kept."""
     seen = Times([], [], [], [], defaultdict(list), defaultdict(list), 0)
     faults = 0
-    for record in observations:
-        event: Observation = record.event
+    for record in (record for steps in state.observations.values() for record in steps.values()):
+        event: ObservationHeader = record.event
         if event.order.purpose != "train":
             continue
         if event.step == 0 and event.end is None:
@@ -49,7 +51,7 @@ def times(observations: Iterable[LoggedEvent]) -> Times:
             seen.settles.append(event.taken.execute_ms / 1000)
             seen.generations.append(event.taken.generate_ms / 1000)
         if event.end is not None and event.end.reward is not None:
-            seen.evaluations.append((record.at_ms - event.at_ms) / 1000)
+            seen.evaluations.append((record.metadata.at_ms - event.at_ms) / 1000)
             seen.steps[event.order.task_id].append(max(1, event.step))
             seen.won[event.order.task_id].append(event.end.kind == "success")
         faults += event.end is not None and event.end.kind == "env_error"
@@ -57,12 +59,7 @@ def times(observations: Iterable[LoggedEvent]) -> Times:
 
 
 def tables(
-    seen: Times,
-    trained: Iterable[LoggedEvent],
-    serving: Iterable[LoggedEvent],
-    call_s: float,
-    recorded_scale: float = 1.0,
-    time_scale: float = 1.0,
+    state: RunState, seen: Times, call_s: float, recorded_scale: float = 1.0, time_scale: float = 1.0
 ) -> dict[str, Any]:
     """Return the configuration of a workload; ``recorded_scale`` is how fast the recorded run was.
 
@@ -75,9 +72,8 @@ def tables(
         raise UserError("no rewarded training episode in this run: nothing to take a workload from")
     episodes = sum(map(len, seen.steps.values()))
     rates = [statistics.mean(won) for won in seen.won.values()]
-    steps: list[TrainedStep] = [record.event for record in trained]
-    optimiser = [sum(step.metrics.get(name, 0.0) for name in TRAINING) / 1000 for step in steps]
-    switches = [event.pause_ms / 1000 for event in heard(serving) if event.pause_ms is not None]
+    optimiser = [sum(step.metrics.get(name, 0.0) for name in TRAINING) / 1000 for step in state.trained.values()]
+    switches = [event.pause_ms / 1000 for event in state.served.values() if event.pause_ms is not None]
 
     def spread(values: Sequence[float]) -> dict[str, list[float]]:
         return {"quantiles": [round(value * recorded_scale, 4) for value in quantiles(values)]}
@@ -134,11 +130,3 @@ def scatter(steps: dict[str, list[int]]) -> float:
     """Return how much episodes vary around their task's median: the deviation of the logarithm."""
     ratios = [math.log(count / statistics.median(counts)) for counts in steps.values() for count in counts]
     return statistics.pstdev(ratios) if len(ratios) > 1 else 0.0
-
-
-def heard(serving: Iterable[LoggedEvent]) -> list[WeightsServing]:
-    """Return each worker's first word about each version: the switch itself, not the heartbeats after it."""
-    first: dict[tuple[str, int], WeightsServing] = {}
-    for record in serving:
-        first.setdefault((record.event.worker_id, record.event.version), record.event)
-    return list(first.values())

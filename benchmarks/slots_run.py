@@ -17,7 +17,7 @@ from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.launch import wiring
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.views import report
-from dart_streams.views.report_inputs import USAGE_FILE
+from dart_streams.views.metrics import USAGE_FILE, usages
 
 
 def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str, Any]:
@@ -35,14 +35,14 @@ def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str
     config = clocked(config, minutes)
     made = folder.create(config, Path(base.tasks.file), f"slots-{slots}-{uuid.uuid4().hex[:6]}", resume=False)
 
-    async def finish(circle: TrainingRun) -> None:
-        await report.finish(circle.folder, circle.watch, circle.lags)
+    async def finish(run: TrainingRun) -> None:
+        await report.finish(run.folder, run.follower, run.lags)
 
     wiring.live(made, lambda log: session_of(made, Console(file=log), finish))
     phase = made.journal().phase("circle")
     assert phase is not None and phase.ended_ms is not None
     metrics = made.path / "metrics"
     span_ms = (phase.started_ms + int(crowd.WARM_S * 1000), phase.ended_ms)
-    found = crowd.figures(slots, pace_s, span_ms, MetricsReader(metrics), report.usages(metrics / USAGE_FILE))
+    found = crowd.figures(slots, pace_s, span_ms, MetricsReader(metrics), usages(metrics / USAGE_FILE))
     told = msgspec.json.decode((made.path / "report.json").read_bytes())
     return found | {"lost": told["lost"], "train_steps": told["train_steps"]}

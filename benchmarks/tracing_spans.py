@@ -11,7 +11,7 @@ from dart_streams.telemetry.spans import ActiveSpan
 STEPS = 3
 """Of an episode."""
 EPISODES = 400
-"""At ratio 1.0 fewer spans than an outbox has room for."""
+"""At ratio 1.0 fewer spans than the queue has room for."""
 
 
 def spans_alone(ratio: float | None) -> float:

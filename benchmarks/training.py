@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
+from benchmarks.private_services import private_services
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog, write
 from dart_streams.bus import admin, sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
-from dart_streams.launch.services.private import private_services
 from dart_streams.store import AsyncStore, SyncStore, connect
 from topics import curated
 

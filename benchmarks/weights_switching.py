@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 import tomli_w
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from benchmarks.private_services import private_services
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog
 from benchmarks.weight_switch_metrics import Records, SwitchRecord, Window, figures
 from benchmarks.weights_load import SteadyLoad
@@ -28,8 +29,7 @@ from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.clock import now_ms
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
-from dart_streams.launch import subreaper as leash
-from dart_streams.launch.services.private import private_services
+from dart_streams.launch import subreaper
 from dart_streams.store import AsyncStore, connect_async
 from topics import weights, weights_serving
 from topics.values import MessagePart
@@ -136,9 +136,9 @@ class Workers:
             "--id",
             worker_id,
         ]
-        leashed: list[str | Path] = [sys.executable, "-I", "-S", leash.__file__, str(END_S), *command]
+        supervised: list[str | Path] = [sys.executable, "-I", "-S", subreaper.__file__, str(END_S), *command]
         with (self.folder / f"{worker_id}.log").open("ab") as said:
-            self.processes[worker_id] = subprocess.Popen(leashed, stdin=subprocess.PIPE, stdout=said, stderr=said)
+            self.processes[worker_id] = subprocess.Popen(supervised, stdin=subprocess.PIPE, stdout=said, stderr=said)
 
     async def end(self, worker_id: str) -> int:
         """Let a worker drain and end; return when it had (epoch milliseconds)."""

@@ -1,10 +1,10 @@
-"""The one base class of errors that are expected and meant for the person at the terminal."""
+"""The one base class of errors that are expected and for the user."""
 
 
 class UserError(Exception):
-    """Something the user can mend: says what was wrong, where, and what to do.
+    """An error the user can fix: the text says what was wrong, where, and what to do.
 
-    The command line prints its text and exits with ``exit_code``; only other exceptions show a traceback.
+    The command line prints it and exits with ``exit_code``; only other exceptions show a traceback.
     """
 
     exit_code = 2
@@ -21,6 +21,6 @@ class ServiceUnavailable(UserError):
 
 
 class AccessRefused(UserError):
-    """A service that is there, and does not let this side in, or is not to be trusted: trying again does not help."""
+    """A service that rejects this client, or is not trusted: trying again does not help."""
 
     exit_code = 5

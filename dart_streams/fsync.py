@@ -1,11 +1,11 @@
-"""Files and folders that are on the disk when the call returns, also if the machine stops the next moment."""
+"""Durable files and folders: they survive a crash of the machine once the call has returned."""
 
 import os
 from pathlib import Path
 
 
 def write(file: Path, data: bytes) -> None:
-    """Write a file and return when it is on the disk; its name is there once the folder is synced."""
+    """Write a file and flush it to disk; its directory entry is durable once the folder is synced."""
     with file.open("wb") as stream:
         stream.write(data)
         stream.flush()
@@ -13,7 +13,7 @@ def write(file: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Return when a file's contents, or a folder's entries, are on the disk."""
+    """Flush a file's contents, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Chance without a generator: numbers that depend on names only, so that a replay draws the same ones."""
+"""Random numbers without a generator: hashes of names, so that a replay draws the same ones."""
 
 from hashlib import blake2b
 

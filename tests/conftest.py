@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from cassandra.cluster import Cluster
 
+from benchmarks.private_services import ENVIRONMENT, private_services
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, parse
-from dart_streams.launch.services.private import ENVIRONMENT, private_services
 
 
 class Services:

@@ -1,5 +1,5 @@
 """The training process: curated groups in, weight versions out.
 
-``main`` is its life; ``consumer``, ``prefetch`` and ``batch`` bring data; ``objective`` is pure mathematics on tensors;
-``policy``, ``step``, ``checkpoint`` and ``publish`` are the model's side. Nothing here knows environments or curation.
+``main`` is its life; ``data`` consumes, reads and batches; ``learning`` is the model and its step; ``objective`` is
+pure mathematics on tensors. No module depends on environments or on curation's state.
 """

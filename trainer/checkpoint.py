@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from dart_streams import fsync as durable
 from trainer import crash_points
-from trainer.learning.ranks import Ranks
+from trainer.ranks import Ranks
 from trainer.state import TrainerState
 
 KEPT = 2

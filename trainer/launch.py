@@ -16,7 +16,7 @@ FILE = "trainer.json"
 def torchrun(config: Config) -> int:
     """Run ``trainer.processes`` ranks and return the exit code: of the rank that failed first, if one did.
 
-    A signal is passed on to the ranks, which have as long as a drain may take; ending so is a success.
+    A signal is passed on to the ranks, which then have the time of a drain; ending so is a success.
     """
     file = config.run.folder / FILE
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@
 Each rank has the last two; rank 0 alone has the first, and alone publishes and writes rows.
 
 Started as ``dart-streams train``, it is one rank or starts several by torchrun; ``torchrun … -m trainer CONFIG`` is a
-rank of a job that is started otherwise.
+rank of a job that another launcher starts.
 """
 
 import contextlib
@@ -37,14 +37,14 @@ from trainer.data.consumer import CuratedConsumer
 from trainer.data.prefetch import GroupReader, Prefetcher
 from trainer.data.token_budget import TokenBudget
 from trainer.learning.learner import Learner
-from trainer.learning.ranks import joined
-from trainer.loop import Loop, Rank0Outputs, write_row
-from trainer.publish import WeightPublisher
+from trainer.loop import Loop
+from trainer.publish import Rank0Outputs, WeightPublisher
+from trainer.ranks import joined
 from trainer.reporting import StepReporter
 from trainer.state import TrainerState
 
-AHEAD = 2
-"""Groups are read ahead for so many steps."""
+PREFETCH_STEPS = 2
+"""Groups are read ahead for up to this number of steps."""
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ PREFETCH_MB = 256
 
 
 def run(config: Config) -> int:
-    """Train until told to stop (SIGTERM, SIGINT), fenced, or done; return the exit code."""
+    """Train until stopped (SIGTERM, SIGINT), fenced, or done; return the exit code."""
     folder = recipe.model_folder(config)
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     if config.trainer.processes > 1:
@@ -63,7 +63,7 @@ def run(config: Config) -> int:
 
 
 def live(config: Config, folder: Path, stop: threading.Event) -> int:
-    """Be one rank: connect, restore, announce, train, and leave everything in order."""
+    """Be one rank: connect, restore, publish the first version, train, close everything in order."""
     with joined() as ranks, contextlib.ExitStack() as life:
         setup.start(config, f"trainer-{ranks.rank}")
         life.callback(setup.stop)
@@ -74,38 +74,37 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         learner = Learner(folder, renderer, config.trainer, ranks)
         checkpoints = Checkpoints(config.run.folder / "checkpoints", ranks)
         restored = checkpoints.restore(learner.scorer, learner.optimizer)
-        release = learner.release()
+        snapshot = learner.snapshot()
         publisher, epoch = None, 0
         if ranks.first:
             epoch = store.claim_epoch(config.policy.model_id)
             publisher = life.enter_context(WeightPublisher(config, epoch))
-        state: TrainerState = ranks.from_first(publisher.begin(restored, release) if publisher else None)
+        state: TrainerState = ranks.from_first(publisher.begin(restored, snapshot) if publisher else None)
         reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count)
         prefetcher = Prefetcher(reader.read)
         life.callback(prefetcher.close)
-        composer, speaker = None, None
+        builder, outputs = None, None
         if publisher:
+            builder = start_builder(config, prefetcher, state, epoch, life)
+            outputs = Rank0Outputs(builder.consumer, publisher, store, StepReporter())
             if state.last is not None:
-                write_row(store, state.train_step, state.last, state.last.metrics)
-                publisher.tell_trained(state.train_step, state.last, state.last.metrics)
-            composer = compose(config, prefetcher, state, epoch, life)
-            speaker = Rank0Outputs(composer.consumer, publisher, store, StepReporter())
+                outputs.record(state.last)
         log.info("training", version=state.version, train_step=state.train_step, epoch=epoch, ranks=ranks.count)
-        intake = BatchFeed(ranks, prefetcher, composer, stop, TokenBudget.of(config))
-        Loop(config, ranks, learner, intake, checkpoints, speaker, epoch, stop).run(state)
-        log.info("training ended", told_to_stop=stop.is_set())
+        feed = BatchFeed(ranks, prefetcher, builder, stop, TokenBudget.of(config))
+        Loop(config, ranks, learner, feed, checkpoints, outputs, epoch, stop).run(state)
+        log.info("training ended", stopped=stop.is_set())
     return 0
 
 
-def compose(
+def start_builder(
     config: Config, prefetcher: Prefetcher, state: TrainerState, epoch: int, life: contextlib.ExitStack
 ) -> BatchBuilder:
     """Start the consumer thread and return what makes batches of its arrivals."""
     size = config.trainer.groups_per_step
     limit_bytes = PREFETCH_MB * 1024 * 1024
-    ahead: deque[CuratedGroup] = deque(maxlen=AHEAD * size)
+    ahead: deque[CuratedGroup] = deque(maxlen=PREFETCH_STEPS * size)
 
-    def arrived(group: CuratedGroup) -> None:
+    def on_group(group: CuratedGroup) -> None:
         prefetcher.want(group)
         ahead.append(group)
 
@@ -114,14 +113,14 @@ def compose(
         state.position,
         config.policy.model_id,
         epoch,
-        capacity=AHEAD * size,
-        arrived=arrived,
-        full=lambda: consumer.ahead() >= size and prefetcher.held_bytes > limit_bytes,
+        capacity=PREFETCH_STEPS * size,
+        on_group=on_group,
+        is_full=lambda: consumer.queued() >= size and prefetcher.held_bytes > limit_bytes,
     )
     life.enter_context(consumer)
-    waiting = StallDetector(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
-    at_once = 1 if config.trainer.c3po.tokens_per_step else size
-    return BatchBuilder(consumer, state.position, at_once, config.curation.max_staleness, waiting, ahead)
+    stalls = StallDetector(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
+    batch_size = 1 if config.trainer.c3po.tokens_per_step else size
+    return BatchBuilder(consumer, state.position, batch_size, config.curation.max_staleness, stalls, ahead)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@ against rollout. Sources: PPO (arXiv 1707.06347), clip-higher (DAPO, arXiv 2503.
 truncated importance sampling and its use in DART (arXiv 2509.23866), the k3 estimator (Schulman, "Approximating KL
 divergence"). By configuration also GSPO (arXiv 2507.18071), CISPO (arXiv 2506.13585) and masked importance sampling.
 
-Shapes: B sequences, A answer tokens. Masked positions contribute nothing, whatever they hold (also inf and nan).
+Shapes: B sequences, A answer tokens, V vocabulary. Unsuffixed tensors, whose names are public, are (B, A) or
+broadcastable to it. Masked positions contribute nothing, whatever they hold (also inf and nan).
 """
 
 import torch
@@ -27,7 +28,7 @@ def masked_weights(old_logp: Tensor, rollout_logp: Tensor, low: float = 0.5, hig
     """Return ``exp(old_logp - rollout_logp)`` where it is within [low, high], elsewhere 0; without gradient.
 
     Masked importance sampling as in IcePop (the bounds are its own): a token on which engine and trainer disagree too
-    much teaches nothing, instead of a little.
+    much has no gradient, instead of a small one.
     """
     ratio = (old_logp - rollout_logp).detach().exp()
     return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
@@ -66,12 +67,12 @@ def policy_loss(
         A scalar: the mean over masked tokens, or their sum over ``denominator``.
     metrics
         Scalars without gradient, divided by the same number, so those of micro-batches add up as the loss does:
-        ``clip_share`` (tokens whose gradient the clip removed), ``ratio``, ``weight``, ``tokens`` (a plain count).
+        ``clip_fraction`` (tokens whose gradient the clip removed), ``ratio``, ``weight``, ``tokens`` (a plain count).
     """
-    keep = counted(new_logp, mask, advantage)
-    log_ratio = torch.where(keep, new_logp - old_logp.detach(), 0.0)
-    objective, clipped = bounded(log_ratio.exp(), advantage.detach(), clip_low, clip_high, dual_clip)
-    return mean_loss(objective, clipped, log_ratio, weight, keep, denominator)
+    keep_BA = counted(new_logp, mask, advantage)
+    log_ratio_BA = torch.where(keep_BA, new_logp - old_logp.detach(), 0.0)
+    objective_BA, clipped_BA = bounded(log_ratio_BA.exp(), advantage.detach(), clip_low, clip_high, dual_clip)
+    return mean_loss(objective_BA, clipped_BA, log_ratio_BA, weight, keep_BA, denominator)
 
 
 def sequence_loss(
@@ -91,12 +92,12 @@ def sequence_loss(
     (GSPO-token), which for the one advantage of a sequence is GSPO's own gradient. The defaults of the clip are the
     paper's: a mean over tokens moves far less than a token. Source: arXiv 2507.18071.
     """
-    keep = counted(new_logp, mask, advantage)
-    token = torch.where(keep, new_logp - old_logp.detach(), 0.0)
-    sequence = token.detach().sum(-1, keepdim=True) / keep.sum(-1, keepdim=True).clamp(min=1)
-    log_ratio = torch.where(keep, sequence + token - token.detach(), 0.0)
-    objective, clipped = bounded(log_ratio.exp(), advantage.detach(), clip_low, clip_high, dual_clip)
-    return mean_loss(objective, clipped, log_ratio, weight, keep, denominator)
+    keep_BA = counted(new_logp, mask, advantage)
+    token_BA = torch.where(keep_BA, new_logp - old_logp.detach(), 0.0)
+    sequence_B1 = token_BA.detach().sum(-1, keepdim=True) / keep_BA.sum(-1, keepdim=True).clamp(min=1)
+    log_ratio_BA = torch.where(keep_BA, sequence_B1 + token_BA - token_BA.detach(), 0.0)
+    objective_BA, clipped_BA = bounded(log_ratio_BA.exp(), advantage.detach(), clip_low, clip_high, dual_clip)
+    return mean_loss(objective_BA, clipped_BA, log_ratio_BA, weight, keep_BA, denominator)
 
 
 def clipped_weight_loss(
@@ -111,85 +112,79 @@ def clipped_weight_loss(
 ) -> tuple[Tensor, Metrics]:
     """Return CISPO's loss ``-weight * clip(ratio) * advantage * new_logp``, the clipped ratio without gradient.
 
-    No token loses its gradient, also where PPO's clip would remove it; ``clip_share`` counts the clipped ratios.
+    No token loses its gradient, also where PPO's clip would remove it; ``clip_fraction`` counts the clipped ratios.
     Source: MiniMax-M1, arXiv 2506.13585, which bounds the ratio above only: hence ``clip_low`` 1.
     """
-    keep = counted(new_logp, mask, advantage)
-    log_ratio = torch.where(keep, new_logp - old_logp, 0.0).detach()
-    ratio = log_ratio.exp()
-    bound = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    objective = bound * advantage.detach() * torch.where(keep, new_logp, 0.0)
-    return mean_loss(objective, bound != ratio, log_ratio, weight, keep, denominator)
+    keep_BA = counted(new_logp, mask, advantage)
+    log_ratio_BA = torch.where(keep_BA, new_logp - old_logp, 0.0).detach()
+    ratio_BA = log_ratio_BA.exp()
+    bound_BA = ratio_BA.clamp(1.0 - clip_low, 1.0 + clip_high)
+    objective_BA = bound_BA * advantage.detach() * torch.where(keep_BA, new_logp, 0.0)
+    return mean_loss(objective_BA, bound_BA != ratio_BA, log_ratio_BA, weight, keep_BA, denominator)
 
 
 def bounded(
-    ratio: Tensor, advantage: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
+    ratio_BA: Tensor, advantage_BA: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
 ) -> tuple[Tensor, Tensor]:
     """Return PPO's pessimistic objective of each token, and where a clip removed its gradient."""
-    free = ratio * advantage
-    clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantage
-    objective, removed = torch.minimum(free, clipped), clipped < free
+    free_BA = ratio_BA * advantage_BA
+    clipped_BA = ratio_BA.clamp(1.0 - clip_low, 1.0 + clip_high) * advantage_BA
+    objective_BA, removed_BA = torch.minimum(free_BA, clipped_BA), clipped_BA < free_BA
     if dual_clip is None:
-        return objective, removed
-    floor = dual_clip * advantage
-    below = (advantage < 0) & (objective < floor)
-    return torch.where(below, floor, objective), removed | below
+        return objective_BA, removed_BA
+    floor_BA = dual_clip * advantage_BA
+    below_BA = (advantage_BA < 0) & (objective_BA < floor_BA)
+    return torch.where(below_BA, floor_BA, objective_BA), removed_BA | below_BA
 
 
-def counted(new_logp: Tensor, mask: Tensor, advantage: Tensor) -> Tensor:
-    """Return ``mask`` as booleans, in the shape that the loss of each token has."""
-    return torch.broadcast_to(mask.bool(), torch.broadcast_shapes(new_logp.shape, mask.shape, advantage.shape))
+def counted(new_logp_BA: Tensor, mask_BA: Tensor, advantage_BA: Tensor) -> Tensor:
+    """Return ``mask_BA`` as booleans, in the shape that the loss of each token has."""
+    shape = torch.broadcast_shapes(new_logp_BA.shape, mask_BA.shape, advantage_BA.shape)
+    return torch.broadcast_to(mask_BA.bool(), shape)
 
 
 def mean_loss(
-    objective: Tensor,
-    clipped: Tensor,
-    log_ratio: Tensor,
-    weight: Tensor,
-    keep: Tensor,
+    objective_BA: Tensor,
+    clipped_BA: Tensor,
+    log_ratio_BA: Tensor,
+    weight_BA: Tensor,
+    keep_BA: Tensor,
     denominator: float | Tensor | None,
 ) -> tuple[Tensor, Metrics]:
     """Return the weighted loss and the metrics that all objectives share, divided as :func:`policy_loss` says."""
-    weight = weight.detach()
-    tokens = keep.sum()
+    weight_BA = weight_BA.detach()
+    tokens = keep_BA.sum()
     total = tokens.clamp(min=1) if denominator is None else denominator
     metrics = {
-        "clip_share": masked_sum(clipped.float(), keep) / total,
-        "ratio": masked_sum(log_ratio.detach().exp(), keep) / total,
-        "weight": masked_sum(weight.float(), keep) / total,
+        "clip_fraction": masked_sum(clipped_BA.float(), keep_BA) / total,
+        "ratio": masked_sum(log_ratio_BA.detach().exp(), keep_BA) / total,
+        "weight": masked_sum(weight_BA.float(), keep_BA) / total,
         "tokens": tokens,
     }
-    return masked_sum(-weight * objective, keep) / total, metrics
+    return masked_sum(-weight_BA * objective_BA, keep_BA) / total, metrics
 
 
-def masked_sum(values: Tensor, keep: Tensor) -> Tensor:
-    """Return the sum of ``values`` where ``keep``; what is elsewhere does not count, nor does its gradient."""
-    return torch.where(keep, values, 0.0).sum()
+def masked_sum(values_BA: Tensor, keep_BA: Tensor) -> Tensor:
+    """Return the sum of ``values_BA`` where ``keep_BA``; what is elsewhere does not count, nor does its gradient."""
+    return torch.where(keep_BA, values_BA, 0.0).sum()
 
 
-def kl_k3(new_logp: Tensor, reference_logp: Tensor) -> Tensor:
+def kl_k3(new_logp_BA: Tensor, reference_logp_BA: Tensor) -> Tensor:
     """Return the k3 estimate of KL(new, reference) of each sampled token, at least 0: ``r - 1 - log r``."""
-    log_ratio = reference_logp.detach() - new_logp
-    return log_ratio.exp() - 1.0 - log_ratio
+    log_ratio_BA = reference_logp_BA.detach() - new_logp_BA
+    return log_ratio_BA.exp() - 1.0 - log_ratio_BA
 
 
-def token_logp(logits: Tensor, tokens: Tensor, forbidden: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-probability and entropy (nats) of each answer token, as the engine drew it.
+def token_logp(
+    logits_BAV: Tensor, tokens_BA: Tensor, forbidden_V: Tensor, temperature_B: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return log-probability and entropy (nats) of each answer token, (B, A) each, as the engine drew it.
 
-    The distribution is the softmax over the allowed tokens only, at the sampling temperature, in float32.
-
-    Parameters
-    ----------
-    logits
-        (B, A, V), each row's logits for the token at its position.
-    tokens
-        (B, A) token ids.
-    forbidden
-        (V,), true for tokens that are never sampled.
-    temperature
-        (B,) or a scalar, above 0.
+    The distribution is the softmax over the allowed tokens only, at the sampling temperature, in float32. Each row of
+    ``logits_BAV`` is for the token at its position; ``forbidden_V`` is true for tokens that are never sampled;
+    ``temperature_B`` is above 0, and may be a scalar.
     """
-    scaled = logits.float() / temperature.float().reshape(-1, 1, 1)
-    logp = scaled.masked_fill(forbidden, -torch.inf).log_softmax(-1)
-    entropy = -torch.where(forbidden, 0.0, logp.exp() * logp.masked_fill(forbidden, 0.0)).sum(-1)
-    return logp.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), entropy
+    scaled_BAV = logits_BAV.float() / temperature_B.float().reshape(-1, 1, 1)
+    logp_BAV = scaled_BAV.masked_fill(forbidden_V, -torch.inf).log_softmax(-1)
+    entropy_BA = -torch.where(forbidden_V, 0.0, logp_BAV.exp() * logp_BAV.masked_fill(forbidden_V, 0.0)).sum(-1)
+    return logp_BAV.gather(-1, tokens_BA.unsqueeze(-1)).squeeze(-1), entropy_BA

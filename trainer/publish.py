@@ -1,11 +1,11 @@
-"""Weight versions going out: the files first, durable at their URI, then the event on ``weights``."""
+"""What rank 0 publishes: weight versions (files first, durable at their URI, then the event) and trained steps."""
 
 import contextlib
 import itertools
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from typing import Self
+from typing import NamedTuple, Self
 
 import fsspec
 import msgspec
@@ -14,21 +14,24 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from torch import Tensor
 
-from dart_streams.bus import sync_clients, weights_log
-from dart_streams.bus.codec import Undecodable, decode, encode
+from dart_streams.bus import sync_clients
+from dart_streams.bus.codec import encode
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy import weights as weight_files
+from dart_streams.store import SyncStore
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic, trained, weights, weights_serving
 from topics.trained import TrainedStep
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
+from trainer.data.consumer import CuratedConsumer
 from trainer.learning.learner import WeightSnapshot
+from trainer.reporting import StepReporter
 from trainer.retention import first_version, needed_from
-from trainer.state import Trained, TrainerState
+from trainer.state import TrainerState
 
 SEND_S = 30.0
 CLOSE_S = 5.0
@@ -38,7 +41,7 @@ log = structlog.get_logger()
 
 
 class WeightPublisher:
-    """Announces the versions of one trainer incarnation, each under a path of its own. For rank 0; use as a context."""
+    """Publishes the versions of one trainer incarnation, each under a path of its own. For rank 0; use as a context."""
 
     def __init__(self, config: Config, epoch: int) -> None:
         self.bus = config.bus
@@ -62,35 +65,36 @@ class WeightPublisher:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    def begin(self, restored: TrainerState | None, release: WeightSnapshot) -> TrainerState:
-        """Announce the weights this incarnation starts from, under its epoch, and return the state with their version.
+    def begin(self, restored: TrainerState | None, snapshot: WeightSnapshot) -> TrainerState:
+        """Publish the weights this incarnation starts from, under its epoch, and return the state with their version.
 
-        Weights that were announced already are announced again as they are, without a new number: that fences an older
-        trainer, and changes nothing for those who serve them. What such a trainer announced in between is not reused.
+        Weights that were published already are published again as they are, without a new number: that fences an older
+        trainer, and changes nothing for those who serve them. Version numbers that it used meanwhile are not reused.
         """
-        before = weights_log.read(self.bus)
+        before = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
         for record in before:
             self._accept(record)
         found = self.weights
-        same = found.newest is not None and sha256_of(release.tensors) == found.newest.sha256
+        same = found.newest is not None and sha256_of(snapshot.tensors) == found.newest.sha256
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:
-            self._announce(again(found.newest, self.epoch, start.position.groups_consumed))
+            self._send_version(under_epoch(found.newest, self.epoch, start.position.groups_consumed))
         else:
-            self.publish(start, release)
-        meanwhile = before_epoch(weights_log.read(self.bus)[len(before) :], found.model_id, self.epoch)
+            self.publish(start, snapshot)
+        after = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
+        meanwhile = before_epoch(after[len(before) :], found.model_id, self.epoch)
         overtaking = max((announced.version for announced in meanwhile), default=-1)
         if overtaking >= version:
             start = msgspec.structs.replace(start, version=overtaking + 1)
-            self.publish(start, release)
+            self.publish(start, snapshot)
         return start
 
-    def publish(self, state: TrainerState, release: WeightSnapshot) -> None:
-        """Make the files of ``state.version`` durable, announce them, remove versions that nobody needs any more."""
+    def publish(self, state: TrainerState, snapshot: WeightSnapshot) -> None:
+        """Make the files of ``state.version`` durable, send their event, remove versions that nobody needs any more."""
         uri = f"{self.base}/v{state.version:06d}-e{self.epoch}"
-        sha256 = weight_files.save(release.tensors, uri, {weight_files.PROBE: msgspec.json.encode(release.probe)})
-        self._announce(
+        sha256 = weight_files.save(snapshot.tensors, uri, {weight_files.PROBE: msgspec.json.encode(snapshot.probe)})
+        self._send_version(
             WeightVersion(
                 model_id=self.weights.model_id,
                 version=state.version,
@@ -101,39 +105,30 @@ class WeightPublisher:
                 groups_consumed=state.position.groups_consumed,
             )
         )
-        self._retire()
+        self._remove_unneeded()
 
-    def tell_consumed(self, groups_consumed: int) -> None:
-        """Announce the newest version again with a larger ``groups_consumed``.
+    def publish_consumed(self, groups_consumed: int) -> None:
+        """Publish the newest version again with a larger ``groups_consumed``.
 
-        Without it, groups dropped while the trainer waits would count as backlog for ever: dispatch would open none.
+        Otherwise dispatch counts groups that were dropped while the trainer waits as backlog, and opens no others.
         """
         newest = self.weights.newest
         if newest is not None and groups_consumed > newest.groups_consumed:
-            self._announce(again(newest, self.epoch, groups_consumed))
+            self._send_version(under_epoch(newest, self.epoch, groups_consumed))
 
-    def tell_trained(self, train_step: int, row: Trained, metrics: Mapping[str, float]) -> None:
-        """Tell what a step was made of, once its row is durable; the log then has all that the store has."""
-        event = TrainedStep(
-            train_step=train_step,
-            version=row.version,
-            epoch=row.epoch,
-            group_ids=row.group_ids,
-            trajectory_ids=row.trajectory_ids,
-            metrics=dict(metrics),
-            at_ms=row.at_ms,
-        )
-        self._send(trained.TOPIC, event, f"step {train_step}", record_id=f"{row.epoch}/{train_step}")
+    def publish_trained(self, step: TrainedStep) -> None:
+        """Send the record of a step, once its row is durable; the log then has all that the store has."""
+        self._send(trained.TOPIC, step, f"step {step.train_step}", record_id=f"{step.epoch}/{step.train_step}")
 
-    def _announce(self, event: WeightVersion) -> None:
+    def _send_version(self, event: WeightVersion) -> None:
         self._send(weights.TOPIC, event, f"weight version {event.version}")
         self._accept(event)
 
-    def _accept(self, announced: WeightVersion) -> None:
-        """Fold one record into what is published; ``uris`` has where versions lie, the oldest first."""
-        if self.weights.admits(announced):
-            self.weights = self.weights.accept(announced)
-            self.uris.setdefault(announced.uri)
+    def _accept(self, event: WeightVersion) -> None:
+        """Fold one record into what is published; ``uris`` has the places of versions, the oldest first."""
+        if self.weights.admits(event):
+            self.weights = self.weights.accept(event)
+            self.uris.setdefault(event.uri)
 
     def _send(self, topic: Topic, event: msgspec.Struct, what: str, record_id: str = "") -> None:
         record = encode(topic, event, current_headers(), record_id)
@@ -144,11 +139,11 @@ class WeightPublisher:
         except KafkaError as error:
             raise ServiceUnavailable(
                 f"the broker at {self.bus.servers} did not take {what} within {SEND_S:g} s "
-                f"({error}): the trainer goes on from its checkpoint when it is started again"
+                f"({error}): a restarted trainer resumes from its checkpoint"
             ) from error
 
-    def _retire(self) -> None:
-        """Remove the folders of earlier versions, those never announced included.
+    def _remove_unneeded(self) -> None:
+        """Remove the folders of earlier versions, those never published included.
 
         The newest ``keep`` stay, and whatever a live rollout worker serves or may be fetching.
         """
@@ -167,20 +162,33 @@ class WeightPublisher:
 
     def _served(self) -> dict[str, WeightsServing]:
         """Return the newest record of each rollout worker."""
-        for record in self._heartbeats.read_to_end():
-            with contextlib.suppress(Undecodable):
-                event: WeightsServing = decode(weights_serving.TOPIC, record.value, record.headers)
-                self.serving[event.worker_id] = event
+        for event in self._heartbeats.events_to_end():
+            self.serving[event.worker_id] = event
         return self.serving
 
 
-def again(announced: WeightVersion, epoch: int, groups_consumed: int) -> WeightVersion:
-    """Return the same weights as announced by ``epoch``."""
-    return msgspec.structs.replace(announced, epoch=epoch, groups_consumed=groups_consumed)
+class Rank0Outputs(NamedTuple):
+    """What only rank 0 has: the ways out of the process."""
+
+    consumer: CuratedConsumer
+    publisher: WeightPublisher
+    store: SyncStore
+    reporter: StepReporter
+
+    def record(self, step: TrainedStep) -> None:
+        """Write a step's row into the store's ``trained``, then its event; the same step again overwrites the row."""
+        row = msgspec.structs.asdict(step)
+        self.store.write_trained(row.pop("train_step"), row)
+        self.publisher.publish_trained(step)
+
+
+def under_epoch(version: WeightVersion, epoch: int, groups_consumed: int) -> WeightVersion:
+    """Return the same weights as published by ``epoch``."""
+    return msgspec.structs.replace(version, epoch=epoch, groups_consumed=groups_consumed)
 
 
 def sha256_of(state: Mapping[str, Tensor]) -> str:
-    """Return the digest under which ``state`` is announced."""
+    """Return the digest under which ``state`` is published."""
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
         return weight_files.save(state, scratch)
 

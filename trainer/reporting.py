@@ -1,4 +1,4 @@
-"""What an optimiser step is worth telling: figures for the store, the log, the instruments, and the mismatch alarm."""
+"""The metrics of an optimiser step: for the store, the log and telemetry, and the mismatch alarm."""
 
 import math
 from collections import Counter, defaultdict
@@ -12,16 +12,16 @@ from dart_streams.curation.staleness import staleness
 from dart_streams.telemetry import names
 from topics.curated import CuratedGroup
 from trainer.data.batch_builder import Batch
-from trainer.data.prefetch import ReadyGroup
-from trainer.learning.learner import Learned
+from trainer.data.samples import ReadyGroup
+from trainer.learning.learner import StepResult
 
 SHOWN = ("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms")
 
 log = structlog.get_logger()
 
 
-def figures_of(batch: Batch, learned: Learned, version: int, refused: Mapping[str, float]) -> dict[str, float]:
-    """Return all figures of a step that are finite; ``refused`` counts over all ranks.
+def step_metrics(batch: Batch, result: StepResult, version: int, refused: Mapping[str, float]) -> dict[str, float]:
+    """Return all finite metrics of a step; ``refused`` counts over all ranks.
 
     ``staleness/N`` counts the groups that were N versions behind, ``reward/PAGE`` is the mean over a page's members
     from online rollouts. ``rss_mb`` is rank 0's memory.
@@ -29,27 +29,27 @@ def figures_of(batch: Batch, learned: Learned, version: int, refused: Mapping[st
     groups = [ready.group for ready in batch.groups]
     ages = [staleness(group, version) for group in groups]
     rewards = [member.reward for group in groups for member in group.members if member.source == "online"]
-    busy_ms = batch.waited_ms + learned.train_ms
-    figures = learned.figures | {
-        "tokens": learned.tokens,
-        "sequences": learned.sequences,
+    busy_ms = batch.waited_ms + result.train_ms
+    found = result.metrics | {
+        "tokens": result.tokens,
+        "sequences": result.sequences,
         "groups": len(groups),
         "reward": sum(rewards) / len(rewards) if rewards else math.nan,
         "staleness_mean": sum(ages) / max(len(ages), 1),
         "staleness_max": max(ages, default=0),
         "data_wait_ms": batch.waited_ms,
-        "train_ms": learned.train_ms,
+        "train_ms": result.train_ms,
         "idle_share": batch.waited_ms / busy_ms if busy_ms else 0.0,
         "stale_groups": batch.stale,
         "tokens_left_out": batch.tokens_left_out,
         "supervised": float(batch.supervised),
-        "tokens_per_s": learned.tokens * 1000 / learned.train_ms if learned.train_ms else 0.0,
+        "tokens_per_s": result.tokens * 1000 / result.train_ms if result.train_ms else 0.0,
         "rss_mb": psutil.Process().memory_info().rss / 2**20,
         **{f"staleness/{age}": count for age, count in Counter(ages).items()},
         **{f"reward/{page}": reward for page, reward in page_rewards(groups).items()},
         **refused,
     }
-    return {name: float(value) for name, value in figures.items() if math.isfinite(value)}
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
 
 def page_rewards(groups: Sequence[CuratedGroup]) -> dict[str, float]:
@@ -61,8 +61,8 @@ def page_rewards(groups: Sequence[CuratedGroup]) -> dict[str, float]:
     return {page: sum(found) / len(found) for page, found in rewards.items() if found}
 
 
-def refused_of(groups: list[ReadyGroup]) -> Counter[str]:
-    """Return how many steps were refused, by reason."""
+def refused_counts(groups: list[ReadyGroup]) -> Counter[str]:
+    """Return the number of refused steps by reason."""
     return sum((ready.refused for ready in groups), Counter())
 
 
@@ -71,56 +71,55 @@ MISMATCH_ALARM_NATS = 0.05
 
 
 class StepReporter:
-    """Tells of steps: to the instruments and the log."""
+    """Reports steps to telemetry and the log."""
 
     def __init__(self) -> None:
         meter = metrics.get_meter(names.METER)
         self._step = meter.create_gauge(names.TRAINER_STEP)
-        self._figure = meter.create_gauge(names.TRAINER_FIGURE)
-        self._step_ms = meter.create_histogram(names.TRAINER_STEP_MS)
-        self._wait_ms = meter.create_histogram(names.TRAINER_WAIT_MS)
+        self._metric = meter.create_gauge(names.TRAINER_FIGURE)
+        self._histograms = {
+            "train_ms": meter.create_histogram(names.TRAINER_STEP_MS),
+            "data_wait_ms": meter.create_histogram(names.TRAINER_WAIT_MS),
+            "publish_ms": meter.create_histogram(names.TRAINER_PUBLISH_MS),
+            "checkpoint_ms": meter.create_histogram(names.TRAINER_CHECKPOINT_MS),
+            "mismatch": meter.create_histogram(names.TRAINER_MISMATCH),
+        }
         self._read_ms = meter.create_histogram(names.TRAINER_READ_MS)
-        self._publish_ms = meter.create_histogram(names.TRAINER_PUBLISH_MS)
-        self._checkpoint_ms = meter.create_histogram(names.TRAINER_CHECKPOINT_MS)
         self._groups = meter.create_counter(names.TRAINER_GROUPS)
         self._dropped = meter.create_counter(names.TRAINER_DROPPED)
         self._staleness = meter.create_histogram(names.TRAINER_STALENESS)
-        self._mismatch = meter.create_histogram(names.TRAINER_MISMATCH)
 
-    def trained(self, train_step: int, version: int, batch: Batch, figures: Mapping[str, float]) -> None:
-        """Tell of a step that made ``version``."""
+    def trained(self, train_step: int, version: int, batch: Batch, step: Mapping[str, float]) -> None:
+        """Report the metrics of the ``step`` that made ``version``."""
         self._step.set(train_step)
-        for name, value in figures.items():
-            self._figure.set(value, {"name": name})
-        self._step_ms.record(figures["train_ms"])
-        self._wait_ms.record(figures["data_wait_ms"])
-        self._mismatch.record(figures["mismatch"])
-        self._publish_ms.record(figures["publish_ms"])
-        self._checkpoint_ms.record(figures["checkpoint_ms"])
+        for name, value in step.items():
+            self._metric.set(value, {"name": name})
+        for name, histogram in self._histograms.items():
+            histogram.record(step[name])
         self._groups.add(0 if batch.supervised else len(batch.groups))
         for ready in batch.groups:
             self._read_ms.record(ready.read_ms)
             for member in ready.group.members:
                 if member.source == "online" and member.version_min is not None:
                     self._staleness.record(version - 1 - member.version_min)
-        self.left_out(batch)
+        self.dropped(batch)
         log.info(
             "trained",
             train_step=train_step,
             version=version,
-            **{name: round(figures[name], 4) for name in SHOWN if name in figures},
+            **{name: round(step[name], 4) for name in SHOWN if name in step},
         )
-        if figures["same_version_mismatch"] > MISMATCH_ALARM_NATS:
+        if step["same_version_mismatch"] > MISMATCH_ALARM_NATS:
             log.warning(
                 "engine and trainer disagree on log-probabilities of the same weights",
-                mismatch_nats=round(figures["same_version_mismatch"], 4),
+                mismatch_nats=round(step["same_version_mismatch"], 4),
                 alarm_nats=MISMATCH_ALARM_NATS,
-                tokens=int(figures["same_version_tokens"]),
+                tokens=int(step["same_version_tokens"]),
                 check="the rollout worker's model directory, dtype and prompt settings",
             )
 
-    def left_out(self, batch: Batch) -> None:
-        """Count what of a batch was not trained."""
+    def dropped(self, batch: Batch) -> None:
+        """Count the groups and steps of a batch that were not trained."""
         self._dropped.add(batch.stale, {"why": "stale"})
-        for why, count in refused_of(batch.groups).items():
-            self._dropped.add(count, {"why": why})
+        for reason, count in refused_counts(batch.groups).items():
+            self._dropped.add(count, {"why": reason})

@@ -2,36 +2,26 @@
 
 import msgspec
 
+from topics.trained import TrainedStep
 from trainer.data.position import Position
 from trainer.learning.sft_phase import SuccessMemory
-
-
-class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """One optimiser step as the store keeps it: what it was made of, and what came out. ``metrics`` are finite."""
-
-    version: int
-    epoch: int
-    group_ids: list[str]
-    trajectory_ids: list[str]
-    metrics: dict[str, float]
-    at_ms: int
 
 
 class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The weights are ``version``, made by ``train_step`` steps over the log up to ``position``.
 
-    ``last`` is the newest step, so that a resumed trainer can write its row if the dead one did not come to it.
+    ``last`` is the newest step, so that a resumed trainer can publish it if the dead one did not come to it.
     ``memory`` is for supervised phases.
     """
 
     version: int = 0
     train_step: int = 0
     position: Position = Position()
-    last: Trained | None = None
+    last: TrainedStep | None = None
     memory: SuccessMemory = SuccessMemory()
 
-    def after(self, position: Position, step: Trained, memory: SuccessMemory) -> "TrainerState":
+    def after(self, position: Position, step: TrainedStep, memory: SuccessMemory) -> "TrainerState":
         """Return the state after one more optimiser step."""
         return TrainerState(
-            version=step.version, train_step=self.train_step + 1, position=position, last=step, memory=memory
+            version=step.version, train_step=step.train_step, position=position, last=step, memory=memory
         )

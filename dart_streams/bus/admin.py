@@ -1,4 +1,4 @@
-"""Topics as code, the shell: what a broker has, and making it as declared (kafka-python's admin client)."""
+"""Topics as code, the shell: reads a broker's topics and applies changes (kafka-python's admin client)."""
 
 import contextlib
 import time
@@ -20,11 +20,11 @@ REQUEST_S = 30.0
 
 
 class TopicsRefused(UserError):
-    """Topics that can't be made as declared; the text says which, and what to do."""
+    """Topics that can't be changed as declared; the text names them, and what to do."""
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as the broker has it now; ``end_offsets`` and ``records`` have one entry a partition."""
+    """The present state of a topic; ``end_offsets`` and ``records`` have one entry a partition."""
 
     topic: str
     partitions: int
@@ -34,7 +34,7 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_all(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[Change]:
-    """Make the broker's topics as declared, and return what had to be changed.
+    """Make the broker's topics as declared, and return the changes.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def apply_all(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[Change]:
 
 
 def plan_against(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[Change]:
-    """Return what makes the broker's topics as ``wanted``."""
+    """Return the changes that make the broker's topics as ``wanted``."""
     return plan(wanted, actual(admin, wanted))
 
 
@@ -94,12 +94,12 @@ def configs_of(admin: KafkaAdminClient, specs: Sequence[TopicSpec]) -> dict[str,
 
 
 def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
-    """Carry out a plan and return when the broker shows the outcome. Nothing is changed if it would shrink a topic.
+    """Apply changes and return when all are visible. Nothing is changed if one would shrink a topic.
 
     Raises
     ------
     TopicsRefused
-        If the plan would shrink a topic, or the broker refuses a change.
+        If a change would shrink a topic, or the broker refuses it.
     """
     refuse_shrinking(changes)
     try:
@@ -108,7 +108,7 @@ def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
         if grown:
             admin.create_partitions(grown)
         alter(admin, [change for change in changes if change.action == "alter"])
-        await_outcome(admin, changes)
+        await_visible(admin, changes)
     except KafkaError as error:
         raise TopicsRefused(f"the broker refused a change: {error}") from error
 
@@ -119,13 +119,13 @@ def refuse_shrinking(changes: Sequence[Change]) -> None:
     if shrunk:
         which = "; ".join(f"{c.topic} has {c.before['partitions']}, declared {c.after['partitions']}" for c in shrunk)
         raise TopicsRefused(
-            f"Kafka can't take partitions away ({which}). Declare as many as there are, use another bus.prefix, "
+            f"Kafka can't take partitions away ({which}). Declare as many as it has, use another bus.prefix, "
             "or delete the topic and its records"
         )
 
 
 def create(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
-    """Create topics and return when each partition has a leader. One that somebody else just made is fine."""
+    """Create topics and return when each partition has a leader; one that exists by now is fine."""
     if not changes:
         return
     wanted = {
@@ -147,28 +147,28 @@ def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     if not changes:
         return
     resources = [ConfigResource(ConfigResourceType.TOPIC, change.topic, dict(change.after)) for change in changes]
-    # The client reports what the broker refused as a text instead of raising it.
+    # The client returns the broker's error as a text instead of raising it.
     for topic, answer in admin.alter_configs(resources)["topic"].items():
         if answer != "OK":
             raise TopicsRefused(f"topic {topic} was not altered: {answer}")
 
 
-def await_outcome(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
-    """Return when the broker shows every change: it answers a request before all of it has learned of it."""
+def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
+    """Return when every change is in the brokers' metadata, which lags behind the answer to a request."""
     wanted = [TopicSpec(name=change.topic, configs=change.after) for change in changes]
     deadline = Deadline(REQUEST_S)
     while True:
-        there = actual(admin, wanted)
-        late = [c.topic for c in changes if not is_visible(c, there.get(c.topic))]
+        found = actual(admin, wanted)
+        late = [c.topic for c in changes if not is_visible(c, found.get(c.topic))]
         if not late:
             return
         if deadline.expired:
-            raise ServiceUnavailable(f"the broker took changes and does not show them after {REQUEST_S:g} s: {late}")
+            raise ServiceUnavailable(f"the broker accepted changes that are not visible after {REQUEST_S:g} s: {late}")
         time.sleep(0.05)
 
 
 def is_visible(change: Change, topic: TopicSpec | None) -> bool:
-    """Return whether a topic is as a change was to leave it."""
+    """Return whether a topic has the state after a change."""
     return topic is not None and change.after.items() <= {**topic.configs, "partitions": str(topic.partitions)}.items()
 
 

@@ -1,4 +1,4 @@
-"""Asynchronous Kafka clients (aiokafka) that know our topics: publish events, read records and decode them."""
+"""Asynchronous Kafka clients (aiokafka): publish events, consume records and decode them."""
 
 import asyncio
 import functools
@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from aiokafka.partitioner import DefaultPartitioner, murmur2
@@ -25,41 +24,38 @@ from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.propagation import current_headers
 from topics import Topic
 
-log = structlog.get_logger()
-
-ANY = DefaultPartitioner()
+default_partitioner = DefaultPartitioner()
 BATCH_BYTES = 256 * 1024
-"""What a request brings of a partition. Requests for actions take kilobytes each, and while a batch is full its senders
-wait for the one before to return: with a few records to a batch, hundreds of slots stand in line."""
+"""Maximum batch of a partition. Action requests take kilobytes each, and senders to a full batch wait for the one
+before it to be acknowledged: with a few records a batch, hundreds of slots would queue up."""
 GAP_S = 0.01
-"""A process sends single records this often at most, those of the meantime together: a request costs both sides more
-than a record does. One that comes after a pause of this length goes at once."""
+"""Single records are sent this often at most, those of the meantime together: a request costs more than a record."""
 SESSION_MS = 10_000
-"""A member of a group that is silent for so long is taken for dead, and its partitions go to the others."""
+"""A group member without heartbeats for this long is dead, and its partitions are assigned to the others."""
 
 
 @functools.lru_cache(maxsize=8192)
 def hash_of(key: bytes) -> int:
-    """Return what Kafka's clients hash a key to. A trajectory's key comes twice a step."""
+    """Return the hash of a key as Kafka's clients have it; cached, as a trajectory's key is sent twice a step."""
     return int(murmur2(key)) & 0x7FFFFFFF
 
 
 def partition_of(key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:
-    """Return the partition of a key, as every Kafka client's default would; any, without a key."""
+    """Return the partition of a key, as the default partitioner of every Kafka client; a random one without a key."""
     if key is None:
-        return int(ANY(key, partitions, available))
+        return int(default_partitioner(key, partitions, available))
     return partitions[hash_of(key) % len(partitions)]
 
 
 class Publisher:
     """An idempotent producer of events: acknowledged by all replicas, in order per key.
 
-    ``batch_bytes`` bounds what one request brings of a partition; a larger record goes alone.
+    ``batch_bytes`` is the maximum batch of a partition; a larger record goes alone.
     """
 
     def __init__(self, bus: Bus, client_id: str, batch_bytes: int = BATCH_BYTES) -> None:
         self.bus = bus
-        self.pace = SendCoalescer(GAP_S)
+        self.coalescer = SendCoalescer(GAP_S)
         self.producer = AIOKafkaProducer(
             **auth.kafka(bus),
             client_id=client_id,
@@ -88,51 +84,44 @@ class Publisher:
         headers: Iterable[Header] = (),
         record_id: str = "",
     ) -> None:
-        """Send ``event`` and return when the broker has it. The current trace context travels in the headers."""
+        """Send ``event``, with the current trace context in its headers; return when it is acknowledged."""
         record = encode(topic, event, [*headers, *current_headers()], record_id)
         await self.send(topic.name, record.key, record.value, record.headers, partition=partition)
 
     async def send(
         self, name: str, key: bytes | None, value: bytes | None, headers: Iterable[Header], partition: int | None = None
     ) -> None:
-        """Send raw bytes to the topic called ``name`` (without the prefix) and return when the broker has them.
+        """Send a record to the topic called ``name`` (without the prefix); return when it is acknowledged.
 
         Raises
         ------
         ServiceUnavailable
-            If the broker did not take them within the client's time-out (40 s).
+            If it was not acknowledged within the client's time-out (40 s).
         """
-        await self.pace.turn()
+        await self.coalescer.wait()
         try:
             await self.producer.send_and_wait(
                 self.bus.prefix + name, value, key=key, headers=list(headers), partition=partition
             )
         except (KafkaTimeoutError, KafkaConnectionError) as error:
-            raise self._refused(name, error) from None
+            raise self._unavailable(name, error) from None
 
     async def send_all(self, name: str, records: Iterable[Encoded]) -> None:
-        """Send records to the topic called ``name``, in order for each key; return when the broker has them all.
+        """Send records to the topic called ``name``, in order per key; return when all are acknowledged.
 
-        They are packed into whole batches here, which costs a fraction of sending each by itself.
-
-        Raises
-        ------
-        ServiceUnavailable
-            If the broker did not take them within the client's time-out (40 s).
+        They are packed into batches here, at a fraction of the cost of single sends. Raises as :meth:`send` does.
         """
         topic = self.bus.prefix + name
         partitions = sorted(await self.producer.partitions_for(topic))
+        batches = self._packed(records, partitions)
         try:
-            sent = [
-                await self.producer.send_batch(batch, topic, partition=partition)
-                for partition, batch in self._packed(records, partitions)
-            ]
+            sent = [await self.producer.send_batch(batch, topic, partition=number) for number, batch in batches]
             await asyncio.gather(*sent)
         except (KafkaTimeoutError, KafkaConnectionError) as error:
-            raise self._refused(name, error) from None
+            raise self._unavailable(name, error) from None
 
     def _packed(self, records: Iterable[Encoded], partitions: Sequence[int]) -> list[tuple[int, BatchBuilder]]:
-        """Return records as batches with their partitions, those of a partition in order."""
+        """Return records as (partition, batch), the batches of a partition in order."""
         full: list[tuple[int, BatchBuilder]] = []
         filling: dict[int, BatchBuilder] = {}
         for key, value, headers in records:
@@ -145,19 +134,19 @@ class Publisher:
                 batch.append(timestamp=None, key=key, value=value, headers=headers)
         return [*full, *filling.items()]
 
-    def _refused(self, name: str, error: KafkaError) -> ServiceUnavailable:
+    def _unavailable(self, name: str, error: KafkaError) -> ServiceUnavailable:
         return ServiceUnavailable(
-            f"the broker at {self.bus.servers} took no record for {self.bus.prefix}{name} ({error}): "
+            f"the broker at {self.bus.servers} acknowledged no record of {self.bus.prefix}{name} ({error}): "
             "see `dart-streams doctor`"
         )
 
     async def partitions_of(self, topic: Topic) -> int:
-        """Return how many partitions ``topic`` has.
+        """Return the number of partitions of ``topic``.
 
         Raises
         ------
         ServiceUnavailable
-            If the broker does not have the topic, ``bus.wait_s`` long.
+            If the broker does not have the topic within ``bus.wait_s``.
         """
         name = self.bus.prefix + topic.name
         try:
@@ -171,7 +160,7 @@ class Publisher:
 
 
 def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **settings: Any) -> AIOKafkaConsumer:
-    """Return an unstarted consumer of ``topics``; with a ``group`` it shares them and commits only when told to.
+    """Return an unstarted consumer without automatic commits, subscribed to ``topics`` as a member of ``group``.
 
     Without a group, assign partitions after :func:`start_within`.
     """
@@ -211,8 +200,8 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
     policy = until(
         deadline,
         min(1.0, bus.wait_s / 10),
-        retryable=is_down,
-        waiting=lambda error: log.info("client not started yet", reason=str(error), at_most_s=bus.wait_s),
+        f"broker at {bus.servers}",
+        is_down,
         unavailable=lambda error: no_broker(bus, error),
     )
     try:

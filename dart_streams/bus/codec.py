@@ -1,4 +1,4 @@
-"""Events to record bytes and back. The value is JSON; the ``schema`` header says which event and version it is."""
+"""Encodes events as records and decodes them: the value is JSON, the ``schema`` header names event and version."""
 
 import uuid
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ ID = "id"
 
 
 class Undecodable(Exception):
-    """A record that is not an event of its topic; the text says why. It belongs in the dead letters."""
+    """A record that is not an event of its topic; the text says why. It belongs on the dead-letter topic."""
 
 
 class Encoded(NamedTuple):
@@ -41,7 +41,7 @@ def encode(topic: Topic, event: msgspec.Struct, headers: Iterable[Header] = (), 
 def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
     """Decode the value of a record of ``topic``.
 
-    A record without a schema header is taken to be of the topic's present version, so that people can produce by hand.
+    A record without a schema header counts as of the topic's present version, so that one can be produced by hand.
 
     Raises
     ------

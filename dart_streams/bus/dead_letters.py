@@ -1,4 +1,4 @@
-"""Dead letters: a record that cannot be worked on is put aside whole, with the reason, and the worker goes on."""
+"""Dead letters: a record that cannot be processed goes to the dead-letter topic as it is, with the reason."""
 
 import structlog
 from aiokafka import ConsumerRecord
@@ -11,8 +11,8 @@ from dart_streams.clock import now_ms
 from dart_streams.telemetry import names
 from topics import Topic
 
-LONGEST_ERROR = 4000
-"""Characters of a reason; the broker gives a dead letter's headers limited room."""
+MAX_ERROR_LENGTH = 4000
+"""Characters of a reason; the size of a dead letter's headers is bounded (``topology.HEADER_ROOM``)."""
 ERROR = "dlq-error"
 TOPIC = "dlq-topic"
 PARTITION = "dlq-partition"
@@ -22,19 +22,19 @@ AT_MS = "dlq-at-ms"
 
 
 def place_headers(record: ConsumerRecord, error: str, tries: int, at_ms: int) -> list[Header]:
-    """Return the headers that say where a dead letter came from and why."""
-    fields = {ERROR: error[:LONGEST_ERROR], TOPIC: record.topic, PARTITION: record.partition, OFFSET: record.offset}
+    """Return the headers with a dead letter's origin and reason."""
+    fields = {ERROR: error[:MAX_ERROR_LENGTH], TOPIC: record.topic, PARTITION: record.partition, OFFSET: record.offset}
     fields |= {TRIES: tries, AT_MS: at_ms}
     return [(name, str(value).encode()) for name, value in fields.items()]
 
 
 async def send(publisher: Publisher, topic: Topic, record: ConsumerRecord, error: str, tries: int = 1) -> None:
-    """Put ``record`` of ``topic`` on its dead-letter topic: its bytes, key and headers as they are, and the reason.
+    """Publish ``record`` of ``topic`` to its dead-letter topic: value, key and headers as they are, and the reason.
 
-    Returns when the broker has it; only then may the record's offset be committed.
+    Returns when it is acknowledged; only then may the record's offset be committed.
     """
     place = f"{record.topic}[{record.partition}]@{record.offset}"
-    structlog.get_logger().error("dead letter", record=place, because=error, tries=tries)
+    structlog.get_logger().error("dead letter", record=place, reason=error, tries=tries)
     headers = [*record.headers, *place_headers(record, error, tries, now_ms())]
     await publisher.send(topic.name + SUFFIX, record.key, record.value, headers)
     metrics.get_meter(names.METER).create_counter(names.DEAD_LETTERS).add(1, {"topic": topic.name})

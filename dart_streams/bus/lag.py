@@ -1,4 +1,4 @@
-"""How far each consumer group of a run is behind."""
+"""The lag of each consumer group of a run: end offset less committed offset."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from dart_streams.connection import auth
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """A group's place in a partition: it has done everything below ``committed``, of ``end`` records."""
+    """A group's committed offset and the end offset of one partition; names are without the prefix."""
 
     group: str
     topic: str
@@ -24,56 +24,57 @@ class Lag(msgspec.Struct, frozen=True):
 
     @property
     def records(self) -> int:
-        """Records still to do."""
+        """The lag in records."""
         return max(0, self.end - self.committed)
 
 
 class LagReader:
-    """Asks a broker for the lag of a run's groups; use :func:`lag_reader` to make one."""
+    """Reads the lag of a run's groups; made by :func:`lag_reader`."""
 
-    def __init__(self, bus: Bus, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer) -> None:
+    def __init__(self, bus: Bus, admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer) -> None:
         self.bus = bus
         self.admin = admin
-        self.ends = ends
+        self.consumer = consumer
 
     async def read(self) -> list[Lag]:
-        """Return the lag of every group of this run, a partition each; nothing while the broker is away."""
+        """Return the lag of every group and partition; nothing while the broker is away."""
+        prefix = self.bus.prefix
         try:
-            names = [name for name, *_ in await self.admin.list_consumer_groups() if name.startswith(self.bus.prefix)]
-            committed = {name: await self.admin.list_consumer_group_offsets(name) for name in names}
+            groups = [name for name, *_ in await self.admin.list_consumer_groups() if name.startswith(prefix)]
+            committed = {group: await self.admin.list_consumer_group_offsets(group) for group in groups}
             partitions: set[TopicPartition] = {partition for offsets in committed.values() for partition in offsets}
-            ends = await self.ends.end_offsets(sorted(partitions)) if partitions else {}
+            ends = await self.consumer.end_offsets(sorted(partitions)) if partitions else {}
         except (KafkaError, OSError):
             return []
         return [
             Lag(
-                name.removeprefix(self.bus.prefix),
-                partition.topic.removeprefix(self.bus.prefix),
+                group.removeprefix(prefix),
+                partition.topic.removeprefix(prefix),
                 partition.partition,
-                max(0, place.offset),
+                max(0, metadata.offset),
                 ends.get(partition, 0),
             )
-            for name, offsets in committed.items()
-            for partition, place in sorted(offsets.items())
+            for group, offsets in committed.items()
+            for partition, metadata in sorted(offsets.items())
         ]
 
 
 @asynccontextmanager
 async def lag_reader(bus: Bus) -> AsyncIterator[LagReader]:
     """Yield a reader with connections of its own."""
-    ends = consumer(bus, group=None, client_id="lag")
-    await start_within(ends, bus)
+    records = consumer(bus, group=None, client_id="lag")
+    await start_within(records, bus)
     admin = AIOKafkaAdminClient(**auth.kafka(bus), client_id="lag")
     try:
         await admin.start()
-        yield LagReader(bus, admin, ends)
+        yield LagReader(bus, admin, records)
     finally:
         await admin.close()
-        await ends.stop()
+        await records.stop()
 
 
 def by_group(lags: list[Lag]) -> dict[tuple[str, str], int]:
-    """Sum up the partitions: records still to do by (group, topic)."""
+    """Return the lag by (group, topic), all partitions together."""
     result: dict[tuple[str, str], int] = {}
     for lag in lags:
         result[lag.group, lag.topic] = result.get((lag.group, lag.topic), 0) + lag.records

@@ -9,7 +9,6 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import structlog
 from aiokafka.conn import create_conn
 from aiokafka.errors import (
     IllegalSaslStateError,
@@ -34,8 +33,6 @@ TRY_S = 1.0
 ANSWER_S = 10.0
 """A broker that has just started takes seconds for its first handshake."""
 
-log = structlog.get_logger()
-
 
 def await_broker(bus: Bus, deadline: Deadline) -> None:
     """Return when a broker of ``bus.servers`` has accepted a connection with this configuration.
@@ -57,8 +54,8 @@ async def await_broker_async(bus: Bus, deadline: Deadline) -> None:
     policy = until(
         deadline,
         min(TRY_S, bus.wait_s / 10),
-        retryable=is_down,
-        waiting=lambda _: log.info("waiting for the broker", servers=bus.servers, at_most_s=bus.wait_s),
+        f"broker at {bus.servers}",
+        is_down,
         unavailable=lambda error: no_broker(bus, error),
     )
     settings, endpoints = auth.kafka(bus), endpoints_of(bus)

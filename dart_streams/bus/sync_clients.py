@@ -1,5 +1,6 @@
 """Synchronous Kafka clients (kafka-python), connected within ``bus.wait_s``, and a reader of whole topics."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
+from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.bus.readiness import await_broker, no_broker
 from dart_streams.config import Bus
 from dart_streams.connection import auth
@@ -143,6 +145,12 @@ class TopicReader:
                 name = self.bus.prefix + self.topic.name
                 raise ServiceUnavailable(f"no record of {name} arrived for {limit_s:g} s: see `dart-streams doctor`")
 
+    def events_to_end(self) -> Iterator[Any]:
+        """Yield the events of :meth:`read_to_end`; records that can't be decoded are left out."""
+        for record in self.read_to_end():
+            with contextlib.suppress(Undecodable):
+                yield decode(self.topic, record.value, record.headers)
+
     def _replace_if_stuck(self) -> None:
         try:
             if self.has_reached(self.end_offsets()):
@@ -169,3 +177,9 @@ class TopicReader:
             client.close()
             raise
         return client
+
+
+def read_events(bus: Bus, client_id: str, topic: Topic) -> list[Any]:
+    """Return every event of a topic up to its present end; raise as :meth:`TopicReader.read_to_end` does."""
+    with TopicReader(bus, client_id, topic) as reader:
+        return list(reader.events_to_end())

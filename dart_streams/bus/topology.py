@@ -1,4 +1,4 @@
-"""Topics as code, the pure part: what is declared, what is there, and the changes between the two."""
+"""Topics as code, the pure part: declared topics, actual topics, and the changes between them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -14,11 +14,11 @@ from topics.topic import DAY_MS
 DEAD_LETTERS = ".dlq"
 DEAD_LETTER_DAYS = 90
 HEADER_ROOM = 65_536
-"""Bytes by which a dead letter may exceed its original: the error and its place travel in headers."""
+"""Bytes by which a dead letter may exceed its original: the headers with its error and origin."""
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as a broker keeps it, under its full name; ``configs`` in the broker's own words."""
+    """A topic under its full name, with the broker's configuration keys."""
 
     name: str
     partitions: int = 1
@@ -26,7 +26,7 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to do to one topic; ``shrink`` is what is declared and can't be done."""
+    """One change of one topic; ``shrink`` is declared but impossible in Kafka."""
 
     topic: str
     action: Literal["create", "add partitions", "alter", "shrink"]
@@ -35,16 +35,16 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named(name: str) -> Topic:
-    """Return the topic of this name (without a prefix); raise :class:`UserError` if the contract has none such."""
+    """Return the topic of this name (without a prefix); raise :class:`UserError` if the contract has none."""
     if name not in topics.BY_NAME:
-        raise UserError(f"no topic {name!r}: there are {', '.join(topics.BY_NAME)}")
+        raise UserError(f"no topic {name!r}: use one of {', '.join(topics.BY_NAME)}")
     return topics.BY_NAME[name]
 
 
 def declared(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]:
     """Return every topic of a deployment: the contract's and their dead letters, under its prefix, then ``extra``.
 
-    The weights have no dead letters: a worker that can't read a version says so on ``weights-serving``.
+    The weights have no dead letters: a worker that can't read a version reports that on ``weights-serving``.
     """
     specs = []
     for topic in topics.ALL:
@@ -55,7 +55,7 @@ def declared(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]:
 
 
 def spec_of(topic: Topic, prefix: str) -> TopicSpec:
-    """Return how the broker is to keep ``topic``."""
+    """Return the declared state of ``topic``."""
     return TopicSpec(
         name=prefix + topic.name,
         partitions=topic.partitions,
@@ -68,7 +68,7 @@ def spec_of(topic: Topic, prefix: str) -> TopicSpec:
 
 
 def dead_letters_of(topic: Topic, prefix: str) -> TopicSpec:
-    """Return how the broker is to keep the dead letters of ``topic``."""
+    """Return the declared state of the dead-letter topic of ``topic``."""
     return TopicSpec(
         name=prefix + topic.name + DEAD_LETTERS,
         configs={
@@ -80,12 +80,12 @@ def dead_letters_of(topic: Topic, prefix: str) -> TopicSpec:
 
 
 def plan(wanted: Sequence[TopicSpec], actual: Mapping[str, TopicSpec]) -> list[Change]:
-    """Return what makes ``actual`` (by name) as ``wanted``; nothing if it is. Topics not wanted are left alone."""
+    """Return the changes from ``actual`` (by name) to ``wanted``; topics that are not wanted are left alone."""
     return [change for spec in wanted for change in changes_of(spec, actual.get(spec.name))]
 
 
 def changes_of(wanted: TopicSpec, actual: TopicSpec | None) -> list[Change]:
-    """Return what makes one topic as wanted."""
+    """Return the changes of one topic."""
     if actual is None:
         after = {"partitions": str(wanted.partitions), **wanted.configs}
         return [Change(topic=wanted.name, action="create", before={}, after=after)]

@@ -54,7 +54,7 @@ def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
     traces = config.run.folder / capturing.TRACES
     chosen = capturing.chosen(names)
     if not blobs:
-        capturing.capture(config, path, chosen, traces=traces, tell=note)
+        capturing.capture(config, path, chosen, traces=traces, report=note)
         return
     from dart_streams.store import SyncStore, connect
 

@@ -82,7 +82,7 @@ def task_set(config: Config) -> tasks.TaskSet:
 def make(config: Config, known: tasks.TaskSet, folder: Path) -> None:
     """Build the policy with a progress bar for its two halves."""
     # Here and not above, so that `policy path` works without torch.
-    from dart_streams.policy.building import build
+    from trainer.warmup.build import build
 
     columns = (
         TextColumn("{task.description:>16}"),

@@ -18,11 +18,11 @@ from dart_streams.errors import UserError
 from dart_streams.history import evaluation, run_folder
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import following
-from dart_streams.launch import bootstrap, process_registry, processes, wiring
-from dart_streams.launch.attached import Attached, bound
+from dart_streams.launch import bootstrap, process_registry, wiring
+from dart_streams.launch import processes as run_processes
 from dart_streams.launch.evaluate import evaluate as evaluate_policy
 from dart_streams.launch.session import Session
-from dart_streams.launch.training_run import TrainingRun
+from dart_streams.launch.training_run import TrainingRun, required_steps
 from dart_streams.telemetry import setup
 
 
@@ -62,7 +62,7 @@ def run(
 
 def run_attached(config: Config, *, before_only: bool) -> None:
     """Measure a run whose processes others keep alive, and write its report."""
-    bound(config)
+    required_steps(config)
     made = run_folder.attach(config, Path(config.tasks.file))
     note(f"run {made.id} in {made.path}")
     wiring.live(made, lambda _: attached_session(made, before_only=before_only))
@@ -70,27 +70,33 @@ def run_attached(config: Config, *, before_only: bool) -> None:
 
 def attached_session(made: RunFolder, *, before_only: bool) -> Session:
     """Return the session of a run without processes of its own."""
-    attached = functools.partial(Attached, made, before_only=before_only)
-    return wiring.session(made, attached, None if before_only else write_report, Console())
+    return wiring.session_of(made, None, no_report if before_only else write_report, Console(), before_only=before_only)
 
 
 def own_session(made: RunFolder, *, owns_services: bool) -> Session:
     """Return the session of a run with its own processes."""
-    programs = processes.programs()
-    find_policy = functools.partial(bootstrap.policy, made, found=programs)
-    make_run = wiring.with_processes(
+    config, programs = made.config(), run_processes.programs()
+    return wiring.session_of(
         made,
-        processes.cast(made.config(), made.config_file, programs),
-        find_policy if made.config().rollout.engine == "vllm" else None,
+        run_processes.processes_of(config, made.config_file, programs),
+        write_report,
+        Console(),
+        find_policy=functools.partial(bootstrap.policy, made, found=programs)
+        if config.rollout.engine == "vllm"
+        else None,
+        owns_services=owns_services,
     )
-    return wiring.session(made, make_run, write_report, Console(), owns_services=owns_services)
 
 
 async def write_report(ended: TrainingRun) -> None:
     """Write the report of a run that has just ended, and print its headline."""
     from dart_streams.views import report as reports
 
-    ended.tell(await reports.finish(ended.folder, ended.watch, ended.lags))
+    ended.notify(await reports.finish(ended.folder, ended.follower, ended.lags))
+
+
+async def no_report(_: TrainingRun) -> None:
+    """End an evaluation before training: its report is that of the whole run."""
 
 
 def with_model(init: Path | None, config: Config) -> Config:

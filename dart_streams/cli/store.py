@@ -14,11 +14,11 @@ from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.cli.options import AsJson, ConfigFile, FromBundle, RunId, State, read_config, run_or_bundle
 from dart_streams.cli.output import log_to_stderr, note, show
 from dart_streams.config import Config
-from dart_streams.history import capture, projection
+from dart_streams.history import projection, run_log
 from dart_streams.history import store_rebuild as rebuilding
 from dart_streams.history.bundle import Bundle, BundleRecord
-from dart_streams.history.bundle_inputs import headers_of
 from dart_streams.history.projection import TableDigest
+from dart_streams.history.records import headers_of
 from dart_streams.store import connect
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
@@ -113,8 +113,8 @@ def records(config: Config, source: Bundle | None, topic: topics.Topic) -> Itera
     """Yield a topic's records, from a bundle or as the broker has them now."""
     if source is not None:
         return source.records(topic.name)
-    capture.existing(config.bus, [topic])
-    return capture.now_in(config.bus, topic)
+    run_log.existing(config.bus, [topic])
+    return run_log.present_records(config.bus, topic)
 
 
 @contextmanager

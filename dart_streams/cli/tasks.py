@@ -1,8 +1,7 @@
 """``dart-streams tasks``: what the data manager knows and decides of each task, and why."""
 
-import contextlib
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,19 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.cli.options import AsJson, RunConfig, RunId, State, run_config
 from dart_streams.cli.output import log_to_stderr, show
-from dart_streams.config import Bus, Config
-from dart_streams.curation import dispatch
-from dart_streams.curation.reducer import InputRecord
-from dart_streams.curation.task_history import TaskHistory, TaskRow
 from dart_streams.errors import UserError
-from dart_streams.history import capture
-from dart_streams.history.bundle_inputs import headers_of, id_of
-from topics import Topic, curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
+from dart_streams.history.task_history import READ, TaskHistory, TaskRow
 
-READ = (trajectories, task_difficulty, rollout_budgets, rollout_orders, curated, curation_log)
 WIDE = 110
 """From this many columns on, the reason of the next budget has room beside the figures."""
 
@@ -40,7 +33,7 @@ def tasks(
     """Show each task's success rate, budget and groups; or the history of one task's groups, with the reasons."""
     log_to_stderr()
     deployment = run_config(run, state, config)
-    history = read_history(deployment)
+    history = TaskHistory(deployment, RunState().fold(read_log(deployment.bus, READ)))
     if task:
         show_groups(history, task, as_json=as_json)
         return
@@ -60,7 +53,7 @@ def show_groups(history: TaskHistory, task: str, *, as_json: bool) -> None:
     if task not in history.tasks:
         near = difflib.get_close_matches(task, history.tasks, n=1)
         raise UserError(f"nothing is decided of task {task!r}" + (f": did you mean {near[0]!r}?" if near else ""))
-    show(list(history.tasks[task].groups.values()), as_json=as_json, title=task, empty="no group is open yet")
+    show(list(history.groups[task].values()), as_json=as_json, title=task, empty="no group is open yet")
 
 
 def table_of(rows: Sequence[TaskRow], *, reasons: bool) -> Table:
@@ -76,43 +69,3 @@ def table_of(rows: Sequence[TaskRow], *, reasons: bool) -> Table:
         numbers = (row.rollouts, row.max_steps or "", row.groups, row.curated, row.dropped, row.pool)
         table.add_row(row.task, rate, *map(str, numbers), *([escape(row.why)] if reasons else []))
     return table
-
-
-def read_history(config: Config) -> TaskHistory:
-    """Read the run's topics as they are now and fold them, dispatch's inputs in the order that it applied them.
-
-    Raises
-    ------
-    UserError
-        If the broker has none of the run's topics.
-    """
-    found: dict[str, dict[tuple[int, int], InputRecord]] = {module.TOPIC.name: {} for module in READ}
-    for topic in capture.existing(config.bus, [module.TOPIC for module in READ]):
-        found[topic.name] = {(one.partition, one.offset): one for one in records(config.bus, topic)}
-    history = TaskHistory(config)
-    for record in found[task_difficulty.TOPIC.name].values():
-        history.rate(record.event.task_id, record.event.success_rate)
-    orders = {record.id: record.event for record in found[rollout_orders.TOPIC.name].values()}
-    budgets = found[rollout_budgets.TOPIC.name]
-    for record in found[curation_log.TOPIC.name].values():
-        source = record.event.source
-        if record.event.agent != dispatch.NAME:
-            continue
-        if source.topic == rollout_budgets.TOPIC.name and (source.partition, source.offset) in budgets:
-            history.budget(budgets[source.partition, source.offset].event)
-        for order_id in record.event.decisions:
-            if order_id in orders:
-                history.order(orders[order_id])
-    for record in found[trajectories.TOPIC.name].values():
-        history.trajectory(record)
-    for record in found[curated.TOPIC.name].values():
-        history.curated(record.event)
-    return history
-
-
-def records(bus: Bus, topic: Topic) -> Iterator[InputRecord]:
-    """Yield the records that a topic has now and that decode."""
-    for one in capture.now_in(bus, topic):
-        with contextlib.suppress(Undecodable):
-            event = decode(topic, one.value, headers_of(one))
-            yield InputRecord(topic.name, one.partition, one.offset, event, id_of(one), one.at_ms)

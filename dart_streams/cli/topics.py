@@ -71,7 +71,7 @@ def export_topics(
     ] = "",
 ) -> None:
     """Print the declared topics as resources for an operator that creates them."""
-    typer.echo(strimzi.as_yaml(strimzi.resources(wanted_by(read_config(config)), cluster, namespace)), nl=False)
+    typer.echo(strimzi.as_yaml(wanted_by(read_config(config)), cluster, namespace), nl=False)
 
 
 @app.command("schema")

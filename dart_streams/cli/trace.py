@@ -13,11 +13,12 @@ from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.config import Bus, Config
 from dart_streams.errors import UserError
 from dart_streams.history import request_segments as segments
-from dart_streams.history import run_index as facts
 from dart_streams.history import span_index as timeline
 from dart_streams.history import trace_coverage as chain
 from dart_streams.history.bundle import Bundle
-from dart_streams.history.lineage import Lineage, Node
+from dart_streams.history.lineage import READ, Lineage, Node
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
 
 LONGEST = 60
 """Characters of a field in the tree; --json has it whole."""
@@ -40,10 +41,9 @@ class TraceSource(NamedTuple):
             return timeline.Timeline(timeline.lines_in(self.config.run.folder / "traces"))
         return timeline.Timeline(self.bundle.lines("traces") if self.bundle.has("traces") else ())
 
-    def facts(self) -> facts.RunIndex:
+    def state(self) -> RunState:
         """Read the records."""
-        records = facts.of_topics(self.bus) if self.bundle is None else facts.of_bundle(self.bundle)
-        return facts.RunIndex().fold(records)
+        return RunState(keep_steps=True).fold(read_log(self.bundle or self.bus, READ))
 
 
 def trace(
@@ -76,9 +76,9 @@ def trace(
     if slowest:
         show(segments.slowest(spans, most), as_json=as_json, title="slowest requests", empty="no request was traced")
     elif coverage:
-        tell_coverage(chain.coverage(source.facts(), spans, source.bus.run), as_json=as_json)
+        tell_coverage(chain.coverage(source.state(), spans, source.bus.run), as_json=as_json)
     else:
-        node = Lineage(source.facts(), spans, source.bus.run).of(identity)
+        node = Lineage(source.state(), spans, source.bus.run).of(identity)
         if as_json:
             show_json(node)
         else:

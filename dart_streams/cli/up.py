@@ -11,7 +11,7 @@ from dart_streams.launch.services import local
 
 def up(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Start the local Kafka and Cassandra, if they do not run yet, and wait until they answer."""
-    show(local.up(read_config(config), tell=note), as_json=as_json)
+    show(local.up(read_config(config), notify=note), as_json=as_json)
 
 
 def down(
@@ -19,5 +19,5 @@ def down(
     wipe: Annotated[bool, typer.Option("--wipe", help="Remove their data too.")] = False,
 ) -> None:
     """Stop the local Kafka and Cassandra."""
-    stopped = local.down(read_config(config), wipe=wipe, tell=note)
+    stopped = local.down(read_config(config), wipe=wipe, notify=note)
     note(f"stopped {' and '.join(stopped)}" if stopped else "nothing was running")

@@ -1,6 +1,6 @@
-"""What each client needs to be let in: the configuration's TLS and login as the arguments of that client.
+"""The configuration's TLS and login as the arguments of each Kafka and Cassandra client.
 
-Every client of Kafka and Cassandra is built from here. Secrets are read when a client is built, and kept nowhere else.
+Secrets are read when a client is built, and kept nowhere else.
 """
 
 import os
@@ -8,7 +8,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from dart_streams.config import Bus, Login, Store, Tls
+from dart_streams.config import Bus, Store, Tls
 from dart_streams.errors import ConfigError
 
 
@@ -18,26 +18,24 @@ def kafka(bus: Bus) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If a certificate, a key or a secret that the configuration names can't be had.
+        If a certificate, a key or a secret that the configuration names can't be read.
     """
-    settings: dict[str, Any] = {"bootstrap_servers": [server.strip() for server in bus.servers.split(",")]}
+    transport = "SSL" if bus.tls.enabled else "PLAINTEXT"
+    settings: dict[str, Any] = {
+        "bootstrap_servers": [server.strip() for server in bus.servers.split(",")],
+        "security_protocol": f"SASL_{transport}" if bus.login.user else transport,
+    }
     if (context := tls_context(bus.tls, "bus.tls")) is not None:
         settings["ssl_context"] = context
-    settings["security_protocol"] = {
-        (False, False): "PLAINTEXT",
-        (True, False): "SSL",
-        (False, True): "SASL_PLAINTEXT",
-        (True, True): "SASL_SSL",
-    }[bus.tls.enabled, bool(bus.login.user)]
     if bus.login.user:
         settings["sasl_mechanism"] = bus.login.mechanism
         settings["sasl_plain_username"] = bus.login.user
-        settings["sasl_plain_password"] = password(bus.login, "bus.login")
+        settings["sasl_plain_password"] = secret(bus.login.password, "bus.login.password")
     return settings
 
 
 def faust(bus: Bus) -> dict[str, Any]:
-    """Return the arguments of a Faust application; it hands them to aiokafka. Raises as :func:`kafka` does."""
+    """Return the arguments of a Faust application, which passes them to aiokafka; raises as :func:`kafka` does."""
     from faust import SASLCredentials, SSLCredentials
 
     settings = kafka(bus)
@@ -63,77 +61,64 @@ def cassandra(store: Store) -> dict[str, Any]:
     if (context := tls_context(store.tls, "store.tls")) is not None:
         arguments["ssl_context"] = context
     if store.login.user:
-        secret = password(store.login, "store.login")
-        arguments["auth_provider"] = PlainTextAuthProvider(store.login.user, secret)
+        password = secret(store.login.password, "store.login.password")
+        arguments["auth_provider"] = PlainTextAuthProvider(store.login.user, password)
     return arguments
 
 
-def password(login: Login, section: str) -> str:
-    """Return the password of a login; ``section`` is its place in the configuration, for errors."""
-    return secret(login.password, f"{section}.password")
-
-
 def secret(reference: str, key: str) -> str:
-    """Return what ``env:NAME`` or ``file:PATH`` has, without the end of its line.
+    """Return what ``env:NAME`` or ``file:PATH`` holds, without a final line break; ``key`` is for error texts.
 
     Raises
     ------
     ConfigError
-        If it isn't there or is empty; the text names ``key``, never what was found.
+        If it is missing or empty; the text never shows what was read.
     """
     kind, _, place = reference.partition(":")
     if kind == "env":
-        found = os.environ.get(place, "")
-        if not found:
+        if not (value := os.environ.get(place, "")):
             raise ConfigError(f"{key} is {reference}, and that environment variable is not set: set it")
-        return found
-    found = read(place, key).rstrip("\r\n")
-    if not found:
+    elif not (value := read(place, key).rstrip("\r\n")):
         raise ConfigError(f"{key} is {reference}, and that file is empty: write the password into it")
-    return found
+    return value
 
 
 def tls_context(tls: Tls, section: str) -> ssl.SSLContext | None:
-    """Return a context that trusts and shows what the configuration says, TLS 1.2 at least; None if TLS is off.
+    """Return the context of a configuration's authorities and client certificate, TLS 1.2 at least; None if TLS is off.
 
     Raises
     ------
     ConfigError
-        If a file is missing or is not what its key says; the text names the key.
+        If a file is missing or has no certificate or key; the text names its key in ``section``.
     """
     if not tls.enabled:
         return None
-    context = ssl.create_default_context()
-    if tls.ca_file:
-        context = ssl.create_default_context(cadata=authorities(tls.ca_file, f"{section}.ca_file"))
+    # Without any text, the system's authorities would be trusted instead of those of an empty file.
+    authorities = (read(tls.ca_file, f"{section}.ca_file") or "empty") if tls.ca_file else None
+    try:
+        context = ssl.create_default_context(cadata=authorities)
+    except (ssl.SSLError, ValueError):
+        raise ConfigError(
+            f"{section}.ca_file: {tls.ca_file} has no certificates in PEM: give that of the authority to trust"
+        ) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if tls.certificate_file:
-        show_certificate(context, tls, section)
+        load_certificate(context, tls, section)
     return context
 
 
-def authorities(path: str, key: str) -> str:
-    """Return the certificates of a file; raise :class:`ConfigError` if there are none that can be used."""
-    text = read(path, key)
-    try:
-        ssl.create_default_context(cadata=text)
-    except (ssl.SSLError, ValueError):
-        raise ConfigError(f"{key}: {path} has no certificates in PEM: give that of the authority to trust") from None
-    return text
-
-
-def show_certificate(context: ssl.SSLContext, tls: Tls, section: str) -> None:
-    """Have ``context`` show this side's certificate; raise :class:`ConfigError` if it can't."""
+def load_certificate(context: ssl.SSLContext, tls: Tls, section: str) -> None:
+    """Load the client certificate; raise :class:`ConfigError` if it or its key can't be used."""
     for key in ("certificate_file", "key_file"):
         read(getattr(tls, key), f"{section}.{key}")
-    # Without an answer OpenSSL would ask whoever sits at the terminal.
-    known = secret(tls.key_password, f"{section}.key_password") if tls.key_password else ""
+    # Without a password OpenSSL would prompt for one at the terminal.
+    password = secret(tls.key_password, f"{section}.key_password") if tls.key_password else ""
     try:
-        context.load_cert_chain(tls.certificate_file, tls.key_file, password=lambda: known)
+        context.load_cert_chain(tls.certificate_file, tls.key_file, password=lambda: password)
     except (ssl.SSLError, ValueError) as error:
-        why = getattr(error, "reason", None) or str(error)
+        reason = getattr(error, "reason", None) or str(error)
         raise ConfigError(
-            f"{section}: {tls.certificate_file} and {tls.key_file} are no certificate and its key ({why}): "
+            f"{section}: {tls.certificate_file} and {tls.key_file} are no certificate and its key ({reason}): "
             "give both in PEM, and key_password if the key has one"
         ) from None
 

@@ -1,45 +1,48 @@
-"""The one policy for calls to a service that may be away: the same pause between tries, until a deadline."""
+"""The one retry policy for a service that may be away: the same pause between tries, until a deadline."""
 
 from collections.abc import Callable
 from typing import Any
 
+import structlog
 from tenacity import RetryCallState, retry_if_exception, wait_fixed
 
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 
+log = structlog.get_logger()
+
 
 def until(
     deadline: Deadline,
     pause_s: float,
-    *,
+    service: str,
     retryable: Callable[[BaseException], bool],
-    waiting: Callable[[BaseException], object],
     unavailable: Callable[[BaseException], ServiceUnavailable],
 ) -> dict[str, Any]:
     """Return the arguments of ``tenacity.Retrying`` or ``tenacity.AsyncRetrying``.
 
-    ``waiting`` is called once, after the first failure; when the deadline has expired, the error that ``unavailable``
-    returns is raised. An error that is not ``retryable`` is raised at once.
+    The first failure is logged. When the deadline has expired, the error that ``unavailable`` makes of the last failure
+    is raised. One that is not ``retryable`` is raised at once.
     """
 
-    def before_sleep(state: RetryCallState) -> None:
+    def log_first(state: RetryCallState) -> None:
         if state.attempt_number == 1:
-            waiting(error_of(state))
+            reason, left_s = repr(failure(state)).splitlines()[0][:200], round(deadline.remaining_s, 1)
+            log.warning(f"waiting for the {service}", reason=reason, at_most_s=left_s)
 
     def give_up(state: RetryCallState) -> None:
-        raise unavailable(error_of(state)) from None
+        raise unavailable(failure(state)) from None
 
     return {
         "stop": lambda _: deadline.expired,
         "wait": wait_fixed(pause_s),
         "retry": retry_if_exception(retryable),
-        "before_sleep": before_sleep,
+        "before_sleep": log_first,
         "retry_error_callback": give_up,
     }
 
 
-def error_of(state: RetryCallState) -> BaseException:
+def failure(state: RetryCallState) -> BaseException:
     """Return what the last try raised."""
     error = state.outcome.exception() if state.outcome else None
     assert error is not None, "tenacity calls these hooks after a failure only"

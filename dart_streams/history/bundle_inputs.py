@@ -12,6 +12,7 @@ from dart_streams.config import Config
 from dart_streams.config.migration import migrated
 from dart_streams.errors import ConfigError
 from dart_streams.history.bundle import Bundle, BundleError, BundleRecord
+from dart_streams.history.records import headers_of
 from dart_streams.tasks import TaskSet
 from topics import curation_log
 from topics.curation_log import Applied
@@ -88,11 +89,6 @@ def published(bundle: Bundle, topic: str) -> dict[str, bytes | None]:
 def id_of(record: BundleRecord) -> str:
     """Return a record's ``id`` header, empty if it has none."""
     return (header(headers_of(record), ID) or b"").decode(errors="replace")
-
-
-def headers_of(record: BundleRecord) -> list[tuple[str, bytes]]:
-    """Return the headers that have a value."""
-    return [(name, value) for name, value in record.headers if value is not None]
 
 
 def event_of(bundle: Bundle, topic: str, record: BundleRecord) -> Any:

@@ -4,20 +4,23 @@ The curation log's end is taken first. An agent logs an input after it has read 
 names is in the other topics by the time theirs are taken.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import tomli_w
 
-from dart_streams.bus import sync_clients
+from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.topology import named
 from dart_streams.clock import now_ms
-from dart_streams.config import Bus, Config
+from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG, TASKS
+from dart_streams.history.records import ObservationHeader, event_of
 from dart_streams.history.run_folder import without_nulls
+from dart_streams.history.run_log import existing, present_records
 from dart_streams.history.span_index import lines_in
 from dart_streams.store import MissingBlob, SyncStore
 from topics import ALL, Topic, curation_log, observations
@@ -29,22 +32,13 @@ AT_ONCE = 32
 ORDER = (curation_log.TOPIC, *(topic for topic in ALL if topic is not curation_log.TOPIC))
 
 
-class Shown(msgspec.Struct):
-    """The part of an observation that names its screenshot."""
-
-    screenshot: BlobRef | None = None
-
-
-_shown = msgspec.json.Decoder(Shown)
-
-
 def capture(
     config: Config,
     path: Path,
     topics: Sequence[Topic],
     store: SyncStore | None = None,
     traces: Path | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> list[BundleSection]:
     """Write what the topics have now, the spans in ``traces``, and with a ``store`` the screenshots observed.
 
@@ -67,53 +61,26 @@ def capture(
         bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
         bundle.text(TASKS, Path(config.tasks.file).read_text())
         for topic in chosen:
-            records = now_in(config.bus, topic)
+            records = present_records(config.bus, topic)
             section = bundle.records(
-                topic.name, noting(records, refs) if store and topic is observations.TOPIC else records
+                topic.name, with_screenshots(records, refs) if store and topic is observations.TOPIC else records
             )
-            tell(f"{topic.name}: {section.items} records")
+            report(f"{topic.name}: {section.items} records")
         if traces is not None and traces.is_dir():
-            tell(f"spans: {bundle.section(TRACES, 'lines', lines_in(traces)).items}")
+            report(f"spans: {bundle.section(TRACES, 'lines', lines_in(traces)).items}")
         if store:
             section = bundle.blobs(blobs(store, list(refs.values())))
-            tell(f"screenshots: {section.items}")
+            report(f"screenshots: {section.items}")
     return bundle.sections
 
 
-def existing(bus: Bus, topics: Sequence[Topic]) -> list[Topic]:
-    """Return those of the topics that the broker has; raise :class:`UserError` if it has none of them."""
-    client = sync_clients.consumer(bus, "capture")
-    try:
-        there = client.topics()
-    finally:
-        client.close()
-    found = [topic for topic in topics if bus.prefix + topic.name in there]
-    if not found:
-        raise UserError(
-            f"the broker at {bus.servers} has no topics {bus.prefix}*: is this the run, and the broker it used?"
-        )
-    return found
-
-
-def now_in(bus: Bus, topic: Topic) -> Iterator[BundleRecord]:
-    """Yield the records that a topic has now; raise :class:`ServiceUnavailable` if the broker stops answering."""
-    with sync_clients.TopicReader(bus, "capture", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
-        ends = reader.end_offsets()
-        limits = {partition.partition: end for partition, end in ends.items()}
-        for record in reader.read_to_end(ends):
-            if record.offset < limits[record.partition]:
-                yield BundleRecord.of(record)
-
-
-def noting(records: Iterator[BundleRecord], refs: dict[str, BlobRef]) -> Iterator[BundleRecord]:
-    """Pass observations on and note the screenshots that they show."""
+def with_screenshots(records: Iterator[BundleRecord], refs: dict[str, BlobRef]) -> Iterator[BundleRecord]:
+    """Pass observations on, and add the screenshots that they refer to."""
     for record in records:
-        try:
-            ref = _shown.decode(record.value or b"{}").screenshot
-        except msgspec.DecodeError:
-            ref = None
-        if ref is not None:
-            refs[ref.sha256] = ref
+        with contextlib.suppress(Undecodable):
+            shown: ObservationHeader = event_of(observations.TOPIC.name, record)
+            if shown.screenshot is not None:
+                refs[shown.screenshot.sha256] = shown.screenshot
         yield record
 
 

@@ -4,24 +4,24 @@ A letter sent back carries its place among the dead letters in a header, so send
 reading the topic it goes to from the time the letter was written on.
 """
 
-import time
+import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.dead_letters import AT_MS, ERROR, OFFSET, PARTITION, TOPIC, TRIES
 from dart_streams.bus.topology import DEAD_LETTERS, named
 from dart_streams.config import Bus
-from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.errors import UserError
 from dart_streams.history.bundle import BundleRecord
-from topics import BY_NAME, Topic
+from dart_streams.history.run_log import present_records
+from topics import ALL, Topic
 
 REDRIVEN = "dlq-redriven"
-POLL_MS = 200
 SEND_S = 30.0
 LONGEST = 2000
 """Characters of a value that are shown."""
@@ -65,8 +65,7 @@ def summary(bus: Bus) -> list[Letters]:
     """Return a row for each topic that has dead letters."""
     found = []
     for topic in with_letters(bus):
-        letters = list(read(bus, topic))
-        if letters:
+        if letters := list(present_records(bus, dead_letter_topic(topic))):
             reasons = Counter(text(headers(letter), ERROR).partition(":")[0][:80] for letter in letters)
             found.append(
                 Letters(
@@ -81,29 +80,26 @@ def summary(bus: Bus) -> list[Letters]:
 
 def with_letters(bus: Bus) -> list[Topic]:
     """Return the topics that have dead letters, or had some."""
-    client = sync_clients.consumer(bus, "dead-letters")
-    try:
+    with contextlib.closing(sync_clients.consumer(bus, "dead-letters")) as client:
         there = client.topics()
-        names = {bus.prefix + topic.name + DEAD_LETTERS: topic for topic in BY_NAME.values()}
-        places = [
-            TopicPartition(name, number)
-            for name in names
+        names = {bus.prefix + dead_letter_topic(topic).name: topic for topic in ALL}
+        places = {
+            TopicPartition(name, number): topic
+            for name, topic in names.items()
             if name in there
             for number in client.partitions_for_topic(name)
-        ]
-        ends = client.end_offsets(places) if places else {}
-        return [names[name] for name in dict.fromkeys(place.topic for place, end in ends.items() if end)]
-    finally:
-        client.close()
+        }
+        ends = client.end_offsets([*places]) if places else {}
+    return [*dict.fromkeys(topic for place, topic in places.items() if ends[place])]
 
 
 def shown(bus: Bus, topic: Topic, place: str = "") -> list[Letter]:
     """Return a topic's dead letters, or the one at ``place`` (``partition@offset``)."""
-    return [told(letter) for letter in chosen(bus, topic, place)]
+    return [readable(letter) for letter in chosen(bus, topic, place)]
 
 
-def told(letter: BundleRecord) -> Letter:
-    """Return a letter for a person to read."""
+def readable(letter: BundleRecord) -> Letter:
+    """Return a letter as text."""
     known = headers(letter)
     return Letter(
         place=place_of(letter),
@@ -165,7 +161,7 @@ def sent_before(bus: Bus, topic: Topic, since_ms: int) -> set[str]:
     """Return the places of letters that the topic has already been sent since a time."""
     return {
         value.decode()
-        for record in read_topic(bus, bus.prefix + topic.name, since_ms)
+        for record in present_records(bus, topic, since_ms)
         for name, value in record.headers
         if name == REDRIVEN and value is not None
     }
@@ -184,42 +180,13 @@ def chosen(bus: Bus, topic: Topic, place: str) -> list[BundleRecord]:
 
 
 def read(bus: Bus, topic: Topic) -> Iterator[BundleRecord]:
-    """Yield a topic's dead letters."""
-    return read_topic(bus, bus.prefix + topic.name + DEAD_LETTERS, 0)
+    """Return a topic's dead letters; nothing if there is no such topic."""
+    return present_records(bus, dead_letter_topic(topic)) if topic in with_letters(bus) else iter(())
 
 
-def read_topic(bus: Bus, name: str, since_ms: int) -> Iterator[BundleRecord]:
-    """Yield what a topic has now, from a time on; nothing of one that is not there."""
-    client: KafkaConsumer = sync_clients.consumer(bus, "dead-letters")
-    try:
-        if name not in client.topics():  # asking for the partitions of one that is not there waits long
-            return
-        places = [TopicPartition(name, number) for number in sorted(client.partitions_for_topic(name))]
-        client.assign(places)
-        ends = {place: end for place, end in client.end_offsets(places).items() if end}
-        for place, begin in begins(client, places, since_ms).items():
-            client.seek(place, begin)
-        heard = time.monotonic()
-        while any(client.position(place) < end for place, end in ends.items()):
-            batches = client.poll(timeout_ms=POLL_MS)
-            if batches:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > bus.wait_s:
-                raise ServiceUnavailable(f"{name} gave nothing for {bus.wait_s:g} s: is Kafka well?")
-            for record in (record for batch in batches.values() for record in batch):
-                yield BundleRecord.of(record)
-    finally:
-        client.close()
-
-
-def begins(client: KafkaConsumer, places: Sequence[TopicPartition], since_ms: int) -> dict[TopicPartition, int]:
-    """Return where to begin in each partition: the first record since a time."""
-    begin: dict[TopicPartition, int] = client.beginning_offsets(places)
-    if since_ms:
-        ends = client.end_offsets(places)
-        for place, found in client.offsets_for_times(dict.fromkeys(places, since_ms)).items():
-            begin[place] = ends[place] if found is None else found.offset
-    return begin
+def dead_letter_topic(topic: Topic) -> Topic:
+    """Return the dead-letter twin of a topic."""
+    return msgspec.structs.replace(topic, name=topic.name + DEAD_LETTERS)
 
 
 def headers(letter: BundleRecord) -> dict[str, bytes]:

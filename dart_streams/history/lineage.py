@@ -9,12 +9,15 @@ import msgspec
 
 from dart_streams.errors import UserError
 from dart_streams.history.request_segments import segments
-from dart_streams.history.run_index import RunIndex
+from dart_streams.history.run_state import RunState
 from dart_streams.history.span_index import RecordedSpan, Timeline
 from dart_streams.telemetry import spans
+from topics import curated, observations, trained, trajectories, weights, weights_serving
 from topics.curated import Member
 from topics.observations import Observation
 
+READ = (observations.TOPIC, trajectories.TOPIC, curated.TOPIC, trained.TOPIC, weights.TOPIC, weights_serving.TOPIC)
+"""The topics that the walk needs."""
 SHORTEST_SHA = 8
 
 
@@ -32,8 +35,8 @@ class Node(msgspec.Struct, kw_only=True):
 class Lineage:
     """Everything that can be said of an id of a run."""
 
-    def __init__(self, facts: RunIndex, timeline: Timeline, run: str) -> None:
-        self.facts = facts
+    def __init__(self, state: RunState, timeline: Timeline, run: str) -> None:
+        self.state = state
         self.timeline = timeline
         self.run = run
 
@@ -48,51 +51,51 @@ class Lineage:
         UserError
             If the run has nothing of this id; the text says what ids look like, and the nearest one.
         """
-        facts = self.facts
+        state = self.state
         if found := re.fullmatch(r"(.+)/(\d+)/(\d+)", identity):
             if self.asked(found[1], int(found[2])) is not None:
                 return self.step(found[1], int(found[2]), up=True)
-        elif identity in facts.steps:
+        elif identity in state.observations:
             return self.trajectory(identity, up=True)
-        elif identity in facts.groups:
+        elif identity in state.groups:
             return self.group(identity, up=True)
-        elif identity.isdecimal() and int(identity) in facts.trained:
+        elif identity.isdecimal() and int(identity) in state.trained:
             return self.train_step(int(identity), up=True)
-        elif re.fullmatch(r"v\d+", identity) and int(identity[1:]) in facts.versions:
+        elif re.fullmatch(r"v\d+", identity) and int(identity[1:]) in state.versions:
             return self.version(int(identity[1:]), down=True)
-        elif shots := [sha for sha in facts.shots if len(identity) >= SHORTEST_SHA and sha.startswith(identity)]:
+        elif shots := [sha for sha in state.screenshots if len(identity) >= SHORTEST_SHA and sha.startswith(identity)]:
             return self.screenshot(shots[0])
         raise self.unknown(identity)
 
     def unknown(self, identity: str) -> UserError:
         """Return the error for an id that the run does not have."""
-        known = itertools.chain(self.facts.groups, self.facts.steps, map(str, self.facts.trained))
+        known = itertools.chain(self.state.groups, self.state.observations, map(str, self.state.trained))
         near = difflib.get_close_matches(identity, known, n=1, cutoff=0.7)
         return UserError(
             f"run {self.run!r} has nothing called {identity!r}"
             + (f": did you mean {near[0]!r}?" if near else "")
-            + f" Ids: a request (TRAJECTORY/STEP/ATTEMPT), a trajectory ({len(self.facts.steps)} in the log), a group "
-            f"(g000012, {len(self.facts.groups)} curated), a train step (a number up to "
-            f"{max(self.facts.trained, default=0)}), a weight version (v3), a screenshot (sha256)"
+            + f" Ids: a request (TRAJECTORY/STEP/ATTEMPT), a trajectory ({len(self.state.observations)} in the log), "
+            f"a group (g000012, {len(self.state.groups)} curated), a train step (a number up to "
+            f"{max(self.state.trained, default=0)}), a weight version (v3), a screenshot (sha256)"
         )
 
     def asked(self, trajectory_id: str, index: int) -> Observation | None:
         """Return the observation that action ``index`` led to, or None."""
-        led_to = self.facts.observation(trajectory_id, index + 1)
+        led_to = self.state.observation(trajectory_id, index + 1)
         return led_to if led_to is not None and led_to.taken is not None else None
 
     def version(self, version: int, *, down: bool = False) -> Node:
         """Tell of a weight version: the step that made it, and who served it when."""
-        event = self.facts.versions[version]
+        event = self.state.versions[version].event
         switches = [
             self.switch(span) for span in sorted(self.timeline.switches.get(version, []), key=lambda s: s.start_ms)
         ]
         serving = [
             Node(kind="served", id=worker, fields={"since_ms": told.since_ms, "pause_ms": told.pause_ms})
-            for (number, worker), told in sorted(self.facts.serving.items())
+            for (number, worker), told in sorted(self.state.served.items())
             if number == version
         ]
-        made_by = [t.train_step for t in self.facts.trained.values() if t.version == version] if down else []
+        made_by = [t.train_step for t in self.state.trained.values() if t.version == version] if down else []
         return Node(
             kind="weights",
             id=f"v{version}",
@@ -107,7 +110,7 @@ class Lineage:
 
     def train_step(self, number: int, *, up: bool = False) -> Node:
         """Tell of an optimiser step: its groups, and the version that it made."""
-        step = self.facts.trained[number]
+        step = self.state.trained[number]
         span = self.timeline.get(spans.train_step(self.run, step.version))
         return Node(
             kind="train step",
@@ -115,14 +118,14 @@ class Lineage:
             ms=round(span.ms, 3) if span else None,
             fields={"version": step.version, "epoch": step.epoch, "at_ms": step.at_ms, "metrics": step.metrics},
             made_of=[self.group(group_id) for group_id in step.group_ids],
-            went_into=[self.version(step.version)] if up and step.version in self.facts.versions else [],
+            went_into=[self.version(step.version)] if up and step.version in self.state.versions else [],
         )
 
     def group(self, group_id: str, *, up: bool = False) -> Node:
         """Tell of a curated group: its members with the steps trained on, and the optimiser steps that took it."""
-        group = self.facts.groups.get(group_id)
-        if group is None:
+        if group_id not in self.state.groups:
             return Node(kind="group", id=group_id, fields={"lost": "the log has no such group any more"})
+        group, _ = self.state.groups[group_id]
         return Node(
             kind="group",
             id=group_id,
@@ -137,21 +140,21 @@ class Lineage:
             Node(
                 kind="train step",
                 id=str(number),
-                fields={"version": self.facts.trained[number].version, "at_ms": self.facts.trained[number].at_ms},
+                fields={"version": self.state.trained[number].version, "at_ms": self.state.trained[number].at_ms},
                 went_into=[
                     self.version(version)
-                    for version in [self.facts.trained[number].version]
-                    if version in self.facts.versions
+                    for version in [self.state.trained[number].version]
+                    if version in self.state.versions
                 ],
             )
-            for number in self.facts.trained_with.get(group_id, [])
+            for number in self.state.trained_with.get(group_id, [])
         ]
 
     def trajectory(self, trajectory_id: str, member: Member | None = None, *, up: bool = False) -> Node:
         """Tell of a trajectory: its steps (of a group's member those trained on), and the groups it went into."""
-        known = self.facts.trajectories.get(trajectory_id)
+        known = self.state.trajectories.get(trajectory_id)
         span = self.timeline.get(spans.trajectory(trajectory_id))
-        first = self.facts.observation(trajectory_id, 0)
+        first = self.state.observation(trajectory_id, 0)
         fields: dict[str, Any] = {}
         if known is not None:
             fields |= {"task": known.task_id, "outcome": known.outcome, "reward": known.reward, "steps": known.steps}
@@ -159,7 +162,7 @@ class Lineage:
             fields |= {"env_host": first.env_host, "order": first.order.order_id, "purpose": first.order.purpose}
         if member is not None:
             fields |= {"advantage": member.advantage, "source": member.source}
-        taken = max(self.facts.steps.get(trajectory_id, {0: b""}))
+        taken = max(self.state.observations.get(trajectory_id, {}), default=0)
         return Node(
             kind="trajectory",
             id=trajectory_id,
@@ -172,8 +175,8 @@ class Lineage:
     def groups_with(self, trajectory_id: str, index: int | None = None) -> list[Node]:
         """Return the groups that a trajectory is in, with the optimiser steps; of action ``index`` if it was chosen."""
         result = []
-        for group_id in self.facts.groups_of.get(trajectory_id, []):
-            group = self.facts.groups[group_id]
+        for group_id in self.state.groups_of.get(trajectory_id, []):
+            group, _ = self.state.groups[group_id]
             member = next(m for m in group.members if m.trajectory_id == trajectory_id)
             fields = {"task": group.task_id, "advantage": member.advantage, "source": member.source}
             if index is not None and index not in member.selected:
@@ -184,7 +187,7 @@ class Lineage:
 
     def step(self, trajectory_id: str, index: int, *, up: bool = False) -> Node:
         """Tell of one action: the screenshot it was decided on, its tokens, and where its time went."""
-        shown, led_to = self.facts.observation(trajectory_id, index), self.asked(trajectory_id, index)
+        shown, led_to = self.state.observation(trajectory_id, index), self.asked(trajectory_id, index)
         fields: dict[str, Any] = {}
         if shown is not None and shown.screenshot is not None:
             fields |= {"screenshot": shown.screenshot.sha256, "env_host": shown.env_host, "at_ms": shown.at_ms}
@@ -213,7 +216,7 @@ class Lineage:
 
     def screenshot(self, sha256: str) -> Node:
         """Tell where a screenshot was seen, and which optimiser steps learnt from what was done then."""
-        seen = self.facts.shots[sha256]
+        seen = self.state.screenshots[sha256]
         return Node(
             kind="screenshot",
             id=sha256,

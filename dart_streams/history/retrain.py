@@ -1,8 +1,8 @@
-"""Makes recorded optimiser steps again from a bundle, on one machine, without services: to look into a bad one.
+"""Repeats recorded optimiser steps from a bundle, on one machine, without services: to debug a bad one.
 
 Each step starts from the weights that it started from, as long as their version is still at its URI; the first must.
-Later steps whose weights are gone go on from the step before, as the trainer did, but with an optimiser that has no
-past beyond the first step made here.
+Later steps whose weights are gone continue from the step before, as the trainer did, but with an optimiser whose
+state begins at the first step made here.
 """
 
 import tempfile
@@ -13,9 +13,11 @@ import msgspec
 
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.history import run_index as facts
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.bundle_inputs import config_of, tasks_of
+from dart_streams.history.lineage import READ
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
 from dart_streams.policy import cpu_features, recipe
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
@@ -24,17 +26,17 @@ from topics.curated import CuratedGroup
 from topics.observations import Observation
 from topics.trained import TrainedStep
 from topics.values import BlobRef
-from trainer.data.prefetch import GroupReader, ReadyGroup
-from trainer.learning import model as policy
-from trainer.learning.learner import Learner, never
-from trainer.learning.ranks import Ranks, joined
+from trainer.data.prefetch import GroupReader
+from trainer.data.samples import ReadyGroup
+from trainer.learning.learner import Learner, never_stop
+from trainer.ranks import Ranks, joined
 
 TOLERANCE = 1e-5
 """How far a loss made again may be from the recorded one."""
 
 
-class Reproduced(msgspec.Struct, frozen=True, kw_only=True):
-    """A step made again; ``weights`` says where it started from: the recorded version, or the step made before."""
+class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A repeated step; ``weights`` names where it started from: the recorded version, or the step made before."""
 
     train_step: int
     version: int
@@ -45,14 +47,16 @@ class Reproduced(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
 
 
-class Recording:
+class RecordedStore:
     """The store as a bundle has it: what :class:`GroupReader` asks of it."""
 
-    def __init__(self, bundle: Bundle, known: facts.RunIndex, trajectories: Iterable[str]) -> None:
+    def __init__(self, bundle: Bundle, index: RunState, trajectories: Iterable[str]) -> None:
         self.observations = {
-            identity: [seen for step in sorted(known.steps[identity]) if (seen := known.observation(identity, step))]
+            identity: [
+                seen for step in sorted(index.observations[identity]) if (seen := index.observation(identity, step))
+            ]
             for identity in trajectories
-            if identity in known.steps
+            if identity in index.observations
         }
         shown = {
             seen.screenshot.sha256
@@ -75,7 +79,7 @@ class Recording:
         return {sha256: self.blobs[sha256] for sha256 in wanted}
 
 
-def run(path: Path, steps: int, first: int | None) -> list[Reproduced]:
+def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     """Make ``steps`` recorded steps again, from step ``first`` on (by default the first whose weights are there).
 
     Raises
@@ -86,42 +90,46 @@ def run(path: Path, steps: int, first: int | None) -> list[Reproduced]:
         If there is no such step, its groups or its first weights are gone, or the model's directory is not there.
     """
     bundle = Bundle(path)
-    config, known = config_of(bundle), facts.RunIndex().fold(facts.of_bundle(bundle))
+    config, index = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     folder = Path(config.policy.path) if config.policy.path else recipe.folder(config, tasks_of(bundle))
-    chosen = steps_from(known, steps, first)
-    members = {member.trajectory_id for step in chosen for group in groups_of(known, step) for member in group.members}
-    recording = Recording(bundle, known, members)
+    chosen = steps_from(index, steps, first)
+    members = {member.trajectory_id for step in chosen for group in groups_of(index, step) for member in group.members}
+    recording = RecordedStore(bundle, index, members)
     renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
     reader = GroupReader(recording, renderer, config.policy)  # type: ignore[arg-type]
     with joined() as ranks:
-        return made_again(chosen, known, config, folder, renderer, reader, ranks)
+        return repeat(chosen, index, config, folder, renderer, reader, ranks)
 
 
-def made_again(
+def repeat(
     chosen: Sequence[TrainedStep],
-    known: facts.RunIndex,
+    index: RunState,
     config: Config,
     folder: Path,
     renderer: Renderer,
     reader: GroupReader,
     ranks: Ranks,
-) -> list[Reproduced]:
-    """Make the chosen steps in order."""
-    result: list[Reproduced] = []
+) -> list[ReproducedStep]:
+    """Make the chosen steps again, in order."""
+    result: list[ReproducedStep] = []
     learner: Learner | None = None
     for step in chosen:
-        start = weights_before(known, step)
+        start = weights_before(index, step)
         if start is not None:
-            learner = learner_from(start, folder, renderer, config, ranks)
+            learner = Learner(folder, renderer, config.trainer, ranks, start)
         if learner is None:
-            raise gone(step, config)
-        ready = [reader.read(group) for group in groups_of(known, step)]
+            raise UserError(
+                f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at their "
+                f"URI any more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin with "
+                "another --from"
+            )
+        ready = [reader.read(group) for group in groups_of(index, step)]
         refuse_missing(ready)
-        loss = learner.learn(ready, step.version - 1, never).figures["loss"]
+        loss = learner.learn(ready, step.version - 1, never_stop).metrics["loss"]
         recorded = step.metrics["loss"]
         result.append(
-            Reproduced(
+            ReproducedStep(
                 train_step=step.train_step,
                 version=step.version,
                 weights=f"v{step.version - 1}" if start is not None else "the step before",
@@ -134,49 +142,35 @@ def made_again(
     return result
 
 
-def steps_from(known: facts.RunIndex, steps: int, first: int | None) -> list[TrainedStep]:
+def steps_from(index: RunState, steps: int, first: int | None) -> list[TrainedStep]:
     """Return the recorded steps to make again."""
-    if not known.trained:
+    if not index.trained:
         raise UserError("the bundle has no trained steps: the run made none, or it is older than the topic `trained`")
     if first is None:
-        there = (number for number, step in sorted(known.trained.items()) if weights_before(known, step) is not None)
-        first = next(there, min(known.trained))
-    if first not in known.trained:
-        raise UserError(f"no train step {first}: the bundle has {min(known.trained)} to {max(known.trained)}")
-    return [step for number, step in sorted(known.trained.items()) if number >= first][:steps]
+        there = (number for number, step in sorted(index.trained.items()) if weights_before(index, step) is not None)
+        first = next(there, min(index.trained))
+    if first not in index.trained:
+        raise UserError(f"no train step {first}: the bundle has {min(index.trained)} to {max(index.trained)}")
+    return [step for number, step in sorted(index.trained.items()) if number >= first][:steps]
 
 
-def groups_of(known: facts.RunIndex, step: TrainedStep) -> list[CuratedGroup]:
+def groups_of(index: RunState, step: TrainedStep) -> list[CuratedGroup]:
     """Return a step's groups in the order it took them."""
     for group_id in step.group_ids:
-        if group_id not in known.groups:
+        if group_id not in index.groups:
             raise UserError(f"train step {step.train_step} took group {group_id}, which the bundle does not have")
-    return [known.groups[group_id] for group_id in step.group_ids]
+    return [index.groups[group_id][0] for group_id in step.group_ids]
 
 
-def weights_before(known: facts.RunIndex, step: TrainedStep) -> Path | None:
+def weights_before(index: RunState, step: TrainedStep) -> Path | None:
     """Return the directory of the weights that a step started from, or None if they are gone."""
-    version = known.versions.get(step.version - 1)
+    version = index.versions.get(step.version - 1)
     if version is None:
         return None
     try:
-        return weight_files.fetch(version, Path(tempfile.gettempdir()))
+        return weight_files.fetch(version.event, Path(tempfile.gettempdir()))
     except (weight_files.MissingWeights, weight_files.WrongDigest, OSError):
         return None
-
-
-def learner_from(start: Path, folder: Path, renderer: Renderer, config: Config, ranks: Ranks) -> Learner:
-    """Return a learner with a version's weights; what it stays near to (``kl_beta``) are still the model's own."""
-    with tempfile.TemporaryDirectory(prefix="reproduce-") as scratch:
-        mixed = Path(scratch)
-        for file in folder.iterdir():
-            if file.suffix != ".safetensors":
-                (mixed / file.name).symlink_to(file.resolve())
-        (mixed / weight_files.FILE).symlink_to((start / weight_files.FILE).resolve())
-        learner = Learner(mixed, renderer, config.trainer, ranks)
-    if learner.reference is not None:
-        learner.reference = policy.load(folder, renderer, ranks.device).requires_grad_(False)
-    return learner
 
 
 def refuse_missing(ready: Sequence[ReadyGroup]) -> None:
@@ -184,11 +178,3 @@ def refuse_missing(ready: Sequence[ReadyGroup]) -> None:
     if not any(group.samples for group in ready):
         why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
         raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")
-
-
-def gone(step: TrainedStep, config: Config) -> UserError:
-    """Return the error for a first step whose weights are not there."""
-    return UserError(
-        f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at their URI any "
-        f"more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin with another --from"
-    )

@@ -3,39 +3,56 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from dart_streams.bus.clients import Publisher, event_of
+from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.lag import Lag, lag_reader
 from dart_streams.bus.topic_reader import POLL_MS, read_to_end, reading
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.history import open_orders as orders
-from dart_streams.history.run_state import FOLLOWED, RecordMetadata, RunState, SeenObservation, SeenReply
+from dart_streams.history.bundle import BundleRecord
+from dart_streams.history.records import HEADERS, RecordMetadata, event_of
+from dart_streams.history.run_state import RunState
 from dart_streams.telemetry.stall_detector import StallDetector
-from topics import ALL, BY_NAME, Topic, actions, curation_log, observations
+from topics import (
+    ALL,
+    Topic,
+    curated,
+    curation_log,
+    observations,
+    rollout_orders,
+    trajectories,
+    weights,
+    weights_serving,
+)
 
-EVERYTHING: tuple[Topic, ...] = tuple(topic for topic in ALL if topic is not curation_log.TOPIC)
-"""The topics of the circle, with those that progress is not folded from."""
-SEEN: dict[str, msgspec.json.Decoder[Any]] = {
-    observations.TOPIC.name: msgspec.json.Decoder(SeenObservation),
-    actions.TOPIC.name: msgspec.json.Decoder(SeenReply),
-}
-"""Of the many and large records only what progress needs is decoded."""
+FOLLOWED = (
+    rollout_orders.TOPIC,
+    observations.TOPIC,
+    trajectories.TOPIC,
+    curated.TOPIC,
+    weights.TOPIC,
+    weights_serving.TOPIC,
+)
+"""The topics that display and report are folded from."""
+CIRCLE: tuple[Topic, ...] = tuple(topic for topic in ALL if topic is not curation_log.TOPIC)
+"""The topics of the circle; of those not in ``FOLLOWED`` only the activity is folded."""
+HEARTBEAT = weights_serving.TOPIC.name
+"""It is repeated whether anything moves or not."""
+DECODED = frozenset({topic.name for topic in FOLLOWED} | HEADERS.keys())
 BATCH = 2_000
-LOOK_BACK_S = 60.0
+FINAL_READ_S = 60.0
 ANNOUNCED_S = 10.0
-"""A trajectory that has ended is announced within so long, or its order is lost."""
+"""A trajectory that has ended is announced within this time, or its order is lost."""
 
 
 class RunFollower:
-    """A run seen from outside. Use :func:`watching` to make one that keeps up by itself."""
+    """The state of a running run. Use :func:`following` to make one that keeps up by itself."""
 
     def __init__(self, bus: Bus, records: AIOKafkaConsumer, stall_s: float) -> None:
         self.bus = bus
@@ -45,23 +62,23 @@ class RunFollower:
         self.reader: asyncio.Task[None] | None = None
         self.log: Any = structlog.get_logger()
         self._changed = asyncio.Event()
-        self._moved = 0
+        self._records_seen = 0
 
     async def read(self) -> None:
-        """Fold records for ever."""
+        """Fold records until cancelled."""
         while True:
-            self.take(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+            await self.poll()
 
     async def read_to_end(self) -> None:
         """Fold what is in the topics now."""
         async for polled in read_to_end(self.records, BATCH):
             self.take(polled)
 
-    async def look_back(self) -> list[Lag]:
-        """Read what is in the topics now, and return how far each group has come; then read no more.
+    async def read_final(self) -> list[Lag]:
+        """Stop the reader task, read what is in the topics now, and return each group's lag.
 
-        What came last counts as much as what came first. And an env worker commits an order once the end of its episode
-        is told, but the recorder announces the trajectory a moment later: that is waited for.
+        An env worker commits an order once the end of its episode is published, but the recorder publishes the
+        trajectory a moment later: that is waited for.
 
         Raises
         ------
@@ -72,36 +89,41 @@ class RunFollower:
             lags = await reader.read()
         await self.stop()
         try:
-            async with asyncio.timeout(LOOK_BACK_S):
+            async with asyncio.timeout(FINAL_READ_S):
                 await self.read_to_end()
         except TimeoutError:
-            why = f"the end of the run's topics could not be read within {LOOK_BACK_S:.0f} s; is the broker up?"
-            raise ServiceUnavailable(why) from None
+            reason = f"the end of the run's topics could not be read within {FINAL_READ_S:.0f} s; is the broker up?"
+            raise ServiceUnavailable(reason) from None
         deadline_s = time.monotonic() + ANNOUNCED_S
-        while orders.lost(self.progress, lags) and time.monotonic() < deadline_s:
-            self.take(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+        while self.progress.lost(lags) and time.monotonic() < deadline_s:
+            await self.poll()
         return lags
 
     async def stop(self) -> None:
-        """Stop to read."""
+        """Stop the reader task."""
         if self.reader is not None:
             self.reader.cancel()
             await asyncio.gather(self.reader, return_exceptions=True)
 
-    def take(self, batches: dict[TopicPartition, list[ConsumerRecord]]) -> None:
+    async def poll(self) -> None:
+        """Poll once, and fold the records."""
+        self.take(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+
+    def take(self, batches: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
         """Fold polled records and wake whoever waits for a change."""
         for partition, records in batches.items():
-            topic = BY_NAME[partition.topic.removeprefix(self.bus.prefix)]
+            topic = partition.topic.removeprefix(self.bus.prefix)
             for record in records:
-                place = RecordMetadata(topic.name, record.partition, record.offset, record.timestamp)
+                metadata = RecordMetadata(topic, record.partition, record.offset, record.timestamp)
                 with contextlib.suppress(Undecodable):
-                    self.progress.apply(place, decoded(topic, record))
+                    event = event_of(topic, BundleRecord.of(record)) if topic in DECODED else None
+                    self.progress.apply(metadata, event)
         if batches:
             self._changed.set()
             self._changed = asyncio.Event()
 
-    def refuse_deafness(self) -> None:
-        """Raise what ended the reading of the topics, if it has ended."""
+    def raise_if_reader_failed(self) -> None:
+        """Raise what ended the reader task, if it has ended."""
         if self.reader is not None and self.reader.done():
             self.reader.result()
             raise ServiceUnavailable("the run's topics are not read any more")
@@ -123,7 +145,7 @@ class RunFollower:
                 raise ServiceUnavailable(
                     f"waited {timeout_s:.0f} s for {what} in vain; last heard of: {waiting.last_from}. {advice}"
                 )
-            self.refuse_deafness()
+            self.raise_if_reader_failed()
             changed = self._changed
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), min(1.0, max(0.0, deadline - time.monotonic())))
@@ -131,42 +153,26 @@ class RunFollower:
         return self.progress
 
     def check(self, waiting: StallDetector) -> None:
-        """Tell a wait whether anything has moved since it was last asked about, and let it report if not."""
-        heard = self.progress.heard.items()
-        newest = max(((h.at_ms, topic, h.sender) for topic, h in heard if topic != HEARTBEAT), default=None)
-        moved = sum(h.records for topic, h in heard if topic != HEARTBEAT)
-        if newest is not None and moved != self._moved:
-            self._moved = moved
+        """Feed a stall detector with the newest activity, and let it report a silence."""
+        activity = [(topic, of_topic) for topic, of_topic in self.progress.activity.items() if topic != HEARTBEAT]
+        newest = max(((a.at_ms, topic, a.sender) for topic, a in activity), default=None)
+        seen = sum(a.records for _, a in activity)
+        if newest is not None and seen != self._records_seen:
+            self._records_seen = seen
             waiting.note_arrival(f"{newest[2] or 'someone'} on {newest[1]}")
         waiting.check()
-
-
-HEARTBEAT = "weights-serving"
-"""It is repeated whether anything moves or not."""
-
-
-def decoded(topic: Topic, record: ConsumerRecord) -> Any:
-    """Return the event of a record, of an observation only the part that progress needs."""
-    if topic not in FOLLOWED and topic.name not in SEEN:
-        return None
-    if topic.name not in SEEN:
-        return event_of(topic, record)
-    try:
-        return SEEN[topic.name].decode(record.value or b"")
-    except msgspec.DecodeError as error:
-        raise Undecodable(str(error)) from None
 
 
 @contextlib.asynccontextmanager
 async def following(
     bus: Bus, publisher: Publisher, stall_s: float, topics: tuple[Topic, ...] = FOLLOWED
 ) -> AsyncIterator[RunFollower]:
-    """Yield a watch that has read all there is and goes on reading."""
+    """Yield a follower that has read what is in the topics and keeps reading."""
     async with reading(bus, publisher, topics) as records:
-        watch = RunFollower(bus, records, stall_s)
-        await watch.read_to_end()
-        watch.reader = asyncio.create_task(watch.read(), name="watch topics")
+        follower = RunFollower(bus, records, stall_s)
+        await follower.read_to_end()
+        follower.reader = asyncio.create_task(follower.read(), name="read topics")
         try:
-            yield watch
+            yield follower
         finally:
-            await watch.stop()
+            await follower.stop()

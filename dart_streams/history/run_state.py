@@ -1,63 +1,34 @@
-"""What is known of a run, folded from its topics: no clock, no I/O.
+"""The state of a run, folded from its topics: no clock, no I/O. Display, report, monitor, trace and tasks read it.
 
 Topics are read side by side, so the fold depends on the order within a topic's partition only, never between topics.
 Repeats (delivery is at least once) change nothing.
 """
 
+import itertools
+from bisect import bisect_right
 from collections import defaultdict
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
 
 import msgspec
 
-from topics import curated, observations, rollout_orders, trajectories, weights, weights_serving
+from dart_streams.bus.lag import Lag
+from dart_streams.history.records import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader, full_observation
+from topics import rollout_orders
 from topics.curated import CuratedGroup
+from topics.curation_log import Applied
+from topics.observations import Observation
+from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
+from topics.task_difficulty import TaskDifficulty
+from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
-from topics.values import OutcomeKind, Purpose
+from topics.values import Purpose
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
 SLICE_MS = 5_000
 """The width of a time slice of the curves."""
-
-
-class RecordMetadata(msgspec.Struct, frozen=True):
-    """Where a record lies, and when it was written (epoch milliseconds)."""
-
-    topic: str
-    partition: int
-    offset: int
-    at_ms: int
-
-
-class SeenOrder(msgspec.Struct, frozen=True):
-    """The part of an observation's order that progress needs."""
-
-    order_id: str
-    purpose: Purpose
-
-
-class SeenEnd(msgspec.Struct, frozen=True):
-    """The part of an observation's end that progress needs."""
-
-    kind: OutcomeKind
-
-
-class SeenObservation(msgspec.Struct, frozen=True):
-    """The part of an observation that progress needs: decoding skips tokens and log-probabilities."""
-
-    trajectory_id: str
-    order: SeenOrder
-    step: int
-    end: SeenEnd | None
-    env_host: str
-    at_ms: int
-
-
-class SeenReply(msgspec.Struct, frozen=True):
-    """The part of a reply that tells who sent it."""
-
-    worker_id: str
 
 
 class TopicActivity(msgspec.Struct, frozen=True):
@@ -87,9 +58,9 @@ class TimeSlice(msgspec.Struct):
 
 
 class PublishedVersion(msgspec.Struct, frozen=True):
-    """A published weight version: the newest announcement of it, and the time of the first.
+    """A published weight version: its newest announcement, and the time of the first.
 
-    The trainer repeats an announcement to tell of groups it has dropped.
+    The trainer repeats an announcement to report dropped groups.
     """
 
     event: WeightVersion
@@ -106,65 +77,69 @@ class WeightSwitch(msgspec.Struct, frozen=True):
 
 
 class RunState:
-    """The fold's state. :meth:`apply` is its only way to change."""
+    """The fold's state. :meth:`apply` is its only way to change.
 
-    def __init__(self) -> None:
-        self.heard: dict[str, TopicActivity] = {}
+    Parameters
+    ----------
+    keep_steps
+        Keep every observation (its bytes and its header) and every response, which are most of a log.
+    """
+
+    def __init__(self, *, keep_steps: bool = False) -> None:
+        self.keep_steps = keep_steps
+        self.activity: dict[str, TopicActivity] = {}
+        # What was ordered, and why.
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
-        self.finished: dict[str, Trajectory] = {}
+        self.success_rates: dict[str, float | None] = {}
+        self.budgets: dict[tuple[int, int], RolloutBudget] = {}
+        self.curation: dict[tuple[str, str, int, int], Applied] = {}
+        # Episodes, their steps and their trajectories; ``finished`` has the first trajectory of each order.
         self.open: dict[str, OpenEpisode] = {}
         self.ended: set[str] = set()
-        self.seen_steps: dict[str, int] = {}
+        self.newest_step: dict[str, int] = {}
+        self.steps = 0
+        self.trajectories: dict[str, Trajectory] = {}
+        self.finished: dict[str, Trajectory] = {}
         self.slices: defaultdict[int, TimeSlice] = defaultdict(TimeSlice)
+        self.observations: defaultdict[str, dict[int, LogRecord]] = defaultdict(dict)
+        self.screenshots: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        self.responses: dict[tuple[str, str], LogRecord] = {}
+        # Groups and the optimiser steps that took them; ``groups_of`` is by trajectory, ``trained_with`` by group.
         self.groups: dict[str, tuple[CuratedGroup, int]] = {}
+        self.groups_of: defaultdict[str, list[str]] = defaultdict(list)
+        self.trained: dict[int, TrainedStep] = {}
+        self.trained_with: defaultdict[str, list[int]] = defaultdict(list)
+        # Weight versions; ``served`` has each worker's first announcement of each version.
         self.versions: dict[int, PublishedVersion] = {}
         self.serving: dict[str, WeightsServing] = {}
+        self.served: dict[tuple[int, str], WeightsServing] = {}
         self.switches: list[WeightSwitch] = []
         self.failed_loads: set[tuple[str, int]] = set()
-        self.steps = 0
-        self.curated_staleness: list[int] = []
 
-    def apply(self, place: RecordMetadata, event: Any) -> None:
-        """Take one record in."""
-        match event:
-            case SeenObservation():
-                sender = event.env_host
-                self.observe(event)
-            case RolloutOrder():
-                sender = "dispatch" if event.purpose == "train" else event.purpose
-                self.orders.setdefault(event.order_id, (event, place))
-            case Trajectory():
-                sender = "recorder"
-                self.finish(event)
-            case CuratedGroup():
-                sender = "curator"
-                self.curate(event, place.at_ms)
-            case WeightVersion():
-                sender = f"trainer epoch {event.epoch}"
-                known = self.versions.get(event.version)
-                self.versions[event.version] = PublishedVersion(event, known.at_ms if known else place.at_ms)
-            case WeightsServing():
-                sender = event.worker_id
-                self.serve(event)
-            case SeenReply():
-                sender = event.worker_id
-            case _:
-                sender = ""
-        self.hear(place, sender)
+    def fold(self, records: Iterable[LogRecord]) -> Self:
+        """Apply records, and return this state."""
+        for record in records:
+            self.apply(*record)
+        return self
 
-    def hear(self, place: RecordMetadata, sender: str) -> None:
-        """Note that a topic had a record."""
-        before = self.heard.get(place.topic, TopicActivity())
-        newest = place.at_ms >= before.at_ms
-        self.heard[place.topic] = TopicActivity(
-            before.records + 1, max(place.at_ms, before.at_ms), sender if newest else before.sender
+    def apply(self, metadata: RecordMetadata, event: Any, value: bytes = b"") -> None:
+        """Apply one record; an event of None, or of a kind that is not folded, only counts as activity."""
+        reducer = REDUCERS.get(type(event))
+        sender = reducer(self, event, LogRecord(metadata, event, value)) if reducer else ""
+        before = self.activity.get(metadata.topic, TopicActivity())
+        newest = metadata.at_ms >= before.at_ms
+        self.activity[metadata.topic] = TopicActivity(
+            before.records + 1, max(metadata.at_ms, before.at_ms), sender if newest else before.sender
         )
 
-    def observe(self, event: SeenObservation) -> None:
-        """Follow an episode."""
+    def _order(self, event: RolloutOrder, record: LogRecord) -> str:
+        self.orders.setdefault(event.order_id, (event, record.metadata))
+        return "dispatch" if event.purpose == "train" else event.purpose
+
+    def _observation(self, event: ObservationHeader, record: LogRecord) -> str:
         identity = event.trajectory_id
-        if event.step > self.seen_steps.get(identity, -1):
-            self.seen_steps[identity] = event.step
+        if event.step > self.newest_step.get(identity, -1):
+            self.newest_step[identity] = event.step
             if event.step:
                 self.steps += 1
                 self.slices[event.at_ms // SLICE_MS].steps += 1
@@ -173,43 +148,75 @@ class RunState:
             self.open.pop(identity, None)
         elif identity not in self.ended and identity not in self.open and event.order.order_id not in self.finished:
             self.open[identity] = OpenEpisode(event.order.order_id, event.order.purpose, event.at_ms)
+        if self.keep_steps and event.step not in self.observations[identity]:
+            self.observations[identity][event.step] = record
+            if event.screenshot is not None:
+                self.screenshots[event.screenshot.sha256].append((identity, event.step))
+        return event.env_host
 
-    def finish(self, event: Trajectory) -> None:
-        """Count a finished trajectory; a second finish of its order counts for nothing."""
-        if event.order_id in self.finished:
-            return
-        self.finished[event.order_id] = event
-        for abandoned in [key for key, episode in self.open.items() if episode.order_id == event.order_id]:
-            del self.open[abandoned]
-        for number, busy_ms in overlaps(event.started_ms, event.finished_ms):
-            self.slices[number].busy_ms += busy_ms
-        if event.purpose == "train":
-            part = self.slices[event.finished_ms // SLICE_MS]
-            part.episodes += 1
-            if event.reward is not None:
-                part.rewarded += 1
-                part.reward += event.reward
+    def _response(self, event: ResponseHeader, record: LogRecord) -> str:
+        if self.keep_steps:
+            self.responses.setdefault((event.worker_id, event.request_id), record._replace(value=b""))
+        return event.worker_id
 
-    def curate(self, event: CuratedGroup, at_ms: int) -> None:
-        """Count a curated group, and how old its members were when it was complete."""
-        if event.group_id in self.groups:
-            return
-        self.groups[event.group_id] = (event, at_ms)
-        newest = max((v for v, version in self.versions.items() if version.at_ms <= at_ms), default=None)
-        if newest is not None:
-            versions = [m.version_min for m in event.members if m.version_min is not None and m.source == "online"]
-            self.curated_staleness += [max(0, newest - version) for version in versions]
+    def _trajectory(self, event: Trajectory, _: LogRecord) -> str:
+        """Count a trajectory; a second one of its order counts for nothing."""
+        self.trajectories.setdefault(event.trajectory_id, event)
+        if event.order_id not in self.finished:
+            self.finished[event.order_id] = event
+            for abandoned in [key for key, episode in self.open.items() if episode.order_id == event.order_id]:
+                del self.open[abandoned]
+            for number, busy_ms in overlaps(event.started_ms, event.finished_ms):
+                self.slices[number].busy_ms += busy_ms
+            if event.purpose == "train":
+                part = self.slices[event.finished_ms // SLICE_MS]
+                part.episodes += 1
+                part.rewarded += event.reward is not None
+                part.reward += event.reward or 0.0
+        return "recorder"
 
-    def serve(self, event: WeightsServing) -> None:
-        """Follow which version each worker serves."""
+    def _group(self, event: CuratedGroup, record: LogRecord) -> str:
+        if event.group_id not in self.groups:
+            self.groups[event.group_id] = (event, record.metadata.at_ms)
+            for member in event.members:
+                self.groups_of[member.trajectory_id].append(event.group_id)
+        return "curator"
+
+    def _trained(self, event: TrainedStep, _: LogRecord) -> str:
+        if event.train_step not in self.trained:
+            self.trained[event.train_step] = event
+            for group_id in event.group_ids:
+                self.trained_with[group_id].append(event.train_step)
+        return f"trainer epoch {event.epoch}"
+
+    def _version(self, event: WeightVersion, record: LogRecord) -> str:
+        known = self.versions.get(event.version)
+        self.versions[event.version] = PublishedVersion(event, known.at_ms if known else record.metadata.at_ms)
+        return f"trainer epoch {event.epoch}"
+
+    def _serving(self, event: WeightsServing, _: LogRecord) -> str:
+        self.served.setdefault((event.version, event.worker_id), event)
         before = self.serving.get(event.worker_id)
-        if before is not None and before.alive_ms > event.alive_ms:
-            return
-        self.serving[event.worker_id] = event
-        if event.failed_version is not None:
-            self.failed_loads.add((event.worker_id, event.failed_version))
-        if before is not None and event.version > before.version and event.pause_ms is not None:
-            self.switches.append(WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms))
+        if before is None or before.alive_ms <= event.alive_ms:
+            self.serving[event.worker_id] = event
+            if event.failed_version is not None:
+                self.failed_loads.add((event.worker_id, event.failed_version))
+            if before is not None and event.version > before.version and event.pause_ms is not None:
+                self.switches.append(WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms))
+        return event.worker_id
+
+    def _difficulty(self, event: TaskDifficulty, _: LogRecord) -> str:
+        self.success_rates[event.task_id] = event.success_rate
+        return "curator"
+
+    def _budget(self, event: RolloutBudget, record: LogRecord) -> str:
+        self.budgets[record.metadata.partition, record.metadata.offset] = event
+        return "curator"
+
+    def _applied(self, event: Applied, _: LogRecord) -> str:
+        source = event.source
+        self.curation.setdefault((event.agent, source.topic, source.partition, source.offset), event)
+        return "curator"
 
     @property
     def newest_version(self) -> int | None:
@@ -227,28 +234,59 @@ class RunState:
         newest = self.newest_version
         return self.versions[newest].event.groups_consumed if newest is not None else 0
 
-    def unfinished(self, purpose: Purpose | None = None) -> list[RolloutOrder]:
-        """Return the orders that no trajectory has finished yet."""
+    @property
+    def curated_staleness(self) -> list[int]:
+        """How many versions old each online member of a group was when the group was curated, the newest group last."""
+        published = sorted((version.at_ms, number) for number, version in self.versions.items())
+        times = [at_ms for at_ms, _ in published]
+        newest = list(itertools.accumulate((number for _, number in published), max))
         return [
-            order
-            for order_id, (order, _) in self.orders.items()
-            if order_id not in self.finished and purpose in (None, order.purpose)
+            max(0, newest[known - 1] - member.version_min)
+            for group, at_ms in sorted(self.groups.values(), key=lambda known: known[1])
+            if (known := bisect_right(times, at_ms))
+            for member in group.members
+            if member.version_min is not None and member.source == "online"
         ]
 
-    def finished_count(self, purpose: Purpose) -> int:
-        """Count finished orders of one purpose."""
-        return sum(trajectory.purpose == purpose for trajectory in self.finished.values())
+    def observation(self, trajectory_id: str, step: int) -> Observation | None:
+        """Return a kept observation, decoded in full, or None."""
+        record = self.observations.get(trajectory_id, {}).get(step)
+        return full_observation(record.value) if record is not None else None
+
+    def unfinished(self, purpose: Purpose | None = None) -> list[RolloutOrder]:
+        """Return the orders that no trajectory has finished yet."""
+        orders = (order for order, _ in self.orders.values() if order.order_id not in self.finished)
+        return [order for order in orders if purpose in (None, order.purpose)]
+
+    def still_open(self, lags: Sequence[Lag]) -> list[str]:
+        """Return the orders under way when ``lags`` were read: not finished, and not committed by the env workers.
+
+        A resumed run, or another worker of the group, gets them again.
+        """
+        committed = {lag.partition: lag.committed for lag in lags if lag.topic == rollout_orders.TOPIC.name}
+        places = {order.order_id: self.orders[order.order_id][1] for order in self.unfinished()}
+        return [identity for identity, place in places.items() if place.offset >= committed.get(place.partition, 0)]
+
+    def lost(self, lags: Sequence[Lag]) -> list[str]:
+        """Return the orders that were committed as done, yet finished nowhere."""
+        still = set(self.still_open(lags))
+        return [order.order_id for order in self.unfinished() if order.order_id not in still]
 
 
-FOLLOWED = (
-    rollout_orders.TOPIC,
-    observations.TOPIC,
-    trajectories.TOPIC,
-    curated.TOPIC,
-    weights.TOPIC,
-    weights_serving.TOPIC,
-)
-"""The topics that progress is folded from."""
+REDUCERS: dict[type, Callable[..., str]] = {
+    RolloutOrder: RunState._order,
+    ObservationHeader: RunState._observation,
+    ResponseHeader: RunState._response,
+    Trajectory: RunState._trajectory,
+    CuratedGroup: RunState._group,
+    TrainedStep: RunState._trained,
+    WeightVersion: RunState._version,
+    WeightsServing: RunState._serving,
+    TaskDifficulty: RunState._difficulty,
+    RolloutBudget: RunState._budget,
+    Applied: RunState._applied,
+}
+"""How a record of each kind is folded; each returns who sent it."""
 
 
 def overlaps(start_ms: int, end_ms: int) -> list[tuple[int, float]]:

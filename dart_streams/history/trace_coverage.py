@@ -4,7 +4,7 @@ from collections import Counter
 
 import msgspec
 
-from dart_streams.history.run_index import RunIndex
+from dart_streams.history.run_state import RunState
 from dart_streams.history.span_index import RecordedSpan, Timeline, id_of
 from dart_streams.telemetry import names, spans
 from topics.curated import Member
@@ -28,12 +28,12 @@ class Coverage(msgspec.Struct, kw_only=True):
     examples: list[str] = []
 
 
-def coverage(facts: RunIndex, timeline: Timeline, run: str) -> Coverage:
+def coverage(state: RunState, timeline: Timeline, run: str) -> Coverage:
     """Follow every trained step of a run."""
-    found = Coverage(optimiser_steps=len(facts.trained))
+    found = Coverage(optimiser_steps=len(state.trained))
     broken: Counter[str] = Counter()
-    for step in facts.trained.values():
-        for place, missing in followed(step, facts, timeline, run):
+    for step in state.trained.values():
+        for place, missing in followed(step, state, timeline, run):
             found.trained_steps += 1
             found.traced_steps += not missing
             if missing:
@@ -45,43 +45,42 @@ def coverage(facts: RunIndex, timeline: Timeline, run: str) -> Coverage:
     return found
 
 
-def followed(step: TrainedStep, facts: RunIndex, timeline: Timeline, run: str) -> list[tuple[str, str]]:
+def followed(step: TrainedStep, state: RunState, timeline: Timeline, run: str) -> list[tuple[str, str]]:
     """Return each action that an optimiser step took, and the first link that its chain lacks (empty if none)."""
     top = timeline.get(spans.train_step(run, step.version))
     result = []
     for group_id in step.group_ids:
-        group = facts.groups.get(group_id)
-        if group is None:
+        if group_id not in state.groups:
             result.append((f"group {group_id}", "the group in the log"))
             continue
         above = "train step" if top is None else ""
         span = linked(timeline, top, id_of(spans.group(run, group_id)))
         above = above or ("group" if span is None else "")
-        for member in group.members:
-            result += followed_member(member, span, above, facts, timeline)
+        for member in state.groups[group_id][0].members:
+            result += followed_member(member, span, above, state, timeline)
     return result
 
 
 def followed_member(
-    member: Member, group: RecordedSpan | None, above: str, facts: RunIndex, timeline: Timeline
+    member: Member, group: RecordedSpan | None, above: str, state: RunState, timeline: Timeline
 ) -> list[tuple[str, str]]:
     """Return the trained actions of a group's member; ``above`` names a link that is missing further up."""
     identity = id_of(spans.trajectory(member.trajectory_id))
     above = above or ("trajectory" if linked(timeline, group, identity) is None else "")
     return [
-        (f"{member.trajectory_id}/{index}", above or below(member.trajectory_id, index, identity, facts, timeline))
+        (f"{member.trajectory_id}/{index}", above or below(member.trajectory_id, index, identity, state, timeline))
         for index in member.selected
     ]
 
 
-def below(trajectory_id: str, index: int, identity: str, facts: RunIndex, timeline: Timeline) -> str:
+def below(trajectory_id: str, index: int, identity: str, state: RunState, timeline: Timeline) -> str:
     """Return the first link that is missing between a trajectory and the screenshot of action ``index``."""
     step = timeline.step(trajectory_id, index)
     if step is None or identity not in step.links:
         return "step"
     if not any(is_record(span, trajectory_id, index + 1) for span in timeline.traces[step.trace]):
         return "record"
-    shown = facts.observation(trajectory_id, index)
+    shown = state.observation(trajectory_id, index)
     return "" if shown is not None and shown.screenshot is not None else "screenshot"
 
 

@@ -1,7 +1,7 @@
 """The policy a run starts from: the configured model, or the tiny one, built once and cached.
 
-It is built by `dart-streams policy build` in the model environment, from demonstrations that an environment worker
-and a recorder of its own play under a prefix of its own.
+`dart-streams policy build` builds it in the model environment, from demonstrations that an environment worker and a
+recorder produce under a topic prefix of their own.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dart_streams.config import Config, Tasks
 from dart_streams.errors import ConfigError
 from dart_streams.history import run_folder as folders
 from dart_streams.history.run_folder import RunFolder
-from dart_streams.launch.processes import Programs, cast, policy_build
+from dart_streams.launch.processes import Programs, policy_build, processes_of
 from dart_streams.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.policy import recipe
 
@@ -22,7 +22,7 @@ CONFIG_FILE = "bootstrap.toml"
 
 
 async def policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> str:
-    """Make sure that the run's policy is there, write its path into the run's configuration, and say where it is.
+    """Build the run's policy if it is missing, write its path into the run's configuration, and describe it.
 
     Raises
     ------
@@ -54,14 +54,14 @@ def named(config: Config) -> Path:
 
 
 async def build(folder: RunFolder, supervisor: Supervisor, found: Programs) -> None:
-    """Build the tiny policy with the help of an environment worker and a recorder."""
+    """Build the tiny policy; an environment worker and a recorder run meanwhile."""
     config = folder.config()
     bus = msgspec.structs.replace(config.bus, prefix=f"{config.bus.prefix.rstrip('.')}-policy.")
     file = folder.path / CONFIG_FILE
     folders.write_toml(file, msgspec.structs.replace(config, bus=bus, tasks=relative(config)))
     await asyncio.to_thread(admin.apply_all, bus)
-    players = cast(config, file, found)
-    helpers = [ProcessSpec(f"policy-{spec.name}", spec.command) for spec in (players.env[0], players.recorder[0])]
+    run = processes_of(config, file, found)
+    helpers = [ProcessSpec(f"policy-{spec.name}", spec.command) for spec in (run.env[0], run.recorder[0])]
     await supervisor.start(helpers)
     try:
         await supervisor.run_once(policy_build(file, found))
@@ -70,5 +70,5 @@ async def build(folder: RunFolder, supervisor: Supervisor, found: Programs) -> N
 
 
 def relative(config: Config) -> Tasks:
-    """Return the task settings as they are written: beside the configuration file."""
+    """Return the task settings with the file's path relative to the configuration file."""
     return msgspec.structs.replace(config.tasks, file="tasks.toml")

@@ -1,7 +1,7 @@
-"""How large a deployment must be for so many environments: formulas over measured unit costs. Pure.
+"""How large a deployment must be for a number of environments: formulas over measured unit costs. Pure.
 
-Every figure carries its formula, with the numbers in it, and every constant where it is from. A constant that was
-assumed says so; measure yours and lay it over with ``--set``.
+Every figure carries its formula, with the numbers in it, and every constant its source. A constant that was assumed
+says so; measure yours and replace it with ``--set``.
 """
 
 import math
@@ -16,7 +16,7 @@ from dart_streams.errors import UserError
 from dart_streams.tasks import TaskSet
 
 DRAWS = 20_000
-"""How many draws of a distribution its mean is taken over."""
+"""Draws of a distribution for its mean."""
 
 
 class Constant(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A number of the plan."""
+    """A number of the plan, and how it was computed."""
 
     what: str
     needed: float
@@ -72,7 +72,87 @@ class Sizing(msgspec.Struct, frozen=True):
     constants: list[Constant]
 
 
-def overlaid(changes: Mapping[str, float]) -> dict[str, Constant]:
+FORMULAS = {
+    "episode_s": (
+        "episode",
+        "s",
+        "reset {reset_s} + {steps} steps x (settle {settle_s} + generate {generate_s}) + evaluate {evaluate_s}",
+    ),
+    "episodes_per_s": ("episodes", "/s", "{envs} environments / episode {episode_s}"),
+    "steps_per_s": ("steps", "/s", "{episodes_per_s} episodes/s x {steps} steps"),
+    "partitions": (
+        "partitions of observations, action-requests, actions",
+        "each",
+        "the larger of {steps_per_s} steps/s / {partition_per_s} and {envs} slots / {slots_a_host} a host",
+    ),
+    "order_partitions": (
+        "partitions of rollout-orders",
+        "",
+        "{envs} slots / {slots_a_host} a host: each host must own one",
+    ),
+    "recorders": ("recorders", "processes", "{steps_per_s} steps/s x {recorder_ms} core-ms / 1000 / {busy}"),
+    "curator_cores": (
+        "curator",
+        "cores",
+        "{episodes_per_s} episodes/s / {curator_per_s} trajectories/s; one process decides",
+    ),
+    "brokers": (
+        "brokers",
+        "",
+        "{steps_per_s} steps/s x {kafka_ms} core-ms / 1000 x {copies} copies / {broker_cores} cores / {busy}; at "
+        "least one a copy",
+    ),
+    "nodes": (
+        "database nodes",
+        "",
+        "{steps_per_s} steps/s x {cassandra_ms} core-ms / 1000 x {copies} copies / {store_cores} cores / {busy}; at "
+        "least one a copy",
+    ),
+    "events_mb_per_s": (
+        "network, events",
+        "MB/s",
+        "{steps_per_s} steps/s x {event_kb} kB x ({copies} copies + 1 reader) / 1000",
+    ),
+    "screenshots_mb_per_s": (
+        "network, screenshots",
+        "MB/s",
+        "{steps_per_s} steps/s x {screenshot_kb} kB x ({copies} copies + {images} read a request, none cached) / 1000",
+    ),
+    "screenshots_tb_a_day": (
+        "screenshots kept a day",
+        "TB",
+        "{steps_per_s} steps/s x {screenshot_kb} kB x {copies} copies x 86400 s",
+    ),
+    "under_way": ("requests under way", "", "{steps_per_s} steps/s x generate {generate_s} s"),
+    "rollout_workers": ("rollout workers", "", "{under_way} under way / {places} places / {full}"),
+    "rollout_gpus": ("rollout GPUs", "", "{rollout_workers} workers x {gpus_a_worker} GPUs"),
+    "batch": (
+        "groups a training step, at least",
+        "groups",
+        "{envs} slots / {running} rollouts under way a group / staleness {staleness}",
+    ),
+    "version_s": (
+        "a version each",
+        "s",
+        "the larger of optimiser {optimiser_s} s and episode {episode_s} s x {rollouts} rollouts / {running} under "
+        "way / staleness {staleness}",
+    ),
+    "switching": (
+        "rollout workers that switch at a time",
+        "workers",
+        "2 x {rollout_workers} workers x switch {switch_s} s / {version_s} s: all have a version at half of its time",
+    ),
+    "train_gpus": (
+        "trainer GPUs",
+        "",
+        "{steps_per_s} steps/s x {trained_share} trained on x {optimiser_s} s / {trained_per_step} steps, rounded up,"
+        " x {trainer_gpus} GPUs",
+    ),
+}
+"""By value: what it is, its unit, and its formula, where names in braces stand for values."""
+
+
+def with_changes(changes: Mapping[str, float]) -> dict[str, Constant]:
     """Return the constants by name, with some replaced.
 
     Raises
@@ -88,186 +168,83 @@ def overlaid(changes: Mapping[str, float]) -> dict[str, Constant]:
     return known
 
 
-def plan(
-    envs: int,
-    workload: Workload,
-    tasks: TaskSet,
-    max_staleness: int,
-    changes: Mapping[str, float],
-) -> Sizing:
+def plan(envs: int, workload: Workload, tasks: TaskSet, max_staleness: int, changes: Mapping[str, float]) -> Sizing:
     """Return what ``envs`` environments need when all are busy."""
-    constants = overlaid(changes)
-    book = CapacityBook(constants)
-    rates(book, envs, workload, tasks)
-    streams(book)
-    gpus(book, workload, max_staleness)
-    return Sizing(envs, book.figures, list(constants.values()))
+    constants = with_changes(changes)
+    values = {name: constant.value for name, constant in constants.items()}
+    values |= workload_values(workload, tasks, values["full"])
+    values |= {"envs": envs, "staleness": max(1, max_staleness)}
+    add_rates(values)
+    add_services(values)
+    add_gpus(values)
+    shown = {name: readable(number) for name, number in values.items()}
+    figures = [
+        Figure(what, rounded(values[name]), unit, formula.format_map(shown))
+        for name, (what, unit, formula) in FORMULAS.items()
+    ]
+    return Sizing(envs, figures, list(constants.values()))
 
 
-class CapacityBook:
-    """Figures under way; a formula may name constants and figures that came before."""
-
-    def __init__(self, constants: Mapping[str, Constant]) -> None:
-        self.values = {name: constant.value for name, constant in constants.items()}
-        self.figures: list[Figure] = []
-
-    def add(self, what: str, value: float, unit: str, formula: str, **shown: float) -> float:
-        """Note a figure; names in braces in the formula are shown as the numbers they stand for."""
-        known = self.values | shown
-        text = formula.format_map({name: readable(number) for name, number in known.items()})
-        self.figures.append(Figure(what, float(f"{value:.3g}") if value < 100 else round(value), unit, text))
-        return value
-
-    def __getitem__(self, name: str) -> float:
-        return self.values[name]
+def rounded(number: float) -> float:
+    """Return a number of the plan with three digits, or whole."""
+    return float(f"{number:.3g}") if number < 100 else round(number)
 
 
 def readable(number: float) -> str:
-    """Return a number with four digits, or whole."""
+    """Format a number of a formula with four digits, or whole."""
     return f"{number:.4g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
 @lru_cache(maxsize=64)
 def mean(spread: Spread) -> float:
     """Return a distribution's mean, of many draws."""
-    chance = random.Random(0)
-    return sum(spread.draw(chance) for _ in range(DRAWS)) / DRAWS
+    rng = random.Random(0)
+    return sum(spread.draw(rng) for _ in range(DRAWS)) / DRAWS
 
 
-def rates(book: CapacityBook, envs: int, workload: Workload, tasks: TaskSet) -> None:
-    """Say how much happens a second."""
-    engine = workload.generation
+def workload_values(workload: Workload, tasks: TaskSet, fullness: float) -> dict[str, float]:
+    """Return the mean of each time that the workload draws, and of an episode's steps."""
     lengths = [typical_steps(task.page) or task.max_steps for task in tasks.train]
-    steps = sum(lengths) / len(lengths) * math.exp(workload.steps_sigma**2 / 2)
-    values = book.values
-    values["envs"], values["steps"] = envs, steps
-    values["reset_s"], values["settle_s"] = mean(workload.reset_s), mean(workload.settle_s)
-    values["evaluate_s"] = mean(workload.evaluate_s)
-    values["generate_s"] = engine.takes_s(mean(engine.tokens), values["full"])
-    values["episode_s"] = book.add(
-        "episode",
-        values["reset_s"] + steps * (values["settle_s"] + values["generate_s"]) + values["evaluate_s"],
-        "s",
-        "reset {reset_s} + {steps} steps x (settle {settle_s} + generate {generate_s}) + evaluate {evaluate_s}",
-    )
-    values["episodes_per_s"] = book.add(
-        "episodes", envs / values["episode_s"], "/s", "{envs} environments / episode {episode_s}"
-    )
-    values["steps_per_s"] = book.add(
-        "steps", values["episodes_per_s"] * steps, "/s", "{episodes_per_s} episodes/s x {steps} steps"
-    )
+    return {
+        "steps": sum(lengths) / len(lengths) * math.exp(workload.steps_sigma**2 / 2),
+        "reset_s": mean(workload.reset_s),
+        "settle_s": mean(workload.settle_s),
+        "evaluate_s": mean(workload.evaluate_s),
+        "generate_s": workload.generation.takes_s(mean(workload.generation.tokens), fullness),
+        "optimiser_s": mean(workload.optimiser_s),
+        "switch_s": workload.switch_s,
+    }
 
 
-def streams(book: CapacityBook) -> None:
-    """Say what Kafka, Cassandra, the recorder and the curator need."""
-    v = book.values
-    book.add(
-        "partitions of observations, action-requests, actions",
-        math.ceil(max(v["steps_per_s"] / v["partition_per_s"], v["envs"] / v["slots_a_host"])),
-        "each",
-        "the larger of {steps_per_s} steps/s / {partition_per_s} and {envs} slots / {slots_a_host} a host",
-    )
-    book.add(
-        "partitions of rollout-orders",
-        math.ceil(v["envs"] / v["slots_a_host"]),
-        "",
-        "{envs} slots / {slots_a_host} a host: each host must own one",
-    )
-    book.add(
-        "recorders",
-        math.ceil(v["steps_per_s"] * v["recorder_ms"] / 1000 / v["busy"]),
-        "processes",
-        "{steps_per_s} steps/s x {recorder_ms} core-ms / 1000 / {busy}",
-    )
-    book.add(
-        "curator",
-        v["episodes_per_s"] / v["curator_per_s"],
-        "cores",
-        "{episodes_per_s} episodes/s / {curator_per_s} trajectories/s; one process decides",
-    )
-    book.add(
-        "brokers",
-        max(
-            v["copies"],
-            math.ceil(v["steps_per_s"] * v["kafka_ms"] / 1000 * v["copies"] / v["broker_cores"] / v["busy"]),
-        ),
-        "",
-        "{steps_per_s} steps/s x {kafka_ms} core-ms / 1000 x {copies} copies / {broker_cores} cores / {busy}; at least "
-        "one a copy",
-    )
-    book.add(
-        "database nodes",
-        max(
-            v["copies"],
-            math.ceil(v["steps_per_s"] * v["cassandra_ms"] / 1000 * v["copies"] / v["store_cores"] / v["busy"]),
-        ),
-        "",
-        "{steps_per_s} steps/s x {cassandra_ms} core-ms / 1000 x {copies} copies / {store_cores} cores / {busy}; at "
-        "least one a copy",
-    )
-    book.add(
-        "network, events",
-        v["steps_per_s"] * v["event_kb"] * (v["copies"] + 1) / 1000,
-        "MB/s",
-        "{steps_per_s} steps/s x {event_kb} kB x ({copies} copies + 1 reader) / 1000",
-    )
-    book.add(
-        "network, screenshots",
-        v["steps_per_s"] * v["screenshot_kb"] * (v["copies"] + v["images"]) / 1000,
-        "MB/s",
-        "{steps_per_s} steps/s x {screenshot_kb} kB x ({copies} copies + {images} read a request, none cached) / 1000",
-    )
-    book.add(
-        "screenshots kept a day",
-        v["steps_per_s"] * v["screenshot_kb"] * v["copies"] * 86_400 / 1e9,
-        "TB",
-        "{steps_per_s} steps/s x {screenshot_kb} kB x {copies} copies x 86400 s",
-    )
+def add_rates(v: dict[str, float]) -> None:
+    """Add how much happens a second."""
+    v["episode_s"] = v["reset_s"] + v["steps"] * (v["settle_s"] + v["generate_s"]) + v["evaluate_s"]
+    v["episodes_per_s"] = v["envs"] / v["episode_s"]
+    v["steps_per_s"] = v["episodes_per_s"] * v["steps"]
 
 
-def gpus(book: CapacityBook, workload: Workload, max_staleness: int) -> None:
-    """Say what generation and training need, and which batch keeps all slots busy."""
-    v = book.values
-    v["under_way"] = book.add(
-        "requests under way", v["steps_per_s"] * v["generate_s"], "", "{steps_per_s} steps/s x generate {generate_s} s"
-    )
-    v["rollout_workers"] = book.add(
-        "rollout workers",
-        math.ceil(v["under_way"] / v["places"] / v["full"]),
-        "",
-        "{under_way} under way / {places} places / {full}",
-    )
-    book.add(
-        "rollout GPUs",
-        v["rollout_workers"] * v["gpus_a_worker"],
-        "",
-        "{rollout_workers} workers x {gpus_a_worker} GPUs",
-    )
-    v["staleness"] = max(1, max_staleness)
-    v["batch"] = book.add(
-        "groups a training step, at least",
-        math.ceil(v["envs"] / v["running"] / v["staleness"]),
-        "groups",
-        "{envs} slots / {running} rollouts under way a group / staleness {staleness}",
-    )
-    v["optimiser_s"], v["switch_s"] = mean(workload.optimiser_s), workload.switch_s
-    v["version_s"] = book.add(
-        "a version each",
-        max(v["optimiser_s"], v["episode_s"] * v["rollouts"] / v["running"] / v["staleness"]),
-        "s",
-        "the larger of optimiser {optimiser_s} s and episode {episode_s} s x {rollouts} rollouts / {running} under "
-        "way / staleness {staleness}",
-    )
-    book.add(
-        "rollout workers that switch at a time",
-        math.ceil(2 * v["rollout_workers"] * v["switch_s"] / v["version_s"]),
-        "workers",
-        "2 x {rollout_workers} workers x switch {switch_s} s / {version_s} s: all have a version at half of its time",
-    )
-    book.add(
-        "trainer GPUs",
-        math.ceil(v["steps_per_s"] * v["trained_share"] * v["optimiser_s"] / v["trained_per_step"]) * v["trainer_gpus"],
-        "",
-        "{steps_per_s} steps/s x {trained_share} trained on x {optimiser_s} s / {trained_per_step} steps, rounded up, "
-        "x {trainer_gpus} GPUs",
-    )
+def add_services(v: dict[str, float]) -> None:
+    """Add what Kafka, Cassandra, the recorder and the curator need."""
+    steps_per_s, copies = v["steps_per_s"], v["copies"]
+    hosts = v["envs"] / v["slots_a_host"]
+    v["partitions"] = math.ceil(max(steps_per_s / v["partition_per_s"], hosts))
+    v["order_partitions"] = math.ceil(hosts)
+    v["recorders"] = math.ceil(steps_per_s * v["recorder_ms"] / 1000 / v["busy"])
+    v["curator_cores"] = v["episodes_per_s"] / v["curator_per_s"]
+    for service, cost_ms, cores in (("brokers", "kafka_ms", "broker_cores"), ("nodes", "cassandra_ms", "store_cores")):
+        v[service] = max(copies, math.ceil(steps_per_s * v[cost_ms] / 1000 * copies / v[cores] / v["busy"]))
+    v["events_mb_per_s"] = steps_per_s * v["event_kb"] * (copies + 1) / 1000
+    v["screenshots_mb_per_s"] = steps_per_s * v["screenshot_kb"] * (copies + v["images"]) / 1000
+    v["screenshots_tb_a_day"] = steps_per_s * v["screenshot_kb"] * copies * 86_400 / 1e9
+
+
+def add_gpus(v: dict[str, float]) -> None:
+    """Add what generation and training need, and which batch keeps all slots busy."""
+    v["under_way"] = v["steps_per_s"] * v["generate_s"]
+    v["rollout_workers"] = math.ceil(v["under_way"] / v["places"] / v["full"])
+    v["rollout_gpus"] = v["rollout_workers"] * v["gpus_a_worker"]
+    v["batch"] = math.ceil(v["envs"] / v["running"] / v["staleness"])
+    v["version_s"] = max(v["optimiser_s"], v["episode_s"] * v["rollouts"] / v["running"] / v["staleness"])
+    v["switching"] = math.ceil(2 * v["rollout_workers"] * v["switch_s"] / v["version_s"])
+    steps_a_version = v["steps_per_s"] * v["trained_share"] * v["optimiser_s"]
+    v["train_gpus"] = math.ceil(steps_a_version / v["trained_per_step"]) * v["trainer_gpus"]

@@ -16,40 +16,38 @@ from topics.rollout_orders import RolloutOrder
 
 
 async def evaluate(
-    config: Config, tasks: TaskSet, watch: RunFollower, publisher: Publisher, version: int
+    config: Config, tasks: TaskSet, follower: RunFollower, publisher: Publisher, version: int
 ) -> EvaluationResult:
-    """Order what is missing of an evaluation of ``version`` and return its result when all of it has finished.
+    """Order the missing episodes of an evaluation of ``version`` and return its result when all have finished.
 
     Raises
     ------
     ServiceUnavailable
-        If it has not within ``evaluation.timeout_s``; the text says how far it came.
+        If they have not within ``evaluation.timeout_s``; the text says how many are missing.
     """
     wanted = evaluation.orders(config, tasks, version)
     ordered: set[str] = set()
 
-    def fresh(progress: RunState) -> list[RolloutOrder]:
-        return [
-            order for order in evaluation.missing(progress, wanted, ORDER_ATTEMPTS) if order.order_id not in ordered
-        ]
+    def fresh(state: RunState) -> list[RolloutOrder]:
+        return [order for order in evaluation.missing(state, wanted, ORDER_ATTEMPTS) if order.order_id not in ordered]
 
-    def left(progress: RunState) -> int:
-        return len(wanted) - len(evaluation.finished(progress, wanted, ORDER_ATTEMPTS))
+    def left(state: RunState) -> int:
+        return len(wanted) - len(evaluation.finished(state, wanted, ORDER_ATTEMPTS))
 
     deadline = time.monotonic() + config.evaluation.timeout_s
-    while left(watch.progress):
-        for order in fresh(watch.progress):
+    while left(follower.progress):
+        for order in fresh(follower.progress):
             ordered.add(order.order_id)
             await publisher.publish(rollout_orders.TOPIC, order)
         try:
-            await watch.until(
-                lambda progress: not left(progress) or bool(fresh(progress)),
+            await follower.until(
+                lambda state: not left(state) or bool(fresh(state)),
                 f"the evaluation of version {version}",
                 deadline - time.monotonic(),
             )
         except ServiceUnavailable as error:
             raise ServiceUnavailable(
-                f"{error}{left(watch.progress)} of {len(wanted)} evaluation episodes have not finished: "
+                f"{error}{left(follower.progress)} of {len(wanted)} evaluation episodes have not finished: "
                 "look at the logs of env, rollout and recorder, or raise evaluation.timeout_s"
             ) from None
-    return evaluation.result(version, evaluation.finished(watch.progress, wanted, ORDER_ATTEMPTS), tasks)
+    return evaluation.result(version, evaluation.finished(follower.progress, wanted, ORDER_ATTEMPTS), tasks)

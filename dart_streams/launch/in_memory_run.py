@@ -23,7 +23,7 @@ from topics.trajectories import Trajectory
 from topics.values import BlobRef, VersionSpan
 from workers.env.environment import Backend
 from workers.env.episode_runner import EpisodeRunner
-from workers.env.replies import Replies
+from workers.env.policy_client import PolicyClient
 from workers.recorder.trajectory_summary import summarise
 
 Policy = Callable[[ActionRequest], str]
@@ -45,7 +45,7 @@ class ObservationLog:
         return True
 
 
-class PolicyReplies:
+class PolicyFunction:
     """Stands for the rollout workers: a function answers, with the version that the trainer has reached."""
 
     partition = 0
@@ -54,7 +54,7 @@ class PolicyReplies:
         self.policy = policy
         self.trainer = trainer
 
-    async def ask(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
+    async def request(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
         """Return the policy's answer as one token."""
         return ActionResponse(
             request_id=request.request_id,
@@ -92,7 +92,7 @@ class InMemoryRun:
             backend,
             cast(AsyncStore, self.log),
             cast(Publisher, self.log),
-            cast(Replies, PolicyReplies(policy, self.trainer)),
+            cast(PolicyClient, PolicyFunction(policy, self.trainer)),
         )
 
     async def run(self, rollouts: int) -> list[Trajectory]:
@@ -124,7 +124,7 @@ class InMemoryRun:
 
     async def play(self, order: RolloutOrder) -> Trajectory:
         """Play one order to its end."""
-        await self.episodes.play(order, self.tasks.get(order.task_id), lambda _state: None)
+        await self.episodes.run(order, self.tasks.get(order.task_id), lambda _state: None)
         identity = next(key for key, seen in self.log.observations.items() if seen[0].order.order_id == order.order_id)
         return summarise(self.log.observations.pop(identity))
 

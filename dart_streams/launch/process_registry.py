@@ -1,6 +1,5 @@
-"""Which processes a run has, on disk: what a killed supervisor left is found again and ended, if it is ours."""
+"""Which processes a run has, on disk: what a killed supervisor left is found again and ended."""
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Self
@@ -8,12 +7,14 @@ from typing import Self
 import msgspec
 import psutil
 
+from dart_streams.launch.services.daemon import is_alive, stop
+
 SAME_START_S = 2.0
 END_S = 5.0
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """A process, known by more than its number: numbers are used again."""
+    """A process, identified by more than its pid, which the system uses again."""
 
     name: str
     pid: int
@@ -22,20 +23,18 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, pid: int) -> Self:
-        """Mark a running process; raises psutil.NoSuchProcess if there is none."""
+        """Identify a running process; raises psutil.NoSuchProcess if there is none."""
         process = psutil.Process(pid)
         return cls(name, pid, process.create_time(), tuple(process.cmdline()))
 
     def process(self) -> psutil.Process | None:
-        """Return the very process that was marked, None if it is gone or its number has another owner."""
+        """Return the very process that was identified, None if it is gone or its pid has another owner."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.started_s) < SAME_START_S
-            if same and tuple(process.cmdline()) == self.command and process.status() != psutil.STATUS_ZOMBIE:
-                return process
+            return process if same and tuple(process.cmdline()) == self.command and is_alive(process) else None
         except (psutil.NoSuchProcess, psutil.AccessDenied):
-            pass
-        return None
+            return None
 
 
 class ProcessRegistry(msgspec.Struct, frozen=True):
@@ -46,10 +45,15 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
     services: bool = False
 
 
-def write(path: Path, roster: ProcessRegistry) -> None:
+def this_process() -> ProcessIdentity:
+    """Return the identity of the calling process."""
+    return ProcessIdentity.of("supervisor", os.getpid())
+
+
+def write(path: Path, registry: ProcessRegistry) -> None:
     """Replace the file in one step."""
     fresh = path.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(roster)))
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(registry)))
     fresh.replace(path)
 
 
@@ -62,7 +66,7 @@ def read(path: Path) -> ProcessRegistry | None:
 
 
 def end_leftovers(runs: Path) -> tuple[list[str], bool]:
-    """End the processes of runs whose supervisor is gone.
+    """End the processes of runs whose supervisor is gone, and all below them.
 
     Returns
     -------
@@ -71,29 +75,12 @@ def end_leftovers(runs: Path) -> tuple[list[str], bool]:
     ended: list[str] = []
     services = False
     for path in sorted(runs.glob("*/processes.json")):
-        roster = read(path)
-        if roster is None or roster.supervisor.process() is not None:
+        registry = read(path)
+        if registry is None or registry.supervisor.process() is not None:
             continue
-        services = services or roster.services
-        left = [(mark, process) for mark in roster.children if (process := mark.process())]
-        ended += [f"{path.parent.name}/{mark.name}" for mark, _ in left]
-        end([process for _, process in left])
+        services = services or registry.services
+        left = {identity.name: process for identity in registry.children if (process := identity.process())}
+        ended += [f"{path.parent.name}/{name}" for name in left]
+        stop(list(left.values()), END_S)
         path.unlink(missing_ok=True)
     return ended, services
-
-
-def end(processes: list[psutil.Process]) -> None:
-    """Ask processes to end, and kill them and all below them if they do not in time."""
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    for process in psutil.wait_procs(processes, timeout=END_S)[1]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for below in (*process.children(recursive=True), process):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    below.kill()
-
-
-def this_process() -> ProcessIdentity:
-    """Return the mark of the calling process."""
-    return ProcessIdentity.of("supervisor", os.getpid())

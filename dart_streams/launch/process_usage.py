@@ -8,34 +8,31 @@ import psutil
 
 from dart_streams.clock import now_ms
 from dart_streams.launch.services.daemon import Home
+from dart_streams.launch.services.jars import SERVICES
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.telemetry.json_lines import append
-from dart_streams.views.report_inputs import USAGE_FILE
+from dart_streams.views.metrics import USAGE_FILE
 
 EVERY_S = 2.0
 
 
 async def sample(supervisor: Supervisor, services: Path) -> None:
-    """Append a line every few seconds, for ever: a process each, its CPU seconds so far and its memory."""
-    jvms = {service: found for service in ("kafka", "cassandra") if (found := Home(services / service).find())}
+    """Append a line per process every few seconds, for ever; ``services`` is the folder of the local services."""
+    jvms = {service: found for service in SERVICES if (found := Home(services / service).find())}
     while True:
         trees = {name: child.process.pid for name, child in supervisor.children.items() if child.process}
         trees |= {service: process.pid for service, (process, _) in jvms.items()}
-        children = families()
+        children = children_by_pid()
         lines = [measure(name, pid, children) for name, pid in trees.items()]
         # Of the supervisor only itself, for the others are its children.
-        lines.append(measure("supervisor", psutil.Process().pid, {}) | {"stolen_s": stolen_s()})
+        stolen_s = round(getattr(psutil.cpu_times(), "steal", 0.0), 2)
+        lines.append(measure("supervisor", psutil.Process().pid, {}) | {"stolen_s": stolen_s})
         await asyncio.to_thread(append, supervisor.folder / "metrics" / USAGE_FILE, lines)
         await asyncio.sleep(EVERY_S)
 
 
-def stolen_s() -> float:
-    """Return the CPU seconds, since this machine started, that its host gave to others while they were wanted here."""
-    return round(getattr(psutil.cpu_times(), "steal", 0.0), 2)
-
-
-def families() -> dict[int, list[int]]:
-    """Return the children of every process of this machine: one look at all costs as much as one at a process's own."""
+def children_by_pid() -> dict[int, list[int]]:
+    """Return the children of every process of this machine: as cheap for all processes as for one."""
     children: dict[int, list[int]] = {}
     for process in psutil.process_iter(["ppid"]):
         children.setdefault(process.info["ppid"], []).append(process.pid)
@@ -43,9 +40,10 @@ def families() -> dict[int, list[int]]:
 
 
 def measure(name: str, root: int, children: Mapping[int, Sequence[int]]) -> dict[str, object]:
-    """Add up a process tree; what has ended in it counts by the times that whoever waited for it has kept.
+    """Add up a process tree (a :class:`dart_streams.views.metrics.ProcessUsage`).
 
-    The worker is what the root, its leash, has started; a service and the supervisor have none.
+    Processes of the tree that have ended count by the times that the system keeps for whoever waited for them. The
+    worker is the child of ``root``, which is its subreaper; a service and the supervisor have none.
     """
     cpu_s, memory = 0.0, 0
     for pid in tree(root, children):
@@ -58,16 +56,17 @@ def measure(name: str, root: int, children: Mapping[int, Sequence[int]]) -> dict
             memory += process.memory_info().rss
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
+    worker = own_usage(next(iter(children.get(root, ())), root))
     return {
         "at_ms": now_ms(),
         "process": name,
         "cpu_s": round(cpu_s, 2),
         "rss_mb": round(memory / 1e6, 1),
-        **own(next(iter(children.get(root, ())), root)),
+        **worker,
     }
 
 
-def own(pid: int) -> dict[str, float]:
+def own_usage(pid: int) -> dict[str, float]:
     """Return the CPU seconds of a process itself, and of its main thread."""
     try:
         process = psutil.Process(pid)
@@ -83,8 +82,3 @@ def tree(root: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
     yield root
     for child in children.get(root, ()):
         yield from tree(child, children)
-
-
-def services_folder(supervisor: Supervisor) -> Path:
-    """Return where the local services of this run's state folder live."""
-    return supervisor.folder.parent.parent / "services"

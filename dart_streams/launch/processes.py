@@ -20,12 +20,12 @@ class Programs(msgspec.Struct, frozen=True):
 class ProcessSet(msgspec.Struct, frozen=True):
     """The processes of a run, by what they do."""
 
-    env: tuple[ProcessSpec, ...]
-    recorder: tuple[ProcessSpec, ...]
-    rollout: tuple[ProcessSpec, ...]
-    trainer: tuple[ProcessSpec, ...]
-    curator: tuple[ProcessSpec, ...]
-    monitor: tuple[ProcessSpec, ...]
+    env: tuple[ProcessSpec, ...] = ()
+    recorder: tuple[ProcessSpec, ...] = ()
+    rollout: tuple[ProcessSpec, ...] = ()
+    trainer: tuple[ProcessSpec, ...] = ()
+    curator: tuple[ProcessSpec, ...] = ()
+    monitor: tuple[ProcessSpec, ...] = ()
 
 
 def programs(prefix: Path = Path(sys.prefix)) -> Programs:
@@ -33,7 +33,7 @@ def programs(prefix: Path = Path(sys.prefix)) -> Programs:
     return Programs(*(prefix.parent / name / "bin" / "dart-streams" for name in ("streams", "model")))
 
 
-def cast(config: Config, config_file: Path, found: Programs) -> ProcessSet:
+def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessSet:
     """Return every process that ``config`` asks for.
 
     Raises

@@ -1,7 +1,7 @@
-"""Runs one command and leaves nothing of it behind, even if its own parent is killed: ``leash.py GRACE_S COMMAND…``.
+"""Runs one command and leaves nothing of it behind, even if its parent is killed: ``subreaper.py GRACE_S COMMAND…``.
 
 Stdin is a pipe that the supervisor holds open: its end means that the supervisor is gone. As the subreaper of all
-that the command starts (a browser, an engine, torchrun), the leash finds whatever outlives it and kills that.
+that the command starts (a browser, an engine, torchrun), it finds whatever outlives the command and kills that.
 Exits with the command's code, or 128 + signal. Standard library only, and started by path: it costs 8 MB a process.
 """
 
@@ -35,15 +35,15 @@ def main(arguments: list[str]) -> int:
 
 
 def start(command: list[str], libc: ctypes.CDLL) -> int:
-    """Fork and execute ``command``; it dies with the leash, and gets its own end of nothing."""
-    leash = os.getpid()
+    """Fork and execute ``command``; it dies with the subreaper, and its stdin is empty."""
+    subreaper = os.getpid()
     child = os.fork()
     if child:
         return child
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != leash:
+    if os.getppid() != subreaper:
         os._exit(128 + signal.SIGKILL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:

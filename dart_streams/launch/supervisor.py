@@ -1,4 +1,4 @@
-"""Starts the processes of a run, keeps them alive, says why one died, and ends them all.
+"""Starts the processes of a run, restarts those that die, reports why one died, and ends them all.
 
 Each process has its own subreaper (:mod:`dart_streams.launch.subreaper`), session and log file; none outlives the
 supervisor.
@@ -18,8 +18,8 @@ import psutil
 import structlog
 
 from dart_streams.errors import UserError
-from dart_streams.launch import process_registry as leftovers
-from dart_streams.launch import subreaper
+from dart_streams.launch import process_registry, subreaper
+from dart_streams.launch.process_registry import ProcessIdentity, ProcessRegistry
 from dart_streams.launch.restarts import Deaths, after_death, explain
 
 TAIL_LINES = 15
@@ -27,7 +27,7 @@ KILL_MARGIN_S = 2.0
 
 
 class ProcessFailedError(UserError):
-    """A process died again and again, or with an error that the user must mend."""
+    """A process died again and again, or with an error that the user must correct."""
 
     exit_code = 4
 
@@ -35,7 +35,7 @@ class ProcessFailedError(UserError):
 class ProcessSpec(msgspec.Struct, frozen=True):
     """A process to keep alive: its name in logs and metrics, and its command line.
 
-    One that is ``last`` outlives the others when everything ends, for it takes down what they have told.
+    One that is ``last`` is stopped after the others, because it records what they still publish.
     """
 
     name: str
@@ -44,21 +44,21 @@ class ProcessSpec(msgspec.Struct, frozen=True):
 
 
 class Child:
-    """One supervised process and what became of its lives."""
+    """One supervised process; ``starts`` counts how often it was started, ``once`` whether it may end by itself."""
 
-    def __init__(self, spec: ProcessSpec, log: Path) -> None:
+    def __init__(self, spec: ProcessSpec, log: Path, *, once: bool = False) -> None:
         self.spec = spec
         self.log = log
+        self.once = once
         self.process: asyncio.subprocess.Process | None = None
         self.log_start = 0
         self.started_s = 0.0
         self.starts = 0
         self.wanted = True
-        self.once = False
         self.keeper: asyncio.Task[None] | None = None
 
     async def start(self, grace_s: float) -> None:
-        """Start one life; its output is appended to the log."""
+        """Start the process; its output is appended to the log."""
         command = [sys.executable, "-I", "-S", subreaper.__file__, str(grace_s), *self.spec.command]
         with self.log.open("ab") as output:
             self.log_start = output.tell()
@@ -69,94 +69,102 @@ class Child:
         self.starts += 1
 
     def tail(self) -> str:
-        """Return the last lines that the present life wrote."""
+        """Return the last lines written since the latest start."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(max(self.log_start, self.log.stat().st_size - 16_384))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
         return ""
 
     def last_line(self) -> str:
-        """Return the last line that the present life wrote."""
+        """Return the last line written since the latest start."""
         return self.tail().rpartition("\n")[2].strip()
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the leash, which passes it on."""
+        """Signal the subreaper, which passes it on."""
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
 
 class Supervisor:
-    """The children of a run. :attr:`gave_up` becomes an exception when one of them is beyond help."""
+    """The children of a run. :attr:`gave_up` becomes an exception when one of them keeps failing."""
 
-    def __init__(self, folder: Path, drain_s: float, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, folder: Path, drain_s: float, notify: Callable[[str], None] = lambda text: None) -> None:
         self.folder = folder
-        self.tell = tell
+        self.notify = notify
         self.drain_s = drain_s
         self.children: dict[str, Child] = {}
         self.gave_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.roster = leftovers.ProcessRegistry(leftovers.this_process())
+        self.registry_file = folder / "processes.json"
+        self.registry = ProcessRegistry(process_registry.this_process())
         self.log: Any = structlog.get_logger()
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        self.save_roster()
+        self.save_registry()
 
     async def start(self, specs: Iterable[ProcessSpec]) -> None:
         """Start processes and keep them alive until they are stopped."""
         for spec in specs:
-            child = self.children[spec.name] = Child(spec, self.folder / "logs" / f"{spec.name}.log")
-            await child.start(self.drain_s)
-            child.keeper = asyncio.create_task(self.keep(child), name=f"keep {spec.name}")
-            self.log.info("started", child=spec.name, pid=child.process and child.process.pid)
-        self.save_roster()
+            await self.launch(spec)
+        self.save_registry()
 
     async def run_once(self, spec: ProcessSpec) -> None:
         """Run a process to its end; raise :class:`ProcessFailedError` with the end of its log if it fails."""
-        child = self.children[spec.name] = Child(spec, self.folder / "logs" / f"{spec.name}.log")
-        child.once = True
-        await child.start(self.drain_s)
-        child.keeper = asyncio.create_task(self.keep(child), name=f"keep {spec.name}")
-        self.save_roster()
-        await asyncio.shield(child.keeper)
+        keeper = await self.launch(spec, once=True)
+        self.save_registry()
+        await asyncio.shield(keeper)
         self.children.pop(spec.name, None)
         if self.gave_up.done():
             self.gave_up.result()
 
-    async def keep(self, child: Child) -> None:
-        """Start a process again whenever it dies unasked, with back-off; give up if that does not help."""
+    async def launch(self, spec: ProcessSpec, *, once: bool = False) -> asyncio.Task[None]:
+        """Start one process and return the task that keeps it alive."""
+        child = self.children[spec.name] = Child(spec, self.folder / "logs" / f"{spec.name}.log", once=once)
+        await child.start(self.drain_s)
+        child.keeper = asyncio.create_task(self.keep_alive(child), name=f"keep {spec.name} alive")
+        self.log.info("started", child=spec.name, pid=child.process and child.process.pid)
+        return child.keeper
+
+    async def keep_alive(self, child: Child) -> None:
+        """Restart a process whenever it dies without having been stopped, with back-off; give up if it keeps dying."""
         deaths = Deaths()
         while True:
             assert child.process is not None
             code = await child.process.wait()
+            reason = explain(code)
             if not child.wanted or (child.once and code == 0):
-                self.log.info("stopped", child=child.spec.name, how=explain(code))
+                self.log.info("stopped", child=child.spec.name, reason=reason)
                 return
             lived_s = time.monotonic() - child.started_s
             deaths, delay_s = (deaths, None) if child.once else after_death(deaths, lived_s, code)
-            why = explain(code)
             self.log.warning(
-                "died", child=child.spec.name, why=why, lived_s=round(lived_s, 1), again_in_s=delay_s, log=child.tail()
+                "died",
+                child=child.spec.name,
+                reason=reason,
+                lived_s=round(lived_s, 1),
+                restart_in_s=delay_s,
+                log=child.tail(),
             )
-            again = "not started again" if delay_s is None else f"starting it again in {delay_s:g} s"
-            self.tell(f"{child.spec.name} died: {why}, {again}; its log is {child.log}")
+            restart = "not started again" if delay_s is None else f"starting it again in {delay_s:g} s"
+            self.notify(f"{child.spec.name} died: {reason}, {restart}; its log is {child.log}")
             if delay_s is None:
-                self.give_up(child, why, deaths)
+                self.give_up(child, reason, deaths)
                 return
             await asyncio.sleep(delay_s)
             if not child.wanted:
                 return
             await child.start(self.drain_s)
-            self.save_roster()
+            self.save_registry()
 
-    def give_up(self, child: Child, why: str, deaths: Deaths) -> None:
-        """Make the run fail with what is known of the death."""
+    def give_up(self, child: Child, reason: str, deaths: Deaths) -> None:
+        """Fail the run with the process's name, the reason and the end of its log."""
         if not self.gave_up.done():
             times = "" if deaths.quick <= 1 else f" {deaths.quick} times in a row"
             self.gave_up.set_exception(
-                ProcessFailedError(f"{child.spec.name} died{times}: {why}. The end of {child.log}:\n{child.tail()}")
+                ProcessFailedError(f"{child.spec.name} died{times}: {reason}. The end of {child.log}:\n{child.tail()}")
             )
 
     async def stop(self, *names: str) -> None:
-        """Let these processes drain; what is not done after the drain time is killed by its leash."""
+        """Let these processes drain; the subreaper kills what has not ended after the drain time."""
         children = [self.children[name] for name in names if name in self.children]
         for child in children:
             child.wanted = False
@@ -169,34 +177,32 @@ class Supervisor:
             if child.keeper in late:
                 self.log.error("did not end", child=child.spec.name)
                 child.send(signal.SIGKILL)
-        for child in children:
             self.children.pop(child.spec.name, None)
-        self.save_roster()
+        self.save_registry()
 
     async def stop_all(self) -> None:
-        """Stop everything: at once, but for what is to be last."""
+        """Stop all processes at once, and then those that are to be last."""
         await self.stop(*(name for name, child in self.children.items() if not child.spec.last))
         await self.stop(*self.children)
 
     def kill_all(self) -> None:
-        """Have every leash kill at once: it takes the second signal as that."""
+        """Have every subreaper kill at once, as it does at the second signal."""
         for child in self.children.values():
             child.wanted = False
             child.send(signal.SIGTERM)
             child.send(signal.SIGINT)
 
-    def save_roster(self, services: bool | None = None) -> None:
-        """Write down which processes there are, for whoever comes after a killed supervisor."""
-        marks = []
-        for child in self.children.values():
+    def save_registry(self, services: bool | None = None) -> None:
+        """Write down which processes run, so that the next command finds what a killed supervisor left."""
+        running = []
+        for name, child in self.children.items():
             if child.process is not None and child.process.returncode is None:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    marks.append(leftovers.ProcessIdentity.of(child.spec.name, child.process.pid))
-        self.roster = leftovers.ProcessRegistry(
-            self.roster.supervisor, tuple(marks), self.roster.services if services is None else services
-        )
-        leftovers.write(self.folder / "processes.json", self.roster)
+                    running.append(ProcessIdentity.of(name, child.process.pid))
+        services = self.registry.services if services is None else services
+        self.registry = ProcessRegistry(self.registry.supervisor, tuple(running), services)
+        process_registry.write(self.registry_file, self.registry)
 
-    def forget(self) -> None:
-        """Remove the roster: nothing of this run is left to be found."""
-        (self.folder / "processes.json").unlink(missing_ok=True)
+    def remove_registry(self) -> None:
+        """Remove the file: nothing of this run is left to be found."""
+        self.registry_file.unlink(missing_ok=True)

@@ -1,11 +1,10 @@
 """A run's life, phase by phase: policy, topics, start, demonstrations, before, circle, settle, after, drain.
 
-It starts and stops processes and publishes orders; all it knows of what they do it reads from the topics.
+It starts and stops processes and publishes orders; everything it knows of their work is read from the topics.
 """
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -19,111 +18,100 @@ from dart_streams.bus.lag import Lag
 from dart_streams.bus.topology import TopicSpec
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
-from dart_streams.history.evaluation import EvaluationResult
+from dart_streams.errors import ConfigError
 from dart_streams.history.run_folder import PhaseLog, RunFolder
 from dart_streams.history.run_follower import RunFollower, following
 from dart_streams.history.run_state import RunState
 from dart_streams.launch import evaluate
 from dart_streams.launch.processes import ProcessSet
-from dart_streams.launch.services import local
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.store import sessions
 from dart_streams.tasks import Task, TaskSet
-from dart_streams.telemetry.stall_detector import StallDetector
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
 
 START_S = 240.0
 SERVED_S = 60.0
-SETTLED_S = 30.0
-"""So much later than asked for, at most, does the wait for open orders end."""
+GRACE_S = 30.0
+"""A wait that ends by itself at a time fails this much later."""
 
 
 class TrainingRun:
-    """One run. :meth:`live` is its whole life; :attr:`phase` and :attr:`watch` are what the display reads."""
+    """One run. :meth:`run` is its whole life; :attr:`journal` and :attr:`follower` are what the display reads.
+
+    Without ``processes`` the run is *attached*: a container runtime or a cluster keeps its processes alive. It then
+    orders the evaluations and waits for the trainer's last step. The curator must not run before the success before
+    training is measured: whoever starts the processes sees to that (docker-compose.yml). With ``before_only`` the run
+    ends there.
+    """
 
     def __init__(
         self,
         folder: RunFolder,
         supervisor: Supervisor,
-        cast: ProcessSet,
+        processes: ProcessSet | None,
         *,
         extra_topics: tuple[TopicSpec, ...] = (),
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         find_policy: Callable[[], Awaitable[str]] | None = None,
+        before_only: bool = False,
     ) -> None:
         self.folder = folder
         self.config: Config = folder.config()
         self.tasks: TaskSet = folder.tasks()
         self.supervisor = supervisor
-        self.cast = cast
+        self.attached = processes is None
+        self.processes = processes or ProcessSet()
         self.extra_topics = extra_topics
-        self.tell = tell
+        self.notify = notify
         self.find_policy = find_policy
+        self.before_only = before_only
         self.journal: PhaseLog = folder.journal()
-        self.watch: RunFollower | None = None
-        self.watched = asyncio.Event()
+        self.follower: RunFollower | None = None
+        self.has_topics = asyncio.Event()
         self.circle_ends_s: float | None = None
         self.lags: list[Lag] = []
         self.log: Any = structlog.get_logger()
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         """Go through all phases that need the services up."""
         if self.find_policy is not None:
             with self.phase("policy"):
-                self.tell(await self.find_policy())
+                self.notify(await self.find_policy())
         with self.phase("topics"):
-            # Whoever may not read the database hears of it here, once, and not from each process.
-            changes, _ = await asyncio.gather(
-                asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics),
-                asyncio.to_thread(sessions.check, self.config.store),
-            )
-            self.tell(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
+            await self.apply_topics()
         async with (
             Publisher(self.config.bus, "supervisor") as publisher,
-            following(self.config.bus, publisher, self.config.telemetry.stall_s) as watch,
+            following(self.config.bus, publisher, self.config.telemetry.stall_s) as follower,
         ):
-            self.watch = watch
-            watch.log = EchoLogger(self.log, self.tell)
-            self.watched.set()
-            await self.act(watch, publisher)
-            self.lags = await watch.look_back()
-
-    async def act(self, watch: RunFollower, publisher: Publisher) -> None:
-        """Start the processes, train, and evaluate before and after."""
-        await self.begin(watch, publisher)
-        await self.turn(watch, publisher)
-        with self.phase("drain"):
-            await self.supervisor.stop_all()
-
-    async def begin(self, watch: RunFollower, publisher: Publisher) -> None:
-        """Start what plays and learns, have the training tasks demonstrated, and evaluate before."""
-        with self.phase("start"):
-            await self.supervisor.start([*self.cast.env, *self.cast.recorder, *self.cast.trainer, *self.cast.rollout])
-            await self.supervisor.start(self.cast.monitor)
-            demonstrations = await self.order_demonstrations(watch, publisher)
-            await self.serve(watch)
-        with self.phase("demonstrations"):
-            await self.finish_demonstrations(watch, demonstrations)
-        if self.config.evaluation.episodes and self.journal.before_version is None:
-            with self.phase("before"):
-                result = await self.evaluate(watch, publisher)
-                self.journal = msgspec.structs.replace(self.journal, before_version=result.version)
-
-    async def turn(self, watch: RunFollower, publisher: Publisher) -> None:
-        """Train, let what is under way finish, and evaluate after."""
-        with self.phase("circle"):
-            await self.train(watch)
-        with self.phase("settle"):
-            await self.settle(watch)
-        if self.config.evaluation.episodes:
-            with self.phase("after"):
-                result = await self.evaluate(watch, publisher)
-                self.journal = msgspec.structs.replace(self.journal, after_version=result.version)
+            follower.log = EchoLogger(self.log, self.notify)
+            self.follower = follower
+            self.has_topics.set()
+            with self.phase("start"):
+                demonstrations = await self.start(follower, publisher)
+            with self.phase("demonstrations"):
+                await self.finish_demonstrations(follower, demonstrations)
+            if self.config.evaluation.episodes and self.journal.before_version is None:
+                with self.phase("before"):
+                    version = await self.evaluate(follower, publisher)
+                    self.journal = msgspec.structs.replace(self.journal, before_version=version)
+            if not self.before_only:
+                with self.phase("circle"):
+                    await self.train(follower)
+                with self.phase("settle"):
+                    await self.settle(follower)
+            if self.config.evaluation.episodes and not self.before_only:
+                with self.phase("after"):
+                    version = await self.evaluate(follower, publisher)
+                    self.journal = msgspec.structs.replace(self.journal, after_version=version)
+            if not self.attached:
+                with self.phase("drain"):
+                    await self.supervisor.stop_all()
+            self.lags = await follower.read_final()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Note in the journal when a phase begins and ends."""
+        """Write to the journal when a phase begins and ends."""
         self.journal = self.journal.begin(name, now_ms())
         self.folder.write_journal(self.journal)
         self.log.info("phase", name=name)
@@ -133,121 +121,153 @@ class TrainingRun:
             self.journal = self.journal.end(now_ms())
             self.folder.write_journal(self.journal)
 
-    async def serve(self, watch: RunFollower) -> None:
-        """Wait until a version is served by every rollout worker."""
-        wanted = {spec.name for spec in self.cast.rollout}
-        await watch.until(
-            lambda progress: wanted <= alive(progress, self.config.rollout.liveness_s),
-            "every rollout worker to serve a weight version",
-            START_S,
-            f"Look at the logs in {self.folder.path / 'logs'}",
+    async def apply_topics(self) -> None:
+        """Create or change the topics; a database that refuses access is found here, once, not by each process."""
+        changes, _ = await asyncio.gather(
+            asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics),
+            asyncio.to_thread(sessions.check, self.config.store),
         )
-        self.tell(f"weight version {self.served(watch.progress)} is served")
+        self.notify(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
 
-    def served(self, progress: RunState) -> int | None:
-        """Return the newest version that every rollout worker serves."""
-        return progress.served_version
+    async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:
+        """Start all processes but the curator, and return when weights are served; demonstrations run meanwhile.
 
-    async def order_demonstrations(self, watch: RunFollower, publisher: Publisher) -> set[str]:
+        Returns
+        -------
+        The ids of the orders of the demonstrations.
+        """
+        run = self.processes
+        await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor])
+        demonstrations = await self.order_demonstrations(follower, publisher)
+        wanted = {spec.name for spec in run.rollout}
+        liveness_s = self.config.rollout.liveness_s
+        await follower.until(
+            lambda state: bool(live := live_workers(state, liveness_s)) and wanted <= live,
+            "a rollout worker to serve a weight version" if self.attached else "every rollout worker to serve weights",
+            START_S,
+            "Look at the logs of trainer and rollout" + ("" if self.attached else f" in {self.folder.path / 'logs'}"),
+        )
+        self.notify(f"weight version {self.served(follower.progress)} is served")
+        return demonstrations
+
+    def served(self, state: RunState) -> int | None:
+        """Return the newest version that every rollout worker serves: of an attached run, every live one."""
+        if not self.attached:
+            return state.served_version
+        live = live_workers(state, self.config.rollout.liveness_s)
+        return min((state.serving[name].version for name in live), default=None)
+
+    async def order_demonstrations(self, follower: RunFollower, publisher: Publisher) -> set[str]:
         """Order one demonstration of each training task, for the experience pool, and return their ids.
 
-        They need no weights: they are played while trainer and engine start.
+        They need no weights, so they run while trainer and engine start.
         """
         if not (self.config.curation.pool.enabled and self.config.run.demonstrate):
             return set()
         wanted = [demonstration(task, self.config) for task in self.tasks.train]
         for order in wanted:
-            if order.order_id not in watch.progress.orders:
+            if order.order_id not in follower.progress.orders:
                 await publisher.publish(rollout_orders.TOPIC, order)
         return {order.order_id for order in wanted}
 
-    async def finish_demonstrations(self, watch: RunFollower, ids: set[str]) -> None:
+    async def finish_demonstrations(self, follower: RunFollower, ids: set[str]) -> None:
         """Wait until every demonstration has ended."""
-        await watch.until(
-            lambda progress: ids <= progress.finished.keys(),
+        await follower.until(
+            lambda state: ids <= state.finished.keys(),
             "one demonstration of each training task",
             self.config.evaluation.timeout_s,
             "Look at the logs of env-0 and recorder-0",
         )
-        won = sum(watch.progress.finished[identity].outcome == "success" for identity in ids)
-        self.tell(f"{won} of {len(ids)} training tasks demonstrated")
+        won = sum(follower.progress.finished[identity].outcome == "success" for identity in ids)
+        self.notify(f"{won} of {len(ids)} training tasks demonstrated")
 
-    async def evaluate(self, watch: RunFollower, publisher: Publisher) -> EvaluationResult:
-        """Evaluate the version that is served now."""
-        version = self.served(watch.progress) or 0
-        result = await evaluate.evaluate(self.config, self.tasks, watch, publisher, version)
+    async def evaluate(self, follower: RunFollower, publisher: Publisher) -> int:
+        """Evaluate the version that is served now, and return it."""
+        version = self.served(follower.progress) or 0
+        result = await evaluate.evaluate(self.config, self.tasks, follower, publisher, version)
         overall = result.overall
-        self.tell(
+        self.notify(
             f"version {version}: {overall.rate:.1%} of {overall.trials} held-out episodes succeed "
             f"(95 % interval {overall.low:.1%} to {overall.high:.1%})"
         )
-        return result
+        return result.version
 
-    async def train(self, watch: RunFollower) -> None:
-        """Let the circle turn for its time, or its number of optimiser steps."""
-        await self.supervisor.start(self.cast.curator)
-        self.circle_ends_s = time.monotonic() + self.config.run.minutes * 60
-        bound = self.config.run.train_steps
-        waiting = StallDetector(watch.log, "anything to happen", watch.stall_s)
-        while (left_s := self.circle_ends_s - time.monotonic()) > 0:
-            if bound is not None and trained_steps(watch.progress) >= bound:
-                break
-            await asyncio.sleep(min(0.2, left_s))
-            watch.refuse_deafness()
-            watch.check(waiting)
+    async def train(self, follower: RunFollower) -> None:
+        """Train for ``run.minutes`` or ``run.train_steps``; an attached run, until its trainer's last step."""
+        limit_s = self.config.run.minutes * 60
+        ends_s = self.circle_ends_s = time.monotonic() + limit_s
+        if self.attached:
+            steps = required_steps(self.config)
+            advice = "Look at the log of the trainer, raise run.minutes, or lower trainer.max_train_steps"
+            await follower.until(
+                lambda state: trained_steps(state) >= steps, f"{steps} optimiser steps", limit_s, advice
+            )
+        else:
+            await self.supervisor.start(self.processes.curator)
+            bound = self.config.run.train_steps
+            await follower.until(
+                lambda state: time.monotonic() >= ends_s or (bound is not None and trained_steps(state) >= bound),
+                "training to end",
+                limit_s + GRACE_S,
+            )
         self.circle_ends_s = None
 
-    async def settle(self, watch: RunFollower) -> None:
+    async def settle(self, follower: RunFollower) -> None:
         """Stop ordering and training; wait until open orders have finished and the last version is served."""
-        await self.supervisor.stop(*(spec.name for spec in self.cast.curator))
-        await self.supervisor.stop(*(spec.name for spec in self.cast.trainer))
-        await watch.until(
-            lambda progress: (self.served(progress) or 0) >= (progress.newest_version or 0),
+        await self.supervisor.stop(*(spec.name for spec in self.processes.curator))
+        await self.supervisor.stop(*(spec.name for spec in self.processes.trainer))
+        await follower.until(
+            lambda state: (self.served(state) or 0) >= (state.newest_version or 0),
             "the last weight version to be served",
             SERVED_S,
             "Look at the log of rollout-0",
         )
-        await self.finish_orders(watch)
-
-    async def finish_orders(self, watch: RunFollower) -> None:
-        """Wait until open orders have finished, or for ``run.settle_s``: an episode on a desktop may take longer."""
-        deadline_s = time.monotonic() + self.config.run.settle_s
-        await watch.until(
-            lambda progress: not progress.unfinished("train") or time.monotonic() >= deadline_s,
+        # An episode on a desktop may take longer than run.settle_s.
+        settle_s = self.config.run.settle_s
+        ends_s = time.monotonic() + settle_s
+        await follower.until(
+            lambda state: not state.unfinished("train") or time.monotonic() >= ends_s,
             "open training orders to finish",
-            self.config.run.settle_s + SETTLED_S,
+            settle_s + GRACE_S,
         )
-        if still := list(watch.progress.unfinished("train")):
-            self.tell(
-                f"{len(still)} training orders have not finished after {self.config.run.settle_s:g} s (run.settle_s): "
-                "they go back to their topic, for a run that resumes this one"
+        if still := list(follower.progress.unfinished("train")):
+            self.notify(
+                f"{len(still)} training orders have not finished after {settle_s:g} s (run.settle_s): they go back to "
+                "their topic, for a run that resumes this one"
             )
 
 
 class EchoLogger:
-    """A log whose warnings the person at the terminal hears too."""
+    """A log whose warnings are shown at the terminal too."""
 
-    def __init__(self, log: Any, tell: Callable[[str], None]) -> None:
+    def __init__(self, log: Any, notify: Callable[[str], None]) -> None:
         self.log = log
-        self.tell = tell
+        self.notify = notify
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log a warning, and say it."""
+        """Log a warning, and show it."""
         self.log.warning(event, **fields)
         details = [f"{name.replace('_', ' ')} {value}" for name, value in fields.items()]
-        self.tell(f"{event}: {', '.join(details)}")
+        self.notify(f"{event}: {', '.join(details)}")
 
 
-def alive(progress: RunState, liveness_s: float) -> set[str]:
-    """Return the rollout workers heard of lately."""
+def live_workers(state: RunState, liveness_s: float) -> set[str]:
+    """Return the rollout workers whose last heartbeat is at most ``liveness_s`` old."""
     since_ms = now_ms() - liveness_s * 1000
-    return {name for name, worker in progress.serving.items() if worker.alive_ms >= since_ms}
+    return {name for name, worker in state.serving.items() if worker.alive_ms >= since_ms}
 
 
-def trained_steps(progress: RunState) -> int:
-    """Return how many optimiser steps the newest version has behind it."""
-    newest = progress.newest_version
-    return progress.versions[newest].event.train_step if newest is not None else 0
+def trained_steps(state: RunState) -> int:
+    """Return the number of optimiser steps behind the newest version."""
+    newest = state.newest_version
+    return state.versions[newest].event.train_step if newest is not None else 0
+
+
+def required_steps(config: Config) -> int:
+    """Return after how many steps the trainer ends; raise :class:`ConfigError` if it never does."""
+    if config.trainer.max_train_steps is None:
+        raise ConfigError("trainer.max_train_steps is not set: an attached run ends after that many steps")
+    return config.trainer.max_train_steps
 
 
 def demonstration(task: Task, config: Config) -> RolloutOrder:
@@ -264,29 +284,3 @@ def demonstration(task: Task, config: Config) -> RolloutOrder:
         sampling=config.sampling(),
         after_version=0,
     )
-
-
-async def bring_up(config: Config, tell: Callable[[str], None]) -> bool:
-    """Start the local services unless they answer already; return whether this call started any.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If one cannot be started, or a configured service elsewhere does not listen.
-    """
-    places = [(host, int(port)) for host, _, port in (s.rpartition(":") for s in config.bus.servers.split(","))]
-    places += [(host, config.store.port) for host in config.store.hosts]
-    if await asyncio.to_thread(lambda: all(listens(*place) for place in places)):
-        tell("Kafka and Cassandra are up already")
-        return False
-    running = await asyncio.to_thread(local.up, config, tell)
-    return any(service.started for service in running)
-
-
-def listens(host: str, port: int) -> bool:
-    """Say whether something listens there."""
-    try:
-        socket.create_connection((host, port), timeout=1.0).close()
-    except OSError:
-        return False
-    return True

@@ -74,7 +74,7 @@ def needed_cap(state_dir: Path, python: str = sys.executable) -> str:
 def first_usable(probe: Sequence[str]) -> str:
     """Return the highest of ``CAPS`` under which the command ``probe`` is not ended by a signal.
 
-    A probe that fails otherwise says nothing about the CPU: no cap is needed as far as it can tell.
+    A probe that fails otherwise gives no evidence against the CPU.
 
     Raises
     ------

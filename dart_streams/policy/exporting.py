@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 from transformers.utils import logging as transformers_logging
 
-from dart_streams.bus import weights_log
+from dart_streams.bus import sync_clients
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.policy import weights
@@ -21,7 +21,7 @@ WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.js
 
 
 def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
-    """Return the newest version that was announced of a model, or the one with this ``number``.
+    """Return the newest published version of a model, or the one with this ``number``.
 
     Raises
     ------
@@ -29,7 +29,7 @@ def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
         If there is none.
     """
     found = None
-    for event in weights_log.read(bus):
+    for event in sync_clients.read_events(bus, "policy-export", weights_topic.TOPIC):
         if event.model_id == model_id and number in (None, event.version):
             found = event if found is None or event.version >= found.version else found
     if found is None:

@@ -1,4 +1,4 @@
-"""A probe: one prompt and what transformers thinks of an answer to it, so that an engine can be held against it.
+"""A probe: one prompt with the log-probabilities that transformers gives an answer to it, to check an engine against.
 
 The trainer stores one beside each version of the weights; a rollout worker compares its engine with it at its start.
 """
@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import torch
 from PIL import Image, ImageDraw
-from transformers import Qwen2_5_VLForConditionalGeneration
 
 from dart_streams.errors import UserError
 from dart_streams.policy import weights
-from dart_streams.policy.batches import answer_logits, collate, log_probabilities
 from dart_streams.policy.rendering import Renderer
 from topics.values import BlobRef, MessagePart
 
@@ -57,29 +54,6 @@ def turns() -> list[MessagePart]:
     return [MessagePart(role="user", text=INSTRUCTION), MessagePart(role="user", image=ref)]
 
 
-def measure(model_dir: Path, renderer: Renderer) -> Probe:
-    """Return the probe of the weights in ``model_dir``, by transformers in float32."""
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(model_dir, dtype=torch.float32)
-    return measured(model, renderer)
-
-
-def measured(model: torch.nn.Module, renderer: Renderer) -> Probe:
-    """Return the probe of a loaded model."""
-    model.eval()
-    prompt, tokens = renderer.prompt(turns()), renderer.answer_tokens(ANSWER)
-    batch = collate([renderer.training_inputs(prompt, [Image.open(io.BytesIO(screen()))], tokens)], renderer.pad)
-    with torch.no_grad():
-        logits_BTV = answer_logits(model, batch)
-    log_p_TV = log_probabilities(logits_BTV, renderer.allowed_mask(logits_BTV.shape[-1]))[0]
-    chosen_T = log_p_TV.gather(-1, batch["answers"][0][:, None])[:, 0]
-    return Probe(prompt=prompt.token_ids, tokens=tokens, logprobs=chosen_T.tolist())
-
-
-def write(model_dir: Path, renderer: Renderer) -> None:
-    """Measure the probe and store it beside the weights."""
-    (model_dir / weights.PROBE).write_bytes(msgspec.json.encode(measure(model_dir, renderer)))
-
-
 def read(model_dir: Path) -> Probe | None:
     """Return the probe stored beside weights, or None if the directory has none."""
     file = model_dir / weights.PROBE
@@ -88,16 +62,13 @@ def read(model_dir: Path) -> Probe | None:
 
 def refuse_other_rendering(probe: Probe, renderer: Renderer) -> None:
     """Raise :class:`ParityFault` unless ``renderer`` makes the prompt and the answer that ``probe`` was stored with."""
-    if renderer.prompt(turns()).token_ids != probe.prompt:
-        raise ParityFault(
-            "this rollout worker renders the probe's prompt as other tokens than the trainer does: give both the same "
-            "tokenizer and chat template (policy.path)"
-        )
-    if renderer.answer_tokens(ANSWER) != probe.tokens:
-        raise ParityFault(
-            "this rollout worker makes other tokens of the probe's answer than the trainer does: give both the same "
-            "tokenizer (policy.path)"
-        )
+    own = {"prompt": renderer.prompt(turns()).token_ids, "answer": renderer.answer_tokens(ANSWER)}
+    for part, stored in (("prompt", probe.prompt), ("answer", probe.tokens)):
+        if own[part] != stored:
+            raise ParityFault(
+                f"this rollout worker makes other tokens of the probe's {part} than the trainer does: give both the "
+                "same tokenizer and chat template (policy.path)"
+            )
 
 
 def mismatch(probe: Probe, logprobs: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Where a deployment's model lies; the tiny policy in a folder named after all that determines it. Without torch."""
+"""The directory of a deployment's model; the tiny policy's is named by a digest of its inputs. Without torch."""
 
 import hashlib
 from pathlib import Path
@@ -9,8 +9,19 @@ from dart_streams import prompts, tasks
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 
-SOURCES = (Path(__file__).parent, Path(prompts.__file__))
-"""Code that determines the policy: what it is, what it sees, and how it is warmed up."""
+ROOT = Path(prompts.__file__).parents[1]
+SOURCES = tuple(
+    ROOT / name
+    for name in (
+        "dart_streams/policy",
+        "dart_streams/prompts.py",
+        "trainer/data/collate.py",
+        "trainer/data/samples.py",
+        "trainer/learning/model.py",
+        "trainer/warmup",
+    )
+)
+"""Code that determines the policy: what it is, what it sees, and how it is warmed up. By path: not imported here."""
 DIGITS = 16
 
 

@@ -1,7 +1,7 @@
 """Turns to token ids and back, for any directory of the Qwen2.5-VL class (the tiny policy, UI-TARS-1.5-7B).
 
 The rollout worker and the trainer render with this one module, so a prompt has the same tokens in both. The chat
-template and what the environment says are tokenised apart: a page that writes ``<|im_end|>`` gets its characters, not
+template and the environment's texts are tokenised apart: a page that writes ``<|im_end|>`` gets its characters, not
 the control token.
 """
 
@@ -87,44 +87,19 @@ class Renderer:
         return [*self._text_tokens(text), self.eos]
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return what generated ``tokens`` say; the end and other special tokens say nothing."""
+        """Return the text of generated ``tokens``, without the end and other special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def allowed_mask(self, vocabulary: int) -> torch.Tensor:
-        """Return a boolean mask over a model's ``vocabulary`` logits: True where a token may be sampled."""
-        mask = torch.zeros(vocabulary, dtype=torch.bool)
-        mask[self.allowed_tokens] = True
-        return mask
+        """Return a boolean mask (vocabulary,) over a model's logits: True where a token may be sampled."""
+        mask_V = torch.zeros(vocabulary, dtype=torch.bool)
+        mask_V[self.allowed_tokens] = True
+        return mask_V
 
     def pixels(self, images: Sequence[Image.Image]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (patches, grid): float32 patches of all images in a row, and per image its (t, h, w) in patches."""
         made = self.image_processor(images=list(images), return_tensors="pt")
         return made["pixel_values"], made["image_grid_thw"]
-
-    def training_inputs(
-        self, prompt: Prompt, images: Sequence[Image.Image], answer_tokens: Sequence[int]
-    ) -> dict[str, Any]:
-        """Return what the model's forward pass takes for one prompt with its answer.
-
-        ``input_ids`` and ``mm_token_type_ids`` have shape (L,), with every image pad repeated as often as the image
-        has merged patches; ``pixel_values`` (patches, pixels) and ``image_grid_thw`` (images, 3) are absent without
-        images; ``answer_start`` is the index in ``input_ids`` at which the answer begins.
-        """
-        if len(images) != len(prompt.images):
-            raise ValueError(f"{len(images)} images for a prompt that shows {len(prompt.images)}")
-        vision: dict[str, torch.Tensor] = {}
-        pads: list[int] = []
-        if images:
-            vision["pixel_values"], vision["image_grid_thw"] = self.pixels(images)
-            pads = (vision["image_grid_thw"].prod(-1) // self.image_processor.merge_size**2).tolist()
-        expanded = expand(prompt.token_ids, self.config.image_token_id, pads)
-        ids = torch.tensor([*expanded, *answer_tokens], dtype=torch.long)
-        return {
-            "input_ids": ids,
-            "mm_token_type_ids": (ids == self.config.image_token_id).to(torch.int32),
-            **vision,
-            "answer_start": len(expanded),
-        }
 
     def _encode_text(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])

@@ -13,8 +13,6 @@ vLLM on a CPU wants heads of 32.
 
 import json
 import math
-import shutil
-import tempfile
 from pathlib import Path
 
 import torch
@@ -43,18 +41,11 @@ MAX_PIXELS = 1280 * 28 * 28
 
 
 def build(folder: Path, seed: int = 0) -> None:
-    """Write the untrained policy as a Hugging Face directory; ``folder`` appears complete or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        vocabulary.write(partial)
-        write_preprocessor(partial)
-        write_model(partial, seed)
-        partial.chmod(0o755)
-        partial.replace(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    """Write the untrained policy as a Hugging Face directory."""
+    folder.mkdir(parents=True)
+    vocabulary.write(folder)
+    write_preprocessor(folder)
+    write_model(folder, seed)
 
 
 def configuration() -> Qwen2_5_VLConfig:

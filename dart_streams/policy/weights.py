@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +24,7 @@ CHUNK = 1 << 20
 
 
 class WrongDigest(Exception):
-    """The weights at a version's URI are not those that were announced."""
+    """The weights at a version's URI are not those that were published."""
 
 
 class MissingWeights(UserError):
@@ -66,7 +65,7 @@ def fetch(version: WeightVersion, cache: Path) -> Path:
     Raises
     ------
     WrongDigest
-        If the file's SHA-256 is not the announced one.
+        If the file's SHA-256 is not the published one.
     MissingWeights
         If there is no such file.
     """
@@ -109,19 +108,20 @@ def digest(file: Path) -> str:
 
 
 def verify(file: Path, version: WeightVersion) -> None:
-    """Raise unless ``file`` is what ``version`` announces."""
+    """Raise unless ``file`` is that of ``version``."""
     if not file.is_file():
         raise MissingWeights(f"version {version.version}: no weights at {version.uri} ({file} does not exist)")
     found = digest(file)
     if found != version.sha256:
-        raise WrongDigest(f"version {version.version} at {version.uri}: sha256 {found}, announced {version.sha256}")
+        raise WrongDigest(f"version {version.version} at {version.uri}: sha256 {found}, published {version.sha256}")
 
 
 def download(filesystem: fsspec.AbstractFileSystem, source: str, target: Path, version: WeightVersion) -> None:
     """Copy ``source`` into the directory ``target``, which appears only when it is complete and verified."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        partial = Path(scratch) / "weights"
+        partial.mkdir()
         try:
             filesystem.get_file(source, str(partial / FILE))
         except FileNotFoundError:
@@ -130,8 +130,6 @@ def download(filesystem: fsspec.AbstractFileSystem, source: str, target: Path, v
             filesystem.get_file(f"{source.rpartition('/')[0]}/{PROBE}", str(partial / PROBE))
         verify(partial / FILE, version)
         partial.replace(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def distinct(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -1,6 +1,6 @@
-"""The store (Cassandra): steps, trajectories and screenshots as a projection of the topics.
+"""Cassandra: steps, trajectories and screenshots as a projection of the topics.
 
-Asynchronous processes use :class:`AsyncStore`, synchronous ones :class:`SyncStore`. What a row means is not known here.
+Asynchronous processes use :class:`AsyncStore`, synchronous ones :class:`SyncStore`. No decision is made here.
 """
 
 from dart_streams.store.asynchronous import AsyncStore

@@ -1,4 +1,4 @@
-"""The store for asyncio processes: the driver's callbacks bridged to the event loop, bounded in flight, retried."""
+"""The store for asyncio processes: driver callbacks bridged to the event loop, bounded concurrency, retries."""
 
 import asyncio
 from collections import deque
@@ -19,7 +19,7 @@ from topics.values import BlobRef
 IN_FLIGHT = 128
 RETRY_S = 0.5
 PATIENCE_S = 5.0
-"""A request for an action may overtake the screenshot that it names, by milliseconds as a rule."""
+"""A request for an action may overtake the screenshot it refers to, usually by milliseconds."""
 FIRST_PAUSE_S = 0.002
 LAST_PAUSE_S = 0.25
 
@@ -34,7 +34,7 @@ class Bridge:
         self._waking = False
 
     def execute(self, statement: PreparedStatement, values: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Send one statement; the future holds its rows."""
+        """Send one statement; return the future of its rows."""
         future = self.loop.create_future()
         response = self.session.execute_async(statement, values)
         response.add_callbacks(
@@ -83,7 +83,7 @@ class AsyncStore:
         return self.cache.get(ref.sha256) is not None
 
     async def put_blob(self, data: bytes, media_type: str, width: int, height: int) -> BlobRef:
-        """Write a screenshot, and return its claim check once it is durable; one in the cache is not written again."""
+        """Write a screenshot and return its reference once it is durable; one in the cache is not written again."""
         ref = ref_of(data, media_type, width, height)
         if self.cache.get(ref.sha256) is not None:
             return ref

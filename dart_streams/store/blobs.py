@@ -1,4 +1,4 @@
-"""Blobs as the store keeps them: named by their sha256, cut into chunks, cached by size. Pure, without a session."""
+"""Blobs: content-addressed by sha256, split into chunks, with an LRU cache. Pure, without a session."""
 
 import hashlib
 import threading
@@ -11,15 +11,15 @@ CHUNK_BYTES = 256 * 1024
 
 
 class MissingBlob(Exception):
-    """The store has no whole blob under this sha256: not written yet, expired, or damaged."""
+    """The store has no complete blob under this sha256: not written yet, expired, or corrupt."""
 
-    def __init__(self, ref: BlobRef, why: str) -> None:
-        super().__init__(f"blob {ref.sha256[:12]}… ({ref.size} bytes): {why}")
+    def __init__(self, ref: BlobRef, reason: str) -> None:
+        super().__init__(f"blob {ref.sha256[:12]}… ({ref.size} bytes): {reason}")
         self.ref = ref
 
 
 class BlobCache:
-    """The blobs used last, by sha256, in at most ``limit_bytes``. Threads may share it."""
+    """An LRU cache of blobs by sha256, of at most ``limit_bytes``. Threads may share it."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -28,7 +28,7 @@ class BlobCache:
         self._lock = threading.Lock()
 
     def get(self, sha256: str) -> bytes | None:
-        """Return a blob and count it as used, or None."""
+        """Return a blob and mark it as used, or None."""
         with self._lock:
             data = self._blobs.get(sha256)
             if data is not None:
@@ -36,7 +36,7 @@ class BlobCache:
             return data
 
     def put(self, sha256: str, data: bytes) -> None:
-        """Keep a blob, at the cost of those used longest ago. One larger than the whole cache is not kept."""
+        """Add a blob and evict those used least recently; one larger than the whole cache is not kept."""
         if len(data) > self.limit_bytes:
             return
         with self._lock:
@@ -55,12 +55,12 @@ def ref_of(data: bytes, media_type: str, width: int, height: int) -> BlobRef:
 
 
 def chunks(data: bytes) -> list[bytes]:
-    """Cut a blob into pieces of :data:`CHUNK_BYTES`; an empty blob is one empty piece."""
+    """Split a blob into chunks of :data:`CHUNK_BYTES`; an empty blob is one empty chunk."""
     return [data[start : start + CHUNK_BYTES] for start in range(0, max(len(data), 1), CHUNK_BYTES)]
 
 
 def whole(ref: BlobRef, pieces: Iterable[bytes]) -> bytes:
-    """Join the chunks of a blob; raise :class:`MissingBlob` unless they are exactly what ``ref`` promises."""
+    """Join the chunks of a blob; raise :class:`MissingBlob` unless size and digest are those of ``ref``."""
     data = b"".join(pieces)
     if not data and ref.size:
         raise MissingBlob(ref, "not in the store")

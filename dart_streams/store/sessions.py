@@ -9,7 +9,6 @@ import string
 from importlib import resources
 from typing import Any
 
-import structlog
 from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, Unauthorized
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
@@ -48,8 +47,6 @@ UNABLE = "Unable to perform authentication"
 DOWN = (NoHostAvailable, NoConnectionsAvailable, DriverException, ErrorMessage, ConnectionException, OSError)
 """The driver's errors while a database is away."""
 
-log = structlog.get_logger()
-
 
 def connect(store: Store) -> Session:
     """Connect and apply the schema, trying again until ``store.wait_s`` is over; it blocks meanwhile.
@@ -85,8 +82,8 @@ def connecting(store: Store) -> dict[str, Any]:
     return until(
         Deadline(wait_s),
         min(1.0, wait_s / 10),
-        retryable=is_down,
-        waiting=lambda error: log.info("waiting for the database", at=at, until_s=wait_s, reason=short(error)),
+        f"database at {at}",
+        retryable=lambda error: isinstance(error, DOWN),  # concurrent schema changes also make invalid requests
         unavailable=lambda error: ServiceUnavailable(
             f"no Cassandra at {at} after {wait_s:g} s ({short(error)}): "
             "start one with `dart-streams up`, or set store.hosts and store.port"
@@ -99,8 +96,8 @@ def executing(wait_s: float, pause_s: float) -> dict[str, Any]:
     return until(
         Deadline(wait_s),
         min(pause_s, wait_s / 10),
-        retryable=is_down,
-        waiting=lambda error: log.warning("the database does not answer", reason=short(error), until_s=wait_s),
+        "database",
+        is_down,
         unavailable=lambda error: ServiceUnavailable(
             f"Cassandra did not answer for {wait_s:g} s ({short(error)}): see `dart-streams doctor`"
         ),
@@ -147,7 +144,15 @@ def open_session(store: Store) -> Session:
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         # The default backs off to ten minutes, so a database that is back would long count as down.
         reconnection_policy=ConstantReconnectionPolicy(RECONNECT_S, max_attempts=None),
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile()},
+        execution_profiles={
+            EXEC_PROFILE_DEFAULT: ExecutionProfile(
+                load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
+                consistency_level=ConsistencyLevel.LOCAL_QUORUM,
+                serial_consistency_level=ConsistencyLevel.SERIAL,
+                request_timeout=REQUEST_TIMEOUT_S,
+                row_factory=tuple_factory,
+            )
+        },
         **settings,
     )
     try:
@@ -160,17 +165,6 @@ def open_session(store: Store) -> Session:
     except BaseException:
         cluster.shutdown()
         raise
-
-
-def profile() -> ExecutionProfile:
-    """Return the consistency, load balancing and time-out of requests."""
-    return ExecutionProfile(
-        load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
-        consistency_level=ConsistencyLevel.LOCAL_QUORUM,
-        serial_consistency_level=ConsistencyLevel.SERIAL,
-        request_timeout=REQUEST_TIMEOUT_S,
-        row_factory=tuple_factory,
-    )
 
 
 def refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None) -> AccessRefused | None:

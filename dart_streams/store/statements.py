@@ -1,4 +1,4 @@
-"""The store's queries, prepared once a session. All but the epoch's claim may be repeated without harm."""
+"""The store's queries, prepared once a session. All but the claim of an epoch are idempotent."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ _trajectory = msgspec.json.Decoder(Trajectory)
 
 
 def prepare(session: Session, query: str) -> PreparedStatement:
-    """Prepare a query that may be repeated; its whole result comes in one page."""
+    """Prepare an idempotent query whose result is one page."""
     statement = session.prepare(query)
     statement.is_idempotent = True
     statement.fetch_size = None
@@ -40,7 +40,7 @@ def step_values(run: str, observation: Observation) -> tuple[Any, ...]:
 
 
 def trajectory_text(trajectory: Trajectory) -> str:
-    """Return a trajectory as its row keeps it."""
+    """Return the column of a trajectory."""
     return _encoder.encode(trajectory).decode()
 
 

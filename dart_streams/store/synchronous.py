@@ -1,4 +1,4 @@
-"""The store for synchronous processes: the trainer, replay, the command line."""
+"""The store for synchronous processes: trainer, replay, command line."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class SyncStore:
     """Rows of one run. Threads may share it.
 
-    While the database is away, calls try again for ``wait_s`` and then raise
+    While the database is away, calls are retried for ``wait_s``, and then raise
     :class:`~dart_streams.errors.ServiceUnavailable`.
     """
 
@@ -80,23 +80,23 @@ class SyncStore:
         return [statements.trajectory_of(row[0]) for row in rows]
 
     def write_trained(self, train_step: int, row: dict[str, Any]) -> None:
-        """Write what an optimiser step was made of: the columns of ``trained`` but the step itself."""
+        """Write the inputs of an optimiser step: the columns of ``trained`` without ``train_step``."""
         columns = row | {"train_step": train_step}
         values = (self.run, *(columns[name] for name in statements.TRAINED_COLUMNS))
         self._retrying(lambda: self.session.execute(self._prepare(statements.PUT_TRAINED), values))
 
     def trained(self) -> list[dict[str, Any]]:
-        """Return the run's optimiser steps in order, as :meth:`write_trained` took them."""
+        """Return the run's optimiser steps in order, with the columns of :meth:`write_trained`."""
         rows = self._read_many(statements.GET_TRAINED, [(self.run,)])[0]
         return [trained_row(row) for row in rows]
 
     def claim_epoch(self, model_id: str) -> int:
-        """Return a new epoch, greater than any claimed before for this model in this run.
+        """Return a new epoch, greater than all claimed before for this model in this run.
 
         Raises
         ------
         ServiceUnavailable
-            If the database did not answer, or others claimed at the same moment again and again.
+            If the database did not answer, or :data:`CLAIM_TRIES` concurrent claims were faster.
         """
         for _ in range(CLAIM_TRIES):
             claimed = self._retrying(lambda: self._try_claim(model_id))
@@ -107,7 +107,7 @@ class SyncStore:
         )
 
     def _try_claim(self, model_id: str) -> int | None:
-        # A claim whose answer got lost may have been applied; the next try then counts on from it, which is as good.
+        # A claim whose answer was lost may have been applied; the next try then continues from it.
         place = (self.run, model_id)
         created = self.session.execute(
             "INSERT INTO epochs (run, model_id, epoch) VALUES (%s, %s, 1) IF NOT EXISTS", place
@@ -141,7 +141,7 @@ class SyncStore:
 
 
 def trained_row(row: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a row of ``trained`` by column; empty collections, which the database keeps as null, are empty again."""
+    """Return a row of ``trained`` by column; empty collections, which the database has as null, are empty again."""
     columns = dict(zip(statements.TRAINED_COLUMNS, row, strict=True))
     for name in ("group_ids", "trajectory_ids"):
         columns[name] = list(columns[name] or [])

@@ -10,12 +10,12 @@ TIMEOUT_S = 2
 
 
 def span_exporter(endpoint: str) -> OTLPSpanExporter:
-    """Return what sends spans to the collector."""
-    # An outbox says once that its exporter fails; the library would say so every second.
+    """Return the exporter of spans."""
+    # The span processor logs once that its exporter fails; the library would log it every second.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     return OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT_S)
 
 
 def metric_exporter(endpoint: str) -> OTLPMetricExporter:
-    """Return what sends metrics to the collector; its histograms have the SDK's buckets, which are for milliseconds."""
+    """Return the exporter of metrics; its histograms have the SDK's buckets, which suit milliseconds."""
     return OTLPMetricExporter(endpoint=f"{endpoint.rstrip('/')}/v1/metrics", timeout=TIMEOUT_S)

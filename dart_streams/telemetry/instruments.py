@@ -1,6 +1,6 @@
-"""Counters and gauges on the way of every step: their values are read when metrics are exported, not told each time.
+"""Counters and gauges of the hot path: observable instruments, read only when metrics are exported.
 
-The SDK's own take some ten microseconds for what is an addition here, and a step has a dozen of them.
+The SDK's synchronous ones take some ten microseconds for what is an addition here, and a step has a dozen of them.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ class ObservedCounter:
         meter.create_observable_counter(name, [self._read])
 
     def add(self, count: int, attributes: Mapping[str, str] | None = None) -> None:
-        """Count ``count`` more."""
+        """Add ``count``."""
         self._totals[tuple(attributes.items()) if attributes else ()] += count
 
     def _read(self, _options: CallbackOptions) -> Iterable[Observation]:
@@ -25,14 +25,14 @@ class ObservedCounter:
 
 
 class ObservedGauge:
-    """A gauge: what it was set to last."""
+    """A gauge: the value set last."""
 
     def __init__(self, meter: Meter, name: str) -> None:
         self.value: float | None = None
         meter.create_observable_gauge(name, [self._read])
 
     def set(self, value: float) -> None:
-        """Be at ``value`` from now on."""
+        """Set the value."""
         self.value = value
 
     def _read(self, _options: CallbackOptions) -> Iterable[Observation]:

@@ -1,4 +1,4 @@
-"""Metrics and spans as JSON lines in the run's folder: nothing to install, and the report reads them back."""
+"""Exporters of metrics and spans to JSON lines in the run's folder, which the report reads."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _span_lines = msgspec.json.Encoder(enc_hook=str)
 
 
 class LineMetricExporter(MetricExporter):
-    """Appends one line an export to ``path``; a full disk costs the line, never the process."""
+    """Appends one line an export to ``path``; if that fails, the line is lost."""
 
     def __init__(self, path: Path, process: str) -> None:
         super().__init__(preferred_aggregation={Histogram: ExponentialBucketHistogramAggregation()})
@@ -30,7 +30,7 @@ class LineMetricExporter(MetricExporter):
         self.process = process
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:
-        """Write the present value of every instrument (cumulative since the process started)."""
+        """Write the value of every instrument (cumulative since the process started)."""
         points = [
             point_of(metric.name, point)
             for resource in metrics_data.resource_metrics
@@ -51,48 +51,48 @@ class LineMetricExporter(MetricExporter):
         """Do nothing: no file stays open."""
 
 
-MOST_BYTES = 64 * 1024 * 1024
-MOST_FILES = 16
+MAX_BYTES = 64 * 1024 * 1024
+MAX_FILES = 16
 
 
 class LineSpanExporter(SpanExporter):
-    """Appends one line a span to ``path``; a full file becomes ``<name>.1.jsonl``, and the oldest of these goes."""
+    """Appends one line a span to ``path``; a full file is rotated to ``<name>.1.jsonl``, and the oldest is removed."""
 
-    def __init__(self, path: Path, process: str, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, path: Path, process: str, max_bytes: int = MAX_BYTES) -> None:
         self.path = path
         self.process = process
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Write ended spans and say whether that worked."""
-        rotate(self.path, self.most_bytes)
+        """Write ended spans."""
+        rotate(self.path, self.max_bytes)
         text = _span_lines.encode_lines([span_fields(span, self.process) for span in spans])
         return SpanExportResult.SUCCESS if append_bytes(self.path, text) else SpanExportResult.FAILURE
 
 
-def rotate(path: Path, most_bytes: int) -> None:
-    """Give way to a new file if this one is full; a disk that refuses keeps the old one growing."""
+def rotate(path: Path, max_bytes: int) -> None:
+    """Rotate the file if it is full; if that fails, it keeps growing."""
     try:
-        if not path.exists() or path.stat().st_size < most_bytes:
+        if not path.exists() or path.stat().st_size < max_bytes:
             return
-        for number in range(MOST_FILES - 1, 0, -1):
+        for number in range(MAX_FILES - 1, 0, -1):
             older = path.with_name(f"{path.stem}.{number}.jsonl")
             if older.exists():
                 older.replace(path.with_name(f"{path.stem}.{number + 1}.jsonl"))
         path.replace(path.with_name(f"{path.stem}.1.jsonl"))
-        path.with_name(f"{path.stem}.{MOST_FILES}.jsonl").unlink(missing_ok=True)
+        path.with_name(f"{path.stem}.{MAX_FILES}.jsonl").unlink(missing_ok=True)
     except OSError:
         return
 
 
 def append(path: Path, lines: Sequence[dict[str, Any]]) -> bool:
-    """Append JSON lines to a file and say whether that worked."""
+    """Append JSON lines to a file; return whether that worked."""
     text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
     return append_bytes(path, text.encode())
 
 
 def append_bytes(path: Path, data: bytes) -> bool:
-    """Append to a file and say whether that worked."""
+    """Append to a file; return whether that worked."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
@@ -103,9 +103,9 @@ def append_bytes(path: Path, data: bytes) -> bool:
 
 
 def point_of(name: str, point: Any) -> dict[str, Any]:
-    """Return a data point as plain values; ``start_ms`` tells a restarted process from the one before it.
+    """Return a data point as plain values; ``start_ms`` distinguishes a restarted process from the one before.
 
-    Times keep their fractions of a millisecond: two flushes, or two starts, may fall into the same one.
+    Times have fractions of a millisecond: two flushes, or two starts, may fall into the same one.
     """
     fields: dict[str, Any] = {
         "name": name,

@@ -21,7 +21,7 @@ ENV_REQUESTS_SENT = "env.requests.sent"  # counter: action requests published, r
 ENV_REQUESTS_ANSWERED = "env.requests.answered"  # counter: replies that were waited for and used
 ENV_REQUESTS_TIMED_OUT = "env.requests.timed_out"  # counter: requests given up because no reply came in time
 ENV_REQUESTS_ABANDONED = "env.requests.abandoned"  # counter: requests whose episode ended before the reply came
-ENV_REPLIES_IGNORED = "env.replies.ignored"  # counter: replies nobody here waited for any more
+ENV_REPLIES_IGNORED = "env.replies.ignored"  # counter: replies to requests that are no longer waited for
 ENV_BROWSER_RESTARTS = "env.browser.restarts"  # counter: browsers started again after a crash
 
 # Rollout workers
@@ -32,7 +32,7 @@ ROLLOUT_BLOB_READ_MS = "rollout.blob_read_ms"  # histogram: a prompt's screensho
 ROLLOUT_TOKENS = "rollout.tokens"  # counter: generated tokens
 ROLLOUT_REQUESTS = "rollout.requests"  # counter: requests by attribute result: answered, failed, late
 ROLLOUT_VERSION = "rollout.version"  # gauge: the weight version served
-ROLLOUT_SWITCH_PAUSE_MS = "rollout.switch.pause_ms"  # histogram: how long generation stood still for a switch
+ROLLOUT_SWITCH_PAUSE_MS = "rollout.switch.pause_ms"  # histogram: how long generation was paused for a switch
 ROLLOUT_SWITCH_LOAD_MS = "rollout.switch.load_ms"  # histogram: fetch, check and load of a version
 ROLLOUT_SWITCHES = "rollout.switches"  # counter: weight switches; attribute result: served, failed
 
@@ -57,12 +57,12 @@ TRAINER_CHECKPOINT_MS = "trainer.checkpoint_ms"  # histogram: one checkpoint
 TRAINER_GROUPS = "trainer.groups"  # counter: curated groups taken
 TRAINER_STALENESS = "trainer.staleness"  # histogram: version trained less version that acted, a trajectory each
 TRAINER_FIGURE = "trainer.figure"  # gauge: a figure of the newest optimiser step; attribute name (loss, entropy, …)
-TRAINER_DROPPED = "trainer.dropped"  # counter: what was not trained; attribute why: stale (groups), others (steps)
+TRAINER_DROPPED = "trainer.dropped"  # counter: untrained data; attribute why: stale (groups), others (steps)
 TRAINER_MISMATCH = "trainer.mismatch"  # histogram: |log-probability of engine less trainer's| of a token, batch mean
 
 # Everyone
-DEAD_LETTERS = "dead_letters"  # counter: records put aside; attribute topic
-SPANS_DROPPED = "telemetry.spans.dropped"  # counter: spans that found no room, or no exporter that took them
+DEAD_LETTERS = "dead_letters"  # counter: records sent to dead-letter topics; attribute topic
+SPANS_DROPPED = "telemetry.spans.dropped"  # counter: spans lost to a full queue or a failed export
 
 # Monitor
 MONITOR_LAG = "monitor.lag"  # gauge: records a consumer group has not committed; attributes group, topic

@@ -1,4 +1,4 @@
-"""W3C trace context in Kafka headers: what a record was caused by travels with it."""
+"""W3C trace context in Kafka record headers."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def current_headers() -> list[Header]:
 
 
 def context_of(headers: Sequence[tuple[str, bytes | None]]) -> SpanRef:
-    """Return the span that a record was made in; ``ROOT`` if it names none, or not as W3C has it."""
+    """Return the span in which a record was produced; ``ROOT`` without a valid ``traceparent`` header."""
     for name, value in headers:
         if name == TRACEPARENT and value is not None:
             return parsed(value)
@@ -26,7 +26,7 @@ def context_of(headers: Sequence[tuple[str, bytes | None]]) -> SpanRef:
 
 
 def parsed(value: bytes) -> SpanRef:
-    """Return the span that a ``traceparent`` names (https://www.w3.org/TR/trace-context), or ``ROOT``."""
+    """Return the span of a ``traceparent`` (https://www.w3.org/TR/trace-context); ``ROOT`` if it is not valid."""
     found = _parts(value)
     if found is None or found[1] == b"ff" or (found[1] == b"00" and found[5]):
         return ROOT

@@ -1,4 +1,4 @@
-"""A library that says the same thing again and again is heard once in a while."""
+"""Rate limit for repeated log messages of libraries."""
 
 import logging
 
@@ -6,7 +6,7 @@ AGAIN_S = 30.0
 
 
 class RateLimitFilter(logging.Filter):
-    """Lets a library's message pass once in ``every_s`` (seconds); what differs, passes at once."""
+    """Passes each distinct message of a logger at most once in ``every_s`` seconds."""
 
     def __init__(self, every_s: float = AGAIN_S) -> None:
         super().__init__()
@@ -14,7 +14,7 @@ class RateLimitFilter(logging.Filter):
         self.passed: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether this record is new, or old enough to be told again."""
+        """Return whether this message was not passed within ``every_s``."""
         known = (record.name, record.getMessage())
         if record.created - self.passed.get(known, -self.every_s) < self.every_s:
             return False

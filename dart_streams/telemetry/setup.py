@@ -1,6 +1,6 @@
-"""Start and stop telemetry in a process: logs to stderr, metrics and traces to the run's folder.
+"""Starts and stops telemetry in a process: logs to stderr, metrics and traces to the run's folder.
 
-A full disk, a missing exporter or an unreachable collector costs telemetry, never the process.
+A full disk or an unreachable collector loses telemetry and never fails the process.
 """
 
 import logging
@@ -20,7 +20,7 @@ from dart_streams.config import Config
 from dart_streams.telemetry import spans
 from dart_streams.telemetry.json_lines import LineMetricExporter, LineSpanExporter
 from dart_streams.telemetry.rate_limit import RateLimitFilter
-from dart_streams.telemetry.span_queue import SpanQueue
+from dart_streams.telemetry.span_processor import CountingSpanProcessor
 
 METRICS_EVERY_MS = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", 2000))
 """Milliseconds between exports of metrics; OpenTelemetry's own variable changes it. Reports draw a point for each."""
@@ -34,24 +34,21 @@ def start(config: Config, process: str) -> None:
     resource = Resource.create(
         {"service.name": f"dart_streams.{process.partition('-')[0]}", "service.instance.id": process}
     )
-    readers = [
-        PeriodicExportingMetricReader(exporter, export_interval_millis=METRICS_EVERY_MS)
-        for exporter in metric_exporters(config, process)
-    ]
-    # Exemplars are not exported; looking for them costs a third of what a measurement costs.
-    provider_of = MeterProvider(
-        readers, resource=resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False
+    metric_exporters, span_exporters = exporters(config, process)
+    readers = [PeriodicExportingMetricReader(exporter, METRICS_EVERY_MS) for exporter in metric_exporters]
+    # Exemplars are not exported, and collecting them costs a third of a measurement.
+    metrics.set_meter_provider(
+        MeterProvider(readers, resource=resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False)
     )
-    metrics.set_meter_provider(provider_of)
     provider = spans.Provider(config.telemetry.sampling, resource)
-    for exporter in span_exporters(config, process):
-        provider.add_span_processor(SpanQueue(exporter))
+    for exporter in span_exporters:
+        provider.add_span_processor(CountingSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     sample(config.telemetry.sampling)
 
 
 def sample(ratio: float | None) -> None:
-    """Write this share of traces from now on, and all spans that fail; None: make no spans at all."""
+    """Write this share of traces from now on, and all spans with an error; None: make no spans at all."""
     provider = trace.get_tracer_provider()
     if ratio is None or not isinstance(provider, spans.Provider):
         spans.disable()
@@ -60,50 +57,43 @@ def sample(ratio: float | None) -> None:
 
 
 def flush() -> None:
-    """Return when the spans that have ended are written."""
+    """Return when all ended spans are exported."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, TracerProvider):
         provider.force_flush()
 
 
 def stop() -> None:
-    """Write what is still in memory; call it once, at the end of a process."""
+    """Export what is left; call it once, at the end of a process."""
     spans.disable()
     for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
         if isinstance(provider, MeterProvider | TracerProvider):
             provider.shutdown()
 
 
-def metric_exporters(config: Config, process: str) -> list[MetricExporter]:
-    """Return where metrics go: the run's folder, and a collector if one is configured."""
-    exporters: list[MetricExporter] = [LineMetricExporter(config.run.folder / "metrics" / f"{process}.jsonl", process)]
+def exporters(config: Config, process: str) -> tuple[list[MetricExporter], list[SpanExporter]]:
+    """Return the exporters to the run's folder, and to a collector if one is configured."""
+    folder, file = config.run.folder, f"{process}.jsonl"
+    metric_exporters: list[MetricExporter] = [LineMetricExporter(folder / "metrics" / file, process)]
+    span_exporters: list[SpanExporter] = [LineSpanExporter(folder / "traces" / file, process)]
     if endpoint := config.telemetry.otlp_endpoint:
         from dart_streams.telemetry import collector
 
-        exporters.append(collector.metric_exporter(endpoint))
-    return exporters
-
-
-def span_exporters(config: Config, process: str) -> list[SpanExporter]:
-    """Return where spans go: the run's folder, and a collector if one is configured."""
-    exporters: list[SpanExporter] = [LineSpanExporter(config.run.folder / "traces" / f"{process}.jsonl", process)]
-    if endpoint := config.telemetry.otlp_endpoint:
-        from dart_streams.telemetry import collector
-
-        exporters.append(collector.span_exporter(endpoint))
-    return exporters
+        metric_exporters.append(collector.metric_exporter(endpoint))
+        span_exporters.append(collector.span_exporter(endpoint))
+    return metric_exporters, span_exporters
 
 
 def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Add the trace that a log line belongs to, also one of which only failures are written; for structlog."""
+    """Add the current trace id, sampled or not; a processor of structlog."""
     ref = spans.current()
     return fields | {"trace": f"{ref.trace_id:032x}"} if ref.trace_id else fields
 
 
 def start_logs(process: str, to: TextIO | None = None) -> None:
-    """Send logs to stderr (or ``to``): for people on a terminal, JSON lines elsewhere.
+    """Send logs to stderr (or ``to``): readable on a terminal, JSON lines elsewhere.
 
-    Libraries are heard from warnings on, each with the same words once in a while.
+    Libraries log from level WARNING on, rate-limited.
     """
     stream = to or sys.stderr
 
@@ -118,7 +108,7 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: list[Any] = (
-        # Its own tracebacks show local variables, a password too.
+        # The default tracebacks show local variables, passwords included.
         [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if stream.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

@@ -101,12 +101,12 @@ class ActiveSpan:
         self.started_ns = 0
         self.parent_id = 0
         self.ref = ROOT
-        if (tracing := _tracing.now) is not None:
+        if Tracing.provider is not None:
             trace_id, self.parent_id, sampled = current() if parent is None else parent
             span_id = random.getrandbits(64) or 1 if ids is None else ids.span_id
             if not trace_id:
                 trace_id = random.getrandbits(128) or 1 if ids is None else ids.trace_id
-                sampled = trace_id & LOW < tracing.bound
+                sampled = trace_id & LOW < Tracing.bound
             self.ref = SpanRef(trace_id, span_id, sampled)
             self.started_ns = time.time_ns()
 
@@ -122,12 +122,12 @@ class ActiveSpan:
 
     def end(self) -> None:
         """End the span."""
-        tracing, ref = _tracing.now, self.ref
-        if tracing is None or not (ref.sampled or (self.failure and ref.trace_id)):
+        provider, ref = Tracing.provider, self.ref
+        if provider is None or not (ref.sampled or (self.failure and ref.trace_id)):
             return
         if not ref.sampled:
             self.attributes[names.ATTR_KEPT] = True
-        tracing.provider.processors.on_end(self._written(tracing.provider.resource))
+        provider.processors.on_end(self._written(provider.resource))
 
     def _written(self, resource: Resource) -> ReadableSpan:
         """Return the span, ended now, as a span of the SDK."""
@@ -218,29 +218,21 @@ class Provider(TracerProvider):
         )
 
 
-class Tracing(NamedTuple):
-    """Where a process's written spans go, and the trace id below which a trace is sampled."""
+class Tracing:
+    """Whether this process makes spans, where written ones go, and the trace id below which a trace is sampled."""
 
-    provider: Provider
-    bound: int
-
-
-class TracingState:
-    """Set by :func:`enable` and :func:`disable`."""
-
-    now: Tracing | None = None
-
-
-_tracing = TracingState()
+    provider: Provider | None = None
+    bound = 0
 
 
 def enable(ratio: float, provider: Provider) -> None:
     """Hand ``provider`` the ended spans of this share of traces, and all with an error, from now on."""
     if not 0 <= ratio <= 1:
         raise ValueError(f"the sampling ratio is {ratio:g}: it must be between 0 and 1")
-    _tracing.now = Tracing(provider, round(ratio * (LOW + 1)))
+    Tracing.bound = round(ratio * (LOW + 1))
+    Tracing.provider = provider
 
 
 def disable() -> None:
     """Make no spans from now on; records carry no trace context."""
-    _tracing.now = None
+    Tracing.provider = None

@@ -2,25 +2,17 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
-
-
-class WarningLog(Protocol):
-    """Where a stall is reported: a structlog logger."""
-
-    def warning(self, event: str, **fields: Any) -> Any:
-        """Log ``event``."""
-        ...
+from typing import Any
 
 
 class StallDetector:
     """Watches one thing that a process waits for, for instance records of a topic.
 
     Call :meth:`note_arrival` at each arrival and :meth:`check` as often as is convenient: a silence longer than
-    ``bound_s`` is logged once, and again each time it has doubled.
+    ``bound_s`` is logged to ``log`` (structlog's) once, and again each time it has doubled.
     """
 
-    def __init__(self, log: WarningLog, what: str, bound_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: Any, what: str, bound_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.log = log
         self.what = what
         self.bound_s = bound_s

@@ -1,102 +1,159 @@
-"""The figures of a report, each with where it comes from. Pure.
+"""The metrics of a report, each with where it comes from. Pure, but for the file of process costs.
 
 The keys without a nested table are what other programs read; the rest is for the page.
 """
 
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from dart_streams.bus.lag import Lag
+from dart_streams.config import Config
 from dart_streams.history import evaluation
-from dart_streams.history import open_orders as orders
 from dart_streams.history.evaluation import EvaluationResult
-from dart_streams.history.run_state import SLICE_MS
+from dart_streams.history.metrics_reader import MetricsReader, lines
+from dart_streams.history.run_folder import PhaseLog, RunPhase
+from dart_streams.history.run_state import SLICE_MS, RunState
 from dart_streams.history.statistics import Rate, difference, mean, quantile
+from dart_streams.tasks import TaskSet
 from dart_streams.telemetry import names
-from dart_streams.views.report_inputs import ProcessUsage, ReportInputs
 from topics.values import OutcomeKind
 
-GAP = "same_version_mismatch"
+USAGE_FILE = "processes.jsonl"
 
 
-def report(materials: ReportInputs) -> dict[str, Any]:
-    """Return all figures, ready to be written as JSON."""
-    before, after = evaluations(materials)
+class ProcessUsage(msgspec.Struct, frozen=True):
+    """What a process tree had cost at one moment: CPU seconds since its start, and memory.
+
+    ``own_s`` of the seconds are the worker process's without what it has started (a browser), and ``loop_s`` its main
+    thread's, where its event loop runs, without those of libraries (an engine). ``stolen_s``, of the supervisor's
+    samples, are those that the machine's host gave to others.
+    """
+
+    at_ms: int
+    process: str
+    cpu_s: float
+    rss_mb: float
+    own_s: float = 0.0
+    loop_s: float = 0.0
+    stolen_s: float = 0.0
+
+
+class ReportInputs(msgspec.Struct, frozen=True):
+    """A run's state, its journal, the trainer's rows, the metrics, the groups' offsets and the processes' costs."""
+
+    config: Config
+    tasks: TaskSet
+    journal: PhaseLog
+    progress: RunState
+    trained: list[dict[str, Any]]
+    readings: MetricsReader
+    lags: list[Lag]
+    usage: list[ProcessUsage]
+
+    @property
+    def circle(self) -> RunPhase:
+        """The training phase; an empty one if the run did not come so far. One that still lasts ends now."""
+        phase = self.journal.phase("circle")
+        if phase is None:
+            return RunPhase("circle", 0, 0)
+        newest_ms = max((activity.at_ms for activity in self.progress.activity.values()), default=phase.started_ms)
+        return phase if phase.ended_ms is not None else RunPhase("circle", phase.started_ms, newest_ms)
+
+    @property
+    def span_ms(self) -> tuple[int, int]:
+        """When the training phase began and ended (epoch milliseconds)."""
+        return self.circle.started_ms, self.circle.ended_ms or 0
+
+    @property
+    def circle_s(self) -> float:
+        """How long the training phase lasted, in seconds."""
+        start_ms, end_ms = self.span_ms
+        return (end_ms - start_ms) / 1000
+
+    @property
+    def slices(self) -> range:
+        """The whole time slices of the training phase."""
+        start_ms, end_ms = self.span_ms
+        return range(start_ms // SLICE_MS + 1, end_ms // SLICE_MS)
+
+
+def usages(path: Path) -> list[ProcessUsage]:
+    """Read the samples of what the processes cost."""
+    return [msgspec.convert(line, ProcessUsage) for line in lines(path)] if path.exists() else []
+
+
+def report(inputs: ReportInputs) -> dict[str, Any]:
+    """Return all metrics, ready to be written as JSON."""
+    before, after = evaluations(inputs)
     return {
         **success(before, after),
-        **volume(materials),
-        "env_utilisation": rounded(utilisation(materials)),
-        "slot_time": slot_time(materials),
-        "staleness": staleness(materials),
-        "weight_switch_ms": switch_pauses(materials),
-        "versions_served": len({switch.version for switch in materials.progress.switches}),
-        "failed_loads": len(materials.progress.failed_loads),
-        "requests": requests(materials),
-        "overhead_ms": quantiles(materials, names.ENV_OVERHEAD_MS),
-        "step_ms": step_times(materials),
-        "lost": len(orders.lost(materials.progress, materials.lags)),
-        "open": len(orders.still_open(materials.progress, materials.lags)),
-        "trajectories": trajectories(materials),
-        "groups": {"curated": len(materials.progress.groups), "consumed": materials.progress.groups_consumed},
-        "trainer": trainer(materials),
-        "cpu_s": cpu(materials),
-        "wall_s": wall(materials),
-        "outcome": materials.journal.outcome,
+        **volume(inputs),
+        "env_utilisation": rounded(utilisation(inputs)),
+        "slot_time": slot_time(inputs),
+        "staleness": staleness(inputs),
+        "weight_switch_ms": switch_pauses(inputs),
+        "versions_served": len({switch.version for switch in inputs.progress.switches}),
+        "failed_loads": len(inputs.progress.failed_loads),
+        "requests": requests(inputs),
+        "overhead_ms": quantiles(inputs, names.ENV_OVERHEAD_MS),
+        "step_ms": step_times(inputs),
+        "lost": len(inputs.progress.lost(inputs.lags)),
+        "open": len(inputs.progress.still_open(inputs.lags)),
+        "trajectories": trajectories(inputs),
+        "groups": {"curated": len(inputs.progress.groups), "consumed": inputs.progress.groups_consumed},
+        "trainer": trainer(inputs),
+        "cpu_s": spent(inputs.usage, *inputs.span_ms),
+        "wall_s": wall(inputs),
+        "outcome": inputs.journal.outcome,
     }
 
 
-def evaluations(materials: ReportInputs) -> tuple[EvaluationResult | None, EvaluationResult | None]:
-    """Return the evaluations before and after, from ``trajectories``; None where the run did not come so far."""
-    versions = (materials.journal.before_version, materials.journal.after_version)
-    results = [
-        evaluation.read(materials.config, materials.tasks, materials.progress, version) if version is not None else None
-        for version in versions
-    ]
-    return results[0], results[1]
+def evaluations(inputs: ReportInputs) -> tuple[EvaluationResult | None, EvaluationResult | None]:
+    """Return the evaluations before and after, from ``trajectories``; None where the run has not reached them."""
+
+    def read(version: int | None) -> EvaluationResult | None:
+        return None if version is None else evaluation.read(inputs.config, inputs.tasks, inputs.progress, version)
+
+    return read(inputs.journal.before_version), read(inputs.journal.after_version)
 
 
 def success(before: EvaluationResult | None, after: EvaluationResult | None) -> dict[str, Any]:
     """Return held-out success, whole and by page, with 95 % intervals."""
-    pages = sorted({page for result in (before, after) if result for page in result.per_page})
-    figures: dict[str, Any] = {
+    results = {"before": before, "after": after}
+    pages = sorted({page for result in results.values() if result for page in result.per_page})
+    found: dict[str, Any] = {
         "success_before": before and rounded(before.overall.rate),
         "success_after": after and rounded(after.overall.rate),
         "per_task": {
-            page: {
-                name: rate_fields(result.per_page.get(page)) if result else None
-                for name, result in (("before", before), ("after", after))
-            }
+            page: {name: result and rate_fields(result.per_page.get(page)) for name, result in results.items()}
             for page in pages
         },
         "evaluation": {
-            "before": before and {**rate_fields(before.overall), "version": before.version, "faults": before.faults},
-            "after": after and {**rate_fields(after.overall), "version": after.version, "faults": after.faults},
+            name: result and {**rate_fields(result.overall), "version": result.version, "faults": result.faults}
+            for name, result in results.items()
         },
     }
     if before and after:
         change, low, high = difference(before.overall, after.overall)
-        figures["evaluation"]["change"] = {"mean": rounded(change), "low": rounded(low), "high": rounded(high)}
-    return figures
+        found["evaluation"]["change"] = {"mean": rounded(change), "low": rounded(low), "high": rounded(high)}
+    return found
 
 
 def rate_fields(rate: Rate | None) -> dict[str, Any]:
     """Return a rate as plain values."""
     if rate is None:
         return {}
-    return {
-        "rate": rounded(rate.rate),
-        "low": rounded(rate.low),
-        "high": rounded(rate.high),
-        "episodes": rate.trials,
-    }
+    return {name: rounded(getattr(rate, name)) for name in ("rate", "low", "high")} | {"episodes": rate.trials}
 
 
-def volume(materials: ReportInputs) -> dict[str, Any]:
-    """Return how much was done: optimiser steps from ``weights``, the rest from ``trajectories``, ``observations``."""
-    progress, circle = materials.progress, materials.circle
-    inside = range(circle.started_ms // SLICE_MS + 1, (circle.ended_ms or 0) // SLICE_MS)
+def volume(inputs: ReportInputs) -> dict[str, Any]:
+    """Return how much ran: optimiser steps from ``weights``, the rest from ``trajectories``, ``observations``."""
+    progress, inside = inputs.progress, inputs.slices
     steps = sum(progress.slices[number].steps for number in inside if number in progress.slices)
     finished = progress.finished.values()
     return {
@@ -111,82 +168,70 @@ def volume(materials: ReportInputs) -> dict[str, Any]:
     }
 
 
-def slot_time(materials: ReportInputs) -> dict[str, float]:
+def slot_time(inputs: ReportInputs) -> dict[str, float]:
     """Return the shares of slot time by what the slots did in the training phase, from the env workers' metrics."""
-    circle = materials.circle
-    spent = materials.readings.by_attribute(names.ENV_SLOT_MS, "state", circle.started_ms, circle.ended_ms or 0)
-    total = sum(spent.values())
-    return {state: rounded(value / total) or 0.0 for state, value in spent.items()} if total else {}
+    by_state = inputs.readings.by_attribute(names.ENV_SLOT_MS, "state", *inputs.span_ms)
+    total = sum(by_state.values())
+    return {state: rounded(value / total) or 0.0 for state, value in by_state.items()} if total else {}
 
 
-def utilisation(materials: ReportInputs) -> float | None:
+def utilisation(inputs: ReportInputs) -> float | None:
     """Return the share of slot time with an episode under way, by the metrics or else by ``trajectories``."""
-    if shares := slot_time(materials):
+    if shares := slot_time(inputs):
         return 1.0 - shares.get("idle", 0.0)
-    if not materials.circle_s:
-        return None
-    circle = materials.circle
-    inside = range(circle.started_ms // SLICE_MS + 1, (circle.ended_ms or 0) // SLICE_MS)
-    busy_ms = sum(part.busy_ms for number, part in materials.progress.slices.items() if number in inside)
-    return min(1.0, busy_ms / (len(inside) * SLICE_MS * materials.slots)) if inside else None
+    inside, env = inputs.slices, inputs.config.env
+    busy_ms = sum(part.busy_ms for number, part in inputs.progress.slices.items() if number in inside)
+    return min(1.0, busy_ms / (len(inside) * SLICE_MS * env.workers * env.slots)) if inside else None
 
 
-def staleness(materials: ReportInputs) -> dict[str, Any]:
+def staleness(inputs: ReportInputs) -> dict[str, Any]:
     """Return how many versions old trajectories were when trained on: the trainer's rows against ``curated``."""
-    ages = [age for row in materials.trained for age in ages_of(materials, row)]
+    ages = [age for row in inputs.trained for age in ages_of(inputs, row)]
     return {"mean": rounded(mean(ages)), "max": max(ages, default=None)}
 
 
-def ages_of(materials: ReportInputs, row: dict[str, Any]) -> list[int]:
+def ages_of(inputs: ReportInputs, row: dict[str, Any]) -> list[int]:
     """Return the age of each trajectory of an optimiser step: the version it trained less the oldest that acted.
 
-    What the experience pool lent to a group is old on purpose and does not count, also where the same trajectory was
-    trained on before in the group it was made for.
+    A step starts from the version before the one that it makes, which its row has. Trajectories from the experience
+    pool are old on purpose and do not count, nor does their second use in another group.
     """
-    groups = [materials.progress.groups[name][0] for name in row["group_ids"] if name in materials.progress.groups]
+    trained_version = int(row["version"]) - 1
+    groups = [inputs.progress.groups[name][0] for name in row["group_ids"] if name in inputs.progress.groups]
     return [
-        max(0, trained_version(row) - member.version_min)
+        max(0, trained_version - member.version_min)
         for group in groups
         for member in group.members
         if member.source == "online" and member.version_min is not None
     ]
 
 
-def trained_version(row: dict[str, Any]) -> int:
-    """Return the version whose weights an optimiser step started from: the row has the one that it made."""
-    return int(row["version"]) - 1
-
-
-def switch_pauses(materials: ReportInputs) -> dict[str, Any]:
-    """Return how long generation stood still for a switch, from ``weights-serving``."""
-    pauses = [switch.pause_ms for switch in materials.progress.switches]
+def switch_pauses(inputs: ReportInputs) -> dict[str, Any]:
+    """Return how long generation paused for a switch, from ``weights-serving``."""
+    pauses = [switch.pause_ms for switch in inputs.progress.switches]
     return {"p50": rounded(quantile(pauses, 0.5), 1), "max": rounded(max(pauses, default=None), 1)}
 
 
-def requests(materials: ReportInputs) -> dict[str, int]:
-    """Return what became of action requests, from the env workers' counters."""
-    counted = {
+def requests(inputs: ReportInputs) -> dict[str, int]:
+    """Count the outcomes of action requests, from the env workers' counters."""
+    counters = {
         "sent": names.ENV_REQUESTS_SENT,
         "answered": names.ENV_REQUESTS_ANSWERED,
         "timed_out": names.ENV_REQUESTS_TIMED_OUT,
     }
-    return {key: int(materials.readings.counter(name)) for key, name in counted.items()}
+    return {key: int(inputs.readings.counter(name)) for key, name in counters.items()}
 
 
-def quantiles(materials: ReportInputs, name: str) -> dict[str, Any]:
+def quantiles(inputs: ReportInputs, name: str) -> dict[str, Any]:
     """Return the median and the 99th percentile of a histogram over the training phase."""
-    circle = materials.circle
-    values = materials.readings.distribution(name, circle.started_ms, circle.ended_ms or 0)
+    values = inputs.readings.distribution(name, *inputs.span_ms)
     if values is None:
         return {"p50": None, "p99": None, "mean": None}
-    return {
-        "p50": rounded(values.quantile(0.5), 1),
-        "p99": rounded(values.quantile(0.99), 1),
-        "mean": rounded(values.mean, 1),
-    }
+    found = {"p50": values.quantile(0.5), "p99": values.quantile(0.99), "mean": values.mean}
+    return {key: rounded(value, 1) for key, value in found.items()}
 
 
-def step_times(materials: ReportInputs) -> dict[str, Any]:
+def step_times(inputs: ReportInputs) -> dict[str, Any]:
     """Return where an environment step's time goes, by the metrics of env and rollout workers."""
     parts = {
         "queue": names.ROLLOUT_QUEUE_MS,
@@ -196,13 +241,13 @@ def step_times(materials: ReportInputs) -> dict[str, Any]:
         "reset": names.ENV_RESET_MS,
         "request": names.ENV_REQUEST_MS,
     }
-    return {part: quantiles(materials, name) for part, name in parts.items()}
+    return {part: quantiles(inputs, name) for part, name in parts.items()}
 
 
-def trajectories(materials: ReportInputs) -> dict[str, Any]:
-    """Return what became of training trajectories, from ``trajectories`` and the trainer's rows."""
-    train = {t.trajectory_id: t for t in materials.progress.finished.values() if t.purpose == "train"}
-    used = {identity for row in materials.trained for identity in row["trajectory_ids"]}
+def trajectories(inputs: ReportInputs) -> dict[str, Any]:
+    """Count the outcomes of training trajectories, from ``trajectories`` and the trainer's rows."""
+    train = {t.trajectory_id: t for t in inputs.progress.finished.values() if t.purpose == "train"}
+    used = {identity for row in inputs.trained for identity in row["trajectory_ids"]}
     outcomes: Counter[OutcomeKind] = Counter(t.outcome for t in train.values())
     return {
         "finished": len(train),
@@ -213,41 +258,33 @@ def trajectories(materials: ReportInputs) -> dict[str, Any]:
     }
 
 
-def trainer(materials: ReportInputs) -> dict[str, Any]:
-    """Return how the trainer fared, from its rows: the share of training time it did nothing, and its figures.
+def trainer(inputs: ReportInputs) -> dict[str, Any]:
+    """Return the trainer's metrics, from its rows: the share of training time it was idle, and means and medians.
 
     ``mismatch`` is the gap between the engine's and the trainer's log-probabilities for the same weights (nats a
     token); ``drift`` the gap to the weights that were trained.
     """
-    circle = materials.circle
-    inside = [
-        row["metrics"] for row in materials.trained if circle.started_ms <= row["at_ms"] <= (circle.ended_ms or 0)
-    ]
+    start_ms, end_ms = inputs.span_ms
+    inside = [row["metrics"] for row in inputs.trained if start_ms <= row["at_ms"] <= end_ms]
     busy_ms = sum(row.get(part, 0.0) for row in inside for part in ("train_ms", "publish_ms", "checkpoint_ms"))
     return {
-        "idle_share": rounded(1 - busy_ms / (materials.circle_s * 1000)) if busy_ms and materials.circle_s else None,
+        "idle_share": rounded(1 - busy_ms / (inputs.circle_s * 1000)) if busy_ms and inputs.circle_s else None,
         "train_ms": rounded(quantile(column(inside, "train_ms"), 0.5), 1),
         "publish_ms": rounded(quantile(column(inside, "publish_ms"), 0.5), 1),
-        "mismatch": spread(column([row for row in inside if row.get("same_version_tokens")], GAP)),
+        "mismatch": spread(column([row for row in inside if row.get("same_version_tokens")], "same_version_mismatch")),
         "drift": spread(column([row for row in inside if not row.get("supervised")], "mismatch")),
         "stale_groups": int(sum(column(inside, "stale_groups"))),
     }
 
 
 def column(rows: list[dict[str, float]], name: str) -> list[float]:
-    """Return the values of one figure in the rows that have it."""
+    """Return the values of one metric in the rows that have it."""
     return [row[name] for row in rows if name in row]
 
 
 def spread(values: list[float]) -> dict[str, float | None]:
-    """Return mean and largest of some values."""
+    """Return the mean and the largest of values."""
     return {"mean": rounded(mean(values), 5), "max": rounded(max(values, default=None), 5)}
-
-
-def cpu(materials: ReportInputs) -> dict[str, float]:
-    """Return CPU seconds by process tree in the training phase, from the supervisor's samples."""
-    circle = materials.circle
-    return spent(materials.usage, circle.started_ms, circle.ended_ms or 0)
 
 
 def spent(
@@ -263,18 +300,10 @@ def spent(
     return {name: round(last - first, 1) for name, (first, last) in known.items()}
 
 
-def by_kind(by_process: dict[str, float]) -> dict[str, float]:
-    """Add up what processes of a kind have: ``env-0`` and ``env-1`` are ``env``."""
-    found: defaultdict[str, float] = defaultdict(float)
-    for name, value in by_process.items():
-        found[re.sub(r"-\d+$", "", name)] += value
-    return {name: round(value, 1) for name, value in sorted(found.items())}
-
-
-def wall(materials: ReportInputs) -> dict[str, float]:
+def wall(inputs: ReportInputs) -> dict[str, float]:
     """Return how long each phase took, in seconds, from the journal; phases of a resumed run add up."""
     result: dict[str, float] = {}
-    for phase in materials.journal.phases:
+    for phase in inputs.journal.phases:
         if phase.ended_ms is not None:
             result[phase.name] = round(result.get(phase.name, 0.0) + (phase.ended_ms - phase.started_ms) / 1000, 2)
     return result

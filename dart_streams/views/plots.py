@@ -1,4 +1,4 @@
-"""The plots of a report, as SVG text (matplotlib). Each takes the materials and draws one thing; None if there is none.
+"""The plots of a report, as SVG text (matplotlib). Each draws one thing of a report's inputs; None without data for it.
 
 Times are minutes since training began.
 """
@@ -18,19 +18,11 @@ from dart_streams.history.evaluation import EvaluationResult
 from dart_streams.history.run_state import SLICE_MS
 from dart_streams.history.statistics import mean
 from dart_streams.telemetry import names
-from dart_streams.views import metrics as figures
-from dart_streams.views.report_inputs import ReportInputs
+from dart_streams.views.metrics import ReportInputs, ages_of
 
 INK, MUTED, GRID = "#1d2330", "#737b8c", "#e6e9ef"
-BLUE, GREEN, AMBER, RED, VIOLET, GREY, TEAL = (
-    "#2f6fed",
-    "#129b77",
-    "#e29a1b",
-    "#d5493f",
-    "#7c5cd6",
-    "#a7aebb",
-    "#2aa5b8",
-)
+BLUE, GREEN, AMBER, RED, VIOLET = "#2f6fed", "#129b77", "#e29a1b", "#d5493f", "#7c5cd6"
+GREY, TEAL = "#a7aebb", "#2aa5b8"
 OUTCOMES = {
     "success": GREEN,
     "failure": RED,
@@ -87,15 +79,9 @@ def drawing(width: float, height: float, rows: int = 1, columns: int = 1, **sett
         made.svg = text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def minutes(materials: ReportInputs, at_ms: float) -> float:
+def minutes(inputs: ReportInputs, at_ms: float) -> float:
     """Return a time as minutes since training began."""
-    return (at_ms - materials.circle.started_ms) / 60_000
-
-
-def slices(materials: ReportInputs) -> range:
-    """Return the whole time slices of the training phase."""
-    circle = materials.circle
-    return range(circle.started_ms // SLICE_MS + 1, max(0, (circle.ended_ms or 0) // SLICE_MS))
+    return (at_ms - inputs.circle.started_ms) / 60_000
 
 
 def rolling(values: Sequence[tuple[float, float]], width: int = SMOOTHING) -> list[float | None]:
@@ -108,26 +94,26 @@ def rolling(values: Sequence[tuple[float, float]], width: int = SMOOTHING) -> li
     return result
 
 
-def success(materials: ReportInputs, before: EvaluationResult | None, after: EvaluationResult | None) -> str | None:
+def success(inputs: ReportInputs, before: EvaluationResult | None, after: EvaluationResult | None) -> str | None:
     """Draw training success over time, with the held-out evaluations at both ends."""
-    numbers = slices(materials)
-    parts = [materials.progress.slices.get(number) for number in numbers]
+    numbers = inputs.slices
+    parts = [inputs.progress.slices.get(number) for number in numbers]
     pairs = [(part.reward, float(part.rewarded)) if part else (0.0, 0.0) for part in parts]
     if not any(count for _, count in pairs):
         return None
-    times = [minutes(materials, number * SLICE_MS + SLICE_MS / 2) for number in numbers]
+    times = [minutes(inputs, number * SLICE_MS + SLICE_MS / 2) for number in numbers]
     with drawing(9.6, 3.3) as made:
         axes = made.axes[0]
         dots = [(t, reward / count) for t, (reward, count) in zip(times, pairs, strict=True) if count]
         axes.scatter([t for t, _ in dots], [rate for _, rate in dots], s=9, color=BLUE, alpha=0.25, linewidths=0)
         axes.plot(times, [float("nan") if v is None else v for v in rolling(pairs)], color=BLUE, lw=2.2)
         axes.text(times[0], 0.93, "training episodes, sampled", color=BLUE)
-        last = minutes(materials, materials.circle.ended_ms or 0)
+        last = minutes(inputs, inputs.circle.ended_ms or 0)
         margin = max(0.25, last * 0.035)
         for result, at, colour, name in ((before, -margin, MUTED, "before"), (after, last + margin, GREEN, "after")):
             if result is not None:
                 held_out(axes, result, at, colour, name)
-        versions = [minutes(materials, v.at_ms) for v in materials.progress.versions.values()]
+        versions = [minutes(inputs, v.at_ms) for v in inputs.progress.versions.values()]
         axes.vlines([v for v in versions if 0 <= v <= last], 0, 0.025, color=AMBER, lw=1.2)
         axes.set(ylim=(0, 1.02), xlim=(-2 * margin, last + 2 * margin), xlabel="minutes of training")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -168,14 +154,14 @@ STATES = {"step": BLUE, "evaluate": VIOLET, "wait": TEAL, "reset": AMBER, "idle"
 """What a slot does, from the bottom of the plot to its top: act, judge, wait for an action, reset, nothing."""
 
 
-def flow(materials: ReportInputs) -> str | None:
+def flow(inputs: ReportInputs) -> str | None:
     """Draw what the slots did, by the env workers' metrics, and steps a second, over time."""
-    numbers = slices(materials)
+    numbers = inputs.slices
     if not numbers:
         return None
-    times = [minutes(materials, number * SLICE_MS + SLICE_MS / 2) for number in numbers]
-    spent = materials.readings.growth(names.ENV_SLOT_MS, "state", SLICE_MS)
-    parts = [materials.progress.slices.get(number) for number in numbers]
+    times = [minutes(inputs, number * SLICE_MS + SLICE_MS / 2) for number in numbers]
+    spent = inputs.readings.growth(names.ENV_SLOT_MS, "state", SLICE_MS)
+    parts = [inputs.progress.slices.get(number) for number in numbers]
     rates = [(float(part.steps), SLICE_MS / 1000) if part else (0.0, SLICE_MS / 1000) for part in parts]
     with drawing(9.6, 3.6, rows=2, sharex=True) as made:
         upper, lower = made.axes
@@ -194,12 +180,12 @@ def flow(materials: ReportInputs) -> str | None:
     return made.svg
 
 
-def staleness(materials: ReportInputs) -> str | None:
+def staleness(inputs: ReportInputs) -> str | None:
     """Draw how old trajectories were when trained on, an optimiser step each."""
-    rows = [(row["train_step"], ages) for row in materials.trained if (ages := figures.ages_of(materials, row))]
+    rows = [(row["train_step"], ages) for row in inputs.trained if (ages := ages_of(inputs, row))]
     if not rows:
         return None
-    bound = materials.config.curation.max_staleness
+    bound = inputs.config.curation.max_staleness
     with drawing(4.7, 2.6) as made:
         axes = made.axes[0]
         steps = [step for step, _ in rows]
@@ -212,9 +198,9 @@ def staleness(materials: ReportInputs) -> str | None:
     return made.svg
 
 
-def pauses(materials: ReportInputs) -> str | None:
-    """Draw how long generation stood still for each weight switch."""
-    switches = materials.progress.switches
+def pauses(inputs: ReportInputs) -> str | None:
+    """Draw how long generation paused for each weight switch."""
+    switches = inputs.progress.switches
     if not switches:
         return None
     with drawing(4.7, 2.6) as made:
@@ -238,16 +224,16 @@ TITLES = {
 }
 
 
-def learning(materials: ReportInputs) -> str | None:
+def learning(inputs: ReportInputs) -> str | None:
     """Draw the optimiser's metrics, a small panel each."""
-    known = [name for name in LEARNING if any(name in row["metrics"] for row in materials.trained)][:6]
+    known = [name for name in LEARNING if any(name in row["metrics"] for row in inputs.trained)][:6]
     if not known:
         return None
     columns = min(3, len(known))
     rows = -(-len(known) // columns)
     with drawing(9.6, 1.9 * rows, rows=rows, columns=columns) as made:
         for axes, name in zip(made.axes, known, strict=False):
-            points = [(r["train_step"], r["metrics"][name]) for r in materials.trained if name in r["metrics"]]
+            points = [(r["train_step"], r["metrics"][name]) for r in inputs.trained if name in r["metrics"]]
             axes.plot([step for step, _ in points], [value for _, value in points], color=BLUE, lw=1.5)
             axes.set_title(TITLES.get(name, name), loc="left", fontsize=10, color=INK)
             axes.locator_params(nbins=4)
@@ -256,17 +242,17 @@ def learning(materials: ReportInputs) -> str | None:
     return made.svg
 
 
-def outcomes(materials: ReportInputs) -> str | None:
+def outcomes(inputs: ReportInputs) -> str | None:
     """Draw the shares of outcomes of training episodes over time."""
-    width = max(1, len(slices(materials)) // 40)
+    width = max(1, len(inputs.slices) // 40)
     counts: defaultdict[int, Counter[str]] = defaultdict(Counter)
-    for trajectory in materials.progress.finished.values():
+    for trajectory in inputs.progress.finished.values():
         if trajectory.purpose == "train":
             counts[trajectory.finished_ms // (SLICE_MS * width)][trajectory.outcome] += 1
     if not counts:
         return None
     numbers = sorted(counts)
-    times = [minutes(materials, (number + 0.5) * SLICE_MS * width) for number in numbers]
+    times = [minutes(inputs, (number + 0.5) * SLICE_MS * width) for number in numbers]
     with drawing(9.6, 2.5) as made:
         axes = made.axes[0]
         base = [0.0] * len(numbers)
@@ -282,9 +268,9 @@ def outcomes(materials: ReportInputs) -> str | None:
     return made.svg
 
 
-def phases(materials: ReportInputs) -> str | None:
+def phases(inputs: ReportInputs) -> str | None:
     """Draw the phases of the run on a time line."""
-    done = [phase for phase in materials.journal.phases if phase.ended_ms is not None]
+    done = [phase for phase in inputs.journal.phases if phase.ended_ms is not None]
     if not done:
         return None
     start = done[0].started_ms

@@ -1,26 +1,32 @@
-"""Writes a run's report: report.json for programs, report.html for people. Gathers; what figures mean is in figures."""
+"""Writes a run's report: report.json for programs, report.html, one self-contained page, for people."""
 
 import asyncio
 import json
+import re
+from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import jinja2
+import tomli_w
+from markupsafe import Markup
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
-from dart_streams.history.metrics_reader import MetricsReader, lines
+from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import RunFollower, following
 from dart_streams.history.run_state import RunState
 from dart_streams.history.trained_rows import TrainedRows
 from dart_streams.store import SyncStore
-from dart_streams.views import metrics as figures
-from dart_streams.views import report_page as page
-from dart_streams.views.report_inputs import USAGE_FILE, ProcessUsage, ReportInputs
+from dart_streams.views import metrics, plots
+from dart_streams.views.metrics import USAGE_FILE, ReportInputs, usages
 from dart_streams.views.sample_episodes import SampleEpisode, choose, load
+from dart_streams.views.terminal import shown
 
 SAMPLES = 4
+TEMPLATE = "report.html.j2"
 
 
 async def finish(folder: RunFolder, follower: RunFollower | None, lags: list[Lag]) -> str:
@@ -34,62 +40,144 @@ async def rewrite(folder: RunFolder) -> str:
     config = folder.config()
     async with (
         Publisher(config.bus, "report") as publisher,
-        following(config.bus, publisher, config.telemetry.stall_s) as watch,
+        following(config.bus, publisher, config.telemetry.stall_s) as follower,
     ):
-        lags = await watch.look_back()
-    return await asyncio.to_thread(write_files, folder, watch.progress, lags)
+        lags = await follower.read_final()
+    return await asyncio.to_thread(write_files, folder, follower.progress, lags)
 
 
 def write_files(folder: RunFolder, progress: RunState, lags: list[Lag]) -> str:
-    """Read the store and the metrics, compute the figures, and write both files."""
+    """Read the store and the metrics, compute the report, and write both files; return its headline."""
     config = folder.config()
     rows = TrainedRows(config)
     try:
-        trained = rows.read()
-        materials = ReportInputs(
+        inputs = ReportInputs(
             config=config,
             tasks=folder.tasks(),
             journal=folder.journal(),
             progress=progress,
-            trained=trained,
+            trained=rows.read(),
             readings=MetricsReader(folder.path / "metrics"),
             lags=lags,
             usage=usages(folder.path / "metrics" / USAGE_FILE),
         )
-        report = figures.report(materials)
-        samples = samples_of(materials, SyncStore(rows.connected(), config.bus.run, config.store.blob_cache_mb))
+        report = metrics.report(inputs)
+        samples = samples_of(inputs, SyncStore(rows.connected(), config.bus.run, config.store.blob_cache_mb))
     finally:
         rows.close()
     (folder.path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    (folder.path / "report.html").write_text(page.render(folder, materials, report, samples))
+    (folder.path / "report.html").write_text(render(folder, inputs, report, samples))
     return headline(report, folder.path / "report.html")
 
 
-def samples_of(materials: ReportInputs, store: SyncStore) -> list[tuple[SampleEpisode, SampleEpisode]]:
+def samples_of(inputs: ReportInputs, store: SyncStore) -> list[tuple[SampleEpisode, SampleEpisode]]:
     """Read the episodes to show: the same task before and after."""
-    before, after = figures.evaluations(materials)
+    before, after = metrics.evaluations(inputs)
     if before is None or after is None:
         return []
+    policy = inputs.config.policy
     return [
-        (load(store, first, materials.config.policy), load(store, second, materials.config.policy))
-        for first, second in choose(before, after, SAMPLES)
+        (load(store, first, policy), load(store, second, policy)) for first, second in choose(before, after, SAMPLES)
     ]
-
-
-def usages(path: Path) -> list[ProcessUsage]:
-    """Read the samples of what the processes cost."""
-    return [msgspec.convert(line, ProcessUsage) for line in lines(path)] if path.exists() else []
 
 
 def headline(report: dict[str, Any], place: Path) -> str:
-    """Say in a line what came of a run."""
+    """Sum up a run in one line."""
     before, after = report["success_before"], report["success_after"]
-    success = f"success {before:.1%} before, {after:.1%} after" if before is not None and after is not None else ""
-    parts = [
-        success,
-        f"{report['train_steps']} optimiser steps",
-        f"{report['episodes']} episodes",
-        f"{report['lost']} lost",
-        f"report: {place}",
+    parts = [f"success {before:.1%} before, {after:.1%} after"] if before is not None and after is not None else []
+    counts = f"{report['train_steps']} optimiser steps; {report['episodes']} episodes; {report['lost']} lost"
+    return "; ".join([*parts, counts, f"report: {place}"])
+
+
+def render(
+    folder: RunFolder,
+    inputs: ReportInputs,
+    report: dict[str, Any],
+    samples: list[tuple[SampleEpisode, SampleEpisode]],
+) -> str:
+    """Return the page."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"share": share, "figure": figure, "signed": signed, "brief": brief}
+    template = environment.from_string(resources.files("dart_streams.views").joinpath(TEMPLATE).read_text())
+    phases = inputs.journal.phases
+    started = datetime.fromtimestamp(phases[0].started_ms / 1000, UTC) if phases else datetime.now(UTC)
+    return template.render(
+        run=folder.id,
+        started=f"{started:%d %B %Y, %H:%M} UTC",
+        config=inputs.config,
+        report=report,
+        minutes=inputs.circle_s / 60,
+        cards=cards(report),
+        ranked=ranked(report["per_task"]),
+        plots=drawn(inputs, report),
+        samples=samples,
+        settings=tomli_w.dumps(folder.settings()),
+    )
+
+
+def drawn(inputs: ReportInputs, report: dict[str, Any]) -> dict[str, Markup]:
+    """Return every plot by name; empty where there is no data for it."""
+    before, after = metrics.evaluations(inputs)
+    steps = {part: report["step_ms"][part]["mean"] for part in ("queue", "generate", "overhead", "execute")}
+    slots = {state: value * 100 for state, value in report["slot_time"].items()}
+    cpu = dict(sorted(report["cpu_s"].items(), key=lambda item: -item[1]))
+    made = {
+        "success": plots.success(inputs, before, after),
+        "pages": plots.pages(before, after),
+        "flow": plots.flow(inputs),
+        "staleness": plots.staleness(inputs),
+        "pauses": plots.pauses(inputs),
+        "learning": plots.learning(inputs),
+        "outcomes": plots.outcomes(inputs),
+        "phases": plots.phases(inputs),
+        "steps": plots.shares("One environment step, mean", {k: v for k, v in steps.items() if v}, " ms"),
+        "slots": plots.shares("Slot time in training", slots, " %"),
+        "cpu": plots.shares("CPU seconds in training, by process", cpu, " s", 9.6),
+    }
+    # The text is SVG that this program drew.
+    return {name: Markup(svg or "") for name, svg in made.items()}
+
+
+def cards(report: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the key metrics: value, name, and what it means."""
+    stale, pause, overhead = report["staleness"], report["weight_switch_ms"], report["overhead_ms"]
+    episodes = f"{report['env_steps']:,} in {report['episodes']:,} episodes"
+    p99 = f"p99 {figure(overhead['p99'])} ms, without generation"
+    return [
+        (figure(report["env_steps_per_s"]), "env steps/s", episodes),
+        (share(report["env_utilisation"]), "environments busy", "slot time with an episode under way"),
+        (f"{figure(overhead['p50'])} ms", "overhead a step, p50", p99),
+        (str(report["versions_served"]), "versions served in place", f"{report['train_steps']} optimiser steps"),
+        (f"{figure(pause['p50'])} ms", "weight switch pause, p50", f"longest {figure(pause['max'])} ms"),
+        (figure(stale["mean"]), "versions stale, mean", f"oldest {figure(stale['max'])}"),
+        (share(report["trainer"]["idle_share"]), "trainer idle", "of training time, waiting for groups"),
+        (str(report["lost"]), "lost orders", f"{report['requests']['timed_out']} requests timed out"),
     ]
-    return "; ".join(part for part in parts if part)
+
+
+def ranked(per_task: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the pages, those with the highest success first, as the plot has them."""
+    return sorted(per_task.items(), key=lambda item: -((item[1]["after"] or {}).get("rate") or 0.0))
+
+
+def brief(action: str) -> str:
+    """Shorten an action's text for a caption."""
+    text = re.sub(r"(start_box|end_box|content|key|direction)=", "", action.removeprefix("Action:").strip())
+    return re.sub(r"'\((\d+), ?(\d+)\)'", r"\1,\2", text)
+
+
+def share(value: float | None) -> str:
+    """Format a share as a percentage."""
+    return shown(value, ".0%")
+
+
+def figure(value: float | None) -> str:
+    """Format a number with three digits, a count whole."""
+    return shown(value, ",.3g" if isinstance(value, float) else ",")
+
+
+def signed(value: float) -> str:
+    """Format a change in points."""
+    return f"{value * 100:+.0f}"

@@ -23,7 +23,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Shot(msgspec.Struct, frozen=True, kw_only=True):
-    """One screen as a data address, and the action taken on it: in words, and where."""
+    """One screen as a data URL, and the action taken on it: its text, and where it points."""
 
     image: str
     width: int
@@ -36,7 +36,6 @@ class SampleEpisode(msgspec.Struct, frozen=True, kw_only=True):
     """One episode. ``skipped`` counts screens left out to keep the strip short."""
 
     task_id: str
-    page: str
     instruction: str
     outcome: str
     reason: str
@@ -51,16 +50,16 @@ def choose(
     """Choose pairs of the same task, a page each: those that were learnt first, then long ones."""
     earlier = {episode.index: episode for episode in before.episodes}
     pairs = [(earlier[e.index], e) for e in after.episodes if e.index in earlier]
-    pairs.sort(key=lambda pair: (-gain(*pair), -pair[1].trajectory.steps, pair[0].index))
+
+    def rank(pair: tuple[EvaluationEpisode, EvaluationEpisode]) -> tuple[float, int, int]:
+        first, second = pair[0].trajectory, pair[1].trajectory
+        return (first.reward or 0.0) - (second.reward or 0.0), -second.steps, pair[0].index
+
+    pairs.sort(key=rank)
     chosen: dict[str, tuple[EvaluationEpisode, EvaluationEpisode]] = {}
     for first, second in pairs:
         chosen.setdefault(first.page, (first, second))
     return list(chosen.values())[:count]
-
-
-def gain(before: EvaluationEpisode, after: EvaluationEpisode) -> float:
-    """Return by how much a task's reward rose."""
-    return (after.trajectory.reward or 0.0) - (before.trajectory.reward or 0.0)
 
 
 def load(store: SyncStore, episode: EvaluationEpisode, policy: Policy) -> SampleEpisode:
@@ -69,22 +68,16 @@ def load(store: SyncStore, episode: EvaluationEpisode, policy: Policy) -> Sample
     shots = list(shots_of(store, observations, policy))
     kept = shots if len(shots) <= SCREENS else [*shots[: SCREENS - 2], *shots[-2:]]
     end = observations[-1].end if observations else None
+    low, high = episode.trajectory.version_min, episode.trajectory.version_max
     return SampleEpisode(
         task_id=episode.task_id,
-        page=episode.page,
         instruction=observations[0].instruction if observations else "",
         outcome=episode.trajectory.outcome,
         reason=end.reason if end else "",
-        version=version_of(episode),
+        version=str(high) if low == high else f"{low} to {high}",
         shots=tuple(kept),
         skipped=len(shots) - len(kept),
     )
-
-
-def version_of(episode: EvaluationEpisode) -> str:
-    """Say which weights acted."""
-    low, high = episode.trajectory.version_min, episode.trajectory.version_max
-    return str(high) if low == high else f"{low} to {high}"
 
 
 def shots_of(store: SyncStore, observations: list[Observation], policy: Policy) -> Iterator[Shot]:

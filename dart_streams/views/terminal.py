@@ -1,6 +1,7 @@
-"""The run on the terminal: a live panel for people, a line now and then where there is no terminal."""
+"""The run on the terminal: a live panel, or a line every few seconds where there is no terminal."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -11,17 +12,100 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_streams.bus.lag import LagReader, by_group
-from dart_streams.views.run_summary import Summary, smooth, sparkline
+from dart_streams.history.run_state import SLICE_MS, RunState, overlaps
+from dart_streams.history.statistics import mean
 from topics import action_requests
 
 REFRESH_S = 0.5
 LINE_S = 10.0
 LAG_S = 3.0
 CURVE_POINTS = 60
+WINDOW_SLICES = 6
+RECENT_EPISODES = 200
+RECENT_MEMBERS = 128
+BARS = "▁▂▃▄▅▆▇█"
+SHOWN_METRICS = ("reward", "loss", "entropy", "grad_norm")
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates are over the last half minute, ``success`` over the last finished training episodes.
+
+    ``curve`` has the success rate of training episodes a time slice, None where none finished.
+    """
+
+    steps_per_s: float
+    utilisation: float
+    episodes: int
+    finished_eval: int
+    ordered_eval: int
+    open_episodes: int
+    success: float | None
+    curve: tuple[float | None, ...]
+    groups: int
+    groups_consumed: int
+    version: int | None
+    served: int | None
+    staleness_mean: float | None
+    staleness_max: int | None
+
+
+def summarise(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) -> Summary:
+    """Return the summary at ``now_ms``; the curve begins at ``since_ms``. ``slots`` counts all environment slots."""
+    newest = now_ms // SLICE_MS
+    window = range(newest - WINDOW_SLICES, newest)
+    steps = sum(progress.slices[number].steps for number in window if number in progress.slices)
+    busy_ms = sum(progress.slices[number].busy_ms for number in window if number in progress.slices)
+    for episode in progress.open.values():
+        busy_ms += sum(ms for number, ms in overlaps(episode.started_ms, now_ms) if number in window)
+    train = [trajectory for trajectory in progress.finished.values() if trajectory.purpose == "train"]
+    recent = list(itertools.islice(reversed(train), RECENT_EPISODES))
+    ages = progress.curated_staleness[-RECENT_MEMBERS:]
+    finished_eval, ordered_eval = newest_evaluation(progress)
+    return Summary(
+        steps_per_s=steps / (WINDOW_SLICES * SLICE_MS / 1000),
+        utilisation=min(1.0, busy_ms / (slots * WINDOW_SLICES * SLICE_MS)),
+        episodes=len(train),
+        finished_eval=finished_eval,
+        ordered_eval=ordered_eval,
+        open_episodes=len(progress.open),
+        success=mean([t.reward for t in recent if t.reward is not None]),
+        curve=curve(progress, max(since_ms // SLICE_MS, min(progress.slices, default=newest)), newest),
+        groups=len(progress.groups),
+        groups_consumed=progress.groups_consumed,
+        version=progress.newest_version,
+        served=progress.served_version,
+        staleness_mean=mean(ages),
+        staleness_max=max(ages, default=None),
+    )
+
+
+def newest_evaluation(progress: RunState) -> tuple[int, int]:
+    """Return the number of finished and of ordered episodes of the newest evaluation; (0, 0) before any."""
+    orders = [order for order, _ in progress.orders.values() if order.purpose == "eval"]
+    if not orders:
+        return 0, 0
+    newest = orders[-1].group_id
+    ended = [(o.sample, progress.finished.get(o.order_id)) for o in orders if o.group_id == newest]
+    return len({sample for sample, end in ended if end and end.reward is not None}), orders[-1].group_size
+
+
+def curve(progress: RunState, first: int, last: int) -> tuple[float | None, ...]:
+    """Return the success rate of each slice from ``first`` to before ``last``."""
+    parts = [progress.slices.get(number) for number in range(first, last)]
+    return tuple(part.reward / part.rewarded if part and part.rewarded else None for part in parts)
+
+
+def smooth(values: tuple[float | None, ...], points: int) -> list[float | None]:
+    """Shrink a curve to at most ``points`` points, each the mean of what it stands for."""
+    if not values:
+        return []
+    width = max(1, -(-len(values) // points))
+    chunks = [[v for v in values[i : i + width] if v is not None] for i in range(0, len(values), width)]
+    return [mean(chunk) for chunk in chunks]
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown: the run's id and phase, how long for, what is left, and the figures if the topics are read yet."""
+    """What is shown: the run's id and phase, since when, the time left, and a summary once the topics are read."""
 
     run_id: str
     phase: str
@@ -41,7 +125,7 @@ def panel(moment: Moment) -> RenderableType:
         title += f"  ·  {clock(moment.left_s)} left"
     parts: list[RenderableType] = []
     if moment.summary is not None:
-        parts = [curve_of(moment.summary), figures(moment, moment.summary)]
+        parts = [curve_of(moment.summary), table_of(moment, moment.summary)]
     if moment.news:
         parts.append(Text(moment.news))
     parts.append(children_of(moment.children))
@@ -54,33 +138,26 @@ def curve_of(summary: Summary) -> RenderableType:
     return Text.assemble(
         ("success  ", "bold"),
         (line or "(no training episode has finished yet)", "green"),
-        f"  {share(summary.success)} of the last episodes",
+        f"  {shown(summary.success, '.0%')} of the last episodes",
     )
 
 
-def figures(moment: Moment, summary: Summary) -> RenderableType:
-    """Draw the figures in two columns of names and values."""
+def table_of(moment: Moment, summary: Summary) -> RenderableType:
+    """Draw the summary in two columns of names and values."""
     table = Table.grid(padding=(0, 2), expand=True)
     for style in ("dim", "", "dim", ""):
         table.add_column(style=style)
+    environment = f"{summary.steps_per_s:.1f} steps/s, {summary.utilisation:.0%} of slots past their reset"
+    groups = f"{summary.groups} curated, {summary.groups_consumed} consumed"
+    episodes = f"{summary.episodes} finished, {summary.open_episodes} open"
+    version = f"{shown(summary.version)} trained, {shown(summary.served)} served"
     evaluation = f"{summary.finished_eval}/{summary.ordered_eval}" if summary.ordered_eval else "none yet"
-    version = f"{number(summary.version)} trained, {number(summary.served)} served"
-    stale = f"{decimal(summary.staleness_mean)} mean, {number(summary.staleness_max)} max"
+    stale = f"{shown(summary.staleness_mean, '.1f')} mean, {shown(summary.staleness_max)} max"
     lag = ", ".join(f"{group} {records}" for group, records in sorted(open_lag(moment).items())) or "none"
-    left = [
-        ("environment", f"{summary.steps_per_s:.1f} steps/s, {summary.utilisation:.0%} of slots past their reset"),
-        ("episodes", f"{summary.episodes} finished, {summary.open_episodes} open"),
-        ("evaluation", evaluation),
-        ("lag", lag),
-    ]
-    right = [
-        ("groups", f"{summary.groups} curated, {summary.groups_consumed} consumed"),
-        ("version", version),
-        ("staleness", stale),
-        ("trainer", metrics_line(moment.trained)),
-    ]
-    for (left_name, left_value), (right_name, right_value) in zip(left, right, strict=True):
-        table.add_row(left_name, left_value, right_name, right_value)
+    table.add_row("environment", environment, "groups", groups)
+    table.add_row("episodes", episodes, "version", version)
+    table.add_row("evaluation", evaluation, "staleness", stale)
+    table.add_row("lag", lag, "trainer", metrics_line(moment.trained))
     return table
 
 
@@ -104,14 +181,13 @@ def children_of(children: Sequence[tuple[str, int]]) -> RenderableType:
     """Name the processes, and how often each was started again."""
     text = Text("processes  ", style="dim")
     for name, starts in children:
-        text.append(name + "  ", style="green" if starts <= 1 else "yellow")
-        if starts > 1:
-            text.append(f"(started {starts} times)  ", style="yellow")
+        restarted = f"(started {starts} times)  " if starts > 1 else ""
+        text.append(f"{name}  {restarted}", style="yellow" if restarted else "green")
     return text
 
 
 def line(moment: Moment) -> str:
-    """Write the figures as one line."""
+    """Write the summary as one line."""
     left = f", {clock(moment.left_s)} left" if moment.left_s is not None else ""
     start = f"{moment.phase} {clock(moment.phase_s)}{left}"
     summary = moment.summary
@@ -121,14 +197,12 @@ def line(moment: Moment) -> str:
     if summary.ordered_eval and summary.finished_eval < summary.ordered_eval:
         parts.append(f"evaluation {summary.finished_eval}/{summary.ordered_eval}")
     if summary.episodes:
-        parts += [
-            f"{summary.episodes} episodes, success {share(summary.success)}",
-            f"groups {summary.groups_consumed}/{summary.groups}",
-        ]
+        parts.append(f"{summary.episodes} episodes, success {shown(summary.success, '.0%')}")
+        parts.append(f"groups {summary.groups_consumed}/{summary.groups}")
     if summary.version is not None:
-        parts.append(f"version {summary.version}, served {number(summary.served)}")
+        parts.append(f"version {summary.version}, served {shown(summary.served)}")
     if summary.staleness_max is not None:
-        parts.append(f"staleness {decimal(summary.staleness_mean)} max {summary.staleness_max}")
+        parts.append(f"staleness {shown(summary.staleness_mean, '.1f')} max {summary.staleness_max}")
     if moment.trained:
         parts.append(metrics_line(moment.trained))
     if behind := sum(open_lag(moment).values()):
@@ -136,7 +210,9 @@ def line(moment: Moment) -> str:
     return " | ".join(parts)
 
 
-SHOWN_METRICS = ("reward", "loss", "entropy", "grad_norm")
+def sparkline(values: list[float | None]) -> str:
+    """Draw values in [0, 1] as bars, a gap for None."""
+    return "".join(" " if v is None else BARS[min(len(BARS) - 1, int(v * len(BARS)))] for v in values)
 
 
 def metrics_line(trained: dict[str, float]) -> str:
@@ -146,24 +222,14 @@ def metrics_line(trained: dict[str, float]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Write seconds as minutes:seconds."""
+    """Format seconds as minutes:seconds."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     return f"{minutes}:{rest:02d}"
 
 
-def share(value: float | None) -> str:
-    """Write a share as a percentage."""
-    return "–" if value is None else f"{value:.0%}"
-
-
-def decimal(value: float | None) -> str:
-    """Write a mean."""
-    return "–" if value is None else f"{value:.1f}"
-
-
-def number(value: int | None) -> str:
-    """Write a count."""
-    return "–" if value is None else str(value)
+def shown(value: float | None, spec: str = "") -> str:
+    """Format a value, a dash if there is none."""
+    return "–" if value is None else format(value, spec)
 
 
 class Display:
@@ -190,22 +256,18 @@ class Display:
             while True:
                 await asyncio.sleep(LINE_S)
                 self.console.print(line(self.moment()), soft_wrap=True, highlight=False)
-        with Live(self.panel(), console=self.console, auto_refresh=False) as live:
+        with Live(panel(self.moment()), console=self.console, auto_refresh=False) as live:
             while True:
-                live.update(self.panel(), refresh=True)
+                live.update(panel(self.moment()), refresh=True)
                 await asyncio.sleep(REFRESH_S)
 
-    async def look(self, lags: LagReader) -> None:
-        """Keep the figures that are not in the topics' records up to date."""
+    async def poll(self, lags: LagReader) -> None:
+        """Keep lag and trainer metrics up to date, for ever."""
         while True:
             self.lag = by_group(await lags.read())
             self.trained = await asyncio.to_thread(self.newest_metrics)
             await asyncio.sleep(LAG_S)
 
     def moment(self) -> Moment:
-        """Look at the run now."""
+        """Return what to show now."""
         return self.moment_of(self.lag, self.trained)
-
-    def panel(self) -> RenderableType:
-        """Draw the run now."""
-        return panel(self.moment())

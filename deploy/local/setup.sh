@@ -118,7 +118,7 @@ have_library() { # name; a system without ldconfig is given the benefit of the d
 missing_python() {
     local python
     if ! python=$(find_python); then
-        echo "python3 python3-venv python3-dev: Python 3.11, 3.12 or 3.13"
+        echo "python3 python3-venv: Python 3.11, 3.12 or 3.13"
     elif ! "$python" -c 'import ensurepip' 2>/dev/null; then
         echo "python3-venv: the modules venv and ensurepip of $python"
     fi
@@ -137,10 +137,9 @@ missing() {
     # vLLM loads libnuma, and torch compiles kernels on first use.
     have_library libnuma.so.1 || echo "libnuma1: libnuma"
     command -v g++ >/dev/null || echo "g++: a C++ compiler (g++)"
-    local python include
-    if python=$(find_python) && include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))'); then
-        [ -e "$include/Python.h" ] || echo "python3-dev: the C headers of $python"
-    fi
+    local python include=
+    if python=$(find_python); then include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))'); fi
+    [ -e "$include/Python.h" ] || echo "python3-dev: the C headers of Python (Python.h)"
 }
 
 # Of packages with a | between them, the first that this release of the distribution has.

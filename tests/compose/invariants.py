@@ -10,13 +10,13 @@ from typing import Any
 
 from dart_streams.bus.codec import decode
 from dart_streams.config import Config, load
-from dart_streams.history import capture
-from dart_streams.history.bundle_inputs import headers_of
+from dart_streams.history import run_log
+from dart_streams.history.records import headers_of
 from topics import Topic, actions, curated, observations, trained, trajectories, weights
 
 
 def events(config: Config, topic: Topic) -> Iterator[Any]:
-    for record in capture.now_in(config.bus, topic):
+    for record in run_log.present_records(config.bus, topic):
         yield decode(topic, record.value or b"", headers_of(record))
 
 

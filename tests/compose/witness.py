@@ -30,7 +30,7 @@ async def tell(config: Config) -> None:
         following(config.bus, publisher, config.telemetry.stall_s) as watch,
     ):
         while True:
-            watch.refuse_deafness()
+            watch.raise_if_reader_failed()
             sys.stdout.write(json.dumps(seen(watch.progress)) + "\n")
             sys.stdout.flush()
             await asyncio.sleep(1.0)

@@ -20,17 +20,15 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster, NoHostAvailable
 from cassandra.connection import DefaultEndPoint
 
+from benchmarks.private_services import HOMES, READY_S, folder_of_its_own
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Run, Services, Store, Tls
 from dart_streams.connection.protocol_probes import speaks_cql
 from dart_streams.launch.services import local
-from dart_streams.launch.services.cassandra import Cassandra
 from dart_streams.launch.services.daemon import Home
 from dart_streams.launch.services.jars import SHARED_JARS
-from dart_streams.launch.services.kafka import Kafka
-from dart_streams.launch.services.lock import silently
+from dart_streams.launch.services.jvm import Cassandra, Kafka, Service
+from dart_streams.launch.services.lock import silent
 from dart_streams.launch.services.ports import free_port
-from dart_streams.launch.services.private import HOMES, READY_S, folder_of_its_own
-from dart_streams.launch.services.service import Service
 
 USER = "dart"
 STORE_PASSWORD = "changeit"
@@ -251,7 +249,7 @@ def secured_services() -> Iterator[Secured]:
         homes = state / "services"
 
         def bring_up(service: Service) -> None:
-            local.bring_up(service, Home(homes / service.name), READY_S, silently, SHARED_JARS)
+            local.bring_up(service, Home(homes / service.name), READY_S, silent, SHARED_JARS)
 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(bring_up, both))

@@ -17,7 +17,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.cli import main
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable, UserError
-from dart_streams.history import capture
+from dart_streams.history import run_log
 from dart_streams.history.bundle import Bundle, BundleRecord
 from dart_streams.history.run_folder import without_nulls
 from dart_streams.store import connect_async
@@ -62,7 +62,7 @@ def bundle(tmp_path: Path, config: Config) -> Bundle:
 
 def now_in(config: Config, prefix: str, topic: str) -> list[BundleRecord]:
     bus = msgspec.structs.replace(config.bus, prefix=prefix)
-    return sorted(capture.now_in(bus, BY_NAME[topic]), key=lambda record: (record.partition, record.offset))
+    return sorted(run_log.present_records(bus, BY_NAME[topic]), key=lambda record: (record.partition, record.offset))
 
 
 def topics_of(config: Config) -> dict[str, int]:

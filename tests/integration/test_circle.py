@@ -24,13 +24,15 @@ from dart_streams.cli import main
 from dart_streams.cli.run import write_report
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.history import capture
 from dart_streams.history import run_folder as folder
-from dart_streams.history import run_index as facts
+from dart_streams.history import run_log
 from dart_streams.history import trace_coverage as chain
 from dart_streams.history.bundle import Bundle
+from dart_streams.history.lineage import READ
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.projection import COLUMNS
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
 from dart_streams.history.span_index import Timeline
 from dart_streams.launch import process_registry as leftovers
 from dart_streams.launch import processes, wiring
@@ -58,10 +60,9 @@ def circle_config(services, tmp_path: Path, episodes: int = 24, **run) -> Config
 
 def session_of(made: folder.RunFolder, console: Console) -> Session:
     program = Path(sys.executable).parent / "dart-streams"
-    cast = processes.cast(made.config(), made.config_file, processes.Programs(program, program))
+    cast = processes.processes_of(made.config(), made.config_file, processes.Programs(program, program))
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
-    cast = msgspec.structs.replace(cast, trainer=(stand_in,))
-    return wiring.session(made, wiring.with_processes(made, cast), write_report, console)
+    return wiring.session_of(made, msgspec.structs.replace(cast, trainer=(stand_in,)), write_report, console)
 
 
 def living_below(pid: int) -> list[psutil.Process]:
@@ -188,7 +189,7 @@ def test_every_trained_step_can_be_followed_to_its_screenshot(finished: Finished
 @pytest.mark.parametrize("missing", [names.SPAN_TRAIN_STEP, names.SPAN_GROUP, names.SPAN_TRAJECTORY, names.SPAN_STEP])
 def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
     source = Bundle(bundle)
-    known = facts.RunIndex().fold(facts.of_bundle(source))
+    known = RunState(keep_steps=True).fold(read_log(source, READ))
     lines = list(source.lines("traces"))
     step = known.trained[2]
     member = next(member for member in known.groups[step.group_ids[0]].members if member.selected)
@@ -266,7 +267,7 @@ def test_a_bundle_is_published_again_under_a_shadow_prefix_and_never_under_a_liv
     source, bus = Bundle(bundle), msgspec.structs.replace(finished.config.bus, prefix=shadow)
     for topic in (observations.TOPIC, trajectories.TOPIC):
         kept = sorted(source.records(topic.name), key=lambda record: (record.partition, record.offset))
-        again = sorted(capture.now_in(bus, topic), key=lambda record: (record.partition, record.offset))
+        again = sorted(run_log.present_records(bus, topic), key=lambda record: (record.partition, record.offset))
         assert told[topic.name]["records"] == len(kept) == len(again)
         assert [(r.partition, r.key, r.value, r.headers, r.at_ms) for r in again] == [
             (r.partition, r.key, r.value, r.headers, r.at_ms) for r in kept
@@ -322,7 +323,7 @@ def running(services, tmp_path):
 
 def test_an_interrupt_drains_within_ten_seconds_and_leaves_no_orphan(running):
     made, process, children = running
-    assert len(children) >= 10, "six processes, and a leash each"
+    assert len(children) >= 10, "six processes, and a subreaper each"
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     process.wait(timeout=20)

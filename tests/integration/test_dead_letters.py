@@ -17,6 +17,7 @@ from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import dead_letters as letters
 from dart_streams.history.run_folder import write_toml
+from dart_streams.history.run_log import present_records
 from topics import curated, trajectories
 
 
@@ -64,7 +65,7 @@ def test_letters_are_listed_shown_and_sent_back_once(deployment):
         row["outcome"].partition(" as ")[0] for row in answer("dlq", "redrive", "trajectories", "--all", *where)
     ]
     assert outcomes == ["sent", "sent before"]
-    back = list(letters.read_topic(config.bus, config.bus.prefix + trajectories.TOPIC.name, 0))
+    back = list(present_records(config.bus, trajectories.TOPIC))
     assert [(record.key, record.value) for record in back] == [(b"key", b"[]"), (b"key", b"{")]
     assert back[0].headers == [("x", b"y"), (letters.REDRIVEN, b"0@1")]
 
@@ -73,12 +74,12 @@ def test_what_is_not_there_is_refused_and_nothing_is_sent(deployment):
     config, where = deployment
     assert answer("dlq", "list", *where) == []
     put_aside(config, b"{")
-    for arguments, told in (
+    for arguments, text in (
         (("show", "trajectory"), "no topic 'trajectory'"),
         (("redrive", "trajectories", "--at", "0@7"), "there are 0@0"),
         (("redrive", "trajectories"), "--all"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=text):
             answer("dlq", *arguments, *where)
     assert answer("dlq", "redrive", curated.TOPIC.name, "--all", *where) == []
-    assert list(letters.read_topic(config.bus, config.bus.prefix + trajectories.TOPIC.name, 0)) == []
+    assert list(present_records(config.bus, trajectories.TOPIC)) == []

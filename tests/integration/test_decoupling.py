@@ -10,7 +10,7 @@ from benchmarks import decoupling_run, modes
 from benchmarks.utilization import figures
 from dart_streams.config import Config
 from dart_streams.history import run_folder as folder
-from dart_streams.history.capture import now_in
+from dart_streams.history.run_log import present_records
 from topics import Topic, rollout_orders, weights, weights_serving
 
 DESKTOP = Path(__file__).parents[2] / "deploy/config/workload/desktop.toml"
@@ -37,7 +37,8 @@ def quick(services, tmp_path: Path) -> Config:
 
 
 def log(config: Config, topic: Topic) -> list:
-    return [(kept.at_ms, msgspec.json.decode(kept.value, type=topic.event)) for kept in now_in(config.bus, topic)]
+    records = present_records(config.bus, topic)
+    return [(kept.at_ms, msgspec.json.decode(kept.value, type=topic.event)) for kept in records]
 
 
 @pytest.mark.parametrize("mode", ["coupled", "dart"])

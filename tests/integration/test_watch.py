@@ -5,7 +5,6 @@ from aiokafka import TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.bus.lag import Lag
-from dart_streams.history import open_orders as orders
 from dart_streams.history.run_follower import following
 from tests.integration.test_recorder import episode
 from topics import rollout_orders, trajectories
@@ -23,7 +22,7 @@ async def test_what_was_published_just_before_the_end_is_seen(bus):
     async with Publisher(bus, "test") as publisher, following(bus, publisher, 60) as watch:
         for number in range(NUMBER):
             await publisher.publish(rollout_orders.TOPIC, episode(number)[0].order)
-        await watch.look_back()
+        await watch.read_final()
         seen = set(watch.progress.orders)
         await publisher.publish(rollout_orders.TOPIC, episode(NUMBER)[0].order)
     assert seen == {f"o{number}" for number in range(NUMBER)}
@@ -52,10 +51,10 @@ async def test_an_order_whose_trajectory_is_announced_a_moment_later_is_not_lost
 
         async def read_and_announce():
             await read_to_end()
-            seen.extend(orders.lost(watch.progress, [Lag("env", rollout_orders.TOPIC.name, place.partition, 1, 1)]))
+            seen.extend(watch.progress.lost([Lag("env", rollout_orders.TOPIC.name, place.partition, 1, 1)]))
             await publisher.publish(trajectories.TOPIC, finished)
 
         watch.read_to_end = read_and_announce
-        lags = await watch.look_back()
+        lags = await watch.read_final()
     assert seen == [last.order.order_id]
-    assert orders.lost(watch.progress, lags) == orders.still_open(watch.progress, lags) == []
+    assert watch.progress.lost(lags) == watch.progress.still_open(lags) == []

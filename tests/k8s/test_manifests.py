@@ -75,8 +75,8 @@ def up(start: Path, target: Path) -> str:
 
 
 def test_strimzi_takes_every_exported_topic(tmp_path: Path):
-    topics = strimzi.resources(wanted_by(config.load(K8S / "base/dart.toml")), "kafka", "dart-streams")
-    assert checked(strimzi.as_yaml(topics), RELEASES[-1], tmp_path) == []
+    topics = strimzi.as_yaml(wanted_by(config.load(K8S / "base/dart.toml")), "kafka", "dart-streams")
+    assert checked(topics, RELEASES[-1], tmp_path) == []
 
 
 @pytest.mark.parametrize(

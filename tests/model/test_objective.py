@@ -56,7 +56,7 @@ def test_a_clipped_token_has_no_gradient_and_is_counted() -> None:
     loss, metrics = policy_loss(new, row(0.0, 0.0, 0.0, 0.0), row(1.0, 1.0, -1.0, -1.0), torch.ones(1, 4), row(1.0))
     loss.backward()
     assert (new.grad == 0).tolist() == [[True, False, True, False]]
-    assert metrics["clip_share"].item() == 0.5
+    assert metrics["clip_fraction"].item() == 0.5
     assert metrics["ratio"].item() == pytest.approx(1.0)
 
 
@@ -143,7 +143,7 @@ def test_the_dual_clip_bounds_what_a_runaway_ratio_costs(advantage: float, ratio
     assert new.grad is not None
     clipped = ratio != 9.0
     assert (new.grad.item() == 0.0) == clipped
-    assert metrics["clip_share"].item() == float(clipped)
+    assert metrics["clip_fraction"].item() == float(clipped)
 
 
 def gspo(new: torch.Tensor, advantage: float, mask: torch.Tensor | None = None, **clip: float) -> torch.Tensor:
@@ -177,7 +177,7 @@ def test_the_gradient_of_gspo_is_that_of_its_formula_differentiated_as_it_stands
     wide = {"clip_low": 0.9, "clip_high": 9.0}
     loss, metrics = sequence_loss(new, old, advantage, mask, torch.ones(2, 4), **wide)
     loss.backward()
-    assert metrics["clip_share"].item() == 0.0
+    assert metrics["clip_fraction"].item() == 0.0
     plain = new.detach().clone().requires_grad_()
     lengths = mask.sum(1)
     ratio_B = (((plain - old) * mask).sum(1) / lengths).exp()
@@ -191,7 +191,7 @@ def test_cispo_keeps_the_gradient_that_the_clip_of_ppo_removes() -> None:
     loss.backward()
     assert new.grad is not None
     assert new.grad[0].tolist() == pytest.approx([-1.28 / 2, -0.5 / 2])
-    assert metrics["clip_share"].item() == 0.5
+    assert metrics["clip_fraction"].item() == 0.5
     assert metrics["ratio"].item() == pytest.approx(1.0)
 
 
@@ -204,7 +204,7 @@ def test_every_objective_is_reinforce_at_ratio_one_and_deaf_to_padding(name: str
     assert math.isfinite(loss.item())
     assert new.grad is not None
     assert new.grad.tolist() == [[-1.5, -0.75, 0.0]]
-    assert (metrics["tokens"].item(), metrics["clip_share"].item()) == (2, 0.0)
+    assert (metrics["tokens"].item(), metrics["clip_fraction"].item()) == (2, 0.0)
 
 
 @pytest.mark.parametrize("name", list(OBJECTIVES))

@@ -14,7 +14,8 @@ from dart_streams import tasks
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history.run_folder import write_toml
-from dart_streams.policy import building, probe, recipe
+from dart_streams.policy import probe, recipe
+from trainer.warmup import build
 
 STREAMS = Path(sys.prefix).parent / "streams" / "bin" / "dart-streams"
 STOP_S = 30
@@ -69,7 +70,7 @@ def test_demonstrations_become_a_policy_once(services: Any, tmp_path: Path) -> N
     folder = recipe.folder(config, known)
     told: list[tuple[int, int]] = []
     with players(file):
-        building.build(config, known, folder, lambda finished, step, _: told.append((finished, step)))
+        build.build(config, known, folder, lambda finished, step, _: told.append((finished, step)))
     assert told[-1][1] == config.warmup.steps
     assert probe.read(folder) is not None
     AutoModelForImageTextToText.from_pretrained(folder)
@@ -81,5 +82,5 @@ def test_without_players_the_build_says_what_is_missing_and_leaves_nothing(servi
     known = tasks.load(Path(config.tasks.file))
     folder = recipe.folder(config, known)
     with pytest.raises(UserError, match="env worker and a recorder"):
-        building.build(config, known, folder, lambda *_: None)
+        build.build(config, known, folder, lambda *_: None)
     assert list(folder.parent.iterdir()) == []

@@ -10,6 +10,7 @@ from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.policy import exporting, probe, tiny, weights
 from dart_streams.policy.rendering import Renderer
+from tests.model import plain_transformers
 from topics.weights import WeightVersion
 
 LIMITS = Config().policy
@@ -36,10 +37,10 @@ def test_an_exported_version_has_its_weights_and_the_tokenizer_it_was_trained_wi
 
     renderers = [Renderer(folder, LIMITS.min_pixels, LIMITS.max_pixels) for folder in (model_dir, target)]
     assert len({renderer.prompt(probe.turns()).sha for renderer in renderers}) == 1
-    stored = probe.measure(target, renderers[1])
+    stored = plain_transformers.measured_of(target, renderers[1])
     model = AutoModelForImageTextToText.from_pretrained(model_dir)
     weights.load(model, Path(version.uri))
-    assert probe.mismatch(probe.measured(model, renderers[0]), stored.logprobs) < 1e-6
+    assert probe.mismatch(plain_transformers.measured(model, renderers[0]), stored.logprobs) < 1e-6
 
 
 def test_nothing_is_written_over_and_nothing_half_is_left(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from transformers import AutoProcessor
 from dart_streams import actions
 from dart_streams.errors import UserError
 from dart_streams.policy import probe, tiny, vocabulary
-from dart_streams.policy.batches import answer_logits, collate
 from dart_streams.policy.rendering import CHATML, Renderer
+from tests.model.plain_transformers import training_inputs
 from topics.values import BlobRef, MessagePart
 
 MIN_PIXELS, MAX_PIXELS = 3136, 1_003_520
@@ -102,7 +102,7 @@ def test_the_official_processor_makes_the_same_inputs(model_dir: Path, renderer:
             MessagePart(role="user", image=REF),
         ]
     )
-    ours = renderer.training_inputs(prompt, [picture()], [])
+    ours = training_inputs(renderer, prompt, [picture()], [])
     assert ours["input_ids"].tolist() == official["input_ids"][0].tolist()
     assert torch.equal(ours["mm_token_type_ids"], official["mm_token_type_ids"][0])
     assert torch.equal(ours["image_grid_thw"], official["image_grid_thw"])
@@ -146,17 +146,3 @@ def test_a_missing_directory_is_an_error_that_says_what_to_do(tmp_path: Path) ->
         Renderer(tmp_path / "nowhere", MIN_PIXELS, MAX_PIXELS)
     with pytest.raises(UserError, match=r"config\.json"):
         Renderer(tmp_path, MIN_PIXELS, MAX_PIXELS)
-
-
-def test_an_image_too_few_is_refused(renderer: Renderer) -> None:
-    prompt = renderer.prompt([MessagePart(role="user", image=REF)])
-    with pytest.raises(ValueError, match="0 images"):
-        renderer.training_inputs(prompt, [], [])
-
-
-def test_images_without_token_types_are_refused(model_dir: Path, renderer: Renderer) -> None:
-    prompt = renderer.prompt([MessagePart(role="user", image=REF)])
-    batch = collate([renderer.training_inputs(prompt, [picture()], [renderer.eos])], renderer.pad)
-    del batch["mm_token_type_ids"]
-    with pytest.raises(ValueError, match="mm_token_type_ids"):
-        answer_logits(None, batch)

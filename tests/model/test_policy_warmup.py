@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +13,14 @@ from transformers import AutoModelForImageTextToText
 
 from dart_streams.config import Warmup
 from dart_streams.policy import probe, tiny, weights
-from dart_streams.policy.batches import answer_logits, collate, log_probabilities
-from dart_streams.policy.demonstrations import SftSample
 from dart_streams.policy.rendering import Renderer
-from dart_streams.policy.warmup import FLOOR, schedule, warm_up
+from tests.model import plain_transformers
 from topics.values import BlobRef, MessagePart
+from trainer.data.collate import Collator
+from trainer.data.samples import ReadyGroup, TrainingSample
+from trainer.learning.model import load
+from trainer.learning.sft_phase import sft_group
+from trainer.warmup.build import FLOOR, schedule, warm_up
 
 STEPS = 12
 
@@ -36,17 +40,16 @@ def model_dir(tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
-def samples() -> list[SftSample]:
+def demonstrated(renderer: Renderer) -> list[ReadyGroup]:
+    """Three demonstrations of one step each."""
     data = probe.screen()
     name = hashlib.sha256(data).hexdigest()
-    turns = (
-        MessagePart(role="user", text="Click"),
-        MessagePart(role="user", image=BlobRef(sha256=name, size=len(data))),
-    )
-    return [
-        SftSample(turns=turns, answer=f"Action: click(start_box='({x},120)')", images={name: data})
-        for x in (80, 81, 82)
-    ]
+    image = BlobRef(sha256=name, size=len(data))
+    prompt = renderer.prompt([MessagePart(role="user", text="Click"), MessagePart(role="user", image=image)])
+    answers = [renderer.answer_tokens(f"Action: click(start_box='({x},120)')") for x in (80, 81, 82)]
+    samples = [TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer) for answer in answers]
+    group = sft_group("demonstrations", [])
+    return [ReadyGroup(group=group, samples=samples, images={name: data}, refused=Counter(), read_ms=0.0)]
 
 
 def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir: Path) -> None:
@@ -54,7 +57,7 @@ def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir: Path) -> N
     before = weights.digest(model_dir / weights.FILE)
     losses: list[float] = []
     settings = Warmup(demonstrations=3, steps=STEPS, batch=4, learning_rate=2e-3)
-    warm_up(model_dir, renderer, samples(), settings, lambda _, loss: losses.append(loss))
+    warm_up(model_dir, renderer, demonstrated(renderer), settings, lambda _, loss: losses.append(loss))
     assert len(losses) == STEPS
     assert losses[-1] < 0.5 * losses[0]
     assert weights.digest(model_dir / weights.FILE) != before
@@ -89,9 +92,9 @@ def test_training_scores_what_generation_saw(model_dir: Path) -> None:
         )
         for text in ("Click", "Click on the button, please")
     ]
-    inputs, scores = [], []
+    samples, scores = [], []
     for prompt in prompts:
-        asked = renderer.training_inputs(prompt, [picture], [])
+        asked = plain_transformers.training_inputs(renderer, prompt, [picture], [])
         vision = {name: asked[name] for name in ("pixel_values", "image_grid_thw")}
         made = model.generate(
             input_ids=asked["input_ids"][None],
@@ -101,28 +104,27 @@ def test_training_scores_what_generation_saw(model_dir: Path) -> None:
             max_new_tokens=5,
             min_new_tokens=5,
             do_sample=False,
+            suppress_tokens=renderer.banned_tokens,
             return_dict_in_generate=True,
             output_logits=True,
         )
-        answer = made.sequences[0, len(asked["input_ids"]) :].tolist()
-        inputs.append(renderer.training_inputs(prompt, [picture], answer))
-        scores.append(torch.stack(made.logits, 1)[0])
+        answer = made.sequences[0, len(asked["input_ids"]) :]
+        samples.append(TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer.tolist()))
+        logits = torch.stack(made.logits, 1)[0]
+        logp = logits.masked_fill(~renderer.allowed_mask(logits.shape[-1]), -torch.inf).log_softmax(-1)
+        scores.append(logp.gather(-1, answer[:, None])[:, 0])
     with torch.no_grad():
-        trained = answer_logits(model, collate(inputs, renderer.pad))
+        scorer = load(model_dir, renderer, torch.device("cpu"))
+        trained, _ = scorer(Collator(renderer).collate(samples, {"s": probe.screen()}))
     assert torch.allclose(trained, torch.stack(scores), atol=1e-4)
 
 
-def test_forbidden_tokens_have_no_probability() -> None:
-    allowed = torch.tensor([True, False, True])
-    log_p = log_probabilities(torch.tensor([[[0.0, 9.0, 0.0]]]), allowed, temperature=0.5)
-    assert log_p.exp().tolist() == [[[pytest.approx(0.5), 0.0, pytest.approx(0.5)]]]
-
-
-def test_a_probe_is_read_back_and_agrees_with_the_weights(model_dir: Path) -> None:
+def test_a_warmed_up_policy_has_a_probe_that_agrees_with_its_weights(model_dir: Path) -> None:
     renderer = Renderer(model_dir, 3136, 1_003_520)
     assert probe.read(model_dir) is None
-    probe.write(model_dir, renderer)
+    settings = Warmup(demonstrations=3, steps=1, batch=2)
+    warm_up(model_dir, renderer, demonstrated(renderer), settings, lambda *_: None)
     stored = probe.read(model_dir)
     assert stored is not None
-    assert stored.logprobs == pytest.approx(probe.measure(model_dir, renderer).logprobs, abs=1e-5)
+    assert stored.logprobs == pytest.approx(plain_transformers.measured_of(model_dir, renderer).logprobs, abs=1e-5)
     assert len(stored.tokens) == len(stored.logprobs) == 4

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, altered, write
-from dart_streams.bus import sync_clients, weights_log
+from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
@@ -31,11 +31,12 @@ from dart_streams.policy import exporting, probe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
-from topics import Topic, curated, weights_serving
+from tests.model import plain_transformers
+from topics import Topic, curated, weights, weights_serving
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer import crash_points, main
-from trainer.data.consumer import MOST_AT_ONCE, CuratedConsumer
+from trainer.data.consumer import MAX_POLL_RECORDS, CuratedConsumer
 from trainer.learning.learner import WeightSnapshot
 from trainer.publish import WeightPublisher
 from trainer.state import TrainerState
@@ -81,7 +82,7 @@ class Run:
         producer.send(self.config.bus.prefix + topic.name, key=key, value=value, headers=list(headers)).get(timeout=10)
 
     def versions(self) -> list[WeightVersion]:
-        return weights_log.read(self.config.bus)
+        return sync_clients.read_events(self.config.bus, "test", weights.TOPIC)
 
     def trained(self) -> list[dict[str, Any]]:
         session = connect(self.config.store)
@@ -161,7 +162,7 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[...
     assert any(not torch.equal(initial[name], value) for name, value in policy.state_dict().items())
 
     renderer = Renderer(model, ours.config.policy.min_pixels, ours.config.policy.max_pixels)
-    stored, plain = probe.read(folder), probe.measured(policy, renderer)
+    stored, plain = probe.read(folder), plain_transformers.measured(policy, renderer)
     assert stored is not None
     assert probe.mismatch(plain, stored.logprobs) < 1e-5
 
@@ -378,14 +379,14 @@ def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_
         "tiny",
         1,
         99,
-        arrived=lambda one: taken.append(one.group_id),
-        full=full,
+        on_group=lambda one: taken.append(one.group_id),
+        is_full=full,
     )
     with consumer:
         until(lambda: taken, "the first records")
         while consumer.take(1.0):
             pass
-        assert len(taken) <= MOST_AT_ONCE < 6
+        assert len(taken) <= MAX_POLL_RECORDS < 6
         room.set()
         until(lambda: len(taken) == 6, "the rest of the log")
 

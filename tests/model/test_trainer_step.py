@@ -21,15 +21,15 @@ from dart_streams.config import Config, parse
 from dart_streams.launch.services.ports import free_port
 from dart_streams.policy import probe, tiny
 from dart_streams.policy.rendering import Prompt, Renderer
+from tests.model import plain_transformers
 from topics.values import VersionSpan
 from trainer.data.collate import Collator
-from trainer.data.prefetch import ReadyGroup
-from trainer.data.samples import TrainingSample, select
+from trainer.data.samples import ReadyGroup, TrainingSample, select
 from trainer.learning import step
 from trainer.learning.learner import Learner
 from trainer.learning.model import load
-from trainer.learning.ranks import Ranks, joined
 from trainer.learning.step import Stopped, losses
+from trainer.ranks import Ranks, joined
 
 TWO_RANKS = Path(__file__).with_name("two_ranks.py")
 
@@ -63,7 +63,7 @@ def ready(made: SyntheticBacklog, renderer: Renderer) -> ReadyGroup:
 class Gradients(NamedTuple):
     of: dict[str, torch.Tensor]
     micro_batches: int
-    figures: dict[str, float]
+    metrics: dict[str, float]
 
 
 def full(gradient: torch.Tensor | None) -> torch.Tensor:
@@ -77,7 +77,7 @@ def plain_logp(
     """Return a sample's token log-probabilities (A,), the shortest way through transformers: one sequence, unpadded."""
     shown = [Image.open(io.BytesIO(images[ref.sha256])).convert("RGB") for ref in item.images]
     prompt = Prompt(token_ids=item.prompt, images=item.images, sha="")
-    inputs = renderer.training_inputs(prompt, shown, item.answer)
+    inputs = plain_transformers.training_inputs(renderer, prompt, shown, item.answer)
     start = inputs.pop("answer_start")
     ids = inputs["input_ids"]
     batch = {name: tensor[None] if tensor.dim() == 1 else tensor for name, tensor in inputs.items()}
@@ -105,7 +105,7 @@ def test_an_image_that_many_prompts_show_passes_the_vision_tower_once(renderer: 
     batch = Collator(renderer).collate(first, group.images)
     assert len(first) == 4
     assert len(batch.grids_I3) == 1
-    assert batch.shown.tolist() == [0] * 4
+    assert batch.shown_S.tolist() == [0] * 4
 
 
 def test_one_step_is_that_of_plain_transformers_and_torch(model: Path, renderer: Renderer, ranks: Ranks) -> None:
@@ -128,8 +128,8 @@ def test_one_step_is_that_of_plain_transformers_and_torch(model: Path, renderer:
     optimizer.step()
 
     assert learned.tokens == tokens
-    assert learned.figures["loss"] == pytest.approx(total.item(), abs=1e-6)
-    assert learned.figures["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert learned.metrics["loss"] == pytest.approx(total.item(), abs=1e-6)
+    assert learned.metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     stepped = learner.weights()
     for name, expected in policy.state_dict().items():
         torch.testing.assert_close(stepped[name], expected, rtol=0, atol=config.trainer.learning_rate * 0.05)
@@ -143,7 +143,7 @@ def test_imitation_is_a_step_on_the_mean_negative_log_likelihood_of_plain_transf
     alike = [msgspec.structs.replace(item, advantage=1.0, logprobs=None) for item in made.samples]
     group = msgspec.structs.replace(made, samples=alike)
     learner = Learner(model, renderer, config.trainer, ranks)
-    learned = learner.imitator().learn([group], 0, lambda: False)
+    learned = learner.sft_learner().learn([group], 0, lambda: False)
 
     policy = AutoModelForImageTextToText.from_pretrained(model).eval()
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
@@ -152,7 +152,7 @@ def test_imitation_is_a_step_on_the_mean_negative_log_likelihood_of_plain_transf
         (-plain_logp(policy, renderer, item, group.images).sum() / tokens).backward()
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
     optimizer.step()
-    assert learned.figures["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert learned.metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     stepped = learner.weights()
     off = torch.cat([(stepped[name] - expected).abs().flatten() for name, expected in policy.state_dict().items()])
     # Where a gradient is nothing but rounding, so is the direction of Adam's first step.
@@ -190,7 +190,7 @@ def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, render
             optimizer.step()
             optimizer.zero_grad()
     assert clipped, "the clip is part of what is compared"
-    assert result.figures["clip_share"] > 0
+    assert result.metrics["clip_share"] > 0
     stepped = learned.weights()
     for name, expected in policy.state_dict().items():
         torch.testing.assert_close(stepped[name], expected, rtol=0, atol=4 * rate * 0.1)
@@ -213,7 +213,7 @@ def gradients(model: Path, renderer: Renderer, ranks: Ranks, groups: list[ReadyG
     batches = learner.collator.batches(groups, pieces, len(pieces))
     sums = step.accumulate(learner.scorer, batches, None, config.trainer, 0, tokens, ranks, lambda: False)
     found = {name: full(parameter.grad) for name, parameter in learner.scorer.named_parameters()}
-    return Gradients(found, len(pieces), step.figures(sums, 1))
+    return Gradients(found, len(pieces), step.mean_metrics(sums, 1))
 
 
 def test_the_gradient_does_not_depend_on_how_micro_batches_are_packed(
@@ -229,7 +229,7 @@ def test_the_gradient_does_not_depend_on_how_micro_batches_are_packed(
     for other in (counted, *budgets):
         for name, gradient in whole.of.items():
             assert (other.of[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
-        assert other.figures == pytest.approx(whole.figures, rel=1e-4, abs=1e-6)
+        assert other.metrics == pytest.approx(whole.metrics, rel=1e-4, abs=1e-6)
 
 
 def test_no_micro_batch_is_larger_than_its_budget_of_tokens(renderer: Renderer) -> None:
@@ -255,7 +255,7 @@ def test_the_first_update_of_a_step_is_the_same_by_every_objective(
         for epochs in (1, 2):
             config = parse({"trainer": {"objective": name, "epochs": epochs, "learning_rate": 1e-3}})
             learned = Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False)
-            figures[name, epochs] = learned.figures["grad_norm"]
+            figures[name, epochs] = learned.metrics["grad_norm"]
     assert figures[objective, 1] == pytest.approx(figures["ppo", 1], rel=1e-4)
     assert (figures[objective, 2] == pytest.approx(figures["ppo", 2], rel=1e-4)) == (objective == "ppo")
 
@@ -351,7 +351,7 @@ def test_the_kl_to_a_frozen_reference_is_zero_at_first_and_then_part_of_the_loss
     config = parse({"trainer": {"kl_beta": 0.1, "learning_rate": 1e-3}})
     learner = Learner(model, renderer, config.trainer, ranks)
     group = ready(Maker(config, renderer).group(0), renderer)
-    divergence = [learner.learn([group], 0, lambda: False).figures["kl_reference"] for _ in range(3)]
+    divergence = [learner.learn([group], 0, lambda: False).metrics["kl_reference"] for _ in range(3)]
     assert divergence[0] == pytest.approx(0.0, abs=1e-9)
     assert min(divergence[1:]) > 0
     assert learner.reference is not None
@@ -363,7 +363,7 @@ def test_recomputed_activations_give_the_same_step(model: Path, renderer: Render
     for recompute in (False, True):
         config = parse({"trainer": {"recompute": recompute}})
         group = ready(Maker(config, renderer).group(0), renderer)
-        learned.append(Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False).figures)
+        learned.append(Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False).metrics)
     assert learned[1] == pytest.approx(learned[0], rel=1e-4, abs=1e-6)
 
 
@@ -373,7 +373,7 @@ def test_layers_in_half_precision_leave_the_weights_in_full(model: Path, rendere
         config = parse({"trainer": {"dtype": dtype}})
         learner = Learner(model, renderer, config.trainer, ranks)
         group = ready(Maker(config, renderer).group(0), renderer)
-        norms.append(learner.learn([group], 0, lambda: False).figures["grad_norm"])
+        norms.append(learner.learn([group], 0, lambda: False).metrics["grad_norm"])
         assert {value.dtype for value in learner.weights().values()} == {torch.float32}
     assert norms[1] == pytest.approx(norms[0], rel=0.1)
     assert norms[1] != norms[0]
@@ -384,12 +384,12 @@ def test_a_release_has_what_plain_transformers_makes_of_the_probe_with_its_weigh
 ) -> None:
     config = parse({"trainer": {"learning_rate": 1e-3}})
     learner = Learner(model, renderer, config.trainer, ranks)
-    first = learner.release().probe
+    first = learner.snapshot().probe
     learner.learn([ready(Maker(config, renderer).group(0), renderer)], 0, lambda: False)
-    release = learner.release()
+    release = learner.snapshot()
     policy = AutoModelForImageTextToText.from_pretrained(model)
     policy.load_state_dict(dict(release.tensors))
-    assert probe.mismatch(probe.measured(policy, renderer), release.probe.logprobs) < 1e-5
+    assert probe.mismatch(plain_transformers.measured(policy, renderer), release.probe.logprobs) < 1e-5
     assert probe.mismatch(first, release.probe.logprobs) > 1e-3, "the step changed what it says"
 
 

@@ -23,6 +23,7 @@ from dart_streams.errors import UserError
 from dart_streams.policy import exporting, probe, tiny, weights
 from dart_streams.policy.rendering import CHATML, Renderer
 from dart_streams.store import MissingBlob
+from tests.model import plain_transformers
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -114,7 +115,7 @@ class Policies:
     def probe(self, state: Any) -> probe.Probe:
         """Return what plain transformers makes of the probe with these weights."""
         self.model.load_state_dict(state)
-        return probe.measured(self.model, self.renderer)
+        return plain_transformers.measured(self.model, self.renderer)
 
     @torch.no_grad()
     def score(self, asked: ActionRequest, tokens: list[int], version: int) -> tuple[list[float], list[float]]:
@@ -122,7 +123,7 @@ class Policies:
         weights.load(self.model, Path(self.versions[version].uri))
         prompt = self.renderer.prompt(asked.turns)
         images = [Image.open(io.BytesIO(SCREENS[ref.sha256])).convert("RGB") for ref in prompt.images]
-        inputs = self.renderer.training_inputs(prompt, images, tokens)
+        inputs = plain_transformers.training_inputs(self.renderer, prompt, images, tokens)
         start = inputs.pop("answer_start")
         batch = {name: value[None] if value.ndim == 1 else value for name, value in inputs.items()}
         logits = self.model(**batch).logits[0, start - 1 : -1] / (asked.sampling.temperature or 1.0)
@@ -412,7 +413,7 @@ def exported(policies: Policies, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def test_a_run_that_begins_with_an_exported_version_serves_it(engine, loop, policies, exported, monkeypatch):
     renderer = Renderer(exported, policies.config.policy.min_pixels, policies.config.policy.max_pixels)
-    found = probe.measure(exported, renderer)
+    found = plain_transformers.measured_of(exported, renderer)
     first = policies.release(weights.of_model(exported), 0, str(policies.folder / "begun"), found)
     monkeypatch.setattr(engine, "renderer", renderer)
     loop.run(engine.start(first))

@@ -10,11 +10,10 @@ from torch.distributed.tensor import DTensor
 from benchmarks.synthetic_groups import Maker
 from dart_streams.config import parse
 from dart_streams.policy.rendering import Renderer
-from trainer.data.prefetch import ReadyGroup
-from trainer.data.samples import select, share
+from trainer.data.samples import ReadyGroup, select, share
 from trainer.learning import step
 from trainer.learning.learner import Learner
-from trainer.learning.ranks import Ranks, joined
+from trainer.ranks import Ranks, joined
 
 
 def ready(maker: Maker, index: int, ranks: Ranks) -> ReadyGroup:
@@ -48,7 +47,7 @@ def main(model: Path, result: Path) -> None:
         learned = learner.learn(groups, 0, lambda: False)
         weights = learner.weights()
         if ranks.first:
-            torch.save({"gradients": gradients, "figures": learned.figures, "weights": dict(weights)}, result)
+            torch.save({"gradients": gradients, "figures": learned.metrics, "weights": dict(weights)}, result)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("examples",),
 )
 """From the ground up. Packages on one floor do not import each other. The monitor looks at a run's history."""
+TRAINER_FLOORS = (("trainer.objective", "trainer.ranks"), ("trainer.data",), ("trainer.learning",), ("trainer",))
+LEARNING_READS = {"trainer.data.samples", "trainer.data.collate"}
+"""Learning takes samples; it knows neither Kafka nor the store."""
 DOORS = {("dart_streams.cli.bench", "benchmarks.commands")}
 """``dart-streams bench`` opens the benchmarks of a checkout by name; the wheel has none."""
 OURS = tuple(sorted({name.partition(".")[0] for floor in FLOORS for name in floor}))
@@ -89,9 +92,9 @@ def known(name: str) -> str | None:
 
 
 @cache
-def floor_of(name: str) -> tuple[int, str]:
+def floor_of(name: str, floors: tuple[tuple[str, ...], ...] = FLOORS) -> tuple[int, str]:
     """Return the floor of a module and the package on it that the module belongs to."""
-    for number, floor in enumerate(FLOORS):
+    for number, floor in enumerate(floors):
         for package in floor:
             if name == package or name.startswith(f"{package}."):
                 return number, package
@@ -125,6 +128,18 @@ def test_imports_go_down_only(file: Path):
             continue
         theirs, other = floor_of(target)
         assert theirs < mine or other == package, f"{package} (floor {mine}) imports {target} (floor {theirs})"
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if f.parts[0] == "trainer"], ids=str)
+def test_imports_within_the_trainer_go_down_only(file: Path):
+    mine, package = floor_of(module_of(file), TRAINER_FLOORS)
+    for name in imports_of(file):
+        target = name if name in MODULES else name.rpartition(".")[0]
+        if target not in MODULES or not target.startswith("trainer."):
+            continue
+        theirs, other = floor_of(target, TRAINER_FLOORS)
+        assert theirs < mine or other == package, f"{package} imports {target}"
+        assert (package, other) != ("trainer.learning", "trainer.data") or target in LEARNING_READS
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)

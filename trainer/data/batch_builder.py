@@ -1,4 +1,4 @@
-"""What to train on next: rank 0 composes a batch of fresh, unseen groups; the others are told, and read their share."""
+"""What to train on next: rank 0 broadcasts a batch of fresh, unseen groups; each rank reads its share."""
 
 import threading
 import time
@@ -13,20 +13,21 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics.curated import CuratedGroup
 from trainer.data.consumer import Arrival, CuratedConsumer
 from trainer.data.position import Position
-from trainer.data.prefetch import Prefetcher, ReadyGroup
+from trainer.data.prefetch import Prefetcher
+from trainer.data.samples import ReadyGroup
 from trainer.data.token_budget import TokenBudget, fitted, tokens_of
-from trainer.learning.ranks import Ranks
+from trainer.ranks import Ranks
 
-BREATH_S = 2.0
-"""How long one look for data lasts at most: so often rank 0 speaks to the others, and looks for signals."""
+BUILD_S = 2.0
+"""The longest wait for groups before rank 0 broadcasts again and checks for a stop."""
 
 log = structlog.get_logger()
 
 
 class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What rank 0 tells the others: train on ``groups``, or go on waiting if there are none, or stop.
+    """What rank 0 broadcasts: train on ``groups``, or wait if there are none, or stop.
 
-    ``position`` is where the log stands once all that was taken is trained or dropped. ``ahead`` are groups to read
+    ``position`` is that in the log once all groups taken so far are trained or dropped. ``ahead`` are groups to read
     ahead, ``dropped`` those that nobody will train. ``stale`` counts those dropped for their age since the last batch.
     """
 
@@ -53,7 +54,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchBuilder:
-    """Rank 0's side: takes arrivals in the log's order, leaves out repeats and what is too old.
+    """Rank 0's side: takes arrivals in the log's order, drops repeats and stale groups.
 
     ``ahead`` is filled by others with what has arrived, for the other ranks to read ahead.
     """
@@ -64,36 +65,36 @@ class BatchBuilder:
         position: Position,
         size: int,
         max_staleness: int,
-        waiting: StallDetector,
+        stalls: StallDetector,
         ahead: deque[CuratedGroup],
     ) -> None:
         self.consumer = consumer
         self.position = position
         self.size = size
         self.max_staleness = max_staleness
-        self.waiting = waiting
+        self.stalls = stalls
         self.ahead = ahead
         self.chosen: list[CuratedGroup] = []
         self.dropped: list[CuratedGroup] = []
         self.stale = 0
 
-    def compose(self, version: int, timeout_s: float, stop: threading.Event) -> BatchPlan:
-        """Return a full plan, or after ``timeout_s`` one without groups. What was taken so far is kept for the next."""
+    def build(self, version: int, timeout_s: float, stop: threading.Event) -> BatchPlan:
+        """Return a full plan, or after ``timeout_s`` one without groups. Groups taken so far are kept for the next."""
         deadline = time.monotonic() + timeout_s
         while len(self.chosen) < self.size and not stop.is_set():
             arrival = self.consumer.take(min(0.2, max(0.0, deadline - time.monotonic())))
             if arrival is not None:
-                self.waiting.note_arrival(f"group {arrival.group.group_id}")
+                self.stalls.note_arrival(f"group {arrival.group.group_id}")
                 self.admit(arrival, version)
             elif time.monotonic() >= deadline:
-                self.waiting.check()
+                self.stalls.check()
                 break
         return self._plan(stop.is_set())
 
     def admit(self, arrival: Arrival, version: int) -> None:
         """Choose a group, or drop it."""
         group = arrival.group
-        repeated = self.position.knows(group.group_id)
+        repeated = self.position.contains(group.group_id)
         self.position = self.position.after(arrival.partition, arrival.offset, group.group_id)
         if repeated:
             log.info("repeated group ignored", group=group.group_id, offset=arrival.offset)
@@ -125,20 +126,20 @@ class BatchBuilder:
 class BatchFeed:
     """Where the training loop gets its batches from, on every rank.
 
-    With a ``budget`` the composer gives one group at a time, and this gathers them until their tokens are enough.
+    With a ``budget`` the builder gives one group at a time, and this gathers them up to the budget.
     """
 
     def __init__(
         self,
         ranks: Ranks,
         prefetcher: Prefetcher,
-        composer: BatchBuilder | None,
+        builder: BatchBuilder | None,
         stop: threading.Event,
         budget: TokenBudget | None = None,
     ) -> None:
         self.ranks = ranks
         self.prefetcher = prefetcher
-        self.composer = composer
+        self.builder = builder
         self.stop = stop
         self.budget = budget
         self._gathered: list[ReadyGroup] = []
@@ -148,8 +149,8 @@ class BatchFeed:
 
     @property
     def held(self) -> int:
-        """How many groups were taken from the log and wait here for others, to be trained with them."""
-        return len(self._gathered) + (len(self.composer.chosen) if self.composer else 0)
+        """The number of groups that were taken from the log and wait here for the rest of their batch."""
+        return len(self._gathered) + (len(self.builder.chosen) if self.builder else 0)
 
     def next(self, version: int) -> Batch | None:
         """Return the next batch for ``version``, an empty one if it is not complete soon, None when it is time to stop.
@@ -158,7 +159,7 @@ class BatchFeed:
         """
         started = time.monotonic()
         while True:
-            mine = self.composer.compose(version, BREATH_S, self.stop) if self.composer else None
+            mine = self.builder.build(version, BUILD_S, self.stop) if self.builder else None
             plan: BatchPlan = self.ranks.from_first(mine)
             if plan.stop:
                 return None
@@ -172,7 +173,7 @@ class BatchFeed:
         return self._batch(plan.position)
 
     def read(self, groups: Sequence[CuratedGroup], position: Position) -> Batch:
-        """Return groups that the trainer itself has made up, to imitate them."""
+        """Return the batch of a supervised phase."""
         started = time.monotonic()
         ready = [self.prefetcher.take(group) for group in groups]
         waited_ms = (time.monotonic() - started) * 1000

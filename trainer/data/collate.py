@@ -1,12 +1,13 @@
 """Samples to tensors: micro-batches with prompts padded on the left and answers on the right.
 
 So every answer of a micro-batch begins at the same column, and only those columns pass the language head. Shapes: B
-sequences, L tokens (P of the prompt, A of the answer), N patches of the I distinct images.
+sequences, L tokens (P of the prompt, A of the answer), N patches of C pixels of the I distinct images, shown S times.
 """
 
 import io
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
 import torch
@@ -14,8 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from dart_streams.policy.rendering import Renderer, expand
-from trainer.data.prefetch import ReadyGroup
-from trainer.data.samples import TrainingSample
+from trainer.data.samples import ReadyGroup, TrainingSample
 
 BLANK_SIDE = 56
 NO_VERSION = -1
@@ -28,8 +28,8 @@ Patches = tuple[Tensor, Tensor]
 class MicroBatch:
     """What one forward and backward pass takes.
 
-    There is always at least one image, blank if need be, so that every rank runs the vision tower. ``shown`` (list)
-    names the images in the order in which the prompts show them. ``corrected`` is true where the engine's
+    There is always at least one image, blank if need be, so that every rank runs the vision tower. ``shown_S``
+    indexes the images in the order in which the prompts show them. ``corrected`` is true where the engine's
     log-probabilities count; ``versions`` is the weight version that made each token, -1 if none did.
     """
 
@@ -38,7 +38,7 @@ class MicroBatch:
     token_types_BL: Tensor
     patches_NC: Tensor
     grids_I3: Tensor
-    shown: Tensor
+    shown_S: Tensor
     answers_BA: Tensor
     mask_BA: Tensor
     rollout_logp_BA: Tensor
@@ -63,7 +63,7 @@ class Collator:
 
     def pieces(self, groups: Sequence[ReadyGroup], sequences: int, tokens: int) -> list[Sequence[TrainingSample]]:
         """Return the samples of all groups, packed by :func:`pack`."""
-        seen = {sha256: self._seen(data) for group in groups for sha256, data in group.images.items()}
+        seen = {sha256: self._image_tokens(data) for group in groups for sha256, data in group.images.items()}
         samples = [item for group in groups for item in group.samples]
         return list(pack(samples, [length(item, seen) for item in samples], sequences, tokens))
 
@@ -75,51 +75,46 @@ class Collator:
         Each is made in the background while the one before is used.
         """
         images = {sha256: data for group in groups for sha256, data in group.images.items()}
-        wanted = [*pieces, *[()] * (count - len(pieces))]
+        made: deque[Future[MicroBatch]] = deque()
         with ThreadPoolExecutor(1, thread_name_prefix="collate") as ahead:
-            made = ahead.submit(self.collate, wanted[0], images) if wanted else None
-            for following in [*wanted[1:], None]:
-                if made is None:
-                    return
-                current = made.result()
-                made = None if following is None else ahead.submit(self.collate, following, images)
-                yield current
+            for samples in [*pieces, *[()] * (count - len(pieces))]:
+                made.append(ahead.submit(self.collate, samples, images))
+                if len(made) > 1:
+                    yield made.popleft().result()
+            while made:
+                yield made.popleft().result()
 
     def collate(self, samples: Sequence[TrainingSample], images: Mapping[str, bytes]) -> MicroBatch:
         """Return samples as one micro-batch; without samples, one that contributes nothing."""
         self._keep_patches(samples, images)
         order = list(self._patches)
         pads = {sha256: int(grid.prod()) // self.merge for sha256, (_, grid) in self._patches.items()}
-        prompts = [
-            expand(item.prompt, self.image_token, [pads[ref.sha256] for ref in item.images]) for item in samples
-        ] or [[self.renderer.pad]]
-        answers = [item.answer for item in samples] or [[self.renderer.eos]]
+        items = samples or [TrainingSample(prompt=[self.renderer.pad], answer=[self.renderer.eos])]
+        prompts = [expand(item.prompt, self.image_token, [pads[ref.sha256] for ref in item.images]) for item in items]
         prompt_BP, prompt_mask_BP = padded(prompts, self.renderer.pad, left=True)
-        answer_BA, answer_mask_BA = padded(answers, self.renderer.pad)
+        answer_BA, answer_mask_BA = padded([item.answer for item in items], self.renderer.pad)
         ids_BL = torch.cat([prompt_BP, answer_BA], 1)
-        width = answer_BA.shape[1]
         logp_BA = torch.zeros(answer_BA.shape)
         versions_BA = torch.full(answer_BA.shape, NO_VERSION)
-        for row, item in enumerate(samples):
+        for row, item in enumerate(items):
             logp_BA[row, : len(item.answer)] = torch.tensor(item.logprobs or [0.0] * len(item.answer))
             for segment in item.versions:
                 versions_BA[row, segment.start : segment.end] = segment.version
-        corrected_B1 = torch.tensor([[item.logprobs is not None] for item in samples] or [[False]])
-        used_BA = answer_mask_BA.bool() & torch.full((1, width), bool(samples))
+        used_BA = answer_mask_BA.bool() & bool(samples)
         return MicroBatch(
             input_ids_BL=ids_BL,
             attention_mask_BL=torch.cat([prompt_mask_BP, answer_mask_BA], 1),
             token_types_BL=(ids_BL == self.image_token).to(torch.int32),
             patches_NC=torch.cat([patches for patches, _ in self._patches.values()]),
             grids_I3=torch.cat([grid for _, grid in self._patches.values()]),
-            shown=torch.tensor([order.index(ref.sha256) for item in samples for ref in item.images], dtype=torch.long),
+            shown_S=torch.tensor([order.index(ref.sha256) for item in items for ref in item.images], dtype=torch.long),
             answers_BA=answer_BA,
             mask_BA=used_BA,
             rollout_logp_BA=logp_BA,
-            corrected_BA=used_BA & corrected_B1,
+            corrected_BA=used_BA & torch.tensor([[item.logprobs is not None] for item in items]),
             versions_BA=versions_BA,
-            advantage_B1=torch.tensor([[item.advantage] for item in samples] or [[0.0]]),
-            temperature_B=torch.tensor([item.temperature for item in samples] or [1.0]),
+            advantage_B1=torch.tensor([[item.advantage] for item in items]),
+            temperature_B=torch.tensor([item.temperature for item in items]),
         )
 
     def _keep_patches(self, samples: Sequence[TrainingSample], images: Mapping[str, bytes]) -> None:
@@ -130,12 +125,11 @@ class Collator:
             blank = Image.new("RGB", (BLANK_SIDE, BLANK_SIDE))
             self._patches = {"": self.renderer.pixels([blank])}
 
-    def _seen(self, data: bytes) -> int:
-        """Return how many tokens an image takes in a prompt; only its header is read."""
+    def _image_tokens(self, data: bytes) -> int:
+        """Return the number of tokens of an image in a prompt; only its header is read."""
         with Image.open(io.BytesIO(data)) as image:
-            return int(self.renderer.image_processor.get_number_of_image_patches(image.height, image.width, {})) // (
-                self.merge
-            )
+            count = self.renderer.image_processor.get_number_of_image_patches(image.height, image.width, {})
+        return int(count) // self.merge
 
     def _cut(self, data: bytes) -> Patches:
         with Image.open(io.BytesIO(data)) as image:
@@ -169,9 +163,10 @@ def pack(
 def padded(rows: Sequence[Sequence[int]], pad: int, left: bool = False) -> tuple[Tensor, Tensor]:
     """Return token rows as one tensor (B, longest) and its mask, padded on one side."""
     width = max(map(len, rows))
-    ids, mask = torch.full((len(rows), width), pad, dtype=torch.long), torch.zeros(len(rows), width, dtype=torch.long)
+    ids_BL = torch.full((len(rows), width), pad, dtype=torch.long)
+    mask_BL = torch.zeros_like(ids_BL)
     for index, row in enumerate(rows):
         place = slice(width - len(row), width) if left else slice(len(row))
-        ids[index, place] = torch.tensor(row, dtype=torch.long)
-        mask[index, place] = 1
-    return ids, mask
+        ids_BL[index, place] = torch.tensor(row, dtype=torch.long)
+        mask_BL[index, place] = 1
+    return ids_BL, mask_BL

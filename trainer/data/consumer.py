@@ -28,12 +28,12 @@ from topics.weights import WeightVersion
 from trainer.data.position import Position
 
 POLL_MS = 200
-MOST_AT_ONCE = 4
-"""Records between two looks at whether there is room for more."""
+MAX_POLL_RECORDS = 4
+"""Records between two checks for room in the queue."""
 SEND_S = 30.0
 CLIENT = "trainer"
 GROUP = "trainer"
-"""The consumer group under which offsets are committed. Only people read them: the checkpoint's are what counts."""
+"""The consumer group under which offsets are committed, for displays of lag: training resumes from the checkpoint's."""
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ class Arrival(NamedTuple):
 class CuratedConsumer:
     """Reads in a thread of its own; use it as a context, and take arrivals in order with :meth:`take`.
 
-    ``arrived`` is called in that thread with each group, to read it ahead; while ``full`` says so, no more is fetched.
+    ``on_group`` is called in that thread with each group, to read it ahead; while ``is_full``, no more is fetched.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class CuratedConsumer:
         model_id: str,
         epoch: int,
         capacity: int,
-        arrived: Callable[[CuratedGroup], None] = lambda _: None,
-        full: Callable[[], bool] = lambda: False,
+        on_group: Callable[[CuratedGroup], None] = lambda _: None,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self.bus = bus
         self.position = position
         self.model_id = model_id
         self.epoch = epoch
         self.capacity = capacity
-        self._arrived = arrived
-        self._full = full
+        self._on_group = on_group
+        self._is_full = is_full
         self._queue: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._newer: WeightVersion | None = None
@@ -117,47 +117,47 @@ class CuratedConsumer:
         if self._ended.done():
             self._ended.result()
 
-    def ahead(self) -> int:
-        """Return how many groups have arrived and were not taken."""
+    def queued(self) -> int:
+        """Return the number of groups that have arrived and were not taken."""
         return self._queue.qsize()
 
     def commit(self, position: Position) -> None:
-        """Let others see how far the trainer is: commit its offsets soon, in the background."""
+        """Commit the offsets of ``position`` soon, in the background; they are for displays of lag only."""
         self._commit = position
 
     def _run(self) -> None:
         # Two clients, because kafka-python 3.0 may never resume a paused partition while it reads another one.
         bus, group = self.bus, self.bus.prefix + GROUP
         with (
-            contextlib.closing(sync_clients.producer(bus, f"{CLIENT}-letters")) as letters,
+            contextlib.closing(sync_clients.producer(bus, f"{CLIENT}-dead-letters")) as producer,
             sync_clients.TopicReader(bus, f"{CLIENT}-weights", weights.TOPIC) as announcements,
             sync_clients.TopicReader(
-                bus, CLIENT, curated.TOPIC, self.position.offsets, group_id=group, max_poll_records=MOST_AT_ONCE
+                bus, CLIENT, curated.TOPIC, self.position.offsets, group_id=group, max_poll_records=MAX_POLL_RECORDS
             ) as groups,
         ):
             while not self._stopping.is_set():
-                self._look_for_newer(announcements)
-                if self._queue.qsize() < self.capacity and not self._full():
+                self._check_fencing(announcements)
+                if self._queue.qsize() < self.capacity and not self._is_full():
                     for record in groups.poll(POLL_MS):
-                        self._apply(record, letters)
+                        self._apply(record, producer)
                 else:
                     self._stopping.wait(POLL_MS / 1000)
                 self._commit_offsets(groups.client)
 
-    def _look_for_newer(self, announcements: sync_clients.TopicReader) -> None:
+    def _check_fencing(self, announcements: sync_clients.TopicReader) -> None:
         for record in announcements.poll(timeout_ms=0):
             with contextlib.suppress(Undecodable):
                 event: WeightVersion = decode(weights.TOPIC, record.value, record.headers)
                 if event.model_id == self.model_id and event.epoch > self.epoch:
                     self._newer = event
 
-    def _apply(self, record: Any, letters: KafkaProducer) -> None:
+    def _apply(self, record: Any, producer: KafkaProducer) -> None:
         try:
             group: CuratedGroup = decode(curated.TOPIC, record.value, record.headers)
         except Undecodable as error:
-            dead_letter(letters, curated.TOPIC, record, str(error))
+            dead_letter(producer, curated.TOPIC, record, str(error))
             return
-        self._arrived(group)
+        self._on_group(group)
         self._queue.put(Arrival(record.partition, record.offset, group))
 
     def _commit_offsets(self, records: KafkaConsumer) -> None:
@@ -172,14 +172,14 @@ class CuratedConsumer:
         try:
             records.commit(offsets, timeout_ms=5_000)
         except KafkaError as error:
-            log.warning("offsets not committed", why=str(error), matters="only for the display of lag")
+            log.warning("offsets not committed", reason=str(error), effect="only the displayed lag")
 
 
-def dead_letter(letters: KafkaProducer, topic: Topic, record: Any, error: str) -> None:
-    """Put ``record`` aside whole, with the reason; return when the broker has it."""
-    log.error("dead letter", record=f"{record.topic}[{record.partition}]@{record.offset}", because=error)
+def dead_letter(producer: KafkaProducer, topic: Topic, record: Any, error: str) -> None:
+    """Send ``record`` unchanged to its dead-letter topic, with the reason; return when the broker has it."""
+    log.error("dead letter", record=f"{record.topic}[{record.partition}]@{record.offset}", reason=error)
     place = dead_letters.place_headers(record, error, 1, now_ms())
-    letters.send(
+    producer.send(
         record.topic + dead_letters.SUFFIX, key=record.key, value=record.value, headers=[*record.headers, *place]
     ).get(timeout=SEND_S)
     metrics.get_meter(names.METER).create_counter(names.DEAD_LETTERS).add(1, {"topic": topic.name})

@@ -6,7 +6,7 @@ REMEMBERED = 4096
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """``offsets`` has the next offset to take of each partition; what comes after it is pending, and still in the log.
+    """``offsets`` has the next offset to take of each partition; later ones are pending, and still in the log.
 
     ``recent`` names the groups taken last: ``curated`` is delivered at least once, and a group is trained once.
     ``groups_consumed`` counts the different groups taken so far, those dropped included.
@@ -16,14 +16,14 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     groups_consumed: int = 0
     recent: tuple[str, ...] = ()
 
-    def knows(self, group_id: str) -> bool:
-        """Say whether this group was taken already (of the last ``REMEMBERED``)."""
+    def contains(self, group_id: str) -> bool:
+        """Return whether this group is among the last ``REMEMBERED`` that were taken."""
         return group_id in self.recent
 
     def after(self, partition: int, offset: int, group_id: str) -> "Position":
         """Return the position after taking the group at this place; a repeated one only moves the offset."""
         offsets = {**self.offsets, partition: max(offset + 1, self.offsets.get(partition, 0))}
-        if self.knows(group_id):
+        if self.contains(group_id):
             return msgspec.structs.replace(self, offsets=offsets)
         return Position(
             offsets=offsets,

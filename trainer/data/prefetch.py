@@ -2,41 +2,28 @@
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 
 from dart_streams.config import Policy
 from dart_streams.store import MissingBlob, SyncStore
 from topics.curated import CuratedGroup
 from topics.values import BlobRef
-from trainer.data.samples import MISSING_BLOB, Renders, Selection, TrainingSample, select, share
+from trainer.data.samples import MISSING_BLOB, ReadyGroup, Selection, select, share
+
+if TYPE_CHECKING:  # torch
+    from dart_streams.policy.rendering import Renderer
 
 log = structlog.get_logger()
-
-
-class ReadyGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's samples of a group, with the bytes of every screenshot they show (by sha256)."""
-
-    group: CuratedGroup
-    samples: list[TrainingSample]
-    images: dict[str, bytes]
-    refused: Counter[str]
-    read_ms: float
-
-    @property
-    def size(self) -> int:
-        """Bytes of screenshots held."""
-        return sum(map(len, self.images.values()))
 
 
 class GroupReader:
     """Reads this rank's share of a group from the store. Threads may share it."""
 
-    def __init__(self, store: SyncStore, renderer: Renders, policy: Policy, rank: int = 0, ranks: int = 1) -> None:
+    def __init__(self, store: SyncStore, renderer: "Renderer", policy: Policy, rank: int = 0, ranks: int = 1) -> None:
         self.store = store
         self.renderer = renderer
         self.policy = policy
@@ -91,14 +78,14 @@ class Prefetcher:
                 self._ready[group.group_id] = self._pool.submit(self._read, group)
 
     def take(self, group: CuratedGroup) -> ReadyGroup:
-        """Return a group when it is read, and forget it. Errors of the store come out here."""
+        """Return a group when it is read, and forget it. Raises the store's errors."""
         self.want(group)
         with self._lock:
             future = self._ready.pop(group.group_id)
         return future.result()
 
     def forget(self, group: CuratedGroup) -> None:
-        """Do not keep a group that nobody will take."""
+        """Drop a group that will not be trained."""
         with self._lock:
             future = self._ready.pop(group.group_id, None)
         if future is not None:

@@ -2,51 +2,23 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dart_streams import prompts
 from topics.curated import CuratedGroup, Member
 from topics.observations import ExecutedAction, Observation
-from topics.values import BlobRef, MessagePart, VersionSpan
+from topics.values import BlobRef, VersionSpan
+
+if TYPE_CHECKING:  # torch
+    from dart_streams.policy.rendering import Renderer
 
 MISSING_STEP = "missing_step"
 MISSING_BLOB = "missing_blob"
 PROMPT_MISMATCH = "prompt_mismatch"
 BROKEN_RECORD = "broken_record"
 REASONS = (MISSING_STEP, MISSING_BLOB, PROMPT_MISMATCH, BROKEN_RECORD)
-
-
-class Rendered(Protocol):
-    """A prompt as tokens, with one image-pad token an image, and its name."""
-
-    @property
-    def token_ids(self) -> list[int]:
-        """Token ids."""
-        ...
-
-    @property
-    def images(self) -> list[BlobRef]:
-        """The images, in order."""
-        ...
-
-    @property
-    def sha(self) -> str:
-        """The prompt's name."""
-        ...
-
-
-class Renders(Protocol):
-    """What renders prompts and demonstrations: :class:`dart_streams.policy.rendering.Renderer`."""
-
-    def prompt(self, turns: Sequence[MessagePart]) -> Rendered:
-        """Render turns to tokens."""
-        ...
-
-    def answer_tokens(self, text: str) -> list[int]:
-        """Return a demonstration's tokens."""
-        ...
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,43 +28,58 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     engine's count: in demonstrations and steps from the pool.
     """
 
-    group_id: str
-    trajectory_id: str
-    step: int
     prompt: list[int]
-    images: list[BlobRef]
     answer: list[int]
-    logprobs: list[float] | None
-    versions: list[VersionSpan]
-    advantage: float
-    temperature: float
+    images: list[BlobRef] = []
+    logprobs: list[float] | None = None
+    versions: list[VersionSpan] = []
+    advantage: float = 0.0
+    temperature: float = 1.0
+    group_id: str = ""
+    trajectory_id: str = ""
+    step: int = 0
+
+
+class ReadyGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's samples of a group, with the bytes of every screenshot they show (by sha256)."""
+
+    group: CuratedGroup
+    samples: list[TrainingSample]
+    images: dict[str, bytes]
+    refused: Counter[str]
+    read_ms: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of screenshots held."""
+        return sum(map(len, self.images.values()))
 
 
 class RejectedStep(Exception):
-    """A step that can't be trained on; ``why`` is the name under which it is counted."""
+    """A step that can't be trained on; ``reason`` is the name under which it is counted."""
 
-    def __init__(self, why: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
-        self.why = why
+        self.reason = reason
 
 
 class Selection(msgspec.Struct, kw_only=True):
-    """The samples of a group, and what was refused: how often for each reason, and one example in words."""
+    """The samples of a group, and the number of refused steps by reason, with one example in words."""
 
     samples: list[TrainingSample] = []
     refused: Counter[str] = msgspec.field(default_factory=Counter)
     example: str = ""
 
-    def refuse(self, why: str, detail: str, count: int = 1) -> None:
-        """Count ``count`` steps refused for the reason ``why``."""
-        self.refused[why] += count
+    def refuse(self, reason: str, detail: str, count: int = 1) -> None:
+        """Count ``count`` refused steps."""
+        self.refused[reason] += count
         self.example = self.example or detail
 
 
 def share(group: CuratedGroup, rank: int, ranks: int) -> list[Member]:
     """Return the members whose steps this rank trains: all of them once over the ranks, in balanced numbers of steps.
 
-    Deterministic, so that every rank knows its share from the event alone.
+    Deterministic: every rank computes its share from the event alone.
     """
     loads = [0] * ranks
     mine = []
@@ -108,7 +95,7 @@ def select(
     group: CuratedGroup,
     members: Sequence[Member],
     steps: Mapping[str, Sequence[Observation]],
-    renderer: Renders,
+    renderer: "Renderer",
     max_images: int,
     max_texts: int,
 ) -> Selection:
@@ -121,8 +108,8 @@ def select(
                 selection.samples.append(
                     sample(group.group_id, member, number, observations, renderer, max_images, max_texts)
                 )
-            except RejectedStep as refusal:
-                selection.refuse(refusal.why, str(refusal))
+            except RejectedStep as rejection:
+                selection.refuse(rejection.reason, str(rejection))
     selection.samples.sort(key=lambda item: (item.step, item.trajectory_id))
     return selection
 
@@ -132,7 +119,7 @@ def sample(
     member: Member,
     number: int,
     observations: Sequence[Observation],
-    renderer: Renders,
+    renderer: "Renderer",
     max_images: int,
     max_texts: int,
 ) -> TrainingSample:
@@ -140,7 +127,7 @@ def sample(
 
     Raises
     ------
-    Refused
+    RejectedStep
         If the store lacks the step, its record contradicts itself, or its prompt was rendered differently.
     """
     step = member.selected[number]

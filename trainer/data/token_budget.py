@@ -9,17 +9,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from dart_streams import stateless_random as chance
+from dart_streams import stateless_random
 from dart_streams.config import Config
 from dart_streams.curation.staleness import capacity
-from trainer.data.prefetch import ReadyGroup
-from trainer.data.samples import TrainingSample
+from trainer.data.samples import ReadyGroup, TrainingSample
 
 
 class TokenBudget(NamedTuple):
     """A step takes groups until they have ``tokens`` answer tokens, or until there are ``groups`` of them.
 
-    Dispatch opens no more groups than ``groups`` before the trainer has taken some: waiting for more would be for ever.
+    Dispatch opens at most ``groups`` groups before the trainer has taken some: waiting for more would not end.
     """
 
     tokens: int
@@ -34,7 +33,7 @@ class TokenBudget(NamedTuple):
         return cls(tokens, capacity(config.trainer.groups_per_step, config.curation.max_staleness))
 
     def is_met(self, tokens: float, groups: int) -> bool:
-        """Say whether a batch of so many tokens (of all ranks) and groups is full."""
+        """Return whether a batch with ``tokens`` (of all ranks) in ``groups`` is full."""
         return tokens >= self.tokens or groups >= self.groups
 
 
@@ -46,10 +45,10 @@ def tokens_of(groups: Sequence[ReadyGroup]) -> int:
 def fitted(groups: Sequence[ReadyGroup], tokens: int) -> list[ReadyGroup]:
     """Return groups with at most ``tokens`` answer tokens, less than one answer below that.
 
-    Steps are left out by chance of their names, so that neither late groups nor long answers lose more than others.
+    Steps are dropped by a hash of their ids, so that neither late groups nor long answers lose more than others.
     """
     kept: set[int] = set()
-    for item in sorted((item for group in groups for item in group.samples), key=lot):
+    for item in sorted((item for group in groups for item in group.samples), key=draw):
         tokens -= len(item.answer)
         if tokens < 0:
             break
@@ -59,6 +58,6 @@ def fitted(groups: Sequence[ReadyGroup], tokens: int) -> list[ReadyGroup]:
     ]
 
 
-def lot(item: TrainingSample) -> int:
-    """Return what a step has drawn; those with the largest numbers are left out first."""
-    return chance.number("left out", item.group_id, item.trajectory_id, item.step)
+def draw(item: TrainingSample) -> int:
+    """Return a step's stateless random number; those with the largest are dropped first."""
+    return stateless_random.number("left out", item.group_id, item.trajectory_id, item.step)

@@ -15,13 +15,15 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging as transformers_logging
 
 from dart_streams.errors import UserError
+from dart_streams.policy import probe, weights
 from dart_streams.policy.rendering import Renderer, refuse_missing
-from trainer.data.collate import MicroBatch
+from trainer.data.collate import Collator, MicroBatch
+from trainer.data.samples import TrainingSample
 from trainer.objective import token_logp
 
 
 class Scorer(nn.Module):
-    """The policy and what it thinks of given answers. One forward pass a micro-batch, so that FSDP sees one root."""
+    """The policy, scoring given answers. One forward pass a micro-batch, so that FSDP sees one root."""
 
     forbidden_V: Tensor
 
@@ -36,13 +38,13 @@ class Scorer(nn.Module):
 
         Each distinct image passes the vision tower once, however many prompts show it.
         """
-        seen = self.policy.get_image_features(batch.patches_NC, batch.grids_I3, return_dict=True).pooler_output
-        shown = batch.shown.tolist()
+        images_ND = self.policy.get_image_features(batch.patches_NC, batch.grids_I3, return_dict=True).pooler_output
+        shown = batch.shown_S.tolist()
         vision: dict[str, Any] = {}
         if shown:
-            features: Any = [seen[index] for index in shown]
+            features: Any = [images_ND[index] for index in shown]  # a tensor of tokens an image
             encoded = BaseModelOutputWithPooling(pooler_output=features)
-            vision = {"mm_encoder_outputs": {"image": encoded}, "image_grid_thw": batch.grids_I3[batch.shown]}
+            vision = {"mm_encoder_outputs": {"image": encoded}, "image_grid_thw": batch.grids_I3[batch.shown_S]}
         width = batch.answers_BA.shape[1]
         # Without mm_token_type_ids the model would silently number image tokens like text.
         logits_BAV = self.policy(
@@ -54,7 +56,7 @@ class Scorer(nn.Module):
             **vision,
         ).logits[:, :-1]
         if not shown:
-            logits_BAV = logits_BAV + 0.0 * sum(image.sum() for image in seen)
+            logits_BAV = logits_BAV + 0.0 * sum(image.sum() for image in images_ND)
         logp_BA, entropy_BA = token_logp(logits_BAV, batch.answers_BA, self.forbidden_V, batch.temperature_B)
         return logp_BA.clone(), entropy_BA  # FSDP hooks its outputs, which must not be views
 
@@ -62,15 +64,18 @@ class Scorer(nn.Module):
 class RowProjection(nn.Conv3d):
     """A convolution over patches that were cut out before: a matrix product, several times cheaper on a CPU."""
 
-    def forward(self, patches: Tensor) -> Tensor:
-        """Return (N, D) of (N, ...) patches of exactly the kernel's size."""
-        return functional.linear(patches.flatten(1), self.weight.flatten(1), self.bias)
+    def forward(self, patches_NC: Tensor) -> Tensor:
+        """Return (N, D) of patches of exactly the kernel's size, in any shape (N, ...)."""
+        return functional.linear(patches_NC.flatten(1), self.weight.flatten(1), self.bias)
 
 
-def load(folder: Path, renderer: Renderer, device: torch.device, recompute: bool = False) -> Scorer:
+def load(
+    folder: Path, renderer: Renderer, device: torch.device, recompute: bool = False, version: Path | None = None
+) -> Scorer:
     """Return the policy of a Hugging Face directory in float32, with dropout off, not yet sharded.
 
-    With ``recompute`` the backward pass computes a layer's activations again instead of keeping them.
+    With ``recompute`` the backward pass computes a layer's activations again instead of keeping them. With the
+    directory of a ``version`` it has that version's weights.
 
     Raises
     ------
@@ -83,6 +88,8 @@ def load(folder: Path, renderer: Renderer, device: torch.device, recompute: bool
         policy = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise UserError(f"policy.path: {folder} is not a model that can be trained: {error}") from error
+    if version is not None:
+        weights.load(policy, version)
     for module in policy.modules():
         if isinstance(module, nn.Conv3d) and module.kernel_size == module.stride:
             module.__class__ = RowProjection
@@ -116,3 +123,13 @@ def gathered(policy: nn.Module, keep: bool) -> Mapping[str, Tensor]:
         if keep:
             state[name] = whole.detach().cpu()
     return state
+
+
+def probe_of(scorer: Scorer, renderer: Renderer, dtype: str = "float32") -> probe.Probe:
+    """Return what the scorer's present weights, computing in ``dtype``, make of the fixed probe. Collective."""
+    prompt, answer = renderer.prompt(probe.turns()), renderer.answer_tokens(probe.ANSWER)
+    item = TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer)
+    batch = Collator(renderer).collate([item], {prompt.images[0].sha256: probe.screen()})
+    with torch.no_grad():
+        logp_BA, _ = scorer(batch.to(scorer.forbidden_V.device))
+    return probe.Probe(prompt=prompt.token_ids, tokens=answer, logprobs=logp_BA[0].tolist(), dtype=dtype)

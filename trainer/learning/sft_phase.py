@@ -1,7 +1,7 @@
 """Supervised phases between steps of reinforcement learning: when one is due, and what it imitates. Pure.
 
-Reinforcement learning makes a policy ever surer of itself, until it finds nothing new. Entropulse (ComputerRL, arXiv
-2508.14040) then has it imitate a varied choice of its own past successes, which raises its entropy, and goes on.
+Reinforcement learning lowers a policy's entropy until it explores no more. Entropulse (ComputerRL, arXiv 2508.14040)
+then fine-tunes it on a varied choice of its own past successes, which raises its entropy, and resumes.
 """
 
 import itertools
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from dart_streams import stateless_random as chance
+from dart_streams import stateless_random
 from dart_streams.config import Entropulse
 from dart_streams.curation.rewards import is_success
 from topics.curated import CuratedGroup, Member
@@ -47,11 +47,11 @@ class SuccessMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_due(memory: SuccessMemory, settings: Entropulse) -> bool:
-    """Say whether a supervised phase comes now: after ``every`` steps, if there is anything to imitate."""
+    """Return whether a supervised phase is due: after ``every`` steps, if there is any success."""
     return 0 < settings.every <= memory.steps and bool(memory.successes)
 
 
-def drawn(
+def sft_groups(
     successes: Mapping[str, tuple[RememberedSuccess, ...]], settings: Entropulse, train_step: int
 ) -> list[CuratedGroup]:
     """Return what the phase at ``train_step`` imitates: a group an update, each trajectory at most once.
@@ -60,18 +60,18 @@ def drawn(
     With fewer successes than asked for, there are fewer updates.
     """
     lines = [
-        sorted(own, key=lambda success: chance.number("imitated", train_step, success.trajectory_id))
-        for _, own in sorted(successes.items(), key=lambda item: chance.number("task", train_step, item[0]))
+        sorted(own, key=lambda success: stateless_random.number("imitated", train_step, success.trajectory_id))
+        for _, own in sorted(successes.items(), key=lambda item: stateless_random.number("task", train_step, item[0]))
     ]
     turns = [success for turn in itertools.zip_longest(*lines) for success in turn if success is not None]
     chosen = turns[: settings.updates * settings.trajectories]
     return [
-        group_of(f"pulse-{train_step:06d}-{number}", chosen[start : start + settings.trajectories])
+        sft_group(f"pulse-{train_step:06d}-{number}", chosen[start : start + settings.trajectories])
         for number, start in enumerate(range(0, len(chosen), settings.trajectories))
     ]
 
 
-def group_of(group_id: str, successes: Iterable[RememberedSuccess]) -> CuratedGroup:
+def sft_group(group_id: str, successes: Iterable[RememberedSuccess]) -> CuratedGroup:
     """Return successes as a group to train on, all of advantage 1: the gradient is then that of their likelihood.
 
     They count as from the pool, whose tokens are not corrected for the engine that drew them.

@@ -11,7 +11,6 @@ from torch.distributed.tensor import DTensor
 
 from dart_streams.config import Trainer
 from trainer.data.collate import MicroBatch
-from trainer.learning.ranks import Ranks
 from trainer.objective import (
     Metrics,
     clipped_weight_loss,
@@ -22,6 +21,7 @@ from trainer.objective import (
     sequence_loss,
     truncated_weights,
 )
+from trainer.ranks import Ranks
 
 OBJECTIVES: Mapping[str, Callable[..., tuple[Tensor, Metrics]]] = {
     "ppo": policy_loss,
@@ -32,14 +32,14 @@ OBJECTIVES: Mapping[str, Callable[..., tuple[Tensor, Metrics]]] = {
 
 
 class Stopped(Exception):
-    """The step was given up between two micro-batches; the weights are as they were."""
+    """The step was aborted between two micro-batches; the weights are unchanged."""
 
 
 class Sums(NamedTuple):
     """Sums over tokens, additive over batches and ranks; those up to ``kl_reference`` are divided by all tokens."""
 
     loss: float
-    clip_share: float
+    clip_fraction: float
     ratio: float
     entropy: float
     kl_reference: float
@@ -55,51 +55,53 @@ class Sums(NamedTuple):
         return Sums(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def unless_stopped(batches: Iterable[MicroBatch], ranks: Ranks, stopping: Callable[[], bool]) -> Iterator[MicroBatch]:
+def unless_stopped(
+    batches: Iterable[MicroBatch], ranks: Ranks, should_stop: Callable[[], bool]
+) -> Iterator[MicroBatch]:
     """Yield each micro-batch on this rank's device; raise :class:`Stopped` before it if any rank is to stop."""
     for batch in batches:
-        if ranks.any(stopping()):
+        if ranks.any(should_stop()):
             raise Stopped
         yield batch.to(ranks.device)
 
 
 def scored(
-    scorer: nn.Module, batches: Iterable[MicroBatch], ranks: Ranks, stopping: Callable[[], bool]
+    scorer: nn.Module, batches: Iterable[MicroBatch], ranks: Ranks, should_stop: Callable[[], bool]
 ) -> list[Tensor]:
     """Return each micro-batch's log-probabilities (B, A) under the weights as they are, without gradient.
 
     Raises
     ------
     Stopped
-        If ``stopping`` says so, on any rank, before a micro-batch.
+        If ``should_stop`` on any rank before a micro-batch.
     """
     with torch.no_grad():
-        return [scorer(batch)[0] for batch in unless_stopped(batches, ranks, stopping)]
+        return [scorer(batch)[0] for batch in unless_stopped(batches, ranks, should_stop)]
 
 
 def accumulate(
     scorer: nn.Module,
     batches: Iterable[MicroBatch],
-    old: Iterable[Tensor] | None,
+    old_BA: Iterable[Tensor] | None,
     settings: Trainer,
     version: int,
     tokens: float,
     ranks: Ranks,
-    stopping: Callable[[], bool],
+    should_stop: Callable[[], bool],
     reference: nn.Module | None = None,
 ) -> Sums:
     """Add the gradient of the mean loss over ``tokens`` (of all ranks) to the parameters; return this rank's sums.
 
-    ``old`` has each micro-batch's log-probabilities at the start of the step; None if this is its first update.
+    ``old_BA`` has each micro-batch's log-probabilities at the start of the step; None if this is its first update.
 
     Raises
     ------
     Stopped
-        If ``stopping`` says so, on any rank, before a micro-batch.
+        If ``should_stop`` on any rank before a micro-batch.
     """
     sums = Sums(*[0.0] * len(Sums._fields))
-    going = unless_stopped(batches, ranks, stopping)
-    for batch, old_logp_BA in zip(going, itertools.repeat(None) if old is None else old, strict=False):
+    going = unless_stopped(batches, ranks, should_stop)
+    for batch, old_logp_BA in zip(going, itertools.repeat(None) if old_BA is None else old_BA, strict=False):
         loss, part = losses(scorer, batch, old_logp_BA, settings, version, tokens, reference)
         # FSDP averages gradients over the ranks; the loss is a sum over them.
         (loss * ranks.count).backward()
@@ -150,7 +152,7 @@ def losses(
     sums = torch.stack(
         [
             loss.detach(),
-            metrics["clip_share"],
+            metrics["clip_fraction"],
             metrics["ratio"],
             entropy.detach(),
             kl.detach(),
@@ -165,15 +167,15 @@ def losses(
     return loss, Sums(*sums.double().tolist())
 
 
-def importance(old_logp: Tensor, rollout_logp: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:
-    """Return each token's weight for what the engine's policy differed, and where it is not the plain ratio."""
-    ratio = (old_logp - rollout_logp).detach().exp()
+def importance(old_BA: Tensor, rollout_BA: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:
+    """Return the weight of each token for the engine's other policy, and where it is not the plain ratio; (B, A)."""
+    ratio_BA = (old_BA - rollout_BA).detach().exp()
     if settings.correction == "truncate":
-        return truncated_weights(old_logp, rollout_logp, settings.truncate.cap), ratio > settings.truncate.cap
+        return truncated_weights(old_BA, rollout_BA, settings.truncate.cap), ratio_BA > settings.truncate.cap
     if settings.correction == "mask":
-        weight = masked_weights(old_logp, rollout_logp, settings.mask.low, settings.mask.high)
-        return weight, (ratio < settings.mask.low) | (ratio > settings.mask.high)
-    return torch.ones_like(ratio), torch.zeros_like(ratio)
+        weight_BA = masked_weights(old_BA, rollout_BA, settings.mask.low, settings.mask.high)
+        return weight_BA, (ratio_BA < settings.mask.low) | (ratio_BA > settings.mask.high)
+    return torch.ones_like(ratio_BA), torch.zeros_like(ratio_BA)
 
 
 def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float) -> float:
@@ -190,12 +192,12 @@ def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float)
     return value
 
 
-def figures(sums: Sums, updates: int) -> dict[str, float]:
-    """Return the metrics of a step from the sums over all ranks and its ``updates``, each a mean over tokens."""
+def mean_metrics(sums: Sums, updates: int) -> dict[str, float]:
+    """Return a step's metrics from the sums over all ranks and its ``updates``, each a mean over tokens."""
     corrected, same = max(sums.corrected, 1.0), max(sums.same_version, 1.0)
     return {
         "loss": sums.loss / updates,
-        "clip_share": sums.clip_share / updates,
+        "clip_share": sums.clip_fraction / updates,
         "ratio": sums.ratio / updates,
         "entropy": sums.entropy / updates,
         "kl_reference": sums.kl_reference / updates,

@@ -1,4 +1,4 @@
 """Environment workers: episodes of tasks, many at a time, each step an event.
 
-``episode`` decides, ``player`` does; ``intake`` takes orders, ``replies`` waits for actions; a backend shows screens.
+``episode`` decides, ``episode_runner`` executes; ``policy_client`` requests actions; a backend shows screens.
 """

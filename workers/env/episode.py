@@ -1,39 +1,39 @@
-"""What an episode does next: a value that folds screens and answers. Pure, without clock, bus or environment.
+"""The state of an episode and what it does next: a fold of screens and responses. Pure.
 
-The action that follows observation ``n`` is action ``n`` of the trajectory, asked for under request ids
-``<trajectory>/<n>/<attempt>``; observation ``n + 1`` tells it. An episode that ends by an answer that is not executed
-(``finished``, ``call_user``, an unparsable one) gets an observation for it that shows the old screen; one that ends
-while no answer is there gets a last observation without ``taken``.
+The action that follows observation ``n`` is action ``n`` of the trajectory, requested under the ids
+``<trajectory>/<n>/<attempt>`` and recorded in observation ``n + 1``. An episode that ends with an action that is not
+executed (``finished``, ``call_user``, an unparsable one) has an observation of it with the previous screen; one that
+ends without a response has a last observation without ``taken``.
 """
 
 import msgspec
 
 from dart_streams import actions, prompts
 from topics.action_requests import ActionRequest
-from topics.actions import ActionResponse as Reply
+from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef, MessagePart
 
 SUCCESS = 0.999
-"""From this reward on an episode is a success; partial credit below it is kept, as a failure."""
+"""Minimum reward of a success; an episode with partial credit below it is a failure that keeps its reward."""
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds an episode: actions, attempts at one request, repeats of an action that changes nothing."""
+class EpisodeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on actions, attempts per request, and repeats of an action that changes nothing."""
 
     max_steps: int
     request_attempts: int
     loop_limit: int
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """Ask the policy for the next action, for the ``attempt``-th time (from 0)."""
+class RequestAction(msgspec.Struct, frozen=True):
+    """Request the next action from the policy, as attempt ``attempt`` (from 0)."""
 
     attempt: int
 
 
-class Act(msgspec.Struct, frozen=True):
+class Execute(msgspec.Struct, frozen=True):
     """Execute ``action``, given in pixels of the policy's image."""
 
     action: actions.Action
@@ -41,7 +41,7 @@ class Act(msgspec.Struct, frozen=True):
 
 
 class Evaluate(msgspec.Struct, frozen=True):
-    """Evaluate the present state; ``cut`` says that the step limit ended the episode."""
+    """Evaluate the present state; ``cut`` if the step limit ended the episode."""
 
     cut: bool
 
@@ -52,72 +52,74 @@ class Stop(msgspec.Struct, frozen=True):
     end: EpisodeEnd
 
 
-Move = Ask | Act | Evaluate | Stop
+Move = RequestAction | Execute | Evaluate | Stop
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
     """An episode so far.
 
-    ``seen`` are the observations already told; ``fresh`` is the newest, told once it is known whether it is the last;
-    ``doing`` is an answer whose screen is not there yet, ``executed`` whether the environment was told to do it.
+    ``latest`` is the newest observation, published once it is known whether it is the last; ``published`` are those
+    before it. ``pending`` is an action whose screen has not come yet; ``executing`` if it was sent to the environment.
     """
 
     order: RolloutOrder
     trajectory_id: str
     env_host: str
-    rules: Rules
-    seen: tuple[Observation, ...] = ()
-    fresh: Observation | None = None
-    doing: ExecutedAction | None = None
-    executed: bool = False
+    limits: EpisodeLimits
+    published: tuple[Observation, ...] = ()
+    latest: Observation | None = None
+    pending: ExecutedAction | None = None
+    executing: bool = False
     repeats: int = 0
 
     @property
     def step(self) -> int:
-        """The step of the observation that comes next (or that is fresh)."""
-        return len(self.seen)
+        """The step of the latest observation, or of the next one."""
+        return len(self.published)
 
     @property
-    def told(self) -> tuple[Observation, ...]:
-        """All observations, the fresh one included."""
-        return self.seen if self.fresh is None else (*self.seen, self.fresh)
+    def observations(self) -> tuple[Observation, ...]:
+        """All observations so far."""
+        return self.published if self.latest is None else (*self.published, self.latest)
 
     @property
     def on_last_step(self) -> bool:
-        """Whether the step limit ends the episode with the action under way."""
-        return self.step >= self.rules.max_steps
+        """Whether the step limit ends the episode after the pending action."""
+        return self.step >= self.limits.max_steps
 
-    def show(self, screenshot: BlobRef | None, instruction: str, at_ms: int, execute_ms: float = 0.0) -> "Episode":
-        """Fold a new screen: the first one after reset, or what the answer under way led to.
+    def observe(self, screenshot: BlobRef | None, instruction: str, at_ms: int, execute_ms: float = 0.0) -> "Episode":
+        """Apply a new screen: the first one after reset, or the result of the pending action.
 
-        ``screenshot`` may be null after the last action (``last_screen`` of the backend).
+        ``screenshot`` may be None after the last action (``last_screen`` of the backend).
         """
-        taken = msgspec.structs.replace(self.doing, execute_ms=execute_ms) if self.doing else None
-        if self.seen:
-            instruction = self.seen[0].instruction
-        fresh = self._observation(screenshot, instruction, taken, None, at_ms)
-        return msgspec.structs.replace(self, fresh=fresh, doing=None, executed=False, repeats=self._repeats_with(fresh))
+        taken = msgspec.structs.replace(self.pending, execute_ms=execute_ms) if self.pending else None
+        if self.published:
+            instruction = self.published[0].instruction
+        latest = self._observation(screenshot, instruction, taken, None, at_ms)
+        return msgspec.structs.replace(
+            self, latest=latest, pending=None, executing=False, repeats=self._repeats_with(latest)
+        )
 
-    def after_screen(self, done: bool) -> Ask | Evaluate | Stop:
-        """Return what follows the fresh screen; ``done`` says that the environment accepts no further action."""
+    def after_screen(self, done: bool) -> RequestAction | Evaluate | Stop:
+        """Return what follows the latest screen; ``done`` if the environment accepts no further action."""
         if done:
             return Evaluate(cut=False)
-        if self.repeats >= self.rules.loop_limit:
+        if self.repeats >= self.limits.loop_limit:
             return Stop(EpisodeEnd(kind="failure", reward=0.0, reason="loop"))
         if self.on_last_step:
             return Evaluate(cut=True)
-        return Ask(attempt=0)
+        return RequestAction(attempt=0)
 
-    def settle(self) -> "Episode":
-        """The fresh observation is not the last: it joins those told."""
-        return msgspec.structs.replace(self, seen=self.told, fresh=None)
+    def mark_published(self) -> "Episode":
+        """Return the episode with its latest observation published."""
+        return msgspec.structs.replace(self, published=self.observations, latest=None)
 
     def request_id(self, attempt: int) -> str:
-        """Return the id under which the next action is asked for; call it after :meth:`settle`."""
+        """Return the id of an attempt to request the next action; call it after :meth:`mark_published`."""
         return f"{self.trajectory_id}/{self.step - 1}/{attempt}"
 
     def request(self, attempt: int, turns: list[MessagePart], reply_partition: int, deadline_ms: int) -> ActionRequest:
-        """Return the request for the next action; call it after :meth:`settle`."""
+        """Return the request for the next action with the prompt ``turns``; call it after :meth:`mark_published`."""
         return ActionRequest(
             request_id=self.request_id(attempt),
             trajectory_id=self.trajectory_id,
@@ -130,21 +132,21 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 
     def turns(self, max_images: int, max_texts: int) -> list[MessagePart]:
         """Return the prompt for the next action."""
-        return prompts.turns(self.told, max_images, max_texts)
+        return prompts.turns(self.observations, max_images, max_texts)
 
-    def hear(self, reply: Reply, attempt: int) -> "tuple[Episode, Move]":
-        """Fold an answer to attempt ``attempt``: act on it, end by it, or ask again if it is an error."""
-        if reply.error is not None:
-            return self, self.after_silence(attempt, reply.error)
+    def apply_response(self, response: ActionResponse, attempt: int) -> "tuple[Episode, Move]":
+        """Apply the response to an attempt: execute its action, end the episode, or retry after an error."""
+        if response.error is not None:
+            return self, self.retry_or_stop(attempt, response.error)
         try:
-            action = actions.parse(reply.text)
+            action = actions.parse(response.text)
         except actions.Unparsable as error:
             stop = Stop(EpisodeEnd(kind="invalid_action", reward=0.0, reason=str(error)))
-            return msgspec.structs.replace(self, doing=taken_of(reply, None)), stop
-        return self.do(action, taken_of(reply, actions.format(action)))
+            return msgspec.structs.replace(self, pending=executed_action(response, None)), stop
+        return self.apply_action(action, executed_action(response, actions.format(action)))
 
     def demonstrate(self, action: actions.Action) -> "tuple[Episode, Move]":
-        """Fold the oracle's next action, given in pixels of the policy's image, as if the policy had answered it."""
+        """Apply the oracle's next action, in pixels of the policy's image, as if it were the policy's response."""
         text = actions.format(action)
         taken = ExecutedAction(
             request_id=self.request_id(0),
@@ -159,43 +161,43 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             generate_ms=0.0,
             execute_ms=0.0,
         )
-        return self.do(action, taken)
+        return self.apply_action(action, taken)
 
-    def do(self, action: actions.Action, taken: ExecutedAction) -> "tuple[Episode, Move]":
-        """Fold an answer that parsed: most are executed, some end the episode."""
-        doing = msgspec.structs.replace(self, doing=taken)
+    def apply_action(self, action: actions.Action, taken: ExecutedAction) -> "tuple[Episode, Move]":
+        """Apply an action: most are executed, some end the episode."""
+        acting = msgspec.structs.replace(self, pending=taken)
         if isinstance(action, actions.Finished):
-            return doing, Evaluate(cut=False)
+            return acting, Evaluate(cut=False)
         if isinstance(action, actions.CallUser):
-            return doing, Stop(EpisodeEnd(kind="failure", reward=0.0, reason="call_user"))
-        return msgspec.structs.replace(doing, executed=True), Act(action, taken.request_id)
+            return acting, Stop(EpisodeEnd(kind="failure", reward=0.0, reason="call_user"))
+        return msgspec.structs.replace(acting, executing=True), Execute(action, taken.request_id)
 
-    def after_silence(self, attempt: int, why: str) -> Ask | Stop:
-        """Return what follows an attempt without a usable answer."""
-        if attempt + 1 < self.rules.request_attempts:
-            return Ask(attempt + 1)
-        return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=f"{attempt + 1} attempts, the last: {why}"))
+    def retry_or_stop(self, attempt: int, reason: str) -> RequestAction | Stop:
+        """Return what follows an attempt without a usable response."""
+        if attempt + 1 < self.limits.request_attempts:
+            return RequestAction(attempt + 1)
+        return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=f"{attempt + 1} attempts, the last: {reason}"))
 
-    def judged(self, cut: bool, reward: float) -> EpisodeEnd:
-        """Return the end that an evaluation makes."""
+    def end_evaluated(self, cut: bool, reward: float) -> EpisodeEnd:
+        """Return the end of an evaluated episode."""
         if cut:
             return EpisodeEnd(kind="truncated", reward=reward, reason="step limit")
         return EpisodeEnd(kind="success" if reward >= SUCCESS else "failure", reward=reward)
 
-    def straggled(self) -> EpisodeEnd:
-        """Return the end of an episode past its wall-clock bound: one that never began is the environment's fault."""
-        if not self.told:
+    def end_timed_out(self) -> EpisodeEnd:
+        """Return the end of an episode past its wall-clock limit: before the first screen, the environment's fault."""
+        if not self.observations:
             return EpisodeEnd(kind="env_error", reward=None, reason="straggler: no first screen in time")
         return EpisodeEnd(kind="truncated", reward=0.0, reason="straggler")
 
-    def close(self, end: EpisodeEnd, at_ms: int) -> Observation:
+    def last_observation(self, end: EpisodeEnd, at_ms: int) -> Observation:
         """Return the last observation, with ``end``."""
-        if self.fresh is not None:
-            return msgspec.structs.replace(self.fresh, end=end)
-        known = self.seen and not self.executed
-        screenshot = self.seen[-1].screenshot if known else None
-        instruction = self.seen[0].instruction if self.seen else ""
-        return self._observation(screenshot, instruction, self.doing, end, at_ms)
+        if self.latest is not None:
+            return msgspec.structs.replace(self.latest, end=end)
+        known = self.published and not self.executing
+        screenshot = self.published[-1].screenshot if known else None
+        instruction = self.published[0].instruction if self.published else ""
+        return self._observation(screenshot, instruction, self.pending, end, at_ms)
 
     def _observation(
         self,
@@ -217,27 +219,27 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             at_ms=at_ms,
         )
 
-    def _repeats_with(self, fresh: Observation) -> int:
-        """Return how many times in a row the newest action has left the same screen as it was."""
-        if not self.seen or fresh.taken is None or fresh.screenshot != self.seen[-1].screenshot:
+    def _repeats_with(self, latest: Observation) -> int:
+        """Return how many times in a row the same action has left the screen unchanged."""
+        if not self.published or latest.taken is None or latest.screenshot != self.published[-1].screenshot:
             return 0
-        before = self.seen[-1].taken
-        same = before is not None and before.action == fresh.taken.action
+        before = self.published[-1].taken
+        same = before is not None and before.action == latest.taken.action
         return (self.repeats if same else 0) + 1
 
 
-def taken_of(reply: Reply, action: str | None) -> ExecutedAction:
-    """Return what an answer leaves in the observation it leads to; ``action`` is null if it did not parse."""
+def executed_action(response: ActionResponse, action: str | None) -> ExecutedAction:
+    """Return a response as an observation records it; ``action`` is None if it did not parse."""
     return ExecutedAction(
-        request_id=reply.request_id,
-        text=reply.text,
+        request_id=response.request_id,
+        text=response.text,
         action=action,
-        tokens=reply.tokens,
-        logprobs=reply.logprobs,
-        entropies=reply.entropies,
-        versions=reply.versions,
-        prompt_sha=reply.prompt_sha,
-        queue_ms=reply.queue_ms,
-        generate_ms=reply.generate_ms,
+        tokens=response.tokens,
+        logprobs=response.logprobs,
+        entropies=response.entropies,
+        versions=response.versions,
+        prompt_sha=response.prompt_sha,
+        queue_ms=response.queue_ms,
+        generate_ms=response.generate_ms,
         execute_ms=0.0,
     )

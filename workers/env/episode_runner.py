@@ -1,7 +1,7 @@
-"""Plays one episode: does what :mod:`workers.env.episode` decides, and tells every observation.
+"""Runs one episode: does what :mod:`workers.env.episode` decides, and publishes every observation.
 
-A new screenshot is written while the request that names it travels: rollout workers look again for one that is not
-there yet. Its observation is published once it is durable, so that whoever reads an observation finds the screenshot.
+A new screenshot is written while the request that names it travels: rollout workers retry one that is not in the store
+yet. Its observation is published once the screenshot is durable, so that whoever reads an observation can read it.
 """
 
 import asyncio
@@ -22,34 +22,35 @@ from dart_streams.store.blobs import ref_of
 from dart_streams.tasks import Task
 from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ActiveSpan
-from topics.observations import EpisodeEnd
+from topics import observations
+from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.transitions import FAULTS
 from topics.values import BlobRef
-from workers.env import metrics as instruments
+from workers.env import metrics
 from workers.env.environment import Backend, Environment, EnvironmentFault, Oracle, Screen
-from workers.env.episode import Act, Ask, Episode, Evaluate, Move, Rules, Stop
+from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
 from workers.env.episode_spans import EpisodeSpans
 from workers.env.metrics import State
 from workers.env.observation_publisher import ObservationPublisher
-from workers.env.replies import Replies, UnreadableReply
+from workers.env.policy_client import InvalidResponse, PolicyClient
 from workers.env.scaling import Size, rescale
 from workers.env.trajectory_ids import new_trajectory_id
 
 log = structlog.get_logger()
 
 REQUEST_ATTEMPTS = 3
-"""Step requests for one action before the episode ends as a fault."""
+"""Maximum number of requests for one action; then the episode ends as ``policy_error``."""
 LOOP_LIMIT = 4
-"""The same action on an unchanged screen, this many times in a row, ends an episode as failure (``loop``)."""
+"""Repeats of an action on an unchanged screen that end an episode as failure (``loop``)."""
 ERROR_PAUSE_S = 1.0
-"""A worker that answers with an error is asked again after so long, then after twice as long."""
+"""Pause before the second attempt after an error response; twice as long before the third."""
 
-Enter = Callable[[State], None]
+SetState = Callable[[State], None]
 
 
 class EpisodeRunner:
-    """What every episode of this process shares."""
+    """Runs the episodes of this process."""
 
     def __init__(
         self,
@@ -58,81 +59,75 @@ class EpisodeRunner:
         backend: Backend,
         store: AsyncStore,
         publisher: Publisher,
-        replies: Replies,
+        policy: PolicyClient,
     ) -> None:
         self.config = config
         self.host = worker_id
         self.backend = backend
         self.store = store
         self.publisher = publisher
-        self.replies = replies
+        self.policy = policy
 
-    def begin(self, order: RolloutOrder, max_steps: int) -> Episode:
+    def new_episode(self, order: RolloutOrder, max_steps: int) -> Episode:
         """Return the episode of an order before its first screen."""
-        rules = Rules(
-            max_steps=max_steps,
-            request_attempts=REQUEST_ATTEMPTS,
-            loop_limit=LOOP_LIMIT,
-        )
-        identity = new_trajectory_id(now_ms(), os.urandom(10))
-        return Episode(order=order, trajectory_id=identity, env_host=self.host, rules=rules)
+        limits = EpisodeLimits(max_steps=max_steps, request_attempts=REQUEST_ATTEMPTS, loop_limit=LOOP_LIMIT)
+        trajectory_id = new_trajectory_id(now_ms(), os.urandom(10))
+        return Episode(order=order, trajectory_id=trajectory_id, env_host=self.host, limits=limits)
 
-    async def play(self, order: RolloutOrder, task: Task, enter: Enter) -> EpisodeEnd:
-        """Play an order to its end, and return that end once it is told; ``enter`` hears what the slot does.
+    async def run(self, order: RolloutOrder, task: Task, set_state: SetState) -> None:
+        """Play an order until its last observation is published; ``set_state`` receives the slot's states.
 
-        A cancelled episode ends as ``cancelled``; then the cancellation goes on.
+        When cancelled, the episode ends as ``cancelled`` before CancelledError is raised.
         """
-        run = EpisodeRun(self, self.begin(order, min(order.max_steps, task.max_steps)), task, enter)
+        episode = EpisodeRun(self, self.new_episode(order, min(order.max_steps, task.max_steps)), task, set_state)
+        trajectory = episode.spans.trajectory
         try:
-            bound = structlog.contextvars.bound_contextvars(trajectory=run.episode.trajectory_id)
-            with bound, run.trail.own.use():
-                end = await run.play()
-                tell_fault(order, end)
-            run.trail.ended(end)
+            with structlog.contextvars.bound_contextvars(trajectory=episode.state.trajectory_id), trajectory.use():
+                end = await episode.run()
+                log_fault(order, end)
+            episode.spans.set_outcome(end)
         finally:
-            run.trail.own.end()
-        return end
+            trajectory.end()
 
-    async def refuse(self, order: RolloutOrder, why: str) -> EpisodeEnd:
-        """Tell that an order cannot be played here at all."""
-        end, episode = EpisodeEnd(kind="env_error", reward=None, reason=why), self.begin(order, 0)
-        await ObservationPublisher(self.publisher).tell(episode.close(end, now_ms()), None)
+    async def reject(self, order: RolloutOrder, reason: str) -> None:
+        """Publish the end of an order that cannot be played here at all."""
+        end, episode = EpisodeEnd(kind="env_error", reward=None, reason=reason), self.new_episode(order, 0)
+        await self.publisher.publish(observations.TOPIC, episode.last_observation(end, now_ms()))
         count_end(order, end)
         with structlog.contextvars.bound_contextvars(trajectory=episode.trajectory_id):
-            tell_fault(order, end)
-        return end
+            log_fault(order, end)
 
 
 class EpisodeRun:
-    """One episode under way."""
+    """One episode in flight."""
 
-    def __init__(self, player: EpisodeRunner, episode: Episode, task: Task, enter: Enter) -> None:
-        self.player = player
-        self.config = player.config
-        self.episode = episode
+    def __init__(self, runner: EpisodeRunner, state: Episode, task: Task, set_state: SetState) -> None:
+        self.runner = runner
+        self.config = runner.config
+        self.state = state
         self.task = task
-        self.enter = enter
-        self.journal = ObservationPublisher(player.publisher)
-        self.trail = EpisodeSpans(episode.trajectory_id, task.task_id, episode.order, player.host)
-        self.keeping: asyncio.Task[None] | None = None
+        self.set_state = set_state
+        self.observations = ObservationPublisher(runner.publisher)
+        self.spans = EpisodeSpans(state.trajectory_id, task.task_id, state.order, runner.host)
+        self.screenshot_write: asyncio.Task[None] | None = None
         self.environment: Environment | None = None
         self.oracle: AsyncIterator[actions.Action] | None = None
         self.screen_size: Size = (1, 1)
-        self.shown = 0.0
+        self.shown_s = 0.0
 
-    async def play(self) -> EpisodeEnd:
-        """Play within the wall-clock bound, whatever happens tell an end, and free the environment."""
-        bound = asyncio.timeout(self.config.env.episode_timeout_s)
+    async def run(self) -> EpisodeEnd:
+        """Play within the wall-clock limit; publish an end and close the environment, whatever happens."""
+        limit = asyncio.timeout(self.config.env.episode_timeout_s)
         try:
-            async with bound:
-                end = await self._reach_end()
+            async with limit:
+                end = await self._play()
         except EnvironmentFault as fault:
             end = EpisodeEnd(kind="env_error", reward=None, reason=str(fault))
-        except TimeoutError as slow:
-            if bound.expired():
-                end = self.episode.straggled()
+        except TimeoutError as error:
+            if limit.expired():
+                end = self.state.end_timed_out()
             else:
-                end = EpisodeEnd(kind="env_error", reward=None, reason=f"time-out in the environment: {slow}")
+                end = EpisodeEnd(kind="env_error", reward=None, reason=f"time-out in the environment: {error}")
         except asyncio.CancelledError:
             await self._close(EpisodeEnd(kind="cancelled", reward=None, reason="the host was told to stop"))
             raise
@@ -140,136 +135,127 @@ class EpisodeRun:
         return end
 
     async def _close(self, end: EpisodeEnd) -> None:
-        """Tell the end and free the environment, side by side."""
-        last = self.episode.close(end, now_ms())
-        with self.trail.current():
-            telling = self.journal.tell(last, self.keeping)
-        self.trail.step_told(telling)
-        await asyncio.gather(telling, self._free())
-        count_end(self.episode.order, end)
+        """Publish the last observation and close the environment, concurrently."""
+        await asyncio.gather(self._publish(self.state.last_observation(end, now_ms())), self._release())
+        count_end(self.state.order, end)
 
-    async def _free(self) -> None:
+    def _publish(self, observation: Observation) -> asyncio.Future[None]:
+        """Publish within the span of the step that led to ``observation``, which ends with it."""
+        with self.spans.current():
+            published = self.observations.publish(observation, self.screenshot_write)
+        self.spans.end_step(published)
+        return published
+
+    async def _release(self) -> None:
         if self.oracle is not None:
             await cast(Any, self.oracle).aclose()
         if self.environment is not None:
             await self.environment.close()
 
-    async def _reach_end(self) -> EpisodeEnd:
+    async def _play(self) -> EpisodeEnd:
         move: Move = await self._reset()
         while not isinstance(move, Stop):
             match move:
-                case Ask():
-                    move = await self._next_answer(move)
-                case Act():
+                case RequestAction():
+                    move = await self._next_action(move.attempt)
+                case Execute():
                     move = await self._execute(move)
                 case Evaluate():
-                    move = Stop(await self._evaluate(move))
+                    self.set_state("evaluate")
+                    move = Stop(self.state.end_evaluated(move.cut, await self._environment.evaluate()))
         return move.end
 
-    async def _reset(self) -> Ask | Evaluate | Stop:
-        self.enter("reset")
-        began = time.perf_counter()
-        self.environment = await self.player.backend.open(self.task)
-        screen = await self.environment.reset(self.task)
-        instruments.reset_ms.record(since_ms(began))
-        self.screen_size = (screen.width, screen.height)
-        if self.episode.order.purpose == "demonstration":
-            self.oracle = oracle_of(self.environment).demonstrate(self.task)
-        return self._show(screen, 0.0)
+    @property
+    def _environment(self) -> Environment:
+        assert self.environment is not None
+        return self.environment
 
-    def _show(self, screen: Screen, execute_ms: float) -> Ask | Evaluate | Stop:
-        self.enter("wait")
-        self.shown = time.perf_counter()
-        ref, self.keeping = None, None
+    async def _reset(self) -> Move:
+        self.set_state("reset")
+        started = time.perf_counter()
+        self.environment = await self.runner.backend.open(self.task)
+        screen = await self.environment.reset(self.task)
+        metrics.reset_ms.record(since_ms(started))
+        self.screen_size = (screen.width, screen.height)
+        if self.state.order.purpose == "demonstration":
+            self.oracle = oracle_of(self.environment).demonstrate(self.task)
+        return self._observe(screen, 0.0)
+
+    def _observe(self, screen: Screen, execute_ms: float) -> Move:
+        self.set_state("wait")
+        self.shown_s = time.perf_counter()
+        ref, self.screenshot_write = None, None
         if screen.image is not None:
             ref = ref_of(screen.image, screen.media_type, screen.width, screen.height)
-            if not self.player.store.has_kept(ref):
-                self.keeping = asyncio.create_task(self._keep(screen.image, ref))
-        self.episode = self.episode.show(ref, screen.instruction, now_ms(), execute_ms)
-        return self.episode.after_screen(screen.done)
+            if not self.runner.store.has_kept(ref):
+                self.screenshot_write = asyncio.create_task(self._write_screenshot(screen.image, ref))
+        self.state = self.state.observe(ref, screen.instruction, now_ms(), execute_ms)
+        return self.state.after_screen(screen.done)
 
-    async def _keep(self, image: bytes, ref: BlobRef) -> None:
-        began = time.perf_counter()
-        await self.player.store.put_blob(image, ref.media_type, ref.width, ref.height)
-        instruments.blob_write_ms.record(since_ms(began))
+    async def _write_screenshot(self, image: bytes, ref: BlobRef) -> None:
+        started = time.perf_counter()
+        await self.runner.store.put_blob(image, ref.media_type, ref.width, ref.height)
+        metrics.blob_write_ms.record(since_ms(started))
 
-    async def _next_answer(self, ask: Ask) -> Move:
-        """Tell the fresh observation and get the answer to it, from the oracle or from the policy."""
-        self.enter("wait")
-        fresh = self.episode.fresh
-        self.episode = self.episode.settle()
-        telling = None
-        if fresh is not None:
-            with self.trail.current():
-                telling = self.journal.tell(fresh, self.keeping)
-            self.trail.step_told(telling)
-            self.trail.begin_step(fresh.step)
-        with self.trail.current():
-            move = await (self._ask(ask.attempt) if self.oracle is None else self._demonstrated())
-        if telling is not None:
-            await telling
+    async def _next_action(self, attempt: int) -> Move:
+        """Publish the latest observation, and get the action after it from the oracle or the policy meanwhile."""
+        self.set_state("wait")
+        latest = self.state.latest
+        self.state = self.state.mark_published()
+        published = None
+        if latest is not None:
+            published = self._publish(latest)
+            self.spans.begin_step(latest.step)
+        with self.spans.current():
+            move = await (self._request(attempt) if self.oracle is None else self._demonstrate(self.oracle))
+        if published is not None:
+            await published
         return move
 
-    async def _demonstrated(self) -> Move:
-        assert self.oracle is not None
-        self.enter("step")
+    async def _demonstrate(self, oracle: AsyncIterator[actions.Action]) -> Move:
+        self.set_state("step")
         try:
-            action = await anext(self.oracle)
+            action = await anext(oracle)
         except StopAsyncIteration:
             return Evaluate(cut=False)
-        self.episode, move = self.episode.demonstrate(rescale(action, self.screen_size, self._policy_size()))
+        self.state, move = self.state.demonstrate(rescale(action, self.screen_size, self._policy_size()))
         return move
 
-    async def _ask(self, attempt: int) -> Move:
-        policy, timeout_s = self.config.policy, self.config.env.request_timeout_s
-        request = self.episode.request(
-            attempt,
-            self.episode.turns(policy.max_images, policy.max_texts),
-            self.player.replies.partition,
-            now_ms() + int(timeout_s * 1000),
-        )
-        began = self.shown if attempt == 0 else time.perf_counter()
-        with ActiveSpan(
-            names.SPAN_REQUEST, attributes=self.trail.attributes | {names.ATTR_REQUEST: request.request_id}
-        ) as span:
+    async def _request(self, attempt: int) -> Move:
+        limits, timeout_s = self.config.policy, self.config.env.request_timeout_s
+        turns = self.state.turns(limits.max_images, limits.max_texts)
+        deadline_ms = now_ms() + int(timeout_s * 1000)
+        request = self.state.request(attempt, turns, self.runner.policy.partition, deadline_ms)
+        attributes = self.spans.attributes | {names.ATTR_REQUEST: request.request_id}
+        started = self.shown_s if attempt == 0 else time.perf_counter()
+        with ActiveSpan(names.SPAN_REQUEST, attributes=attributes) as span:
             try:
-                reply = await self.player.replies.ask(request, timeout_s)
-            except TimeoutError:
-                why = f"no reply to {request.request_id} within {timeout_s:g} s"
-                span.set_error(why)
-                return self._unanswered(attempt, why)
-            except UnreadableReply as error:
-                span.set_error(str(error))
-                return self._unanswered(attempt, f"unreadable reply to {request.request_id}: {error}")
-        self.episode, move = self.episode.hear(reply, attempt)
-        if reply.error is None:
-            trip_ms = since_ms(began)
-            instruments.request_ms.record(trip_ms)
-            instruments.overhead_ms.record(max(0.0, trip_ms - reply.queue_ms - reply.generate_ms))
-        elif isinstance(move, Ask):
+                response = await self.runner.policy.request(request, timeout_s)
+            except (TimeoutError, InvalidResponse) as error:
+                late = isinstance(error, TimeoutError)
+                reason = f"no reply within {timeout_s:g} s" if late else f"invalid reply: {error}"
+                span.set_error(f"{request.request_id}: {reason}")
+                log.debug("no response", reason=reason, attempt=attempt + 1, of=REQUEST_ATTEMPTS)
+                return self.state.retry_or_stop(attempt, f"{request.request_id}: {reason}")
+        self.state, move = self.state.apply_response(response, attempt)
+        if response.error is None:
+            trip_ms = since_ms(started)
+            metrics.request_ms.record(trip_ms)
+            metrics.overhead_ms.record(max(0.0, trip_ms - response.queue_ms - response.generate_ms))
+        elif isinstance(move, RequestAction):
             await asyncio.sleep(ERROR_PAUSE_S * move.attempt)
         return move
 
-    def _unanswered(self, attempt: int, why: str) -> Move:
-        log.debug("no answer", because=why, attempt=attempt + 1, of=REQUEST_ATTEMPTS)
-        return self.episode.after_silence(attempt, why)
-
-    async def _execute(self, act: Act) -> Ask | Evaluate | Stop:
-        assert self.environment is not None
-        self.enter("step")
-        began = time.perf_counter()
-        action = rescale(act.action, self._policy_size(), self.screen_size)
-        with self.trail.current(), ActiveSpan(names.SPAN_EXECUTE, attributes=self.trail.attributes):
-            screen = await self.environment.step(action, act.action_id, self.episode.on_last_step)
-        execute_ms = since_ms(began)
-        instruments.execute_ms.record(execute_ms)
-        instruments.steps.add(1, {"purpose": self.episode.order.purpose})
-        return self._show(screen, execute_ms)
-
-    async def _evaluate(self, judge: Evaluate) -> EpisodeEnd:
-        assert self.environment is not None
-        self.enter("evaluate")
-        return self.episode.judged(judge.cut, await self.environment.evaluate())
+    async def _execute(self, move: Execute) -> Move:
+        self.set_state("step")
+        started = time.perf_counter()
+        action = rescale(move.action, self._policy_size(), self.screen_size)
+        with self.spans.current(), ActiveSpan(names.SPAN_EXECUTE, attributes=self.spans.attributes):
+            screen = await self._environment.step(action, move.action_id, self.state.on_last_step)
+        execute_ms = since_ms(started)
+        metrics.execute_ms.record(execute_ms)
+        metrics.steps.add(1, {"purpose": self.state.order.purpose})
+        return self._observe(screen, execute_ms)
 
     def _policy_size(self) -> Size:
         policy = self.config.policy
@@ -277,19 +263,19 @@ class EpisodeRun:
 
 
 def oracle_of(environment: Environment) -> Oracle:
-    """Return the environment as an oracle; raise :class:`EnvironmentFault` if it is none."""
+    """Return the environment as an oracle; raise :class:`EnvironmentFault` if it has none."""
     if not hasattr(environment, "demonstrate"):
         raise EnvironmentFault(f"{type(environment).__name__} has no oracle: it cannot demonstrate a task")
     return cast(Oracle, environment)
 
 
-def tell_fault(order: RolloutOrder, end: EpisodeEnd) -> None:
+def log_fault(order: RolloutOrder, end: EpisodeEnd) -> None:
     """Log an end that is a fault of the infrastructure."""
     if end.kind in FAULTS:
-        log.warning("episode failed", order=order.order_id, task=order.task_id, outcome=end.kind, why=end.reason)
+        log.warning("episode failed", order=order.order_id, task=order.task_id, outcome=end.kind, reason=end.reason)
 
 
 def count_end(order: RolloutOrder, end: EpisodeEnd) -> None:
     """Count a finished episode."""
     page = order.task_id.rpartition("#")[0]
-    instruments.episodes.add(1, {"outcome": end.kind, "purpose": order.purpose, "page": page})
+    metrics.episodes.add(1, {"outcome": end.kind, "purpose": order.purpose, "page": page})

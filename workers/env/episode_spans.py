@@ -10,7 +10,7 @@ from topics.transitions import FAULTS
 
 
 class EpisodeSpans:
-    """A step's span lasts until the observation it leads to is told: that record carries its context."""
+    """A step's span ends when the observation it leads to is published: that record carries its context."""
 
     def __init__(self, trajectory_id: str, task_id: str, order: RolloutOrder, host: str) -> None:
         self.trajectory_id = trajectory_id
@@ -18,7 +18,7 @@ class EpisodeSpans:
         self.named = spans.trajectory(trajectory_id)
         self.number: int | None = None
         self.step: spans.ActiveSpan | None = None
-        self.own = spans.ActiveSpan(
+        self.trajectory = spans.ActiveSpan(
             names.SPAN_TRAJECTORY,
             ids=self.named,
             parent=spans.ROOT,
@@ -31,11 +31,11 @@ class EpisodeSpans:
         )
 
     def current(self) -> spans.UseSpan:
-        """Be within the step under way, or before the first one within the trajectory."""
-        return spans.UseSpan((self.step or self.own).ref)
+        """Return a context in which the current step's span is current, or the trajectory's before the first step."""
+        return spans.UseSpan((self.step or self.trajectory).ref)
 
     def begin_step(self, number: int) -> None:
-        """Begin the step that is decided on screen ``number`` (from 0)."""
+        """Begin the step whose action follows observation ``number``."""
         self.number = number
         self.step = spans.ActiveSpan(
             names.SPAN_STEP,
@@ -44,21 +44,21 @@ class EpisodeSpans:
             attributes=self.attributes | {names.ATTR_HOST: self.host},
         )
 
-    def step_told(self, telling: "asyncio.Future[None]") -> None:
-        """End the step under way when the observation that it led to is published."""
+    def end_step(self, published: "asyncio.Future[None]") -> None:
+        """End the current step when the observation it led to is ``published``."""
         step, self.step = self.step, None
         if step is not None:
-            telling.add_done_callback(lambda _: step.end())
+            published.add_done_callback(lambda _: step.end())
 
-    def ended(self, end: EpisodeEnd) -> None:
-        """Note how the episode has ended. A fault, or a straggler cut off, has failed."""
-        self.own.set_attributes(ATTR_OUTCOME=end.kind)
+    def set_outcome(self, end: EpisodeEnd) -> None:
+        """Record how the episode ended; a fault or a straggler is an error."""
+        self.trajectory.set_attributes(ATTR_OUTCOME=end.kind)
         if end.kind in FAULTS or end.reason == "straggler":
-            self.own.set_error(end.reason or end.kind)
+            self.trajectory.set_error(end.reason or end.kind)
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What spans of the step under way have in common."""
+        """Attributes that the spans of the current step share."""
         common: dict[str, Any] = {names.ATTR_TRAJECTORY: self.trajectory_id}
         if self.number is not None:
             common[names.ATTR_STEP] = self.number

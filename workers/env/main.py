@@ -1,14 +1,14 @@
-"""The environment worker: plays the episodes that are ordered.
+"""The environment worker: plays an episode for each rollout order.
 
 =============  ==================================================================================================
 consumes       ``rollout-orders`` (group ``env``), ``actions`` (its own partition, without a group)
 produces       ``observations``, ``action-requests``, ``rollout-orders.dlq``, ``actions.dlq``; screenshots (store)
-waits for      orders, while slots are free; then the reply to each request, ``env.request_timeout_s`` at most
+waits for      orders, while slots are idle; then the reply to each request, ``env.request_timeout_s`` at most
 unblocked by   dispatch; the rollout workers
 =============  ==================================================================================================
 
-An order is committed when its episode has ended and the end is told; so the orders of a host that dies are delivered
-to another one, and play there from their start, as new trajectories.
+An order is committed when its episode's last observation is published. The orders of a worker that dies are delivered
+to another one, which plays them from their start, as new trajectories.
 """
 
 import contextlib
@@ -20,12 +20,15 @@ from dart_streams import tasks
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.store import AsyncStore, connect_async
+from topics import rollout_orders
 from workers.env.backends import backend_of
 from workers.env.episode_runner import EpisodeRunner
-from workers.env.order_consumer import OrderConsumer
-from workers.env.replies import Replies
+from workers.env.policy_client import PolicyClient
 from workers.env.slots import Slots
 from workers.runtime import lifecycle
+from workers.runtime.ordered_consumer import OrderedConsumer
+
+GROUP = "env"
 
 log = structlog.get_logger()
 
@@ -53,11 +56,25 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     backend = backend_of(config)
     resources.push_async_callback(backend.stop)
     await backend.start()
-    replies = await resources.enter_async_context(Replies(config, worker_id, publisher))
-    intake = await resources.enter_async_context(OrderConsumer(config, worker_id, publisher))
-    slots = Slots(config, EpisodeRunner(config, worker_id, backend, store, publisher, replies), intake, task_set)
-    slots.times.report()
-    log.info("playing", slots=slots.count, backend=config.env.backend, tasks=len(task_set.train))
-    return lifecycle.Worker(
-        slots.serve, {"replies": replies.listen, "stall detector": replies.watch, "commits": intake.tend}
+    policy = await resources.enter_async_context(PolicyClient(config, worker_id, publisher))
+    orders = OrderedConsumer(
+        config,
+        worker_id,
+        publisher,
+        rollout_orders.TOPIC,
+        "order_id",
+        GROUP,
+        # All slots may be busy, without a poll, for as long as the longest episode.
+        max_poll_interval_ms=int(max(2 * config.env.episode_timeout_s + 60.0, 600.0) * 1000),
     )
+    await resources.enter_async_context(orders)
+    runner = EpisodeRunner(config, worker_id, backend, store, publisher, policy)
+    slots = Slots(config.env.slots, runner, orders, task_set)
+    slots.times.export()
+    log.info("playing", slots=slots.count, backend=config.env.backend, tasks=len(task_set.train))
+    background = {
+        "responses": policy.read_responses,
+        "stall detector": policy.check_stalls,
+        "commits": orders.commit_periodically,
+    }
+    return lifecycle.Worker(slots.serve, background)

@@ -1,4 +1,4 @@
-"""What an environment worker measures."""
+"""The metrics of an environment worker."""
 
 import time
 from collections import Counter
@@ -12,7 +12,7 @@ from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
 
 State = Literal["idle", "reset", "wait", "step", "evaluate"]
-"""What a slot does: nothing, reset, wait for an action (screenshot and events on their way included), act, judge."""
+"""What a slot does; ``wait`` is for an action, its screenshot and events on their way included."""
 
 meter = metrics.get_meter(names.METER)
 episodes = ObservedCounter(meter, names.ENV_EPISODES)
@@ -31,7 +31,7 @@ browser_restarts = meter.create_counter(names.ENV_BROWSER_RESTARTS)
 
 
 class SlotTimes:
-    """How long the slots have spent in each state, to the moment of asking."""
+    """Time that the slots have spent in each state."""
 
     def __init__(self, slots: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -39,7 +39,7 @@ class SlotTimes:
         self._now: list[tuple[State, float]] = [("idle", clock())] * slots
 
     def enter(self, slot: int, state: State) -> None:
-        """Slot ``slot`` is in ``state`` from now on."""
+        """Set the state of slot ``slot``."""
         before, since = self._now[slot]
         now = self.clock()
         self._spent[before] += now - since  # type: ignore[assignment]
@@ -47,7 +47,7 @@ class SlotTimes:
 
     @property
     def busy(self) -> int:
-        """How many slots have an episode under way."""
+        """Number of slots with an episode in flight."""
         return sum(state != "idle" for state, _ in self._now)
 
     def spent_ms(self) -> dict[State, float]:
@@ -58,8 +58,8 @@ class SlotTimes:
             total[state] += now - since  # type: ignore[assignment]
         return {state: seconds * 1000 for state, seconds in total.items()}
 
-    def report(self) -> None:
-        """Let the metrics read these times whenever they are exported."""
+    def export(self) -> None:
+        """Register the metrics of these times."""
 
         def times(_options: CallbackOptions) -> Iterable[Observation]:
             return [Observation(spent_ms, {"state": state}) for state, spent_ms in self.spent_ms().items()]

@@ -1,4 +1,4 @@
-"""A trajectory's own record: its observations are told in order, and one that was begun is told to its end."""
+"""Publishes the observations of one trajectory in order."""
 
 import asyncio
 from typing import Any
@@ -9,17 +9,17 @@ from topics.observations import Observation
 
 
 class ObservationPublisher:
-    """Publishes the observations of one trajectory."""
+    """One trajectory's observations; each is published after those before it."""
 
     def __init__(self, publisher: Publisher) -> None:
         self.publisher = publisher
         self._last: asyncio.Task[None] | None = None
 
-    def tell(self, observation: Observation, screenshot: asyncio.Task[Any] | None) -> asyncio.Future[None]:
-        """Publish ``observation`` after those before it, and once its ``screenshot`` is durable.
+    def publish(self, observation: Observation, screenshot: asyncio.Task[Any] | None) -> asyncio.Future[None]:
+        """Publish ``observation`` once those before it are, and its ``screenshot`` is durable.
 
-        It is begun at once, and cancelling the future returned does not stop it: a caller that is cancelled leaves
-        no hole in its trajectory.
+        Cancelling the returned future does not cancel the publication: an episode that is cancelled leaves no gap in
+        its trajectory.
         """
         self._last = asyncio.create_task(self._publish(observation, self._last, screenshot))
         return asyncio.shield(self._last)

@@ -21,7 +21,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
-from dart_streams.history.run_follower import EVERYTHING, RunFollower, following
+from dart_streams.history.run_follower import CIRCLE, RunFollower, following
 from dart_streams.history.stalls import Stall, stalls, words
 from dart_streams.telemetry import names
 from workers.runtime import lifecycle
@@ -50,7 +50,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     """
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     stall_s = config.telemetry.stall_s
-    follower = await resources.enter_async_context(following(config.bus, publisher, stall_s, EVERYTHING))
+    follower = await resources.enter_async_context(following(config.bus, publisher, stall_s, CIRCLE))
     lags = await resources.enter_async_context(lag_reader(config.bus))
     assert follower.reader is not None
     reader = follower.reader
@@ -66,9 +66,9 @@ async def report(follower: RunFollower, lags: LagReader, stop: asyncio.Event) ->
         behind = by_group(await lags.read())
         for (group, topic), records in behind.items():
             lag_gauge.set(records, {"group": group, "topic": topic})
-        for topic, heard in follower.progress.heard.items():
-            silent_gauge.set((at_ms - heard.at_ms) / 1000, {"topic": topic})
-        reporter.report(stalls(follower.progress.heard, started_ms, at_ms, follower.stall_s), behind)
+        for topic, activity in follower.progress.activity.items():
+            silent_gauge.set((at_ms - activity.at_ms) / 1000, {"topic": topic})
+        reporter.report(stalls(follower.progress.activity, started_ms, at_ms, follower.stall_s), behind)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), INTERVAL_S)
 

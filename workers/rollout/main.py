@@ -3,8 +3,8 @@
 =============  ==================================================================================================
 consumes       ``action-requests`` (group ``rollout``), ``weights`` and ``weights-serving`` (whole, without a group)
 produces       ``actions`` (to the partition that the request names), ``weights-serving``, ``action-requests.dlq``
-waits for      a first weight version; then requests; then newer weights and its turn to switch
-unblocked by   the trainer; environment workers; the other rollout workers' announcements, or their silence
+waits for      a first weight version; then requests, newer weights, and the rolling update to allow a switch
+unblocked by   the trainer; environment workers; the other rollout workers' records, or their missing heartbeats
 =============  ==================================================================================================
 """
 
@@ -18,14 +18,16 @@ import structlog
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
-from topics import actions
+from topics import action_requests, actions
 from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine, LoadFault
-from workers.rollout.request_consumer import RequestConsumer
 from workers.rollout.request_server import RequestServer
 from workers.rollout.weight_updater import RETRY_S, WeightUpdater
 from workers.rollout.weight_watcher import WeightWatcher
 from workers.runtime import lifecycle
+from workers.runtime.ordered_consumer import OrderedConsumer
+
+GROUP = "rollout"
 
 log = structlog.get_logger()
 
@@ -71,18 +73,17 @@ async def connect(
     updater = WeightUpdater(config, worker_id, engine, publisher, watcher, version)
     await updater.send_heartbeat()
     reply_partitions = await publisher.partitions_of(actions.TOPIC)
-    requests = await resources.enter_async_context(RequestConsumer(config, worker_id))
+    requests = OrderedConsumer(config, worker_id, publisher, action_requests.TOPIC, "request_id", GROUP)
+    await resources.enter_async_context(requests)
     server = RequestServer(worker_id, engine, requests, publisher, reply_partitions, config.rollout.max_in_flight)
     log.info("serving", version=version, engine=config.rollout.engine)
-    return lifecycle.Worker(
-        functools.partial(server.serve, drain_s=config.run.drain_s),
-        {
-            "weight watcher": watcher.watch,
-            "heartbeat": updater.send_heartbeats,
-            "weight updater": updater.update,
-            "commits": requests.commit_for_ever,
-        },
-    )
+    background = {
+        "weight watcher": watcher.watch,
+        "weight updater": updater.update,
+        "heartbeat": updater.send_heartbeats,
+        "commits": requests.commit_periodically,
+    }
+    return lifecycle.Worker(server.serve, background)
 
 
 async def start_engine(config: Config, engine: Engine, watcher: WeightWatcher) -> int:

@@ -1,38 +1,31 @@
-"""One JVM daemon: its home folder, the mark by which it is found again, its pid file, start and stop.
+"""One JVM daemon: its home folder, the mark on its command line by which it is found again, start and stop.
 
-A daemon outlives the command that starts it, in a process session of its own. Its pid file holds the start time too,
-for pids are reused. The mark on its command line finds it even when the pid file is lost or damaged.
+A daemon outlives the command that starts it, in a process session of its own.
 """
 
+import contextlib
+import ctypes
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import psutil
 
-from dart_streams.launch.services.timer_slack import timer_slack
+from dart_streams.launch.services.ports import HOME_MARK
 
-HOME_MARK = "-Ddart.streams.home="
 PORT_MARK = "-Ddart.streams.port="
-
-
-class PidFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Who runs in a home: ``started`` is the process's start time (epoch seconds), ``port`` where it serves."""
-
-    pid: int
-    started: float
-    port: int
+PR_SET_TIMERSLACK = 29
+DEFAULT_SLACK = 0
 
 
 class Home:
-    """The folder of one service: ``data/``, its configuration, ``pid.json`` and ``<name>.log``."""
+    """The folder of one service: ``data/``, its configuration and ``<name>.log``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
         self.name = folder.name
         self.data = self.folder / "data"
-        self.pid_file = self.folder / "pid.json"
         self.log = self.folder / f"{self.name}.log"
 
     def marks(self, port: int) -> list[str]:
@@ -40,51 +33,22 @@ class Home:
         return [f"{HOME_MARK}{self.folder}", f"{PORT_MARK}{port}"]
 
     def find(self) -> tuple[psutil.Process, int] | None:
-        """Return the living process of this home and its port, by the pid file or else by its mark.
-
-        A pid file that is damaged, or names a process that is gone or another one, is removed or repaired.
-        """
-        try:
-            noted = msgspec.json.decode(self.pid_file.read_bytes(), type=PidFile)
-            process = psutil.Process(noted.pid)
-            if abs(process.create_time() - noted.started) < 1.0 and is_alive(process):
-                return process, noted.port
-        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, psutil.NoSuchProcess, ValueError):
-            pass
-        found = self._find_by_mark()
-        if found is None:
-            self.pid_file.unlink(missing_ok=True)
-        else:
-            self._note(*found)
-        return found
-
-    def _find_by_mark(self) -> tuple[psutil.Process, int] | None:
+        """Return the live process of this home and its port, by the marks on its command line."""
         for process in psutil.process_iter(["cmdline"]):
             arguments = process.info["cmdline"] or []
             if f"{HOME_MARK}{self.folder}" in arguments and is_alive(process):
                 return process, next(int(a.removeprefix(PORT_MARK)) for a in arguments if a.startswith(PORT_MARK))
         return None
 
-    def spawn(self, command: Sequence[str], port: int, slack_us: int = 0) -> psutil.Process:
-        """Start ``command`` as this home's daemon, its output in the log; the log of the last start is kept as .1.
-
-        ``slack_us`` is the timer slack of :mod:`dart_streams.launch.services.timer_slack`.
-        """
+    def spawn(self, command: Sequence[str], slack_us: int = 0) -> psutil.Process:
+        """Start ``command`` as this home's daemon, its output in the log; the log of the last start is kept as .1."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("wb") as log, timer_slack(slack_us):
-            child = psutil.Popen(
+            return psutil.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )
-        self._note(child, port)
-        return child
-
-    def _note(self, process: psutil.Process, port: int) -> None:
-        noted = PidFile(pid=process.pid, started=process.create_time(), port=port)
-        partial = self.pid_file.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(noted))
-        partial.replace(self.pid_file)
 
     def last_lines(self, count: int = 8) -> str:
         """Return the end of the log without stack frames, for an error message."""
@@ -105,14 +69,32 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def stop(processes: Sequence[psutil.Process], grace_s: float) -> None:
-    """End processes: ask with SIGTERM, and after ``grace_s`` seconds insist with SIGKILL."""
+    """End processes with SIGTERM; after ``grace_s`` seconds kill those left, and all below them."""
     for process in processes:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-        except psutil.NoSuchProcess:
-            continue
     _, stubborn = psutil.wait_procs(processes, timeout=grace_s)
     for process in stubborn:
-        if is_alive(process):
-            process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for each in (*process.children(recursive=True), process):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
     psutil.wait_procs(stubborn, timeout=5)
+
+
+@contextlib.contextmanager
+def timer_slack(microseconds: int) -> Iterator[None]:
+    """Let Linux wake the sleeping threads of processes started in the body up to that much too late; 0: its default.
+
+    Cassandra's idle workers sleep for microseconds at a time: with the usual 50 us of slack that is thousands of
+    wake-ups a second, which a node whose writes wait for a disk does not need.
+    """
+    if not microseconds or not sys.platform.startswith("linux"):
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(microseconds * 1000))
+    try:
+        yield
+    finally:
+        libc.prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(DEFAULT_SLACK))

@@ -66,7 +66,7 @@ def fetch_jars(service: str, cache: Path) -> Path:
 
 
 def main() -> int:
-    """Fetch the jars of every service, and say so if any were missing."""
+    """Fetch the jars of every service; print ``fetched`` if any were missing."""
     try:
         complete = all(jar_folder(service, SHARED_JARS).is_dir() for service in SERVICES)
         for service in SERVICES:

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,14 +14,12 @@ import psutil
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.launch.services import memory
-from dart_streams.launch.services.cassandra import Cassandra
-from dart_streams.launch.services.daemon import HOME_MARK, Home, is_alive, stop
+from dart_streams.launch.services.daemon import Home, is_alive, stop
 from dart_streams.launch.services.jars import SHARED_JARS, fetch_jars
 from dart_streams.launch.services.java import find_java
-from dart_streams.launch.services.kafka import Kafka
-from dart_streams.launch.services.lock import Tell, one_at_a_time, silently
-from dart_streams.launch.services.ports import in_use, owner_of
-from dart_streams.launch.services.service import Service
+from dart_streams.launch.services.jvm import Cassandra, Kafka, Service
+from dart_streams.launch.services.lock import Notify, one_at_a_time, silent
+from dart_streams.launch.services.ports import describe, in_use, owner_of
 
 LOCK_S = 900.0
 """More than any command needs, the first fetch of the jars included."""
@@ -28,7 +27,7 @@ POLL_S = 0.1
 STOP_S = 20.0
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class Running(msgspec.Struct, frozen=True):
     """A local service that answers; ``started`` says whether this call started it."""
 
     name: str
@@ -61,7 +60,7 @@ def folder_of(config: Config) -> Path:
     return Path(config.run.state_dir).absolute() / "services"
 
 
-def up(config: Config, tell: Tell = silently, jars: Path = SHARED_JARS) -> list[Running]:
+def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> list[Running]:
     """Start what does not run yet and return when all answer.
 
     Raises
@@ -71,38 +70,56 @@ def up(config: Config, tell: Tell = silently, jars: Path = SHARED_JARS) -> list[
     """
     folder = folder_of(config)
     services = services_of(config)
-    with one_at_a_time(folder, LOCK_S, tell):
+    with one_at_a_time(folder, LOCK_S, notify):
         memory.refuse_too_little([each for each in services if Home(folder / each.name).find() is None])
         with ThreadPoolExecutor(len(services)) as pool:
-            ready_s = config.services.ready_s
-            waits = [pool.submit(bring_up, each, Home(folder / each.name), ready_s, tell, jars) for each in services]
+            args = (config.services.ready_s, notify, jars)
+            waits = [pool.submit(bring_up, each, Home(folder / each.name), *args) for each in services]
         return [wait.result() for wait in waits]
 
 
-def bring_up(service: Service, home: Home, ready_s: float, tell: Tell, jars: Path) -> Running:
+def ensure_up(config: Config, notify: Notify = silent) -> bool:
+    """Start the local services unless something answers at every configured address; return whether any was started.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If one cannot be started, or a configured service elsewhere does not listen.
+    """
+    servers = [*config.bus.servers.split(","), *(f"{host}:{config.store.port}" for host in config.store.hosts)]
+    if all(listens(*server.rpartition(":")[::2]) for server in servers):
+        notify("Kafka and Cassandra are up already")
+        return False
+    return any(service.started for service in up(config, notify))
+
+
+def listens(host: str, port: str) -> bool:
+    """Return whether something listens there."""
+    try:
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars: Path) -> Running:
     """Start one service, or find it running; return when it answers."""
     began = time.monotonic()
-    process = leftover(service, home, ready_s, tell)
+    process = leftover(service, home, ready_s, notify)
     started = process is None
     if process is None:
         refuse_taken_port(service)
         java = find_java()
         command = service.prepare(home, java, fetch_jars(service.name, jars.absolute()))
-        process = home.spawn(command, service.port, service.slack_us)
-        tell(f"{service.title}: starting, pid {process.pid}, port {service.port}")
+        process = home.spawn(command, service.slack_us)
+        notify(f"{service.title}: starting, pid {process.pid}, port {service.port}")
         wait_until_ready(service, home, process, ready_s)
-        tell(f"{service.title}: ready after {time.monotonic() - began:.1f} s")
-    return Running(
-        name=service.name,
-        host=service.host,
-        port=service.port,
-        pid=process.pid,
-        started=started,
-        ready_s=round(time.monotonic() - began, 2),
-    )
+        notify(f"{service.title}: ready after {time.monotonic() - began:.1f} s")
+    ready_s = round(time.monotonic() - began, 2)
+    return Running(service.name, service.host, service.port, process.pid, started=started, ready_s=ready_s)
 
 
-def leftover(service: Service, home: Home, ready_s: float, tell: Tell) -> psutil.Process | None:
+def leftover(service: Service, home: Home, ready_s: float, notify: Notify) -> psutil.Process | None:
     """Return this home's process if it answers, or soon does; end one that does not. None: there is none now."""
     found = home.find()
     if found is None:
@@ -115,14 +132,14 @@ def leftover(service: Service, home: Home, ready_s: float, tell: Tell) -> psutil
         )
     if service.answers():
         return process
-    # Somebody may have been killed while it started: it is given what is left of its time.
+    # The command that started it may have been killed meanwhile: it gets what is left of its time.
     left_s = ready_s - (time.time() - process.create_time())
     if left_s > 0:
-        tell(f"{service.title}: pid {process.pid} was left starting, waiting for it")
+        notify(f"{service.title}: pid {process.pid} was left starting, waiting for it")
         with contextlib.suppress(ServiceUnavailable):
             wait_until_ready(service, home, process, left_s)
             return process
-    tell(f"{service.title}: pid {process.pid} does not answer, ending it")
+    notify(f"{service.title}: pid {process.pid} does not answer, ending it")
     stop([process], grace_s=3)
     return None
 
@@ -131,25 +148,10 @@ def refuse_taken_port(service: Service) -> None:
     """Raise :class:`ServiceUnavailable` that names the owner if another program listens on the service's port."""
     if not in_use(service.host, service.port):
         return
-    owner = owner_of(service.port)
     raise ServiceUnavailable(
-        f"port {service.port}, where {service.title} is to listen, is in use by {describe(owner)}: "
+        f"port {service.port}, where {service.title} is to listen, is in use by {describe(owner_of(service.port))}: "
         f"stop that program, or set another port in {service.setting}"
     )
-
-
-def describe(owner: psutil.Process | None) -> str:
-    """Say who a process is, in the words a person needs to find it."""
-    if owner is None:
-        return "a process that this user may not see"
-    try:
-        command = owner.cmdline()
-        home = next((part.removeprefix(HOME_MARK) for part in command if part.startswith(HOME_MARK)), None)
-        if home:
-            return f"the local service of {home} (pid {owner.pid})"
-        return f"pid {owner.pid} ({' '.join(command)[:80] or owner.name()})"
-    except psutil.Error:
-        return f"pid {owner.pid}"
 
 
 def wait_until_ready(service: Service, home: Home, process: psutil.Process, ready_s: float) -> None:
@@ -170,24 +172,22 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
         time.sleep(POLL_S)
     what = f"was not ready within {ready_s:.0f} s" if alive else "ended while it started"
     stop([process], grace_s=1)
-    home.pid_file.unlink(missing_ok=True)
     end = home.last_lines()
     if not alive:
         what += memory.lack(end, killed=getattr(process, "returncode", None) == -signal.SIGKILL, service=service)
     raise ServiceUnavailable(f"{service.title} {what}; {home.log} ends with\n{end}")
 
 
-def down(config: Config, *, wipe: bool = False, tell: Tell = silently) -> list[str]:
+def down(config: Config, *, wipe: bool = False, notify: Notify = silent) -> list[str]:
     """Stop what runs of this state folder's services and return their names; with ``wipe`` remove their data."""
     folder = folder_of(config)
-    with one_at_a_time(folder, LOCK_S, tell):
+    with one_at_a_time(folder, LOCK_S, notify):
         homes = [Home(folder / name) for name in ("kafka", "cassandra")]
         found = {home.name: process for home in homes if (running := home.find()) for process in running[:1]}
         for name, process in found.items():
-            tell(f"{name}: stopping pid {process.pid}")
+            notify(f"{name}: stopping pid {process.pid}")
         stop(list(found.values()), STOP_S)
-        for home in homes:
-            home.pid_file.unlink(missing_ok=True)
-            if wipe and home.folder.exists():
+        for home in homes if wipe else ():
+            if home.folder.exists():
                 shutil.rmtree(home.folder)
     return list(found)

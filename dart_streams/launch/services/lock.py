@@ -1,27 +1,27 @@
-"""A lock between processes: the operating system's, so it goes with the process that holds it, however that ends."""
+"""A lock between processes. The operating system releases it with the process that holds it, however that ends."""
 
 import contextlib
-import fcntl
-import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from dart_streams.errors import ConfigError, ServiceUnavailable
 
-POLL_S = 0.1
+QUIET_S = 0.5
+"""A wait as short as this is not reported."""
 
-Tell = Callable[[str], None]
-"""How a function tells the person at the terminal what it does or waits for."""
+Notify = Callable[[str], None]
+"""Reports to the user at the terminal what a command does or waits for."""
 
 
-def silently(text: str) -> None:
-    """Tell nobody."""
+def silent(text: str) -> None:
+    """Report nothing."""
 
 
 @contextlib.contextmanager
-def one_at_a_time(folder: Path, wait_s: float, tell: Tell = silently) -> Iterator[None]:
-    """Hold the lock of ``folder``, made if need be.
+def one_at_a_time(folder: Path, wait_s: float, notify: Notify = silent) -> Iterator[None]:
+    """Hold the lock of ``folder``, which is created if need be.
 
     Raises
     ------
@@ -30,27 +30,21 @@ def one_at_a_time(folder: Path, wait_s: float, tell: Tell = silently) -> Iterato
     ConfigError
         If the folder can't be written to.
     """
+    lock = FileLock(folder / "lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            lock.acquire(timeout=min(QUIET_S, wait_s))
+        except Timeout:
+            notify(f"waiting for another dart-streams command that works on {folder}")
+            lock.acquire(timeout=max(0.0, wait_s - QUIET_S))
+    except Timeout:
+        raise ServiceUnavailable(
+            f"another dart-streams command has held {folder}/lock for {wait_s:.0f} s: is it stuck?"
+        ) from None
     except OSError as error:
         raise ConfigError(f"can't write to {folder} ({error.strerror}): set run.state_dir to another folder") from None
     try:
-        deadline = time.monotonic() + wait_s
-        told = False
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise ServiceUnavailable(
-                        f"another dart-streams command has held {folder}/lock for {wait_s:.0f} s: is it stuck?"
-                    ) from None
-                if not told:
-                    tell(f"waiting for another dart-streams command that works on {folder}")
-                    told = True
-                time.sleep(POLL_S)
         yield
     finally:
-        os.close(handle)
+        lock.release()

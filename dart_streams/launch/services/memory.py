@@ -1,4 +1,4 @@
-"""Is there enough memory for the local services? Asked before they start, for the kernel ends who takes too much."""
+"""Whether the local services fit into memory: checked before they start, because the kernel kills what does not."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import psutil
 
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.launch.services.service import Service
+from dart_streams.launch.services.jvm import Service
 
 MIB = 2**20
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
 NO_MEMORY = ("Could not reserve enough space", "insufficient memory", "Cannot allocate memory")
-"""What a JVM says that gets no memory."""
+"""What a JVM without memory logs."""
 FULL_HEAP = "OutOfMemoryError"
 
 
@@ -45,14 +45,16 @@ def machine_mb() -> int:
 def limits_mb(groups: Path = CGROUPS, own: Path = OWN_GROUP) -> list[tuple[int, str]]:
     """Return how many MiB each limited control group that this process is in has left, and the group's name.
 
-    Cached files do not count as taken: the kernel drops them first.
+    Cached files do not count as used: the kernel drops them first.
     """
     left = []
-    for folder, names in folders(groups, own):
-        limit, taken = (number(folder / name) for name in names[:2])
-        if limit is not None and taken is not None:
-            cached = sum(cache_of(folder / "memory.stat", key) for key in names[2:])
-            left.append((max(0, limit - taken + cached) // MIB, f"the control group {folder}"))
+    for folder, (limit_file, used_file, *cached) in group_folders(groups, own):
+        limit, used = read(folder / limit_file).strip(), read(folder / used_file).strip()
+        # A group without a limit says `max`.
+        if limit.isdecimal() and used.isdecimal():
+            statistics = dict(line.partition(" ")[::2] for line in read(folder / "memory.stat").splitlines())
+            free = int(limit) - int(used) + sum(int(statistics.get(key, "0")) for key in cached)
+            left.append((max(0, free) // MIB, f"the control group {folder}"))
     return left
 
 
@@ -60,41 +62,25 @@ V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "
 V2 = ("memory.max", "memory.current", "inactive_file", "active_file")
 
 
-def folders(groups: Path, own: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
+def group_folders(groups: Path, own: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
     """Yield the folders of this process's control groups, up to the root, with the names of their files.
 
     A container sees its own group as the root, whatever its path is outside.
     """
+    for line in read(own).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            root, names = (groups / "memory", V1) if controllers else (groups, V2)
+            place = root / path.lstrip("/")
+            yield from ((folder, names) for folder in (place, *place.parents) if folder.is_relative_to(root))
+
+
+def read(file: Path) -> str:
+    """Return a file's text, empty if it can't be read."""
     try:
-        lines = own.read_text().splitlines()
+        return file.read_text()
     except OSError:
-        return
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers not in ("", "memory"):
-            continue
-        root, names = (groups / "memory", V1) if controllers else (groups, V2)
-        place = root / path.lstrip("/")
-        yield from ((folder, names) for folder in (place, *place.parents) if folder.is_relative_to(root))
-
-
-def number(file: Path) -> int | None:
-    """Return the number in a file; None if there is none: ``max`` means that there is no limit."""
-    try:
-        text = file.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
-
-
-def cache_of(file: Path, key: str) -> int:
-    """Return the bytes that a group's statistics have under ``key``."""
-    try:
-        found = dict(line.split(maxsplit=1) for line in file.read_text().splitlines())
-    except (OSError, ValueError):
-        return 0
-    return int(found.get(key, "0"))
+        return ""
 
 
 def lack(log_end: str, *, killed: bool, service: Service) -> str:

@@ -1,5 +1,6 @@
 """Coupled against decoupled with real parts: what differs between the modes, and whose CPU time is whose."""
 
+import contextlib
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from benchmarks import circle, circle_run, modes
 from dart_streams.config import Config
 from dart_streams.launch import process_usage as usage
-from dart_streams.views.report_inputs import ProcessUsage
+from dart_streams.views.metrics import ProcessUsage
 
 BASE = modes.located(Path(__file__).parents[3] / "deploy/config/demo.toml")
 
@@ -62,25 +63,26 @@ def test_browser_and_engine_are_told_apart_from_what_is_ours():
 
 def test_a_process_knows_what_its_main_thread_has_cost():
     sum(number * number for number in range(400_000))
-    found = usage.own(psutil.Process().pid)
+    found = usage.own_usage(psutil.Process().pid)
     assert 0 < found["loop_s"] <= found["own_s"] + 0.02
-    assert usage.own(2**22 + 1) == {}
+    assert usage.own_usage(2**22 + 1) == {}
 
 
-def test_a_worker_is_below_its_leash_and_a_browser_below_the_worker():
-    """A shell as the leash, one below it as the worker, and what that waits for."""
+def test_a_worker_is_below_its_subreaper_and_a_browser_below_the_worker():
+    """A shell as the subreaper, one below it as the worker, and what that waits for."""
     inner = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 60 & echo ready; wait"
-    leash = subprocess.Popen(["sh", "-c", 'sh -c "$1" & wait', "leash", inner], stdout=subprocess.PIPE)
+    subreaper = subprocess.Popen(["sh", "-c", 'sh -c "$1" & wait', "subreaper", inner], stdout=subprocess.PIPE)
     try:
-        assert leash.stdout is not None
-        assert leash.stdout.readline() == b"ready\n"
-        children = usage.families()
-        below = list(usage.tree(leash.pid, children))
+        assert subreaper.stdout is not None
+        assert subreaper.stdout.readline() == b"ready\n"
+        children = usage.children_by_pid()
+        below = list(usage.tree(subreaper.pid, children))
         assert len(below) == 3
-        found = usage.measure("env-0", leash.pid, children)
+        found = usage.measure("env-0", subreaper.pid, children)
         assert 0 < found["own_s"] <= found["cpu_s"] + 0.011
-        assert found["own_s"] == usage.own(below[1])["own_s"]
+        assert found["own_s"] == usage.own_usage(below[1])["own_s"]
     finally:
-        for pid in reversed(list(usage.tree(leash.pid, usage.families()))):
-            psutil.Process(pid).kill()
-        leash.wait()
+        for pid in reversed(list(usage.tree(subreaper.pid, usage.children_by_pid()))):
+            with contextlib.suppress(psutil.NoSuchProcess):  # its child was all that it waited for
+                psutil.Process(pid).kill()
+        subreaper.wait()

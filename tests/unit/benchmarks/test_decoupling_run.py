@@ -55,9 +55,9 @@ def test_only_the_modes_differ_and_only_in_what_makes_them():
 async def test_the_trainer_is_the_stand_in_and_the_curators_tables_have_their_topics(tmp_path: Path):
     made = folder.create(deployment("coupled", tmp_path), Path(BASE.tasks.file), "r", resume=False)
     session = decoupling_run.session_of(made, Console(quiet=True), [])
-    circle = session.make_circle(Supervisor(made.path, 1.0, print))
-    (trainer,) = circle.cast.trainer
+    run = session.make_run(Supervisor(made.path, 1.0, print))
+    (trainer,) = run.processes.trainer
     assert trainer.command[1:3] == ("-m", decoupling_run.TRAINER)
     assert importlib.util.find_spec(decoupling_run.TRAINER)
-    assert len(circle.cast.rollout) == SHAPE.workers
-    assert circle.extra_topics
+    assert len(run.processes.rollout) == SHAPE.workers
+    assert run.extra_topics

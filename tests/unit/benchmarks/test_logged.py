@@ -3,14 +3,18 @@
 import uuid
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import decoupling_plot
-from benchmarks.logged import Clock, LoggedEpisode, LoggedEvent, RunLog, account, began_ms, in_rows
+from benchmarks.logged import Clock, LoggedEpisode, account, began_ms, in_rows
 from benchmarks.utilization import OptimiserStep, SlotSpan, figures
+from dart_streams.bus.codec import encode
+from dart_streams.history.bundle import BundleRecord
+from dart_streams.history.records import LogRecord, log_record
+from dart_streams.history.run_state import RunState
+from topics import Topic, actions, curated, observations, trained
 from topics.actions import ActionResponse
 from topics.curated import CuratedGroup, Member
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
@@ -22,6 +26,16 @@ from workers.env.trajectory_ids import new_trajectory_id
 T0 = 1_000_000
 CLOCK = Clock(T0, T0 + 2_000, 10.0)
 """A run of two seconds on the clock: twenty of the desktops'."""
+
+
+def logged(topic: Topic, event, at_ms: int) -> LogRecord:
+    """Return an event as it is read back from the log."""
+    record = encode(topic, event)
+    return log_record(topic.name, BundleRecord(0, 0, at_ms, record.key, record.value, list(record.headers)))
+
+
+def state(*records: LogRecord) -> RunState:
+    return RunState(keep_steps=True).fold(records)
 
 
 def order(purpose="train") -> RolloutOrder:
@@ -39,7 +53,7 @@ def order(purpose="train") -> RolloutOrder:
     )
 
 
-def taken(execute_ms: float) -> ExecutedAction:
+def taken(execute_ms=50.0, queue_ms=0.0, generate_ms=0.0) -> ExecutedAction:
     return ExecutedAction(
         request_id="r",
         text="",
@@ -49,30 +63,30 @@ def taken(execute_ms: float) -> ExecutedAction:
         entropies=[],
         versions=[],
         prompt_sha="",
-        queue_ms=0.0,
-        generate_ms=0.0,
+        queue_ms=queue_ms,
+        generate_ms=generate_ms,
         execute_ms=execute_ms,
     )
 
 
-def observation(trajectory, step, at_ms, *, written_ms=None, end=None, execute_ms=50.0, purpose="train") -> LoggedEvent:
+def observation(trajectory, step, at_ms, *, written_ms=None, end=None, purpose="train", **times) -> LogRecord:
     event = Observation(
         trajectory_id=trajectory,
         order=order(purpose),
         step=step,
         instruction="",
         screenshot=BlobRef(sha256="", size=1, width=1, height=1),
-        taken=taken(execute_ms) if step else None,
+        taken=taken(**times) if step else None,
         end=end,
         env_host="env-0",
         at_ms=T0 + at_ms,
     )
-    return LoggedEvent(T0 + (at_ms if written_ms is None else written_ms), event)
+    return logged(observations.TOPIC, event, T0 + (at_ms if written_ms is None else written_ms))
 
 
-def answer(worker, at_ms, generate_ms) -> LoggedEvent:
+def answer(worker, at_ms, generate_ms) -> LogRecord:
     event = ActionResponse(
-        request_id="r",
+        request_id=f"r{at_ms}",
         trajectory_id="t",
         step=0,
         text="",
@@ -86,14 +100,14 @@ def answer(worker, at_ms, generate_ms) -> LoggedEvent:
         queue_ms=0.0,
         generate_ms=generate_ms,
     )
-    return LoggedEvent(T0 + at_ms, event)
+    return logged(actions.TOPIC, event, T0 + at_ms)
 
 
 def trajectory(at_ms: int, salt: int = 0) -> str:
     return new_trajectory_id(T0 + at_ms, bytes([salt] * 10))
 
 
-def group(selected, version_min, source="online") -> LoggedEvent:
+def group(selected, version_min, source="online") -> LogRecord:
     member = Member(
         trajectory_id="a",
         reward=1.0,
@@ -103,10 +117,11 @@ def group(selected, version_min, source="online") -> LoggedEvent:
         version_min=version_min,
         version_max=version_min,
     )
-    return LoggedEvent(0, CuratedGroup(group_id=f"g{version_min}", task_id="t", members=[member], mean=0.0, std=1.0))
+    event = CuratedGroup(group_id=f"g{version_min}", task_id="t", members=[member], mean=0.0, std=1.0)
+    return logged(curated.TOPIC, event, 0)
 
 
-def step(version, at_ms, groups) -> LoggedEvent:
+def step(version, at_ms, groups) -> LogRecord:
     event = TrainedStep(
         train_step=version,
         version=version,
@@ -116,21 +131,16 @@ def step(version, at_ms, groups) -> LoggedEvent:
         metrics={"train_ms": 100.0},
         at_ms=T0 + at_ms,
     )
-    return LoggedEvent(T0 + at_ms, event)
+    return logged(trained.TOPIC, event, T0 + at_ms)
 
 
 def test_an_episode_becomes_what_its_slot_did():
     one = trajectory(100)
     won = EpisodeEnd(kind="success", reward=1.0)
-    log = RunLog(
-        [
-            observation(one, 1, 600, execute_ms=100.0),
-            observation(one, 0, 400),
-            observation(one, 2, 900, written_ms=950, end=won, execute_ms=200.0),
-        ],
-        [],
-        [],
-        [],
+    log = state(
+        observation(one, 1, 600, execute_ms=100.0),
+        observation(one, 0, 400),
+        observation(one, 2, 900, written_ms=950, end=won, execute_ms=200.0),
     )
     found = account(log, CLOCK, slots=2, workers=1, places=4)
     assert found.episodes == [(1.0, 9.5)]
@@ -148,15 +158,10 @@ def test_an_episode_becomes_what_its_slot_did():
 
 def test_what_has_not_ended_lasts_until_the_end_and_what_is_later_or_no_training_is_left_out():
     open_one, late, shown = trajectory(500), trajectory(2_500, 1), trajectory(10, 2)
-    log = RunLog(
-        [
-            observation(open_one, 0, 900),
-            observation(late, 0, 2_600),
-            observation(shown, 0, 20, purpose="demonstration"),
-        ],
-        [],
-        [],
-        [],
+    log = state(
+        observation(open_one, 0, 900),
+        observation(late, 0, 2_600),
+        observation(shown, 0, 20, purpose="demonstration"),
     )
     found = account(log, CLOCK, slots=2, workers=1, places=4)
     assert found.episodes == [(5.0, 20.0)]
@@ -168,10 +173,8 @@ FAULT = EpisodeEnd(kind="env_error", reward=None, reason="hang")
 
 def test_a_step_that_hangs_shows_as_a_hang_once_its_answer_is_there_and_carries_no_reward():
     one = trajectory(0)
-    last = observation(one, 1, 1_000, end=FAULT)
-    answered = msgspec.structs.replace(last.event.taken, queue_ms=50.0, generate_ms=150.0)
-    last = LoggedEvent(last.at_ms, msgspec.structs.replace(last.event, taken=answered))
-    found = account(RunLog([observation(one, 0, 100), last], [], [], []), CLOCK, slots=1, workers=1, places=1)
+    last = observation(one, 1, 1_000, end=FAULT, queue_ms=50.0, generate_ms=150.0)
+    found = account(state(observation(one, 0, 100), last), CLOCK, slots=1, workers=1, places=1)
     assert found.spans == [
         SlotSpan(0, "reset", 0.0, 1.0),
         SlotSpan(0, "wait", 1.0, 3.0),
@@ -181,16 +184,15 @@ def test_a_step_that_hangs_shows_as_a_hang_once_its_answer_is_there_and_carries_
 
 
 def test_a_reset_that_hangs_shows_as_a_hang():
-    log = RunLog([observation(trajectory(0), 0, 1_000, end=FAULT)], [], [], [])
+    log = state(observation(trajectory(0), 0, 1_000, end=FAULT))
     assert account(log, CLOCK, slots=1, workers=1, places=1).spans == [SlotSpan(0, "hang", 0.0, 10.0)]
 
 
 def test_answers_and_optimiser_steps_are_told_with_their_times():
-    log = RunLog(
-        [],
-        [answer("rollout-1", 700, 200), answer("rollout-0", 500, 100), answer("rollout-0", 3_000, 10)],
-        [group([0, 1, 2], 0), group([0], 1), group([0, 1], 9, source="pool")],
-        [step(1, 600, ["g0"]), step(3, 1_600, ["g1", "g9"]), step(4, 2_100, ["g0"])],
+    log = state(
+        *(answer("rollout-1", 700, 200), answer("rollout-0", 500, 100), answer("rollout-0", 3_000, 10)),
+        *(group([0, 1, 2], 0), group([0], 1), group([0, 1], 9, source="pool")),
+        *(step(1, 600, ["g0"]), step(3, 1_600, ["g1", "g9"]), step(4, 2_100, ["g0"])),
     )
     found = account(log, CLOCK, slots=1, workers=2, places=1)
     assert found.generated == [(0, 4.0, 5.0), (1, 5.0, 7.0)]
@@ -220,7 +222,7 @@ def test_a_trajectory_says_when_it_began(at_ms, salt):
 
 def test_a_picture_has_a_panel_a_mode():
     one = trajectory(100)
-    log = RunLog([observation(one, 0, 400), observation(one, 1, 600)], [], [], [step(1, 700, [])])
+    log = state(observation(one, 0, 400), observation(one, 1, 600), step(1, 700, []))
     found = account(log, CLOCK, slots=1, workers=1, places=1)
     svg = decoupling_plot.timeline({"coupled": found, "dart": found}, 0, 20)
     assert svg.startswith("<svg")

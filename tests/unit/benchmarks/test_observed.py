@@ -3,6 +3,7 @@
 import random
 import statistics
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -13,8 +14,7 @@ from typer.testing import CliRunner
 
 from benchmarks import modes
 from benchmarks.decoupling import SimulatedRun
-from benchmarks.logged import LoggedEvent
-from benchmarks.observed import heard, pages, quantiles, tables, times
+from benchmarks.observed import pages, quantiles, tables, times
 from benchmarks.utilization import figures
 from dart_streams import tasks as task_sets
 from dart_streams.bus.codec import encode
@@ -24,8 +24,10 @@ from dart_streams.config.workload import Spread, typical_steps
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import BundleRecord, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG
+from dart_streams.history.records import LogRecord, log_record
 from dart_streams.history.run_folder import without_nulls
-from topics import observations, trained, weights_serving
+from dart_streams.history.run_state import RunState
+from topics import Topic, observations, trained, weights_serving
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
@@ -34,6 +36,30 @@ from topics.weights_serving import WeightsServing
 from workers.env.trajectory_ids import new_trajectory_id
 
 SHOT = BlobRef(sha256="", size=1, width=1, height=1)
+
+
+class LoggedEvent(NamedTuple):
+    """An event, and when it was written."""
+
+    at_ms: int
+    event: Any
+
+
+def kept(topic: Topic, offset: int, logged: LoggedEvent) -> BundleRecord:
+    made = encode(topic, logged.event, (), str(offset))
+    return BundleRecord(0, offset, logged.at_ms, made.key, made.value, list(made.headers))
+
+
+TOPICS = {Observation: observations.TOPIC, TrainedStep: trained.TOPIC, WeightsServing: weights_serving.TOPIC}
+
+
+def state(records: list[LoggedEvent]) -> RunState:
+    return RunState(keep_steps=True).fold(read_back(record) for record in records)
+
+
+def read_back(logged: LoggedEvent) -> LogRecord:
+    topic = TOPICS[type(logged.event)]
+    return log_record(topic.name, kept(topic, 0, logged))
 
 
 def played(
@@ -109,7 +135,8 @@ def served(worker: str, version: int, pause_ms: float | None) -> LoggedEvent:
 
 
 def test_the_times_of_a_run_are_found_again_at_its_scale():
-    found = tables(times(run()), [step_of(1_900), step_of(1_900)], [served("a", 1, 20.0)], 15.0, 50.0, 10.0)
+    recorded = state([*run(), step_of(1_900), step_of(1_900), served("a", 1, 20.0)])
+    found = tables(recorded, times(recorded), 15.0, 50.0, 10.0)
     workload = parse(found).workload
     assert workload.time_scale == 10.0
     assert statistics.mean(workload.reset_s.quantiles) == pytest.approx(50.0, rel=0.05)
@@ -125,7 +152,7 @@ def test_the_times_of_a_run_are_found_again_at_its_scale():
 
 
 def test_tasks_are_told_by_their_lengths():
-    set_ = task_sets.parse(pages(times(run())), "test")
+    set_ = task_sets.parse(pages(times(state(run()))), "test")
     lengths = sorted(typical_steps(task.page) for task in set_.train)
     assert lengths[:5] == [4] * 5
     assert all(18 <= steps <= 22 for steps in lengths[5:])
@@ -135,9 +162,11 @@ def test_tasks_are_told_by_their_lengths():
 def test_faults_are_the_share_that_hangs():
     records = run(10)
     last = records[-5].event
-    assert times(records).faults == 0
-    fault = LoggedEvent(0, Observation(**{**as_dict(last), "end": EpisodeEnd(kind="env_error", reward=None)}))
-    assert times([*records, fault]).faults == 1
+    assert times(state(records)).faults == 0
+    fault = LoggedEvent(
+        0, Observation(**{**as_dict(last), "step": last.step + 1, "end": EpisodeEnd(kind="env_error", reward=None)})
+    )
+    assert times(state([*records, fault])).faults == 1
 
 
 def as_dict(event: Observation) -> dict:
@@ -146,12 +175,12 @@ def as_dict(event: Observation) -> dict:
 
 def test_a_run_without_episodes_is_refused():
     with pytest.raises(UserError, match="nothing to take"):
-        tables(times([]), [], [], 1.0)
+        tables(state([]), times(state([])), 1.0)
 
 
 def test_heartbeats_are_no_switches():
     records = [served("a", 1, 20.0), served("a", 1, 20.0), served("b", 1, 40.0), served("a", 2, None)]
-    assert [event.pause_ms for event in heard(records)] == [20.0, 40.0, None]
+    assert [event.pause_ms for event in state(records).served.values()] == [20.0, 40.0, None]
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=60))
@@ -169,11 +198,7 @@ def bundle_of(path: Path, records: list[LoggedEvent]) -> Path:
     with Writer(path, manifest) as bundle:
         bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
         for topic, log in logs.items():
-            kept = []
-            for offset, record in enumerate(log):
-                made = encode(topic, record.event, (), str(offset))
-                kept.append(BundleRecord(0, offset, record.at_ms, made.key, made.value, list(made.headers)))
-            bundle.records(topic.name, kept)
+            bundle.records(topic.name, [kept(topic, offset, record) for offset, record in enumerate(log)])
     return path
 
 

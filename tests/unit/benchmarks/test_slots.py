@@ -9,7 +9,7 @@ from benchmarks import modes, slots
 from dart_streams import tasks as task_sets
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.telemetry import names
-from dart_streams.views.report_inputs import ProcessUsage
+from dart_streams.views.metrics import ProcessUsage
 
 BASE = modes.read(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml")
 TASKS = task_sets.load(Path(BASE.tasks.file))

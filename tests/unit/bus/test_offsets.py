@@ -79,9 +79,9 @@ class Broker(RuleBasedStateMachine):
         self.owned = True
 
     @precondition(lambda self: self.owned)
-    @rule(told=st.booleans())
-    def revoke(self, told):
-        if told:
+    @rule(known=st.booleans())
+    def revoke(self, known):
+        if known:
             self.commit()
         self.offsets.revoke(["p"])
         self.owned = False

@@ -8,47 +8,47 @@ import pytest
 from dart_streams.bus.send_coalescer import SendCoalescer
 
 
-def goes_at_once(pace: SendCoalescer) -> bool:
-    turn = pace.turn()
+def sends_at_once(coalescer: SendCoalescer) -> bool:
+    waiting = coalescer.wait()
     try:
-        turn.send(None)
+        waiting.send(None)
     except StopIteration:
         return True
-    turn.close()
+    waiting.close()
     return False
 
 
-async def test_the_first_goes_at_once_and_the_next_does_not():
-    pace = SendCoalescer(60.0)
-    assert goes_at_once(pace)
-    assert not goes_at_once(pace)
+async def test_the_first_sends_at_once_and_the_next_does_not():
+    coalescer = SendCoalescer(60.0)
+    assert sends_at_once(coalescer)
+    assert not sends_at_once(coalescer)
 
 
-async def test_turns_are_a_gap_apart():
-    pace, loop = SendCoalescer(0.01), asyncio.get_running_loop()
+async def test_releases_are_a_gap_apart():
+    coalescer, loop = SendCoalescer(0.01), asyncio.get_running_loop()
     began = loop.time()
     for _ in range(4):
-        await pace.turn()
+        await coalescer.wait()
     assert loop.time() - began >= 0.03 - loop._clock_resolution  # three gaps  # type: ignore[attr-defined]
 
 
 async def test_those_who_wait_go_together_and_in_order():
-    pace, gone, turns = SendCoalescer(0.01), [], []
+    coalescer, sent, releases = SendCoalescer(0.01), [], []
 
-    async def go(number: int) -> None:
-        await pace.turn()
-        gone.append(number)
-        turns.append(pace._next_s)
+    async def send(number: int) -> None:
+        await coalescer.wait()
+        sent.append(number)
+        releases.append(coalescer._next_s)
 
-    await asyncio.gather(*(go(number) for number in range(20)))
-    assert gone == list(range(20))
-    assert len(set(turns)) == 2, "the first alone, all others with the turn after it"
+    await asyncio.gather(*(send(number) for number in range(20)))
+    assert sent == list(range(20))
+    assert len(set(releases)) == 2, "the first alone, all others with the next release"
 
 
 async def test_one_that_is_cancelled_takes_nobody_with_it():
-    pace = SendCoalescer(0.01)
-    await pace.turn()
-    given_up, patient = (asyncio.create_task(pace.turn()) for _ in range(2))
+    coalescer = SendCoalescer(0.01)
+    await coalescer.wait()
+    given_up, patient = (asyncio.create_task(coalescer.wait()) for _ in range(2))
     await asyncio.sleep(0)
     given_up.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from dart_streams.cli import main, options
 from dart_streams.cli.tasks import table_of
 from dart_streams.config import Config
-from dart_streams.curation.task_history import TaskRow
 from dart_streams.errors import UserError
 from dart_streams.history import run_folder
+from dart_streams.history.task_history import TaskRow
 
 ROOT = Path(__file__).parents[3]
 LOOKING = [

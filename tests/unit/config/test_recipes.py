@@ -11,7 +11,7 @@ from dart_streams.config import Config, load
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 from trainer.data.token_budget import TokenBudget
-from trainer.learning.sft_phase import SuccessMemory, drawn, is_due
+from trainer.learning.sft_phase import SuccessMemory, is_due, sft_groups
 
 FOLDER = Path(__file__).parents[3] / "deploy/config/recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))
@@ -89,7 +89,7 @@ def test_entropulse_imitates_successes_of_many_tasks_every_so_many_steps():
     trained = played(config, rounds=3000).trainer.trained
     for step, start in enumerate(range(0, len(trained), config.trainer.groups_per_step)):
         if is_due(memory, settings):
-            phases.append((step, drawn(memory.successes, settings, step)))
+            phases.append((step, sft_groups(memory.successes, settings, step)))
             memory = memory.after_phase()
         memory = memory.after_step(trained[start : start + config.trainer.groups_per_step], settings.kept)
     assert [step for step, _ in phases] == [settings.every * (n + 1) for n in range(len(phases))] != []

@@ -1,4 +1,4 @@
-"""What clients are given to be let in, and what is refused before any client is built."""
+"""What each client is given for TLS and login, and what is rejected before any client is built."""
 
 import ssl
 from pathlib import Path
@@ -78,6 +78,12 @@ def test_a_file_that_is_missing_or_is_no_certificate_is_named_by_its_key(tmp_pat
     files[key] = str(tmp_path / "a")
     with pytest.raises(ConfigError, match=r"bus\.tls.*(no certificates in PEM|no certificate and its key)"):
         auth.tls_context(Tls(enabled=True, **files), "bus.tls")
+
+
+def test_an_empty_file_of_authorities_is_not_the_system_s(tmp_path: Path):
+    (tmp_path / "ca").write_text("")
+    with pytest.raises(ConfigError, match=r"bus\.tls\.ca_file: .* has no certificates in PEM"):
+        auth.tls_context(Tls(enabled=True, ca_file=str(tmp_path / "ca")), "bus.tls")
 
 
 @pytest.mark.parametrize(

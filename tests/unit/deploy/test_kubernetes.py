@@ -15,8 +15,8 @@ import yaml
 from dart_streams import config
 from dart_streams.curation import order_tracker as orders
 from topics import action_requests, observations, rollout_orders
-from workers.env import order_consumer as env
-from workers.rollout import request_consumer as rollout
+from workers.env import main as env
+from workers.rollout import main as rollout
 
 ROOT = Path(__file__).parents[3]
 K8S = ROOT / "deploy/k8s"

@@ -10,7 +10,8 @@ from dart_streams.history import request_segments as segments
 from dart_streams.history import trace_coverage as chain
 from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.lineage import Lineage
-from dart_streams.history.run_index import RunIndex
+from dart_streams.history.records import LogRecord, log_record
+from dart_streams.history.run_state import RunState
 from dart_streams.history.span_index import Timeline, id_of
 from dart_streams.telemetry import names, spans
 from topics import Topic, curated, observations, trained, trajectories, weights
@@ -65,7 +66,7 @@ def observation(step: int) -> Observation:
     )
 
 
-def records() -> list[tuple[str, BundleRecord]]:
+def records() -> list[LogRecord]:
     member = Member(
         trajectory_id=TRAJECTORY,
         reward=1.0,
@@ -112,9 +113,9 @@ def records() -> list[tuple[str, BundleRecord]]:
     ]
 
 
-def kept(topic: Topic, event) -> tuple[str, BundleRecord]:
+def kept(topic: Topic, event) -> LogRecord:
     record = encode(topic, event)
-    return topic.name, BundleRecord(0, 0, 0, record.key, record.value, list(record.headers))
+    return log_record(topic.name, BundleRecord(0, 0, 0, record.key, record.value, list(record.headers)))
 
 
 def line(name: str, identity: str, links=(), start: float = 0, end: float = 1, **attributes) -> dict:
@@ -170,12 +171,12 @@ def timeline(made: list[dict]) -> Timeline:
 
 
 @pytest.fixture
-def facts() -> RunIndex:
-    return RunIndex().fold(records())
+def state() -> RunState:
+    return RunState(keep_steps=True).fold(records())
 
 
-def test_a_whole_chain_counts_every_selected_step(facts: RunIndex):
-    found = chain.coverage(facts, timeline(lines()), RUN)
+def test_a_whole_chain_counts_every_selected_step(state: RunState):
+    found = chain.coverage(state, timeline(lines()), RUN)
     assert (found.trained_steps, found.traced_steps, found.coverage, found.broken) == (2, 2, 1.0, {})
 
 
@@ -190,7 +191,7 @@ def test_a_whole_chain_counts_every_selected_step(facts: RunIndex):
     ],
 )
 @pytest.mark.parametrize("how", ["span", "link"])
-def test_one_broken_link_is_counted_and_named(facts: RunIndex, missing: str, lost: int, how: str):
+def test_one_broken_link_is_counted_and_named(state: RunState, missing: str, lost: int, how: str):
     made = lines()
     last = max(index for index, one in enumerate(made) if one["name"] == missing)
     if how == "span":
@@ -203,20 +204,20 @@ def test_one_broken_link_is_counted_and_named(facts: RunIndex, missing: str, los
         )
         at = max(index for index, one in enumerate(made) if one["name"] == linking)
         made[at] = {**made[at], "links": []}
-    found = chain.coverage(facts, timeline(made), RUN)
+    found = chain.coverage(state, timeline(made), RUN)
     assert (found.trained_steps, found.traced_steps, found.broken) == (2, 2 - lost, {missing: lost})
     assert found.coverage == (2 - lost) / 2
     assert missing in found.examples[0]
 
 
 def test_a_screenshot_or_a_group_that_the_log_lost_breaks_the_chain():
-    bare = RunIndex().fold(record for record in records() if record[0] != curated.TOPIC.name)
+    bare = RunState(keep_steps=True).fold(record for record in records() if record.metadata.topic != curated.TOPIC.name)
     assert chain.coverage(bare, timeline(lines()), RUN).broken == {"the group in the log": 1}
-    blind = RunIndex().fold(record for record in records() if b'"step":0' not in (record[1].value or b""))
+    blind = RunState(keep_steps=True).fold(record for record in records() if b'"step":0' not in record.value)
     assert chain.coverage(blind, timeline(lines()), RUN).broken == {"screenshot": 1}
 
 
-def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(facts: RunIndex):
+def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(state: RunState):
     found = {part.name: part.ms for part in segments.segments(timeline(lines()).traces["1"])}
     assert found == {
         "to the rollout worker": 5.0,
@@ -234,8 +235,8 @@ def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(facts
     assert [(row.most, row.most_ms, row.total_ms) for row in slow] == [("prefill", 13.0, 50.0)]
 
 
-def test_an_optimiser_step_leads_down_to_tokens_and_a_screenshot_up_to_the_version(facts: RunIndex):
-    walk = Lineage(facts, timeline(lines()), RUN)
+def test_an_optimiser_step_leads_down_to_tokens_and_a_screenshot_up_to_the_version(state: RunState):
+    walk = Lineage(state, timeline(lines()), RUN)
     down = walk.of("4")
     request = down.made_of[0].made_of[0].made_of[0]
     assert (request.id, request.fields["screenshot"]) == (f"{TRAJECTORY}/0/0", SHA)
@@ -248,11 +249,11 @@ def test_an_optimiser_step_leads_down_to_tokens_and_a_screenshot_up_to_the_versi
 
 
 @pytest.mark.parametrize("identity", [f"{TRAJECTORY}/1/0", TRAJECTORY, GROUP, "4", "v5", SHA])
-def test_every_kind_of_id_is_found(facts: RunIndex, identity: str):
-    assert Lineage(facts, timeline([]), RUN).of(identity).id == identity
+def test_every_kind_of_id_is_found(state: RunState, identity: str):
+    assert Lineage(state, timeline([]), RUN).of(identity).id == identity
 
 
 @pytest.mark.parametrize("identity", ["5", "v9", "g000008", f"{TRAJECTORY}/7/0", "abab", "nonsense"])
-def test_an_unknown_id_says_what_ids_look_like(facts: RunIndex, identity: str):
+def test_an_unknown_id_says_what_ids_look_like(state: RunState, identity: str):
     with pytest.raises(UserError, match=r"nothing called .*Ids: a request"):
-        Lineage(facts, timeline([]), RUN).of(identity)
+        Lineage(state, timeline([]), RUN).of(identity)

@@ -7,8 +7,8 @@ from dart_streams.config import Bus, Config, Run, Trainer
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.history import run_folder as folder
 from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
-from dart_streams.launch.attached import bound
 from dart_streams.launch.bootstrap import named
+from dart_streams.launch.training_run import required_steps
 
 TASKS = """
 [[pages]]
@@ -116,5 +116,5 @@ def test_an_attached_run_is_named_by_its_configuration_and_taken_up_again(config
 
 def test_an_attached_run_needs_a_trainer_that_ends(config):
     with pytest.raises(ConfigError, match=r"trainer\.max_train_steps is not set"):
-        bound(config)
-    assert bound(msgspec.structs.replace(config, trainer=Trainer(max_train_steps=5))) == 5
+        required_steps(config)
+    assert required_steps(msgspec.structs.replace(config, trainer=Trainer(max_train_steps=5))) == 5

@@ -1,6 +1,5 @@
 """What the local services need, and what there is."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -9,9 +8,8 @@ import pytest
 from dart_streams.config import Bus, Services, Store
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.launch.services import local, memory
-from dart_streams.launch.services.cassandra import Cassandra
 from dart_streams.launch.services.daemon import Home
-from dart_streams.launch.services.kafka import Kafka
+from dart_streams.launch.services.jvm import Cassandra, Kafka
 
 MIB = memory.MIB
 KAFKA = Kafka(Bus(servers="127.0.0.1:1"), Services())
@@ -76,7 +74,7 @@ def test_what_can_not_fit_is_refused_with_what_is_needed_what_is_free_and_what_t
 
 def test_a_service_that_is_killed_while_it_starts_is_reported_as_a_lack_of_memory(tmp_path: Path):
     home = Home(tmp_path / "kafka")
-    process = home.spawn([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"], 1)
+    process = home.spawn([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
     with pytest.raises(ServiceUnavailable, match=r"ended while it started, for lack of memory.*kafka_heap_mb"):
         local.wait_until_ready(KAFKA, home, process, 20)
 
@@ -97,7 +95,7 @@ def test_a_jvm_without_memory_is_known_by_its_own_words(said: str, told: str):
 
 def test_another_death_is_not_blamed_on_memory(tmp_path: Path):
     home = Home(tmp_path / "kafka")
-    process = home.spawn([sys.executable, "-c", "raise SystemExit('no such property')"], os.getpid())
+    process = home.spawn([sys.executable, "-c", "raise SystemExit('no such property')"])
     with pytest.raises(ServiceUnavailable) as refused:
         local.wait_until_ready(KAFKA, home, process, 20)
     assert "memory" not in str(refused.value)

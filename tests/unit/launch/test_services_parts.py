@@ -1,6 +1,5 @@
 """The parts of the local services that need no JVM."""
 
-import json
 import os
 import socket
 import subprocess
@@ -18,11 +17,10 @@ from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection import protocol_probes as greetings
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.launch.services import jars, java, local, ports
-from dart_streams.launch.services.address import local_address
-from dart_streams.launch.services.cassandra import Cassandra
-from dart_streams.launch.services.daemon import HOME_MARK, PORT_MARK, Home, is_alive, stop
-from dart_streams.launch.services.kafka import Kafka
-from dart_streams.launch.services.lock import one_at_a_time, silently
+from dart_streams.launch.services.daemon import PORT_MARK, Home, is_alive, stop
+from dart_streams.launch.services.jvm import Cassandra, Kafka
+from dart_streams.launch.services.lock import one_at_a_time, silent
+from dart_streams.launch.services.ports import HOME_MARK, local_address
 
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
 DEAF = [
@@ -71,7 +69,7 @@ def marked(home: Home, port: int) -> list[str]:
 
 def spawned(home: Home, port: int) -> psutil.Process:
     """Start a daemon that only waits; Linux sets a process's arguments just after it has closed what exec closes."""
-    child = home.spawn(marked(home, port), port)
+    child = home.spawn(marked(home, port))
     deadline = time.monotonic() + 10
     while not child.cmdline():
         assert time.monotonic() < deadline, "no arguments"
@@ -79,29 +77,18 @@ def spawned(home: Home, port: int) -> psutil.Process:
     return child
 
 
-def test_a_daemon_is_found_by_its_pid_file(home: Home):
+def test_a_daemon_is_found_by_its_mark(home: Home):
     child = spawned(home, 1234)
     assert home.find() == (psutil.Process(child.pid), 1234)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"pid": 1}', b'{"pid":-5,"started":0,"port":1}', b"[]"])
-def test_a_daemon_whose_pid_file_is_damaged_is_found_by_its_mark_and_the_file_is_repaired(home: Home, damage: bytes):
-    child = spawned(home, 1234)
-    home.pid_file.write_bytes(damage)
-    assert home.find() == (psutil.Process(child.pid), 1234)
-    assert json.loads(home.pid_file.read_bytes())["pid"] == child.pid
-
-
-def test_another_process_with_a_reused_pid_is_not_taken_for_the_daemon(home: Home):
-    child = home.spawn(FOREVER, 1234)
+def test_a_process_without_the_mark_or_with_that_of_another_home_is_not_taken_for_the_daemon(home: Home):
+    others = [home.spawn(FOREVER), home.spawn([*FOREVER, *Home(home.folder.with_name("other")).marks(1)])]
     try:
-        noted = json.loads(home.pid_file.read_bytes())
-        home.pid_file.write_text(json.dumps({**noted, "started": noted["started"] - 60}))
         assert home.find() is None
-        assert not home.pid_file.exists()
-        assert is_alive(child)
+        assert all(map(is_alive, others))
     finally:
-        stop([child], grace_s=5)
+        stop(others, grace_s=5)
 
 
 def test_a_dead_daemon_that_nobody_has_reaped_is_not_alive(home: Home):
@@ -121,7 +108,7 @@ def test_a_daemon_lives_in_a_session_of_its_own_so_that_ctrl_c_spares_it(home: H
 
 
 def test_one_that_ignores_sigterm_is_killed_after_the_grace(home: Home):
-    child = home.spawn(DEAF, 1)
+    child = home.spawn(DEAF)
     deadline = time.monotonic() + 10
     while "deaf" not in home.last_lines():
         assert time.monotonic() < deadline
@@ -132,7 +119,7 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(home: Home):
 
 def test_the_log_of_the_last_start_is_kept(home: Home):
     for word in ("first", "second"):
-        home.spawn([sys.executable, "-c", f"print('{word}')"], 1).wait(timeout=20)
+        home.spawn([sys.executable, "-c", f"print('{word}')"]).wait(timeout=20)
     assert home.last_lines() == "second"
     assert home.log.with_suffix(".log.1").read_text() == "first\n"
 
@@ -154,7 +141,7 @@ def test_the_owner_of_a_port_is_named():
         owner = ports.owner_of(port)
         assert owner is not None
         assert owner.pid == os.getpid()
-        assert f"pid {os.getpid()}" in local.describe(owner)
+        assert f"pid {os.getpid()}" in ports.describe(owner)
     assert not ports.in_use("127.0.0.1", port)
 
 
@@ -270,7 +257,7 @@ def test_a_folder_that_can_not_be_written_to_is_named_with_its_setting(tmp_path:
 def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path):
     code = f"""
 import os, pathlib
-from dart_streams.launch.services.lock import one_at_a_time, silently
+from dart_streams.launch.services.lock import one_at_a_time
 with one_at_a_time(pathlib.Path({str(tmp_path)!r}), 1):
     os.kill(os.getpid(), 9)
 """
@@ -285,7 +272,7 @@ def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: 
     try:
         config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:2"), store=Store(port=3))
         with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
-            local.leftover(local.services_of(config)[0], home, 1.0, silently)
+            local.leftover(local.services_of(config)[0], home, 1.0, silent)
     finally:
         stop([child], grace_s=5)
 
@@ -298,7 +285,7 @@ def test_the_marks_name_home_and_port(home: Home):
 def test_a_service_sleeps_as_inexactly_as_it_may_and_this_process_as_ever(home: Home):
     before = Path("/proc/self/timerslack_ns").read_text()
     tells = [sys.executable, "-c", "print(open('/proc/self/timerslack_ns').read())"]
-    home.spawn(tells, 1, slack_us=1000).wait(timeout=20)
+    home.spawn(tells, slack_us=1000).wait(timeout=20)
     assert home.log.read_text().strip() == "1000000"
     assert Path("/proc/self/timerslack_ns").read_text() == before
 

@@ -81,7 +81,7 @@ async def test_quick_deaths_end_the_run_with_the_end_of_the_log(tmp_path, monkey
     await supervisor.stop_all()
 
 
-async def test_an_error_the_user_must_mend_is_not_tried_again(tmp_path):
+async def test_an_error_the_user_must_correct_is_not_tried_again(tmp_path):
     supervisor = Supervisor(tmp_path, drain_s=2)
     await supervisor.start([ProcessSpec("env-0", (sys.executable, "-c", "import sys; sys.exit(2)"))])
     with pytest.raises(ProcessFailedError, match="env-0 died: exit code 2"):
@@ -179,7 +179,7 @@ def test_kill_9_of_the_supervisor_leaves_no_orphan(tmp_path):
     try:
         orphan = asyncio.run(until(lambda: grandchild(tmp_path, "env-0")))
         leashed = psutil.Process(supervisor.pid).children(recursive=True)
-        assert len(leashed) == 3, "leash, worker, grandchild"
+        assert len(leashed) == 3, "subreaper, worker, grandchild"
     finally:
         supervisor.kill()
         supervisor.wait()
@@ -191,8 +191,9 @@ def test_leftovers_of_a_killed_run_are_ended(tmp_path):
     folder.mkdir()
     process = subprocess.Popen(SLEEPS, stdout=subprocess.DEVNULL)
     supervisor = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
-    roster = leftovers.ProcessRegistry(supervisor, (leftovers.ProcessIdentity.of("env-0", process.pid),), services=True)
-    leftovers.write(folder / "processes.json", roster)
+    worker = leftovers.ProcessIdentity.of("env-0", process.pid)
+    registry = leftovers.ProcessRegistry(supervisor, (worker,), services=True)
+    leftovers.write(folder / "processes.json", registry)
     assert leftovers.end_leftovers(tmp_path) == (["run-1/env-0"], True)
     assert not psutil.pid_exists(process.pid)
     assert leftovers.end_leftovers(tmp_path) == ([], False)

@@ -20,7 +20,7 @@ from opentelemetry.sdk.resources import Resource
 from dart_streams.history.span_index import Timeline, lines_in
 from dart_streams.telemetry import names, spans
 from dart_streams.telemetry.collector import span_exporter
-from dart_streams.telemetry.span_queue import SpanQueue
+from dart_streams.telemetry.span_processor import CountingSpanProcessor
 from dart_streams.telemetry.spans import ActiveSpan, SpanRef
 
 ERROR = 2
@@ -100,12 +100,12 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def outbox() -> Iterator[Callable[[int], SpanQueue]]:
+def processor() -> Iterator[Callable[[int], CountingSpanProcessor]]:
     made = []
 
-    def start(port: int, **settings) -> SpanQueue:
+    def start(port: int, **settings) -> CountingSpanProcessor:
         provider = spans.Provider(1.0, Resource.create({"service.instance.id": "env-0"}))
-        made.append(SpanQueue(span_exporter(f"http://127.0.0.1:{port}/"), every_s=0.01, **settings))
+        made.append(CountingSpanProcessor(span_exporter(f"http://127.0.0.1:{port}/"), every_s=0.01, **settings))
         provider.add_span_processor(made[-1])
         spans.enable(1.0, provider)
         return made[-1]
@@ -120,9 +120,9 @@ def ids(span) -> SpanRef:
     return SpanRef(int.from_bytes(span.trace_id), int.from_bytes(span.span_id))
 
 
-def test_a_span_arrives_as_it_was_made(receiver: Receiver, outbox):
+def test_a_span_arrives_as_it_was_made(receiver: Receiver, processor):
     own = spans.trajectory("t")
-    outbox(receiver.port)
+    processor(receiver.port)
     step = ActiveSpan(names.SPAN_STEP, parent=spans.ROOT, links=[own], attributes={names.ATTR_STEP: 3})
     with step, ActiveSpan(names.SPAN_REQUEST) as request:
         request.set_attributes(ATTR_REQUEST="t/3/0", ATTR_QUEUE_MS=1.5)
@@ -140,20 +140,20 @@ def test_a_span_arrives_as_it_was_made(receiver: Receiver, outbox):
     assert step.started_ns <= failed.start_time_unix_nano <= failed.end_time_unix_nano <= whole.end_time_unix_nano
 
 
-def test_while_the_collector_is_away_spans_are_counted_as_dropped_and_after_that_they_arrive(outbox):
+def test_while_the_collector_is_away_spans_are_counted_as_dropped_and_after_that_they_arrive(processor):
     gone = Receiver()
     gone.stop()
-    box = outbox(gone.port)
+    started = processor(gone.port)
     with ActiveSpan("lost", parent=spans.ROOT):
         pass
-    until(lambda: box.dropped == 1)
+    until(lambda: started.exporter.dropped == 1)
     back = Receiver(gone.port)
     try:
         with ActiveSpan("kept", parent=spans.ROOT):
             pass
         until(lambda: [span.name for _, span in back.spans()] == ["kept"])
-        assert box.force_flush()
-        assert box.dropped == 1
+        assert started.force_flush()
+        assert started.exporter.dropped == 1
     finally:
         back.stop()
 

@@ -1,4 +1,4 @@
-"""What a library repeats is told once in a while, and what is new at once."""
+"""Repeated messages of libraries are rate-limited, new ones pass at once."""
 
 import logging
 
@@ -12,15 +12,15 @@ def record(at: float, message: str, *arguments: object, name: str = "aiokafka") 
 
 
 def test_the_same_words_pass_again_only_after_a_while():
-    repeats = RateLimitFilter(every_s=30)
-    told = [at for at in range(1_000, 1_100, 10) if repeats.filter(record(at, "Topic %s not found", "a"))]
-    assert told == [1_000, 1_030, 1_060, 1_090]
+    limit = RateLimitFilter(every_s=30)
+    passed = [at for at in range(1_000, 1_100, 10) if limit.filter(record(at, "Topic %s not found", "a"))]
+    assert passed == [1_000, 1_030, 1_060, 1_090]
 
 
 def test_other_words_and_other_libraries_pass_at_once():
-    repeats = RateLimitFilter(every_s=30)
+    limit = RateLimitFilter(every_s=30)
     assert all(
-        repeats.filter(each)
+        limit.filter(each)
         for each in (
             record(1_000, "Topic %s not found", "a"),
             record(1_001, "Topic %s not found", "b"),
@@ -30,7 +30,7 @@ def test_other_words_and_other_libraries_pass_at_once():
 
 
 def test_what_is_over_is_forgotten():
-    repeats = RateLimitFilter(every_s=30)
+    limit = RateLimitFilter(every_s=30)
     for at in range(1_000, 2_000):
-        repeats.filter(record(at, "offset %d lost", at))
-    assert len(repeats.passed) <= 31
+        limit.filter(record(at, "offset %d lost", at))
+    assert len(limit.passed) <= 31

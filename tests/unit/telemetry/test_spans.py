@@ -20,7 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from dart_streams.telemetry import json_lines as lines
 from dart_streams.telemetry import names, propagation, spans
 from dart_streams.telemetry.json_lines import LineSpanExporter
-from dart_streams.telemetry.span_queue import SpanQueue
+from dart_streams.telemetry.span_processor import CountingSpanProcessor
 from dart_streams.telemetry.spans import ActiveSpan
 
 Start = Callable[[float], list[ReadableSpan]]
@@ -239,38 +239,38 @@ class Stuck(SpanExporter):
 
 def test_at_the_end_of_a_process_a_batch_that_fails_is_the_last_one():
     exporter = Stuck(SpanExportResult.FAILURE)
-    outbox = SpanQueue(exporter, every_s=3600)
+    processor = CountingSpanProcessor(exporter, every_s=3600)
     span = ended()
     for _ in range(5000):
-        outbox.on_end(span)
+        processor.on_end(span)
     assert exporter.called.wait(5)
-    ending = threading.Thread(target=outbox.shutdown)
+    ending = threading.Thread(target=processor.shutdown)
     ending.start()
-    assert outbox.stopping.wait(5)
+    assert processor.exporter.stopping.wait(5)
     exporter.free.set()
     ending.join()
     assert exporter.batches == 1
-    assert outbox.dropped == 5000
+    assert processor.exporter.dropped == 5000
 
 
 @pytest.mark.parametrize("outcome", [SpanExportResult.FAILURE, RuntimeError("no collector"), SpanExportResult.SUCCESS])
 def test_an_exporter_that_stands_still_or_fails_drops_spans_and_counts_them(outcome):
     exporter = Stuck(outcome)
-    outbox = SpanQueue(exporter, most=10, every_s=0.01)
+    processor = CountingSpanProcessor(exporter, max_queue=10, every_s=0.01)
     span = ended()
-    outbox.on_end(span)
+    processor.on_end(span)
     assert exporter.called.wait(5)
     for _ in range(24):
-        outbox.on_end(span)
-    assert outbox.dropped == 15
+        processor.on_end(span)
+    assert processor.exporter.dropped == 15
     exporter.free.set()
-    outbox.shutdown()
-    assert outbox.dropped == (15 if outcome is SpanExportResult.SUCCESS else 25)
+    processor.shutdown()
+    assert processor.exporter.dropped == (15 if outcome is SpanExportResult.SUCCESS else 25)
 
 
 def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lines, "MOST_FILES", 3)
-    exporter = LineSpanExporter(tmp_path / "env-0.jsonl", "env-0", most_bytes=1)
+    monkeypatch.setattr(lines, "MAX_FILES", 3)
+    exporter = LineSpanExporter(tmp_path / "env-0.jsonl", "env-0", max_bytes=1)
     for number in range(6):
         span = ReadableSpan(f"span {number}", context=spans.trajectory("t").as_context())
         assert exporter.export([span]) is SpanExportResult.SUCCESS

@@ -1,4 +1,4 @@
-"""A wait reports a silence past its bound, then less and less often, and says who was last heard of."""
+"""A wait longer than its bound is logged, then less and less often, with the source of the last arrival."""
 
 from dart_streams.telemetry.stall_detector import StallDetector
 

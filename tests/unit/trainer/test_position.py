@@ -42,8 +42,8 @@ def test_a_position_remembers_a_bounded_number_of_groups() -> None:
     for offset in range(REMEMBERED + 1):
         position = position.after(0, offset, str(offset))
     assert len(position.recent) == REMEMBERED
-    assert not position.knows("0")
-    assert position.knows("1")
+    assert not position.contains("0")
+    assert position.contains("1")
 
 
 @given(st.lists(st.sampled_from("abcdef")), st.integers(0, 30))
@@ -51,10 +51,10 @@ def test_a_trainer_that_is_killed_anywhere_takes_each_group_once(log: list[str],
     """What was taken before the checkpoint and what is taken after it are each different group once."""
     position, taken = Position(), []
     for offset, group in enumerate(log[:killed_at]):
-        taken += [] if position.knows(group) else [group]
+        taken += [] if position.contains(group) else [group]
         position = position.after(0, offset, group)
     for offset in range(position.offsets.get(0, 0), len(log)):
-        taken += [] if position.knows(log[offset]) else [log[offset]]
+        taken += [] if position.contains(log[offset]) else [log[offset]]
         position = position.after(0, offset, log[offset])
     assert sorted(taken) == sorted(set(log))
     assert position.groups_consumed == len(set(log))

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from topics.curated import CuratedGroup
-from trainer.data.prefetch import Prefetcher, ReadyGroup
+from trainer.data.prefetch import Prefetcher
+from trainer.data.samples import ReadyGroup
 
 WAIT_S = 10
 

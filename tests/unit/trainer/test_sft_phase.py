@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dart_streams.config import Entropulse
 from topics.curated import CuratedGroup, Member
 from trainer.data.position import Position
-from trainer.learning.sft_phase import SuccessMemory, drawn, is_due
+from trainer.learning.sft_phase import SuccessMemory, is_due, sft_groups
 from trainer.state import TrainerState
 
 
@@ -57,7 +57,7 @@ def test_the_newest_successes_of_own_rollouts_are_remembered_and_kept_after_a_ph
 
 
 def test_what_is_imitated_has_advantage_one_and_is_not_corrected_for_an_engine():
-    [update] = drawn(remembered(tasks=1, each=1), Entropulse(every=1), train_step=7)
+    [update] = sft_groups(remembered(tasks=1, each=1), Entropulse(every=1), train_step=7)
     [member] = update.members
     assert (member.advantage, member.source, member.selected) == (1.0, "pool", [0, 2])
     assert update.group_id == "pulse-000007-0"
@@ -65,21 +65,23 @@ def test_what_is_imitated_has_advantage_one_and_is_not_corrected_for_an_engine()
 
 def test_tasks_take_turns():
     settings = Entropulse(every=1, updates=3, trajectories=4)
-    updates = drawn(remembered(tasks=4, each=3), settings, train_step=1)
+    updates = sft_groups(remembered(tasks=4, each=3), settings, train_step=1)
     for update in updates:
         assert sorted(member.trajectory_id.partition("-")[0] for member in update.members) == ["t0", "t1", "t2", "t3"]
 
 
 def test_each_phase_draws_anew_and_a_repeated_one_the_same():
     successes, settings = remembered(tasks=6, each=4), Entropulse(every=1, updates=1, trajectories=6)
-    assert drawn(successes, settings, 1) == drawn(successes, settings, 1)
-    chosen = [frozenset(m.trajectory_id for m in drawn(successes, settings, step)[0].members) for step in range(20)]
+    assert sft_groups(successes, settings, 1) == sft_groups(successes, settings, 1)
+    chosen = [
+        frozenset(m.trajectory_id for m in sft_groups(successes, settings, step)[0].members) for step in range(20)
+    ]
     assert len(set(chosen)) > 10
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 4), st.integers(1, 9))
 def test_an_update_is_full_but_the_last_and_nothing_is_imitated_twice(tasks, each, updates, trajectories):
-    found = drawn(remembered(tasks, each), Entropulse(every=1, updates=updates, trajectories=trajectories), 3)
+    found = sft_groups(remembered(tasks, each), Entropulse(every=1, updates=updates, trajectories=trajectories), 3)
     names = Counter(member.trajectory_id for update in found for member in update.members)
     assert sum(names.values()) == len(names) == min(tasks * each, updates * trajectories)
     assert all(len(update.members) == trajectories for update in found[:-1])

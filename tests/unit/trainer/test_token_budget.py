@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from dart_streams.config import parse
 from topics.curated import CuratedGroup
-from trainer.data.prefetch import ReadyGroup
-from trainer.data.samples import TrainingSample
+from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.data.token_budget import TokenBudget, fitted, tokens_of
 
 

@@ -10,14 +10,14 @@ import pytest
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Config, Evaluation
 from dart_streams.history import evaluation
-from dart_streams.history import open_orders as orders
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.records import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, create
-from dart_streams.history.run_state import RecordMetadata, RunState, SeenEnd, SeenObservation, SeenOrder
+from dart_streams.history.run_state import RunState
 from dart_streams.tasks import Page, TaskSet
-from dart_streams.views import metrics as figures
-from dart_streams.views import report_page as page
-from dart_streams.views.report_inputs import ProcessUsage, ReportInputs
+from dart_streams.views import metrics
+from dart_streams.views import report as page
+from dart_streams.views.metrics import ProcessUsage, ReportInputs
 from dart_streams.views.sample_episodes import Point, SampleEpisode, Shot, choose
 from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder
@@ -98,10 +98,10 @@ class MadeUpRun:
         identity = f"t-{order.order_id}"
         outcome = "success" if success else self.chance.choice(["failure", "failure", "truncated", "invalid_action"])
         for step in range(steps + 1):
-            end = SeenEnd(outcome) if step == steps else None
-            seen = SeenObservation(
+            end = EndHeader(outcome) if step == steps else None
+            seen = ObservationHeader(
                 identity,
-                SeenOrder(order.order_id, order.purpose),
+                OrderHeader(order.order_id, order.purpose),
                 step,
                 end,
                 "env-0",
@@ -247,7 +247,7 @@ def run(tmp_path_factory):
 
 
 def test_the_report_has_every_figure_of_the_contract(run):
-    report = figures.report(run[1])
+    report = metrics.report(run[1])
     assert report.keys() >= CONTRACT
     assert report["success_before"] == pytest.approx(0.34, abs=0.06)
     assert report["success_after"] == pytest.approx(0.555, abs=0.06)
@@ -282,14 +282,14 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
         )
         materials.progress.apply(RecordMetadata("rollout-orders", 1, offset, START), order)
     lags = [Lag("env", "rollout-orders", 1, 2, 3)]
-    assert orders.lost(materials.progress, lags) == ["o0", "o1"]
-    assert orders.still_open(materials.progress, lags) == ["o2"]
+    assert materials.progress.lost(lags) == ["o0", "o1"]
+    assert materials.progress.still_open(lags) == ["o2"]
 
 
 def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):
     folder, materials = run
     empty = msgspec.structs.replace(materials, progress=RunState(), trained=[], journal=PhaseLog(), usage=[], lags=[])
-    report = figures.report(empty)
+    report = metrics.report(empty)
     assert report.keys() >= CONTRACT
     assert report["success_before"] is None
     assert report["episodes"] == 0
@@ -305,7 +305,6 @@ def test_the_page_is_one_file_that_escapes_what_it_shows(run):
     folder, materials = run
     sample = SampleEpisode(
         task_id="miniwob/enter-text#1003",
-        page="enter-text",
         instruction='Enter "<b>Tom</b>" & submit',
         outcome="success",
         reason="",
@@ -313,7 +312,7 @@ def test_the_page_is_one_file_that_escapes_what_it_shows(run):
         shots=(shot("click(start_box='(84,120)')", 60), shot("", 0)),
         skipped=0,
     )
-    text = page.render(folder, materials, figures.report(materials), [(sample, sample)])
+    text = page.render(folder, materials, metrics.report(materials), [(sample, sample)])
     assert "&lt;b&gt;Tom&lt;/b&gt;" in text
     assert "<b>Tom" not in text
     assert text.count("<svg") >= 10
@@ -322,7 +321,7 @@ def test_the_page_is_one_file_that_escapes_what_it_shows(run):
 
 
 def test_samples_show_each_page_once_and_what_was_learnt_first(run):
-    before, after = figures.evaluations(run[1])
+    before, after = metrics.evaluations(run[1])
     chosen = choose(before, after, 4)
     assert len({first.page for first, _ in chosen}) == 4
     assert all(first.task_id == second.task_id for first, second in chosen)

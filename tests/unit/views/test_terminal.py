@@ -5,11 +5,9 @@ import io
 import msgspec
 from rich.console import Console
 
-from dart_streams.views.run_summary import Summary
-from dart_streams.views.terminal import Moment, clock, line, open_lag, panel
+from dart_streams.views.terminal import Moment, Summary, clock, line, open_lag, panel
 
 SUMMARY = Summary(
-    steps=1200,
     steps_per_s=14.3,
     utilisation=0.93,
     episodes=812,
@@ -24,8 +22,6 @@ SUMMARY = Summary(
     served=8,
     staleness_mean=0.8,
     staleness_max=2,
-    pause_ms=41.0,
-    by_outcome={"success": 500},
 )
 MOMENT = Moment(
     run_id="20261121-093000-ab12",

@@ -3,6 +3,8 @@ const FRESH = Symbol.for('dart_streams');
 
 // Start the first problem of a document that has just been loaded; return its instruction.
 const first = (seed) => {
+  // Chromium 150 keeps it when all storage of the origin is cleared; newer ones do not.
+  sessionStorage.clear();
   const style = document.createElement('style');
   // Animations would make a screenshot depend on when it is taken.
   style.textContent = `*, *::before, *::after {

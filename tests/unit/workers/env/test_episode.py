@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams import actions
-from topics.actions import ActionResponse as Reply
+from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.transitions import REWARDED
 from topics.values import BlobRef, Sampling, VersionSpan
-from workers.env.episode import Act, Ask, Episode, Evaluate, Move, Rules, Stop
+from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
 
 ORDER = RolloutOrder(
     order_id="g/0",
@@ -31,7 +31,7 @@ NEW = Episode(
     order=ORDER,
     trajectory_id="t",
     env_host="env-0",
-    rules=Rules(max_steps=3, request_attempts=3, loop_limit=2),
+    limits=EpisodeLimits(max_steps=3, request_attempts=3, loop_limit=2),
 )
 CLICK = actions.format(actions.Click(3, 4))
 
@@ -40,8 +40,8 @@ def screen(name: str) -> BlobRef:
     return BlobRef(sha256=name, size=1, width=160, height=210)
 
 
-def reply(text: str, error: str | None = None) -> Reply:
-    return Reply(
+def reply(text: str, error: str | None = None) -> ActionResponse:
+    return ActionResponse(
         request_id="t/0/0",
         trajectory_id="t",
         step=0,
@@ -59,26 +59,26 @@ def reply(text: str, error: str | None = None) -> Reply:
     )
 
 
-def started(**rules) -> Episode:
-    episode = msgspec.structs.replace(NEW, rules=msgspec.structs.replace(NEW.rules, **rules))
-    return episode.show(screen("s0"), "Click the box.", at_ms=10).settle()
+def started(**limits) -> Episode:
+    episode = msgspec.structs.replace(NEW, limits=msgspec.structs.replace(NEW.limits, **limits))
+    return episode.observe(screen("s0"), "Click the box.", at_ms=10).mark_published()
 
 
 def after_actions(episode: Episode, *steps: tuple[str, str]) -> Episode:
     """Answer with each text, and show each screen."""
     for text, name in steps:
-        episode, move = episode.settle().hear(reply(text), 0)
-        assert isinstance(move, Act)
-        episode = episode.show(screen(name), "ignored", at_ms=20, execute_ms=5.0)
+        episode, move = episode.mark_published().apply_response(reply(text), 0)
+        assert isinstance(move, Execute)
+        episode = episode.observe(screen(name), "ignored", at_ms=20, execute_ms=5.0)
     return episode
 
 
 def test_the_first_screen_is_observation_0_and_then_the_policy_is_asked():
-    episode = NEW.show(screen("s0"), "Click the box.", at_ms=10)
-    assert episode.after_screen(done=False) == Ask(attempt=0)
-    assert episode.fresh is not None
-    assert (episode.fresh.step, episode.fresh.taken, episode.fresh.end) == (0, None, None)
-    assert episode.settle().seen == (episode.fresh,)
+    episode = NEW.observe(screen("s0"), "Click the box.", at_ms=10)
+    assert episode.after_screen(done=False) == RequestAction(attempt=0)
+    assert episode.latest is not None
+    assert (episode.latest.step, episode.latest.taken, episode.latest.end) == (0, None, None)
+    assert episode.mark_published().published == (episode.latest,)
 
 
 def test_a_request_names_the_action_the_attempt_and_the_whole_prompt():
@@ -90,17 +90,17 @@ def test_a_request_names_the_action_the_attempt_and_the_whole_prompt():
 
 
 def test_an_answer_becomes_an_action_and_then_the_next_observation():
-    episode, move = started().hear(reply(f"Thought: there.\n{CLICK}"), 0)
-    assert move == Act(actions.Click(3, 4), "t/0/0")
-    shown = episode.show(screen("s1"), "other words", at_ms=20, execute_ms=5.0)
-    assert shown.after_screen(done=False) == Ask(attempt=0)
-    observation = shown.fresh
+    episode, move = started().apply_response(reply(f"Thought: there.\n{CLICK}"), 0)
+    assert move == Execute(actions.Click(3, 4), "t/0/0")
+    shown = episode.observe(screen("s1"), "other words", at_ms=20, execute_ms=5.0)
+    assert shown.after_screen(done=False) == RequestAction(attempt=0)
+    observation = shown.latest
     assert observation is not None
     assert observation.taken is not None
     assert (observation.step, observation.instruction, observation.screenshot) == (1, "Click the box.", screen("s1"))
     assert (observation.taken.text, observation.taken.action) == (f"Thought: there.\n{CLICK}", CLICK)
     assert (observation.taken.tokens, observation.taken.execute_ms) == ([5, 6], 5.0)
-    assert shown.settle().request_id(0) == "t/1/0"
+    assert shown.mark_published().request_id(0) == "t/1/0"
 
 
 @pytest.mark.parametrize(
@@ -109,29 +109,29 @@ def test_an_answer_becomes_an_action_and_then_the_next_observation():
 def test_an_environment_that_is_done_is_judged_and_partial_credit_is_a_failure_that_keeps_it(reward, kind):
     episode = after_actions(started(), (CLICK, "s1"))
     assert episode.after_screen(done=True) == Evaluate(cut=False)
-    last = episode.close(episode.judged(cut=False, reward=reward), at_ms=30)
+    last = episode.last_observation(episode.end_evaluated(cut=False, reward=reward), at_ms=30)
     assert (last.step, last.screenshot, last.end) == (1, screen("s1"), EpisodeEnd(kind=kind, reward=reward))
 
 
 def test_finished_is_judged_on_the_screen_as_it_is():
-    episode, move = started().hear(reply("Action: finished(content='')"), 0)
+    episode, move = started().apply_response(reply("Action: finished(content='')"), 0)
     assert move == Evaluate(cut=False)
-    last = episode.close(episode.judged(cut=False, reward=1.0), at_ms=30)
+    last = episode.last_observation(episode.end_evaluated(cut=False, reward=1.0), at_ms=30)
     assert last.taken is not None
     assert (last.step, last.screenshot, last.taken.execute_ms) == (1, screen("s0"), 0.0)
 
 
 def test_call_user_is_a_failure():
-    _, move = started().hear(reply("Action: call_user()"), 0)
+    _, move = started().apply_response(reply("Action: call_user()"), 0)
     assert move == Stop(EpisodeEnd(kind="failure", reward=0.0, reason="call_user"))
 
 
 def test_an_answer_that_is_no_action_is_kept_and_ends_the_episode_with_nothing():
-    episode, move = started().hear(reply("I would rather not."), 0)
+    episode, move = started().apply_response(reply("I would rather not."), 0)
     assert isinstance(move, Stop)
     assert (move.end.kind, move.end.reward) == ("invalid_action", 0.0)
     assert move.end.reason
-    last = episode.close(move.end, at_ms=30)
+    last = episode.last_observation(move.end, at_ms=30)
     assert last.taken is not None
     assert (last.step, last.taken.text, last.taken.action) == (1, "I would rather not.", None)
     assert (last.taken.tokens, last.screenshot) == ([5, 6], screen("s0"))
@@ -139,28 +139,28 @@ def test_an_answer_that_is_no_action_is_kept_and_ends_the_episode_with_nothing()
 
 def test_the_step_limit_cuts_the_episode_and_keeps_the_reward():
     episode = after_actions(started(), (CLICK, "s1"), (CLICK, "s2"))
-    assert episode.after_screen(done=False) == Ask(attempt=0)
+    assert episode.after_screen(done=False) == RequestAction(attempt=0)
     episode = after_actions(episode, (CLICK, "s3"))
     assert episode.after_screen(done=False) == Evaluate(cut=True)
-    end = episode.judged(cut=True, reward=0.5)
+    end = episode.end_evaluated(cut=True, reward=0.5)
     assert (end.kind, end.reward) == ("truncated", 0.5)
-    assert episode.close(end, at_ms=30).step == 3
+    assert episode.last_observation(end, at_ms=30).step == 3
 
 
 def test_an_error_or_silence_is_asked_again_and_at_last_a_policy_error_without_a_reward():
-    episode, move = started().hear(reply("", error="no memory"), 0)
-    assert move == Ask(attempt=1)
-    assert episode.after_silence(1, "silence") == Ask(attempt=2)
-    stop = episode.after_silence(2, "silence")
+    episode, move = started().apply_response(reply("", error="no memory"), 0)
+    assert move == RequestAction(attempt=1)
+    assert episode.retry_or_stop(1, "silence") == RequestAction(attempt=2)
+    stop = episode.retry_or_stop(2, "silence")
     assert isinstance(stop, Stop)
     assert (stop.end.kind, stop.end.reward) == ("policy_error", None)
-    last = episode.close(stop.end, at_ms=30)
+    last = episode.last_observation(stop.end, at_ms=30)
     assert (last.step, last.taken, last.screenshot) == (1, None, screen("s0"))
 
 
 def test_the_same_action_on_an_unchanged_screen_is_a_loop():
     episode = after_actions(started(max_steps=9), (CLICK, "s0"))
-    assert episode.after_screen(done=False) == Ask(attempt=0)
+    assert episode.after_screen(done=False) == RequestAction(attempt=0)
     episode = after_actions(episode, (CLICK, "s0"))
     assert episode.after_screen(done=False) == Stop(EpisodeEnd(kind="failure", reward=0.0, reason="loop"))
 
@@ -174,7 +174,7 @@ def test_the_same_action_on_an_unchanged_screen_is_a_loop():
     ],
 )
 def test_what_changes_is_no_loop(steps):
-    assert after_actions(started(max_steps=9), *steps).after_screen(done=False) == Ask(attempt=0)
+    assert after_actions(started(max_steps=9), *steps).after_screen(done=False) == RequestAction(attempt=0)
 
 
 def test_an_environment_that_is_done_is_judged_even_in_a_loop():
@@ -182,33 +182,35 @@ def test_an_environment_that_is_done_is_judged_even_in_a_loop():
 
 
 def test_a_fault_while_acting_keeps_the_answer_and_shows_no_screen():
-    episode, _ = started().hear(reply(CLICK), 0)
-    last = episode.close(EpisodeEnd(kind="env_error", reward=None, reason="crash"), at_ms=30)
+    episode, _ = started().apply_response(reply(CLICK), 0)
+    last = episode.last_observation(EpisodeEnd(kind="env_error", reward=None, reason="crash"), at_ms=30)
     assert last.taken is not None
     assert (last.step, last.taken.action, last.screenshot) == (1, CLICK, None)
 
 
 def test_a_fault_while_judging_ends_the_observation_that_was_fresh():
     episode = after_actions(started(), (CLICK, "s1"))
-    last = episode.close(EpisodeEnd(kind="env_error", reward=None, reason="crash"), at_ms=30)
+    last = episode.last_observation(EpisodeEnd(kind="env_error", reward=None, reason="crash"), at_ms=30)
     assert (last.step, last.screenshot) == (1, screen("s1"))
 
 
 def test_a_fault_before_the_first_screen_is_observation_0():
-    last = NEW.close(EpisodeEnd(kind="env_error", reward=None, reason="crash"), at_ms=30)
+    last = NEW.last_observation(EpisodeEnd(kind="env_error", reward=None, reason="crash"), at_ms=30)
     assert (last.step, last.instruction, last.screenshot, last.taken) == (0, "", None, None)
 
 
 def test_a_straggler_is_truncated_but_one_without_a_first_screen_is_the_environments_fault():
-    assert started().straggled() == EpisodeEnd(kind="truncated", reward=0.0, reason="straggler")
-    assert (NEW.straggled().kind, NEW.straggled().reward) == ("env_error", None)
+    assert started().end_timed_out() == EpisodeEnd(kind="truncated", reward=0.0, reason="straggler")
+    assert (NEW.end_timed_out().kind, NEW.end_timed_out().reward) == ("env_error", None)
 
 
 def test_a_demonstration_is_told_as_if_the_policy_had_answered_without_tokens():
     episode, move = started().demonstrate(actions.Click(3, 4))
-    assert move == Act(actions.Click(3, 4), "t/0/0")
+    assert move == Execute(actions.Click(3, 4), "t/0/0")
     taken = (
-        episode.show(screen("s1"), "", at_ms=20, execute_ms=5.0).close(EpisodeEnd(kind="success", reward=1.0), 30).taken
+        episode.observe(screen("s1"), "", at_ms=20, execute_ms=5.0)
+        .last_observation(EpisodeEnd(kind="success", reward=1.0), 30)
+        .taken
     )
     assert taken is not None
     assert (taken.request_id, taken.text, taken.action, taken.tokens) == ("t/0/0", CLICK, CLICK, [])
@@ -231,20 +233,20 @@ def test_whatever_happens_the_observations_are_gapless_and_only_the_last_one_end
 
 def play(episode: Episode, chance: random.Random) -> tuple[list[Observation], EpisodeEnd]:
     """Drive an episode as the player does, with a policy and an environment that do anything at all."""
-    told = list(episode.seen)
-    move: Move = Ask(0)
+    told = list(episode.published)
+    move: Move = RequestAction(0)
     while not isinstance(move, Stop):
-        if isinstance(move, Ask):
-            told += [episode.fresh] if episode.fresh is not None else []
-            episode = episode.settle()
+        if isinstance(move, RequestAction):
+            told += [episode.latest] if episode.latest is not None else []
+            episode = episode.mark_published()
             answer = reply(chance.choice(ANSWERS), error=chance.choice([None, None, "no memory"]))
             answer = msgspec.structs.replace(answer, request_id=episode.request_id(0))
-            episode, move = episode.hear(answer, move.attempt)
+            episode, move = episode.apply_response(answer, move.attempt)
         elif chance.random() < 0.1:
             move = Stop(EpisodeEnd(kind="env_error", reward=None, reason="crash"))
-        elif isinstance(move, Act):
-            episode = episode.show(screen(chance.choice("ab")), "", at_ms=20, execute_ms=1.0)
+        elif isinstance(move, Execute):
+            episode = episode.observe(screen(chance.choice("ab")), "", at_ms=20, execute_ms=1.0)
             move = episode.after_screen(done=chance.random() < 0.1)
         else:
-            move = Stop(episode.judged(move.cut, 1.0))
-    return [*told, episode.close(move.end, at_ms=30)], move.end
+            move = Stop(episode.end_evaluated(move.cut, 1.0))
+    return [*told, episode.last_observation(move.end, at_ms=30)], move.end

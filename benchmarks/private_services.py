@@ -1,16 +1,17 @@
 """A Kafka and a Cassandra of one's own, on free ports, while a block or a command runs: for tests and benchmarks.
 
-``python -m dart_streams.launch.services.private COMMAND …`` runs a command with ``DART_TEST_SERVICES`` naming them.
+``python -m benchmarks.private_services COMMAND …`` runs a command with ``DART_TEST_SERVICES`` naming them.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.errors import UserError
@@ -53,13 +54,17 @@ def folder_of_its_own(homes: Path = HOMES, suffix: str = "") -> Iterator[Path]:
     sweep(homes)
     folder = homes / f"{os.getpid()}{suffix}"
     folder.mkdir(exist_ok=True)
-    with (folder / OWNER).open("w") as owner:
-        fcntl.flock(owner, fcntl.LOCK_EX)
+    with FileLock(folder / OWNER):
         try:
             yield folder
         finally:
-            local.down(Config(run=Run(state_dir=str(folder))), wipe=True)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Stop the services of a state folder and remove it."""
+    local.down(Config(run=Run(state_dir=str(folder))), wipe=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def named_services(text: str) -> Config:
@@ -72,18 +77,11 @@ def named_services(text: str) -> Config:
 
 
 def sweep(homes: Path) -> None:
-    """Stop and remove the services of owners that are gone: their lock went with them."""
+    """Stop and remove the services whose owner is gone: its lock was released with it."""
     for folder in homes.iterdir():
-        lock = folder / OWNER
-        if not lock.exists():
-            continue
-        with lock.open("w") as owner:
-            try:
-                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            local.down(Config(run=Run(state_dir=str(folder))), wipe=True)
-            shutil.rmtree(folder, ignore_errors=True)
+        if (folder / OWNER).exists():
+            with contextlib.suppress(Timeout), FileLock(folder / OWNER, timeout=0):
+                remove(folder)
 
 
 def main(command: list[str]) -> int:

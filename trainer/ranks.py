@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 TIMEOUT = datetime.timedelta(minutes=10)
-"""Rank 0 speaks far more often (see ``trainer.data.batch_builder``): after this, a silent rank is taken for dead."""
+"""After this a silent rank counts as dead; rank 0 broadcasts far more often (see ``trainer.data.batch_builder``)."""
 
 
 class Ranks:
-    """A process among the others: who it is, and what they tell each other. All methods are collective."""
+    """The process's place among the ranks of the job, and what they exchange. All methods are collective."""
 
     def __init__(self, rank: int, count: int, device: torch.device) -> None:
         self.rank = rank
@@ -23,7 +23,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, which alone speaks to Kafka and writes rows."""
+        """Whether this is rank 0, which alone uses Kafka and writes rows."""
         return self.rank == 0
 
     def from_first(self, value: Any) -> Any:
@@ -43,7 +43,7 @@ class Ranks:
         return self._reduced([value], dist.ReduceOp.MAX)[0]
 
     def any(self, flag: bool) -> bool:
-        """Say whether the flag is set on any rank."""
+        """Return whether the flag is set on any rank."""
         return self.largest(float(flag)) > 0
 
     def barrier(self) -> None:

@@ -1,0 +1,51 @@
+"""The tiny policy is named after what determines it."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dart_streams.config import Config, Policy, Run, Tasks, Warmup
+from dart_streams.errors import UserError
+from dart_streams.policy import recipe
+from dart_streams.tasks import Page, Task, TaskSet, load
+
+PAGE = Page(
+    environment="miniwob",
+    page="click-test",
+    max_steps=2,
+    train_seeds=(0, 2),
+    heldout_seeds=(10, 12),
+    demonstration_seeds=(20, 30),
+)
+TASKS = TaskSet([PAGE])
+
+
+def test_the_policy_is_named_after_settings_tasks_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config()
+    name = recipe.digest(config, TASKS)
+    assert recipe.folder(config, TASKS) == Path(".dart/policies") / name
+    assert recipe.digest(msgspec.structs.replace(config, warmup=Warmup(steps=1)), TASKS) != name
+    assert recipe.digest(config, TaskSet([msgspec.structs.replace(PAGE, demonstration_seeds=(20, 31))])) != name
+    assert recipe.digest(config, TaskSet([msgspec.structs.replace(PAGE, train_seeds=(0, 9))])) == name
+    changed = tmp_path / "prompts.py"
+    changed.write_text("another prompt")
+    monkeypatch.setattr(recipe, "SOURCES", (changed,))
+    assert recipe.digest(config, TASKS) != name
+
+
+def test_a_task_shows_its_split() -> None:
+    assert [task.split for task in PAGE.tasks("demonstration")] == ["demonstration"] * 10
+    assert isinstance(TASKS.get("miniwob/click-test#20"), Task)
+
+
+def test_the_model_of_a_deployment_is_the_configured_one_or_the_tiny_one_once_it_is_built(tmp_path: Path) -> None:
+    tasks_file = str(Path(__file__).parents[3] / "deploy/config/tasks.toml")
+    config = msgspec.structs.replace(Config(), run=Run(state_dir=str(tmp_path)), tasks=Tasks(file=tasks_file))
+    with pytest.raises(UserError, match="dart-streams policy build"):
+        recipe.model_folder(config)
+    built = recipe.folder(config, load(Path(tasks_file)))
+    built.mkdir(parents=True)
+    assert recipe.model_folder(config) == built
+    own = msgspec.structs.replace(config, policy=Policy(path=str(tmp_path)))
+    assert recipe.model_folder(own) == tmp_path

@@ -1,0 +1,30 @@
+"""Demonstrations for the warm-up become orders."""
+
+from dart_streams.tasks import Page, TaskSet
+from trainer.warmup.demonstrations import demonstration_orders
+
+PAGE = Page(
+    environment="miniwob",
+    page="click-test",
+    max_steps=2,
+    train_seeds=(0, 2),
+    heldout_seeds=(10, 12),
+    demonstration_seeds=(20, 30),
+)
+TASKS = TaskSet([PAGE])
+
+
+def test_each_demonstration_is_of_another_task_and_none_of_a_training_or_heldout_seed() -> None:
+    orders = demonstration_orders(TASKS.demonstration, 6, seed=0)
+    assert len({order.task_id for order in orders}) == 6
+    assert {order.task_id for order in orders} <= {task.task_id for task in TASKS.demonstration}
+    assert {order.purpose for order in orders} == {"demonstration"}
+    assert len({order.order_id for order in orders}) == 6
+
+
+def test_more_demonstrations_than_tasks_are_all_tasks_once() -> None:
+    assert len(demonstration_orders(TASKS.demonstration, 1000, seed=0)) == 10
+
+
+def test_the_same_seed_orders_the_same() -> None:
+    assert demonstration_orders(TASKS.demonstration, 5, 1) == demonstration_orders(TASKS.demonstration, 5, 1)

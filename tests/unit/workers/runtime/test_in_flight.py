@@ -1,0 +1,81 @@
+"""Records in flight: handled once, committed when finished, redelivered when not."""
+
+from dart_streams.bus.offsets import TrackedOffset
+from workers.runtime import in_flight
+from workers.runtime.in_flight import DeliveryStatus, InFlightRecords
+
+
+def owning(*partitions: int) -> InFlightRecords[int]:
+    state: InFlightRecords[int] = InFlightRecords()
+    state.assign(partitions)
+    return state
+
+
+def test_a_record_is_committed_when_it_and_all_before_it_are_finished():
+    state = owning(0)
+    assert [state.deliver(name, TrackedOffset(0, offset)) for offset, name in enumerate("abc")] == [
+        DeliveryStatus.NEW
+    ] * 3
+    state.finish("b")
+    assert state.offsets.commits() == {0: 0}
+    state.finish("a")
+    assert state.offsets.commits() == {0: 2}
+
+
+def test_a_record_in_flight_is_not_handled_again_after_a_rebalance_and_its_finish_commits_the_new_place():
+    state = owning(0)
+    state.deliver("a", TrackedOffset(0, 5))
+    state.revoke([0])
+    state.assign([0])
+    assert state.deliver("a", TrackedOffset(0, 5)) is DeliveryStatus.IN_FLIGHT
+    assert state.offsets.commits() == {0: 5}
+    state.finish("a")
+    assert state.offsets.commits() == {0: 6}
+
+
+def test_a_record_finished_while_its_partition_was_revoked_is_not_handled_again():
+    state = owning(0)
+    state.deliver("a", TrackedOffset(0, 5))
+    state.revoke([0])
+    state.finish("a")
+    state.assign([0])
+    assert state.deliver("a", TrackedOffset(0, 5)) is DeliveryStatus.FINISHED
+    assert state.offsets.commits() == {0: 6}
+
+
+def test_a_record_published_twice_is_handled_once_and_finishes_both_offsets():
+    state = owning(0, 1)
+    assert state.deliver("a", TrackedOffset(0, 5)) is DeliveryStatus.NEW
+    assert state.deliver("a", TrackedOffset(1, 9)) is DeliveryStatus.IN_FLIGHT
+    state.finish("a")
+    assert state.offsets.commits() == {0: 6, 1: 10}
+
+
+def test_a_record_of_a_revoked_partition_is_not_handled():
+    state = owning(0)
+    assert state.deliver("a", TrackedOffset(1, 0)) is DeliveryStatus.REVOKED
+    assert state.in_flight == {}
+
+
+def test_a_record_that_is_not_finished_is_never_committed():
+    state = owning(0)
+    state.deliver("a", TrackedOffset(0, 0))
+    state.deliver("b", TrackedOffset(0, 1))
+    state.finish("b")
+    assert state.offsets.commits() == {0: 0}
+
+
+def test_a_dead_letter_does_not_hold_the_others():
+    state = owning(0)
+    state.skip(TrackedOffset(0, 0))
+    assert state.offsets.commits() == {0: 1}
+
+
+def test_a_limited_number_of_finished_records_is_remembered(monkeypatch):
+    monkeypatch.setattr(in_flight, "FINISHED_IDS", 2)
+    state = owning(0)
+    for offset, name in enumerate("abc"):
+        state.deliver(name, TrackedOffset(0, offset))
+        state.finish(name)
+    assert state.deliver("c", TrackedOffset(0, 3)) is DeliveryStatus.FINISHED
+    assert state.deliver("a", TrackedOffset(0, 4)) is DeliveryStatus.NEW

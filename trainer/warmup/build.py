@@ -1,0 +1,112 @@
+"""The tiny policy's build: initialised, trained to imitate demonstrations, probed, moved into place.
+
+The supervised training stops early on purpose: what it leaves to learn is learned from reward.
+"""
+
+import math
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import torch
+
+from dart_streams.config import Config, Warmup
+from dart_streams.policy import tiny, weights
+from dart_streams.policy.rendering import Renderer
+from dart_streams.store import SyncStore, connect
+from dart_streams.tasks import TaskSet
+from trainer.data.collate import Collator
+from trainer.data.prefetch import GroupReader
+from trainer.data.samples import ReadyGroup
+from trainer.learning import model
+from trainer.objective import masked_sum
+from trainer.warmup import demonstrations
+
+SEED = 0
+RAMP = 20
+"""Steps over which the learning rate rises."""
+FLOOR = 0.1
+"""The share of the learning rate that is left at the end."""
+GRAD_CLIP = 1.0
+WEIGHT_DECAY = 0.01
+
+
+def build(config: Config, tasks: TaskSet, folder: Path, report: Callable[[int, int, float], None]) -> None:
+    """Build the policy into ``folder``, which appears complete or not at all.
+
+    Training waits for all demonstrations, so that how far it gets does not depend on how fast they are played.
+    ``report`` is called with demonstrations ended, training steps done, and the loss (nats a token).
+    """
+    torch.set_num_threads(1)  # So small a model gains nothing from a second thread.
+    session = connect(config.store)
+    store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
+    orders = demonstrations.demonstration_orders(tasks.demonstration, config.warmup.demonstrations, SEED)
+    try:
+        with scratch(folder) as partial:
+            demonstrations.publish(config.bus, orders)
+            tiny.build(partial, SEED)
+            renderer = Renderer(partial, config.policy.min_pixels, config.policy.max_pixels)
+            reader = GroupReader(store, renderer, config.policy)
+            groups = demonstrations.gather(config, reader, orders, lambda ended: report(ended, 0, 0.0))
+            warm_up(partial, renderer, groups, config.warmup, lambda step, loss: report(len(orders), step, loss), SEED)
+    finally:
+        session.cluster.shutdown()
+
+
+def warm_up(
+    model_dir: Path,
+    renderer: Renderer,
+    groups: Sequence[ReadyGroup],
+    settings: Warmup,
+    report: Callable[[int, float], None],
+    seed: int = 0,
+) -> None:
+    """Train the model in ``model_dir`` in place on random batches of the samples of ``groups``, at least one.
+
+    The loss is the mean negative log-likelihood of the answers' tokens (nats), over the tokens that may be sampled.
+    """
+    samples = [item for group in groups for item in group.samples]
+    if not samples:
+        raise ValueError("no samples to warm up on")
+    scorer = model.load(model_dir, renderer, torch.device("cpu"))
+    optimizer = torch.optim.AdamW(
+        scorer.parameters(), lr=settings.learning_rate, weight_decay=WEIGHT_DECAY, betas=(0.9, 0.98)
+    )
+    generator = random.Random(seed)
+    drawn = [generator.choices(samples, k=settings.batch) for _ in range(settings.steps)]
+    for step, batch in enumerate(Collator(renderer).batches(groups, drawn, settings.steps)):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * schedule(step, settings.steps)
+        logp_BA, _ = scorer(batch)
+        loss = -masked_sum(logp_BA, batch.mask_BA) / batch.mask_BA.sum()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(scorer.parameters(), GRAD_CLIP)
+        optimizer.step()
+        report(step + 1, loss.item())
+    probe = msgspec.json.encode(model.probe_of(scorer, renderer))
+    weights.save(scorer.policy.state_dict(), str(model_dir), {weights.PROBE: probe})
+
+
+def schedule(step: int, steps: int) -> float:
+    """Return the share of the learning rate at ``step``: a linear rise, then half a cosine down to ``FLOOR``."""
+    rise = min(1.0, (step + 1) / min(RAMP, steps))
+    return rise * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+
+@contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """Yield a path beside ``folder`` that becomes it at the end; nothing is left behind if the block fails.
+
+    Two builds at the same time both finish; the first one's result stays.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
+        partial = Path(place) / "policy"
+        yield partial
+        if not folder.exists():
+            shutil.move(partial, folder)

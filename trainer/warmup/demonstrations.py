@@ -1,0 +1,119 @@
+"""Demonstrations for the warm-up: ordered, awaited and read back as samples. Without torch.
+
+| consumes | produces | waits for | unblocked by |
+|---|---|---|---|
+| trajectories | rollout-orders | demonstrations, bounded | an env worker and a recorder on the same prefix |
+"""
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import structlog
+from kafka.errors import KafkaError
+
+from dart_streams.bus import sync_clients
+from dart_streams.bus.codec import Undecodable, decode, encode
+from dart_streams.config import Bus, Config
+from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.tasks import Task
+from topics import rollout_orders, trajectories
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+from topics.values import Sampling
+from trainer.data.prefetch import GroupReader
+from trainer.data.samples import ReadyGroup
+from trainer.learning.sft_phase import RememberedSuccess, sft_group
+
+POLL_MS = 200
+SEND_S = 30.0
+CLIENT = "policy-build"
+
+log = structlog.get_logger()
+
+
+def demonstration_orders(tasks: Sequence[Task], count: int, seed: int) -> list[RolloutOrder]:
+    """Return orders for ``count`` demonstrations, each of another task, in an order drawn from ``seed``.
+
+    Fewer than ``count`` if there are fewer ``tasks``: the same task shows the same thing twice.
+    """
+    chosen = random.Random(seed).sample(list(tasks), min(count, len(tasks)))
+    return [
+        RolloutOrder(
+            order_id=f"demonstration-{seed}-{index}",
+            group_id=f"demonstration-{seed}-{index}",
+            group_size=1,
+            sample=0,
+            attempt=0,
+            task_id=task.task_id,
+            max_steps=task.max_steps,
+            purpose="demonstration",
+            sampling=Sampling(),
+            after_version=0,
+        )
+        for index, task in enumerate(chosen)
+    ]
+
+
+def publish(bus: Bus, orders: Iterable[RolloutOrder]) -> None:
+    """Send ``orders`` and return when the broker has acknowledged them."""
+    with contextlib.closing(sync_clients.producer(bus, CLIENT)) as producer:
+        sent = []
+        for order in orders:
+            record = encode(rollout_orders.TOPIC, order, record_id=order.order_id)
+            name = bus.prefix + rollout_orders.TOPIC.name
+            sent.append(producer.send(name, key=record.key, value=record.value, headers=record.headers))
+        try:
+            for future in sent:
+                future.get(timeout=SEND_S)
+        except KafkaError as error:
+            raise ServiceUnavailable(f"the broker at {bus.servers} did not acknowledge an order: {error}") from None
+
+
+def gather(
+    config: Config, reader: GroupReader, orders: Sequence[RolloutOrder], report: Callable[[int], None]
+) -> list[ReadyGroup]:
+    """Wait until all ``orders`` have ended; return the steps of each success as a group to imitate, in their order.
+
+    ``report`` is called with the number of ended orders while this waits.
+
+    Raises
+    ------
+    UserError
+        If none ends for ``evaluation.timeout_s``, or no demonstration succeeds.
+    """
+    pending = {order.order_id for order in orders}
+    succeeded: dict[str, ReadyGroup] = {}
+    bound_s, last_s = config.evaluation.timeout_s, time.monotonic()
+    with sync_clients.TopicReader(config.bus, CLIENT, trajectories.TOPIC) as records:
+        while pending:
+            for ended in decoded(records.poll(POLL_MS)):
+                if ended.order_id in pending:
+                    last_s = time.monotonic()
+                    pending.remove(ended.order_id)
+                    if ended.outcome == "success":
+                        success = RememberedSuccess(ended.trajectory_id, list(range(ended.steps)))
+                        succeeded[ended.order_id] = reader.read(sft_group(ended.order_id, [success]))
+            count = len(orders) - len(pending)
+            report(count)
+            if time.monotonic() - last_s > bound_s:
+                raise UserError(
+                    f"no demonstration finished for {bound_s:g} s ({count} of {len(orders)} did): "
+                    f"are an env worker and a recorder running with bus.prefix {config.bus.prefix!r}?"
+                )
+    if not succeeded:
+        raise UserError(f"{len(orders)} demonstrations finished and none succeeded: see the env worker's log")
+    return [succeeded[order.order_id] for order in orders if order.order_id in succeeded]
+
+
+def decoded(records: Iterable[Any]) -> list[Trajectory]:
+    """Return the trajectories of Kafka records; one that does not decode is logged and skipped."""
+    found = []
+    for record in records:
+        try:
+            found.append(decode(trajectories.TOPIC, record.value, record.headers))
+        except Undecodable as error:
+            log.warning("not a trajectory", offset=record.offset, reason=str(error))
+    return found

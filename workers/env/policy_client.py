@@ -1,0 +1,122 @@
+"""Requests actions from the policy: a request on ``action-requests``, its response on this worker's partition.
+
+The partition of ``actions`` may be shared with other workers. It is read from its end, without a group. A response that
+nobody here waits for (another worker's, a late or a duplicate one) is skipped by its key, without being decoded.
+"""
+
+import asyncio
+import zlib
+from types import TracebackType
+from typing import Self
+
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+
+from dart_streams.bus import dead_letters
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.codec import Undecodable
+from dart_streams.config import Config
+from dart_streams.telemetry.stall_detector import StallDetector
+from topics import action_requests, actions
+from topics.action_requests import ActionRequest
+from topics.actions import ActionResponse
+from workers.env import metrics
+
+log = structlog.get_logger()
+
+CHECK_S = 1.0
+
+
+class InvalidResponse(Exception):
+    """The response to a request could not be decoded; it is a dead letter."""
+
+
+class PolicyClient:
+    """Matches responses to requests by request id. ``partition`` is where rollout workers must respond."""
+
+    def __init__(self, config: Config, worker_id: str, publisher: Publisher) -> None:
+        self.bus = config.bus
+        self.worker_id = worker_id
+        self.publisher = publisher
+        self.partition = 0
+        self.name = config.bus.prefix + actions.TOPIC.name
+        self.stalls = StallDetector(log, f"responses on {self.name}", config.telemetry.stall_s)
+        self.records: AIOKafkaConsumer = consumer(
+            config.bus, group=None, client_id=f"{worker_id}-replies", auto_offset_reset="latest"
+        )
+        self._pending: dict[bytes, asyncio.Future[ActionResponse]] = {}
+
+    async def __aenter__(self) -> Self:
+        """Seek to the end of the partition; raise ServiceUnavailable if the broker or the topic is not there."""
+        partitions = await self.publisher.partitions_of(actions.TOPIC)
+        self.partition = zlib.crc32(self.worker_id.encode()) % partitions
+        await start_within(self.records, self.bus)
+        place = TopicPartition(self.name, self.partition)
+        self.records.assign([place])
+        await self.records.seek_to_end(place)
+        await self.records.position(place)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.records.stop()
+
+    async def request(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
+        """Publish a request and return its response.
+
+        Raises
+        ------
+        TimeoutError
+            If none came within ``timeout_s``.
+        InvalidResponse
+            If what came cannot be decoded.
+        """
+        key = request.request_id.encode()
+        response = self._pending[key] = asyncio.get_running_loop().create_future()
+        if len(self._pending) == 1:
+            self.stalls.note_arrival()
+        outcome = metrics.abandoned
+        try:
+            metrics.sent.add(1)
+            async with asyncio.timeout(timeout_s):
+                await self.publisher.publish(action_requests.TOPIC, request)
+                action = await response
+            outcome = metrics.answered
+            return action
+        except TimeoutError:
+            outcome = metrics.timed_out
+            raise
+        except InvalidResponse:
+            outcome = metrics.answered
+            raise
+        finally:
+            outcome.add(1)
+            del self._pending[key]
+
+    async def read_responses(self) -> None:
+        """Resolve requests with their responses, until cancelled."""
+        async for record in self.records:
+            await self._resolve(record)
+
+    async def check_stalls(self) -> None:
+        """Report an overdue wait for responses, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            if self._pending:
+                self.stalls.check()
+
+    async def _resolve(self, record: ConsumerRecord) -> None:
+        waiting = self._pending.get(record.key)
+        if waiting is None or waiting.done():
+            metrics.ignored.add(1)
+            return
+        try:
+            response: ActionResponse = event_of(actions.TOPIC, record)
+        except Undecodable as error:
+            await dead_letters.send(self.publisher, actions.TOPIC, record, str(error))
+            if not waiting.done():
+                waiting.set_exception(InvalidResponse(str(error)))
+            return
+        self.stalls.note_arrival(response.worker_id)
+        waiting.set_result(response)

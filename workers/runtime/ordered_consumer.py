@@ -1,0 +1,183 @@
+"""A member of a consumer group that handles records concurrently and commits their offsets in order.
+
+The read-ahead is the client's own buffer of the partitions assigned; it is dropped when one is revoked.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+
+from dart_streams.bus import dead_letters
+from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.offsets import TrackedOffset
+from dart_streams.config import Config
+from dart_streams.telemetry.stall_detector import StallDetector
+from topics import Topic
+from workers.runtime.in_flight import DeliveryStatus, InFlightRecords
+
+COMMIT_S = 0.5
+MARGIN_S = 3.0
+"""Part of the drain kept for cancelled handlers, the last commit, and closing what the worker uses."""
+
+log = structlog.get_logger()
+
+
+class Delivery(NamedTuple):
+    """A record to handle, and its event."""
+
+    event: Any
+    record: ConsumerRecord
+
+
+Handle = Callable[[int, Delivery], Awaitable[None]]
+"""Handles a record in a slot (from 0), and returns when its effects are durable."""
+
+
+class OrderedConsumer(ConsumerRebalanceListener):
+    """Reads ``topic`` as a member of ``group``; ``id_field`` of its event tells redelivered records."""
+
+    def __init__(
+        self,
+        config: Config,
+        worker_id: str,
+        publisher: Publisher,
+        topic: Topic,
+        id_field: str,
+        group: str,
+        **settings: Any,
+    ) -> None:
+        self.bus = config.bus
+        self.publisher = publisher
+        self.topic = topic
+        self.id_field = id_field
+        self.name = config.bus.prefix + topic.name
+        self.drain_s = max(config.run.drain_s - MARGIN_S, config.run.drain_s / 2)
+        self.stalls = StallDetector(log, f"records of {self.name}", config.telemetry.stall_s)
+        self.records: InFlightRecords[TopicPartition] = InFlightRecords()
+        self.consumer: AIOKafkaConsumer = consumer(config.bus, group=group, client_id=worker_id, **settings)
+        self._taking = asyncio.Lock()
+        self._idle: set[asyncio.Task[Any] | None] = set()
+
+    async def __aenter__(self) -> Self:
+        """Join the group; raise ServiceUnavailable if the broker or the topic is not there."""
+        await self.publisher.partitions_of(self.topic)
+        self.consumer.subscribe([self.name], listener=self)
+        await start_within(self.consumer, self.bus)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.consumer.stop()
+
+    async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+        """Commit what is finished; the rest is redelivered to the new owner."""
+        await self.commit()
+        self.records.revoke(revoked)
+
+    async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+        """Track the partitions assigned from their committed offsets."""
+        self.records.assign(assigned)
+
+    async def serve(self, handle: Handle, slots: int, stop: asyncio.Event) -> None:
+        """Handle records in ``slots`` concurrent slots until ``stop`` is set, then finish those in flight and commit.
+
+        Handlers that are not finished within the drain are cancelled; their records are not committed and so delivered
+        again, to another member of the group. The first error of a handler is raised.
+        """
+        tasks = {asyncio.create_task(self._serve_slot(handle, slot, stop)) for slot in range(slots)}
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            await self._drain(tasks)
+        finally:
+            for task in (stopped, *tasks):
+                task.cancel()
+        await self.commit()
+
+    async def _drain(self, tasks: set[asyncio.Task[None]]) -> None:
+        log.info("draining", in_flight=len(self.records.in_flight), bound_s=self.drain_s)
+        for task in tasks & self._idle:
+            task.cancel()
+        _, late = await asyncio.wait(tasks, timeout=self.drain_s)
+        for task in late:
+            task.cancel()
+        if late:
+            log.info("drain cut short", cancelled=len(late), bound_s=self.drain_s)
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+    async def _serve_slot(self, handle: Handle, slot: int, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await self._handle_next(handle, slot)
+
+    async def _handle_next(self, handle: Handle, slot: int) -> None:
+        """Handle one record at least once. A crash before step 5 is committed has the record delivered again.
+
+        1. Take the next record of the partitions assigned, in order.
+        2. A record that cannot be decoded is finished once it is a durable dead letter.
+        3. A record that is in flight or finished here is skipped; its offset is finished with the first delivery.
+        4. Handle it: when ``handle`` returns, its effects, idempotent by id, are durable.
+        5. It is finished; :meth:`commit` moves the committed offset up to the lowest record in flight.
+        """
+        this = asyncio.current_task()
+        self._idle.add(this)
+        delivery = await self._take()
+        self._idle.discard(this)
+        await handle(slot, delivery)
+        self.records.finish(getattr(delivery.event, self.id_field))
+
+    async def _take(self) -> Delivery:
+        """Do steps 1 to 3; idle slots take in turn."""
+        async with self._taking:
+            self.stalls.note_arrival()
+            while True:
+                record = await self.consumer.getone()
+                place = TrackedOffset(TopicPartition(record.topic, record.partition), record.offset)
+                try:
+                    event = event_of(self.topic, record)
+                except Undecodable as error:
+                    await self.dead_letter(record, str(error))
+                    self.records.skip(place)
+                    continue
+                record_id = getattr(event, self.id_field)
+                status = self.records.deliver(record_id, place)
+                if status is DeliveryStatus.NEW:
+                    self.stalls.note_arrival(f"{record.topic}[{record.partition}]@{record.offset}")
+                    return Delivery(event, record)
+                log.debug("record skipped", id=record_id, reason=status.value)
+
+    async def dead_letter(self, record: ConsumerRecord, reason: str) -> None:
+        """Publish a record that cannot be handled as a dead letter."""
+        await dead_letters.send(self.publisher, self.topic, record, reason)
+
+    async def commit(self) -> None:
+        """Commit the contiguous finished prefix of each partition; a failed commit is retried by the next."""
+        offsets = self.records.offsets.commits()
+        if not offsets:
+            return
+        try:
+            await self.consumer.commit(offsets)
+        except (CommitFailedError, IllegalStateError) as error:
+            log.info("commit refused", reason=str(error) or type(error).__name__)
+        except KafkaError as error:
+            log.warning("commit failed", reason=str(error) or type(error).__name__)
+        else:
+            self.records.offsets.committed(offsets)
+
+    async def commit_periodically(self) -> None:
+        """Commit, and report an overdue wait for records, every :data:`COMMIT_S` until cancelled."""
+        while True:
+            await asyncio.sleep(COMMIT_S)
+            await self.commit()
+            if self._taking.locked():
+                self.stalls.check()
