@@ -102,3 +102,11 @@ def test_benchmarks_outside_of_a_checkout_are_refused_in_one_line(tmp_path, monk
         main.build(["bench"])
     assert refused.value.exit_code == 2
     assert str(refused.value) == "the benchmarks are in the repository, not in the wheel: run this in a checkout of it"
+
+
+def test_the_spans_of_a_run_are_looked_for_where_its_folder_is_now(state, tmp_path):
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    (state / "runs").rename(moved / "runs")
+    config, bundle = options.run_or_bundle("", moved, None)
+    assert (config.run.folder, bundle) == (moved / "runs/two", None)
