@@ -101,7 +101,7 @@ def decoupling(
         float, typer.Option(help="Minutes on the clock, a seed and mode; answers are kept for 15.", max=14)
     ] = 4.0,
     scale: Annotated[
-        float | None, typer.Option(help="Time scale. [default: the workload's]", show_default=False)
+        float | None, typer.Option(help="Time scale. \\[default: the workload's]", show_default=False)
     ] = None,
     seeds: Seeds = 3,
     curation: Curated = True,
@@ -139,7 +139,7 @@ def decoupling(
 def slots(
     counts: Annotated[
         list[int] | None,
-        typer.Option("--slots", help="Slots; may be given again. [default: 1000]", show_default=False, min=1),
+        typer.Option("--slots", help="Slots; may be given again. \\[default: 1000]", show_default=False, min=1),
     ] = None,
     pace: Annotated[float, typer.Option(help="Seconds from one step of a slot to its next.", min=0.01)] = 3.0,
     minutes: Annotated[float, typer.Option(help="Minutes on the clock for each number of slots.", max=14)] = 6.0,
@@ -233,7 +233,7 @@ def trainer(
 @app.command()
 def simulate(
     envs: Annotated[
-        list[int] | None, typer.Option("--envs", help="Slots; may be given again. [default: 180]", show_default=False)
+        list[int] | None, typer.Option("--envs", help="Slots; may be given again. \\[default: 180]", show_default=False)
     ] = None,
     batch: Annotated[
         list[int] | None,

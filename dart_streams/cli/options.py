@@ -18,14 +18,14 @@ DEFAULT_CONFIG = Path("deploy/config/demo.toml")
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", help=f"Configuration file. [default: {DEFAULT_CONFIG} if it exists]", show_default=False
+        "--config", "-c", help=f"Configuration file. \\[default: {DEFAULT_CONFIG} if it exists]", show_default=False
     ),
 ]
 RunConfig = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="The configuration of a deployment, instead of a run.", show_default=False),
 ]
-RunId = Annotated[str, typer.Option("--run", help="The run's id. [default: the latest]", show_default=False)]
+RunId = Annotated[str, typer.Option("--run", help="The run's id. \\[default: the latest]", show_default=False)]
 FromBundle = Annotated[
     Path | None,
     typer.Option("--bundle", help="Read a bundle instead of the run's topics and files.", show_default=False),

@@ -53,7 +53,7 @@ def export(
     state: State = Path(".dart"),
     config: RunConfig = None,
     version: Annotated[
-        int | None, typer.Option(help="Which version. [default: the newest]", show_default=False)
+        int | None, typer.Option(help="Which version. \\[default: the newest]", show_default=False)
     ] = None,
 ) -> None:
     """Export a trained version as a Hugging Face directory, for transformers, vLLM, or `dart-streams run --init`.

@@ -25,7 +25,7 @@ def worker(
         str,
         typer.Option(
             "--id",
-            help="This worker's name; {host} in it is this machine's. [default: KIND-0]",
+            help="This worker's name; {host} in it is this machine's. \\[default: KIND-0]",
             show_default=False,
         ),
     ] = "",

@@ -15,7 +15,8 @@ HEAD = """# Commands
 
 This page is generated from `dart_streams/cli/`: `make reference` writes it.
 """
-DEFAULT = " [default: "
+DEFAULT = r" \[default: "
+"""How help texts give a default of their own; the brackets are escaped, as they would be markup."""
 
 
 def markdown() -> str:

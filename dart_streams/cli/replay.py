@@ -40,7 +40,7 @@ def replay(
     until: Annotated[
         str, typer.Option("--until", help="With --into: the offset, or time, to stop before.", show_default=False)
     ] = "",
-    topics: Annotated[str, typer.Option(help="With --into: topics, separated by commas. [default: all]")] = "",
+    topics: Annotated[str, typer.Option(help="With --into: topics, separated by commas. \\[default: all]")] = "",
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:

@@ -29,10 +29,10 @@ from dart_streams.telemetry import setup
 def run(
     config: Annotated[Path, typer.Argument(help="Configuration file.")] = DEFAULT_CONFIG,
     resume: Annotated[str, typer.Option("--resume", help="Continue this run.", metavar="RUN")] = "",
-    name: Annotated[str, typer.Option("--id", help="The new run's id. [default: the time]", show_default=False)] = "",
+    name: Annotated[str, typer.Option("--id", help="The new run's id. \\[default: the time]", show_default=False)] = "",
     init: Annotated[
         Path | None,
-        typer.Option(help="Start from this Qwen2.5-VL class model. [default: policy.path]", metavar="DIR"),
+        typer.Option(help="Start from this Qwen2.5-VL class model. \\[default: policy.path]", metavar="DIR"),
     ] = None,
     attached: Annotated[
         bool, typer.Option("--attached", help="Start no processes: those of this deployment run already.")
@@ -138,7 +138,7 @@ async def evaluated(config: Config) -> evaluation.EvaluationResult:
 
 def report(
     name: Annotated[
-        str, typer.Argument(help="The run's id. [default: the latest]", metavar="RUN", show_default=False)
+        str, typer.Argument(help="The run's id. \\[default: the latest]", metavar="RUN", show_default=False)
     ] = "",
     run: RunId = "",
     state: State = Path(".dart"),

@@ -67,7 +67,7 @@ def export_topics(
     ] = "strimzi",
     cluster: Annotated[str, typer.Option(help="The name of the Kafka resource that the topics belong to.")] = "kafka",
     namespace: Annotated[
-        str, typer.Option(help="Its namespace. [default: the namespace they are applied in]", show_default=False)
+        str, typer.Option(help="Its namespace. \\[default: the namespace they are applied in]", show_default=False)
     ] = "",
 ) -> None:
     """Print the declared topics as resources for an operator that creates them."""
@@ -76,7 +76,7 @@ def export_topics(
 
 @app.command("schema")
 def print_schema(
-    name: Annotated[str, typer.Argument(help="A topic. [default: all of them]", show_default=False)] = "",
+    name: Annotated[str, typer.Argument(help="A topic. \\[default: all of them]", show_default=False)] = "",
 ) -> None:
     """Print the JSON schema of a topic's event, or of every topic's."""
     if name:

@@ -81,7 +81,7 @@ def test_errors_of_the_task_file_are_reported_too(file):
 
 def test_files_without_errors_are_ok_and_exit_with_0(file):
     file.write_text("")
-    done = command("check", file, *sorted((ROOT / "deploy/config/recipes").glob("*.toml")))
+    done = command("check", file, *sorted((ROOT / "deploy/config").rglob("*.toml")))
     assert (done.exit_code, done.stdout) == (0, "")
 
 

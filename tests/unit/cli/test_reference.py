@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from dart_streams.cli.main import COMMANDS, build
 from dart_streams.cli.reference import markdown
@@ -23,3 +24,7 @@ def test_every_command_and_every_option_has_a_help_text(command, monkeypatch):
         todo += getattr(one, "commands", {}).values()
         for parameter in one.params:
             assert parameter.help, f"{one.name} {parameter.name}"
+
+
+def test_a_default_in_a_help_text_is_not_taken_for_markup():
+    assert "[default: the latest]" in " ".join(CliRunner().invoke(build(["tasks"]), ["tasks", "--help"]).stdout.split())
