@@ -2,7 +2,7 @@
 
 Each kind of time becomes quantiles. Generation keeps its times as they were, so the load under which they were taken
 is in them. An episode's reset is from the beginning of its trajectory to its first screen; the evaluator's time is from
-the last screen to the record that tells the end, and so has the writing of the last screenshot in it.
+the last screen to the record of the end, and includes the writing of the last screenshot.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""The contract: every event that passes between processes, one module a topic.
+"""The contract: the events of each topic, one module a topic, and the rules of what may follow what (transitions).
 
-Imports only msgspec, so that any program can depend on it. A change here is a change of what other programs read:
-bump the topic's ``version``, keep a golden of the old bytes in tests/unit/golden and a decoder that reads them.
+Imports only msgspec, so that any program can depend on it. A change here changes what other programs read: bump the
+topic's ``version``, keep a golden file of the old bytes in tests/unit/golden and a decoder that reads them.
 """
 
 from topics import (

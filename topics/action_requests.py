@@ -1,4 +1,4 @@
-"""action-requests: an environment worker asks the policy for the next action of a trajectory."""
+"""action-requests: an environment worker requests the next action of a trajectory from the policy."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""actions: what the policy answered."""
+"""actions: the policy's reply to an action request."""
 
 import msgspec
 
@@ -7,10 +7,10 @@ from topics.values import VersionSpan
 
 
 class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply to one request: the generated text and, a token each, ids, log-probabilities and entropies.
+    """The reply to one request: the generated text and, per token, ids, log-probabilities and entropies.
 
-    ``error`` is null, or why no action could be generated (then the token lists are empty). ``prompt_sha`` names the
-    rendered prompt; ``queue_ms`` and ``generate_ms`` say where the time went in the rollout worker.
+    ``error`` is null, or the reason why no action was generated (then the token lists are empty). ``prompt_sha`` is the
+    digest of the rendered prompt; ``queue_ms`` and ``generate_ms`` are times spent in the rollout worker.
     """
 
     request_id: str

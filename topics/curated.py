@@ -10,8 +10,8 @@ from topics.topic import Topic
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One trajectory of a group. ``selected`` has the indexes (from 0) of the actions to train on, in order.
 
-    ``step_advantages`` has one advantage for each of ``selected`` where steps are credited apart; otherwise it is left
-    out, and ``advantage`` is that of all steps. A reader that does not know it trains on ``advantage``.
+    ``step_advantages`` has one advantage for each of ``selected`` where steps are credited individually; otherwise
+    it is omitted, and ``advantage`` is that of all steps. A reader that does not know it trains on ``advantage``.
     """
 
     trajectory_id: str
@@ -25,7 +25,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CuratedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group worth training on. ``mean`` and ``std`` are the step-level statistics behind the advantages."""
+    """A group to train on. ``mean`` and ``std`` are the step-level reward statistics of the advantages."""
 
     group_id: str
     task_id: str

@@ -1,4 +1,4 @@
-"""curation-log: which input each data-manager agent applied, in order, and what it decided."""
+"""curation-log: the inputs that each data-manager agent applied, in order, and its decisions."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """Agent ``agent`` applied ``source`` and made ``decisions``; ``state_digest`` is of its state after that."""
+    """Agent ``agent`` applied ``source`` and made ``decisions`` (record ids); ``state_digest`` chains all so far."""
 
     agent: str
     source: Source

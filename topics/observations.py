@@ -1,4 +1,4 @@
-"""observations: what an environment showed, and the action that led to it. A trajectory's records are its truth."""
+"""observations: the screen after each action of a trajectory, with that action. These records are the trajectory."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True):
 
     ``text`` is what the policy wrote; ``action`` its canonical form in the UI-TARS grammar, null if it did not parse.
     ``tokens``, ``logprobs`` (nats, of the sampled tokens at generation time) and ``entropies`` (nats, of the
-    distributions they were drawn from) have one entry a generated token; a demonstration has none of them.
+    distributions they were drawn from) have one entry per generated token, and are empty in a demonstration.
     """
 
     request_id: str
@@ -37,7 +37,7 @@ class EpisodeEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Step ``step`` of a trajectory (0 = after reset): the screen, what led to it, and whether it was the last.
+    """Step ``step`` of a trajectory (0 = after reset): the screen, the action taken, the episode's end if it is last.
 
     ``instruction`` is the task in words, as the environment states it after reset: with it a prompt can be rendered
     from the log alone. ``screenshot`` is null only where the environment could not show one (an ``env_error``).

@@ -7,7 +7,7 @@ from topics.topic import Topic
 
 
 class RolloutBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """``reason`` is for a person: why ``rollouts`` and ``max_steps`` are what they are."""
+    """The budget of a task's next group; ``reason`` explains ``rollouts`` and ``max_steps`` in words."""
 
     task_id: str
     rollouts: int

@@ -1,4 +1,4 @@
-"""rollout-orders: dispatch asks for one rollout of a task."""
+"""rollout-orders: dispatch orders one rollout of a task."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from topics.values import Purpose, Sampling
 
 
 class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout wanted: sample ``sample`` of ``group_size`` of a group, at try ``attempt`` (from 0).
+    """An order for one rollout: sample ``sample`` of ``group_size`` of a group, attempt ``attempt`` (from 0).
 
     ``max_steps`` bounds the episode; ``after_version`` is the newest weight version dispatch knew when it ordered.
     """

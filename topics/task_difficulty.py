@@ -1,4 +1,4 @@
-"""task-difficulty: how hard a task is at present, after each finished trajectory."""
+"""task-difficulty: a task's present success rate, after each finished trajectory."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from topics.values import OutcomeKind
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """The finish that caused an event; it is passed on, so that dispatch learns of every finish from its own input."""
+    """The finish that caused an event; it is passed on, so that dispatch reads every finish from its own input."""
 
     trajectory_id: str
     order_id: str

@@ -1,4 +1,4 @@
-"""What a topic is: its name, its event, its key and how the broker keeps it."""
+"""The specification of a topic: its name, event and key, and the settings that the broker keeps it with."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""trained: what an optimiser step was made of, announced by the trainer; the store's rows are a projection of it."""
+"""trained: the groups of an optimiser step and its metrics, published by the trainer."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from topics.topic import Topic
 class TrainedStep(msgspec.Struct, frozen=True, kw_only=True):
     """Step ``train_step`` of trainer ``epoch`` took these groups and made weight version ``version``.
 
-    ``metrics`` are the figures of the step (loss, entropy, …). The same step may be told again after a restart.
+    ``metrics`` are those of the step (loss, entropy, …). The same step may be published again after a restart.
     """
 
     train_step: int

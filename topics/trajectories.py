@@ -1,4 +1,4 @@
-"""trajectories: a finished trajectory, announced by the recorder after its steps are durable."""
+"""trajectories: a finished trajectory, published by the recorder after its steps are durable."""
 
 import msgspec
 

@@ -9,7 +9,7 @@ OutcomeKind = Literal["success", "failure", "truncated", "invalid_action", "env_
 
 
 class BlobRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim check: the bytes are in the store under their sha256 (hex); ``size`` in bytes, sides in pixels."""
+    """A claim check: the bytes are in the store under their sha256 (hex); size in bytes, width and height in pixels."""
 
     sha256: str
     size: int
@@ -27,7 +27,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens ``[start, end)`` of a generation were made by weight version ``version``."""
+    """Tokens ``[start, end)`` of a generation were sampled by weight version ``version``."""
 
     version: int
     start: int

@@ -1,4 +1,4 @@
-"""weights: a new version of the policy, announced by the trainer after its files are durable."""
+"""weights: a new version of the policy, published by the trainer after its files are durable."""
 
 import msgspec
 

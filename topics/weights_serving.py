@@ -8,8 +8,8 @@ from topics.topic import Topic
 class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
     """Worker ``worker_id`` serves ``version`` since ``since_ms`` and was alive at ``alive_ms`` (epoch milliseconds).
 
-    ``failed_version`` and ``error`` name the newest version that it could not load, if any; ``pause_ms`` is how long
-    generation stood still for the last switch.
+    ``failed_version`` and ``error`` are the newest version that it failed to load, if any, and the reason; ``pause_ms``
+    is how long generation was paused for the last switch.
     """
 
     worker_id: str
@@ -22,7 +22,7 @@ class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tried(self) -> int:
-        """The newest version that this worker has tried to serve: it serves it, or could not load it."""
+        """The newest version that this worker has tried to serve: it serves it, or failed to load it."""
         return max(self.version, -1 if self.failed_version is None else self.failed_version)
 
 

@@ -6,7 +6,7 @@ import time
 import msgspec
 import structlog
 
-from dart_streams.clock import now_ms
+from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
 from dart_streams.telemetry import names, spans
 from topics.trained import TrainedStep
@@ -148,13 +148,13 @@ class Loop:
         4. The offsets in Kafka, for people only.
         """
         snapshot = self.learner.snapshot()
-        started = time.monotonic()
+        started = time.perf_counter()
         if state.train_step % self.settings.checkpoint_every == 0:
             self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
             saved_step = state.train_step
         crash_points.reach(crash_points.AFTER_CHECKPOINT)
         if self.outputs:
-            self._publish(self.outputs, state, batch, snapshot, (time.monotonic() - started) * 1000)
+            self._publish(self.outputs, state, batch, snapshot, since_ms(started))
         return saved_step
 
     def _publish(
@@ -163,9 +163,9 @@ class Loop:
         if state.last is None:
             raise ValueError("a step without its record")
         outputs.consumer.check()
-        started = time.monotonic()
+        started = time.perf_counter()
         outputs.publisher.publish(state, snapshot)
-        publish_ms = (time.monotonic() - started) * 1000
+        publish_ms = since_ms(started)
         crash_points.reach(crash_points.AFTER_EVENT)
         metrics = state.last.metrics | {"publish_ms": publish_ms, "checkpoint_ms": checkpoint_ms}
         outputs.record(msgspec.structs.replace(state.last, metrics=metrics))

@@ -9,10 +9,9 @@ from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
 from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from dart_streams.bus.readiness import TRY_S, await_broker, no_broker
+from dart_streams.bus import sync_clients
 from dart_streams.bus.topology import Change, TopicSpec, declared, plan
 from dart_streams.config import Bus
-from dart_streams.connection import auth
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 
@@ -56,18 +55,9 @@ def plan_against(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[C
 
 @contextlib.contextmanager
 def connect(bus: Bus) -> Iterator[KafkaAdminClient]:
-    """Yield an admin client; raise as :func:`~dart_streams.bus.readiness.await_broker` does, after ``bus.wait_s``."""
-    deadline = Deadline(bus.wait_s)
-    await_broker(bus, deadline)
-    try:
-        admin = KafkaAdminClient(
-            **auth.kafka(bus),
-            bootstrap_timeout_ms=int(max(deadline.remaining_s, TRY_S) * 1000),
-            request_timeout_ms=int(REQUEST_S * 1000),
-        )
-    except KafkaError as error:
-        raise no_broker(bus, error) from None
-    with contextlib.closing(admin):
+    """Yield an admin client; raise as :func:`~dart_streams.bus.sync_clients.connect` does."""
+    client = sync_clients.connect(KafkaAdminClient, bus, request_timeout_ms=int(REQUEST_S * 1000))
+    with contextlib.closing(client) as admin:
         yield admin
 
 
@@ -175,21 +165,19 @@ def is_visible(change: Change, topic: TopicSpec | None) -> bool:
 def describe(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[TopicState]:
     """Return the state of those of the wanted topics that exist."""
     specs = actual(admin, wanted).values()
-    partitions = [TopicPartition(spec.name, number) for spec in specs for number in range(spec.partitions)]
-    if not partitions:
+    partitions = {spec.name: [TopicPartition(spec.name, number) for number in range(spec.partitions)] for spec in specs}
+    every = [partition for ours in partitions.values() for partition in ours]
+    if not every:
         return []
-    ends = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
-    starts = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+    ends = admin.list_partition_offsets(dict.fromkeys(every, OffsetSpec.LATEST))
+    starts = admin.list_partition_offsets(dict.fromkeys(every, OffsetSpec.EARLIEST))
     return [
         TopicState(
             topic=spec.name,
             partitions=spec.partitions,
             configs=spec.configs,
-            end_offsets=[ends[TopicPartition(spec.name, number)].offset for number in range(spec.partitions)],
-            records=[
-                ends[TopicPartition(spec.name, number)].offset - starts[TopicPartition(spec.name, number)].offset
-                for number in range(spec.partitions)
-            ],
+            end_offsets=[ends[partition].offset for partition in partitions[spec.name]],
+            records=[ends[partition].offset - starts[partition].offset for partition in partitions[spec.name]],
         )
         for spec in specs
     ]

@@ -14,11 +14,10 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from tenacity import AsyncRetrying
 
 from dart_streams.bus.codec import Encoded, Header, decode, encode
-from dart_streams.bus.readiness import await_broker_async, is_down, no_broker
+from dart_streams.bus.readiness import await_broker_async, until_ready
 from dart_streams.bus.send_coalescer import SendCoalescer
 from dart_streams.config import Bus
 from dart_streams.connection import auth
-from dart_streams.connection.retrying import until
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.propagation import current_headers
@@ -197,15 +196,8 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
         await await_broker_async(bus, deadline)
         await client.start()
 
-    policy = until(
-        deadline,
-        min(1.0, bus.wait_s / 10),
-        f"broker at {bus.servers}",
-        is_down,
-        unavailable=lambda error: no_broker(bus, error),
-    )
     try:
-        await AsyncRetrying(**policy)(start)
+        await AsyncRetrying(**until_ready(bus, deadline))(start)
     except BaseException:
         await client.stop()
         raise

@@ -1,5 +1,6 @@
 """Encodes events as records and decodes them: the value is JSON, the ``schema`` header names event and version."""
 
+import functools
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ class Encoded(NamedTuple):
 
 
 _encoder = msgspec.json.Encoder()
-_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+_decoder = functools.cache(msgspec.json.Decoder)
 
 
 def encode(topic: Topic, event: msgspec.Struct, headers: Iterable[Header] = (), record_id: str = "") -> Encoded:
@@ -53,11 +54,8 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
     schema = header(headers, SCHEMA)
     if schema is not None:
         refuse_other_schema(topic, schema.decode(errors="replace"))
-    decoder = _decoders.get(topic.event)
-    if decoder is None:
-        decoder = _decoders[topic.event] = msgspec.json.Decoder(topic.event)
     try:
-        return decoder.decode(value)
+        return _decoder(topic.event).decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not a {topic.schema}: {error}") from None
 

@@ -24,7 +24,7 @@ from tenacity import AsyncRetrying
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from dart_streams.connection.connection_errors import Endpoint, tls_refusal
-from dart_streams.connection.protocol_probes import greet_kafka
+from dart_streams.connection.protocol_probes import KAFKA
 from dart_streams.connection.retrying import until
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
@@ -51,21 +51,20 @@ def await_broker(bus: Bus, deadline: Deadline) -> None:
 
 async def await_broker_async(bus: Bus, deadline: Deadline) -> None:
     """Do the same as :func:`await_broker` without blocking."""
-    policy = until(
+    settings, endpoints = auth.kafka(bus), endpoints_of(bus)
+    del settings["bootstrap_servers"]
+    await AsyncRetrying(**until_ready(bus, deadline))(try_each, bus, endpoints, settings, deadline)
+
+
+def until_ready(bus: Bus, deadline: Deadline) -> dict[str, Any]:
+    """Return the retry policy of a connection to the broker."""
+    return until(
         deadline,
         min(TRY_S, bus.wait_s / 10),
         f"broker at {bus.servers}",
-        is_down,
+        retryable=lambda error: isinstance(error, KafkaError | OSError),
         unavailable=lambda error: no_broker(bus, error),
     )
-    settings, endpoints = auth.kafka(bus), endpoints_of(bus)
-    del settings["bootstrap_servers"]
-    await AsyncRetrying(**policy)(try_each, bus, endpoints, settings, deadline)
-
-
-def is_down(error: BaseException) -> bool:
-    """Return whether an error may be over when a client tries again."""
-    return isinstance(error, KafkaError | OSError)
 
 
 def endpoints_of(bus: Bus) -> list[Endpoint]:
@@ -74,7 +73,7 @@ def endpoints_of(bus: Bus) -> list[Endpoint]:
     for host, port in bus.places:
         if not host or not port.isdecimal():
             raise ConfigError(f"bus.servers is {bus.servers!r}: give host:port, with commas between several")
-        endpoints.append(Endpoint("Kafka", "bus", host.strip("[]"), int(port), greet_kafka))
+        endpoints.append(Endpoint("Kafka", "bus", host.strip("[]"), int(port), KAFKA))
     return endpoints
 
 

@@ -3,22 +3,20 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 from cassandra.cluster import Session
 
-import topics
-from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.cli.options import AsJson, ConfigFile, FromBundle, RunId, State, read_config, run_or_bundle
 from dart_streams.cli.output import log_to_stderr, note, show
 from dart_streams.config import Config
-from dart_streams.history import projection, run_log
+from dart_streams.history import projection
 from dart_streams.history import store_rebuild as rebuilding
-from dart_streams.history.bundle import Bundle, BundleRecord
-from dart_streams.history.projection import TableDigest
-from dart_streams.history.records import headers_of
+from dart_streams.history.bundle import Bundle
+from dart_streams.history.projection import ProjectedRow, TableDigest
+from dart_streams.history.run_log import read_events
 from dart_streams.store import connect
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
@@ -56,7 +54,7 @@ def rebuild(
     with connected(config) as session:
         if wipe:
             note(f"{rebuilding.wipe(session, config.bus.run)} rows removed")
-        written = rebuilding.rebuild(session, projection.rows(config.bus.run, events(config, source)))
+        written = rebuilding.rebuild(session, rows_of_log(config, source))
         note(f"{written} rows written")
         if source is not None and source.has("blobs"):
             blobs = ((blob.sha256, blob.data) for blob in source.blobs())
@@ -84,7 +82,7 @@ def compared(session: Session, config: Config, source: Bundle | None) -> list[Co
     there, made = TableDigest(), TableDigest()
     for row in rebuilding.stored(session, config.bus.run):
         there.add(row)
-    for row in projection.rows(config.bus.run, events(config, source)):
+    for row in rows_of_log(config, source):
         made.add(row)
     return [
         Compared(
@@ -99,22 +97,9 @@ def compared(session: Session, config: Config, source: Bundle | None) -> list[Co
     ]
 
 
-def events(config: Config, source: Bundle | None) -> Iterator[Any]:
-    """Yield the events that rows are made from; records that do not decode are skipped."""
-    for topic in projection.READ:
-        for record in records(config, source, topic):
-            try:
-                yield decode(topic, record.value, headers_of(record))
-            except Undecodable:
-                continue
-
-
-def records(config: Config, source: Bundle | None, topic: topics.Topic) -> Iterator[BundleRecord]:
-    """Yield a topic's records, from a bundle or as the broker has them now."""
-    if source is not None:
-        return source.records(topic.name)
-    run_log.existing(config.bus, [topic])
-    return run_log.present_records(config.bus, topic)
+def rows_of_log(config: Config, source: Bundle | None) -> Iterator[ProjectedRow]:
+    """Yield the rows that the log makes; what does not decode makes none."""
+    return projection.rows(config.bus.run, read_events(source or config.bus, projection.READ))
 
 
 @contextmanager

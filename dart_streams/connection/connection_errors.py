@@ -7,7 +7,7 @@ failed, the handshake is repeated once here, and OpenSSL's error becomes one sen
 import ssl
 from typing import NamedTuple
 
-from dart_streams.connection.protocol_probes import Greeting, speaks_tls
+from dart_streams.connection.protocol_probes import Greeting, answers, speaks_tls
 from dart_streams.errors import AccessRefused
 
 PROBE_S = 3.0
@@ -26,19 +26,12 @@ class Endpoint(NamedTuple):
     section: str
     host: str
     port: int
-    greet: Greeting
+    greeting: Greeting
 
     @property
     def place(self) -> str:
         """The server as error texts name it."""
         return f"{self.title} at {self.host}:{self.port}"
-
-    def answers(self) -> bool:
-        """Return whether the service answers a request without TLS."""
-        try:
-            return self.greet(self.host, self.port, PROBE_S, None)
-        except OSError:
-            return False
 
 
 def tls_refusal(endpoint: Endpoint, context: ssl.SSLContext | None, shows_certificate: bool) -> AccessRefused | None:
@@ -46,23 +39,23 @@ def tls_refusal(endpoint: Endpoint, context: ssl.SSLContext | None, shows_certif
 
     ``context`` is the client's, None without TLS; ``shows_certificate`` says whether it has a client certificate.
     """
-    tls = f"{endpoint.section}.tls"
+    tls, host, port = f"{endpoint.section}.tls", endpoint.host, endpoint.port
     if context is None:
-        if speaks_tls(endpoint.host, endpoint.port, PROBE_S) and not endpoint.answers():
+        if speaks_tls(host, port, PROBE_S) and not answers(endpoint.greeting, host, port, PROBE_S):
             return AccessRefused(
                 f"{endpoint.place} requires TLS: set {tls}.enabled = true, and {tls}.ca_file to the authority that "
                 "signed its certificate, or use its port without TLS"
             )
         return None
     try:
-        endpoint.greet(endpoint.host, endpoint.port, PROBE_S, context)
+        endpoint.greeting.probe(host, port, PROBE_S, context)
         return None
     except ssl.SSLError as error:
         if (text := describe(error, endpoint, shows_certificate)) is not None:
             return AccessRefused(text)
     except OSError:
         pass
-    if endpoint.answers():
+    if answers(endpoint.greeting, host, port, PROBE_S):
         return AccessRefused(f"{endpoint.place} has no TLS: use its port with TLS, or set {tls}.enabled = false")
     return None
 

@@ -1,9 +1,9 @@
 """When dispatch may open one more group: a rule for each way of sampling. Pure.
 
-``rollout-wise`` is DART's: single rollouts, a backlog of them, and no waiting for a group or a batch; only the
-staleness bound stops it. The other two are what it is compared with, and the same system otherwise:
+``rollout-wise`` is DART's: a backlog of single rollouts, without waiting for a group or a batch; only the staleness
+bound limits it. The other two are the baselines, and the same system otherwise:
 
-``task-wise``: a group gets as many slots as it has rollouts, and they are its own until its slowest rollout has ended.
+``task-wise``: a group reserves as many slots as it has rollouts, until its slowest rollout has ended.
 ``coupled``: a whole batch is ordered at once; then nothing until all of its groups have ended, the trainer has taken
 them, and every rollout worker serves the version that they made.
 """
@@ -18,7 +18,7 @@ Mode = Literal["rollout-wise", "task-wise", "coupled"]
 
 
 class AdmissionLimits(NamedTuple):
-    """What a deployment allows. ``largest`` is the most rollouts a group has, ``batch`` the groups of a step."""
+    """The limits of a deployment. ``largest`` is the size of the largest group, ``batch`` the groups of a step."""
 
     mode: Mode
     slots: int
@@ -30,7 +30,7 @@ class AdmissionLimits(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> "AdmissionLimits":
-        """Return the bounds of a deployment."""
+        """Return the limits of a deployment."""
         return cls(
             mode=config.curation.dispatch.mode,
             slots=config.env.workers * config.env.slots,
@@ -43,11 +43,11 @@ class AdmissionLimits(NamedTuple):
 
 
 class AdmissionLoad(NamedTuple):
-    """What is under way: groups ``opened`` so far in all, those ``open`` now, and those ``unconsumed`` though curated.
+    """The present load: groups ``opened`` so far, ``open`` now, and ``unconsumed`` (curated, not taken by the trainer).
 
-    ``consumed`` are the groups that the trainer had taken at the newest version, and ``serving`` the rollout workers
-    that serve that version. ``orders`` are still to end; ``reserved``, for the task-wise mode, are those of open groups
-    whether ended or not. The batch under way goes up to group ``batch_end`` (exclusive).
+    ``consumed`` counts groups that the trainer had taken at the newest version, ``serving`` the rollout workers that
+    serve that version. ``orders`` counts open orders; ``reserved``, for the task-wise mode, all orders of open groups.
+    The current batch ends before group ``batch_end``.
     """
 
     opened: int
@@ -72,9 +72,9 @@ def admits(load: AdmissionLoad, bounds: AdmissionLimits) -> bool:
 
 
 def begins_batch(load: AdmissionLoad, bounds: AdmissionLimits) -> bool:
-    """Say whether a next batch may begin: the one before is trained on, and all workers serve what it made.
+    """Say whether the next batch may begin: the last one is trained on, and all workers serve the version it made.
 
-    The groups agent tells of each group of a batch, also of one that teaches nothing. So the trainer has consumed as
+    The groups agent publishes each group of a batch, also one without a learning signal. So the trainer has consumed as
     many groups as were ever opened exactly when the last batch is over.
     """
     return load.opened >= load.batch_end and load.consumed >= load.opened and load.serving >= bounds.workers

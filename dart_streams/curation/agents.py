@@ -13,10 +13,10 @@ from topics import curated, rollout_budgets, rollout_orders, task_difficulty, tr
 def agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
     """Return difficulty, budget, groups and dispatch, bound to this configuration and task set.
 
-    Only a coupled dispatch waits for the rollout workers, so only then does it hear of each heartbeat.
+    Only a coupled dispatch waits for the rollout workers, so only that one reads their heartbeats.
     """
     curation, limits = config.curation, Limits.of(config)
-    served = (weights_serving.TOPIC,) if curation.dispatch.mode == "coupled" else ()
+    serving = (weights_serving.TOPIC,) if curation.dispatch.mode == "coupled" else ()
     return (
         Agent(
             name=difficulty.NAME,
@@ -41,7 +41,7 @@ def agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
         ),
         Agent(
             name=dispatch.NAME,
-            inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC, *served),
+            inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC, *serving),
             outputs=(rollout_orders.TOPIC,),
             state=dispatch.DispatchState,
             apply=partial(dispatch.apply, settings=dispatch.Settings.of(config, tasks)),

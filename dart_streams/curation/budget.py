@@ -1,6 +1,6 @@
 """The budget agent: difficulty in, the number of rollouts of the task's next group and the length of each out.
 
-It remembers nothing of a task: everything a budget depends on is in the difficulty event.
+It keeps no state of a task: everything a budget depends on is in the difficulty event.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from topics.rollout_budgets import RolloutBudget
 from topics.task_difficulty import TaskDifficulty
 
 NAME = "budget"
-LEAST = 2
+MIN_ROLLOUTS = 2
 """Rollouts of a task that always succeeds: the fewest that can differ."""
 ROUNDING = 1e-9
 
 
 class BudgetState(msgspec.Struct):
-    """How far the agent has come, and nothing else."""
+    """The agent's progress only."""
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
 
@@ -32,16 +32,16 @@ def rollouts_for(success_rate: float | None, base: int = 8, threshold: float = 0
     With the defaults N = floor(9 / rate - 7) above 0.6, as in the authors' release. That is the line in 1 / rate from
     ``base`` at ``threshold`` to 2 at a rate of 1, which holds for any ``base`` and ``threshold``.
     """
-    if success_rate is None or success_rate <= threshold or base <= LEAST:
+    if success_rate is None or success_rate <= threshold or base <= MIN_ROLLOUTS:
         return max(1, base)
-    slope = (base - LEAST) * threshold / (1.0 - threshold)
-    return min(base, max(1, int(slope / success_rate - slope + LEAST + ROUNDING)))
+    slope = (base - MIN_ROLLOUTS) * threshold / (1.0 - threshold)
+    return min(base, max(1, int(slope / success_rate - slope + MIN_ROLLOUTS + ROUNDING)))
 
 
 def length_cap(success_lengths: Sequence[int], default: int) -> int:
     """Return how many steps a rollout may take: the longest success, or ``default`` before the first one.
 
-    Failures never raise it, as their lengths are not asked for.
+    Failures never raise it, as their lengths are not among ``success_lengths``.
     """
     return max(success_lengths, default=default)
 
@@ -52,20 +52,20 @@ def apply(
     """Turn one task's difficulty into the budget of its next group."""
     difficulty: TaskDifficulty = record.event
     limit = step_limit(tasks, difficulty.task_id)
-    rollouts, why = rollouts_of(difficulty, settings)
-    max_steps, how_long = steps_of(difficulty, settings, limit)
+    rollouts, why_rollouts = rollouts_of(difficulty, settings)
+    max_steps, why_steps = steps_of(difficulty, settings, limit)
     budget = RolloutBudget(
         task_id=difficulty.task_id,
         rollouts=rollouts,
         max_steps=max_steps,
-        reason=f"{counted(rollouts, 'rollout')} {why}; at most {counted(max_steps, 'step')}, {how_long}",
+        reason=f"{counted(rollouts, 'rollout')} {why_rollouts}; at most {counted(max_steps, 'step')}, {why_steps}",
         cause=difficulty.cause,
     )
     return state, [Decision(rollout_budgets.TOPIC, cause_id(NAME, record), budget)]
 
 
 def rollouts_of(difficulty: TaskDifficulty, settings: Curation) -> tuple[int, str]:
-    """Return the number of rollouts, and why in words."""
+    """Return the number of rollouts, and the reason in words."""
     budget = settings.budget
     if not budget.dynamic:
         return max(1, budget.base), "as always (curation.budget.dynamic is off)"
@@ -76,7 +76,7 @@ def rollouts_of(difficulty: TaskDifficulty, settings: Curation) -> tuple[int, st
 
 
 def steps_of(difficulty: TaskDifficulty, settings: Curation, limit: int) -> tuple[int, str]:
-    """Return how many steps a rollout may take, and why in words; never more than the task's own ``limit``."""
+    """Return how many steps a rollout may take, at most the task's own ``limit``, and the reason in words."""
     if not settings.length.dynamic:
         return limit, "the task's limit (curation.length.dynamic is off)"
     longest = difficulty.longest_success
@@ -89,7 +89,7 @@ def steps_of(difficulty: TaskDifficulty, settings: Curation, limit: int) -> tupl
 
 
 def step_limit(tasks: TaskSet, task_id: str) -> int:
-    """Return the task's own limit; a task that this set does not have gets the largest of the set."""
+    """Return the task's own limit; for a task that is not in this set, the largest of the set."""
     if task_id in tasks:
         return tasks.get(task_id).max_steps
     return max((page.max_steps for page in tasks.pages), default=1)

@@ -1,7 +1,7 @@
 """Credit of single steps: a step's future return against those of the group's other trajectories at the same step.
 
 Source: the step-level advantage of UI-S1 (arXiv 2509.11543). Its rewards are of single steps; environments here reward
-the end only, so an early step of a long success is worth less than that of a short one.
+the end only, so an early step of a long success has a smaller return than that of a short one.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ def step_advantages(rewards: Sequence[float], steps: Sequence[int], discount: fl
     It is (return - mean) / (sigma + 1e-6) over the trajectories of the group that have a step of that number, and 0 for
     a trajectory that is the only one.
     """
-    futures = [returns(reward, n, discount) for reward, n in zip(rewards, steps, strict=True)]
-    credited: list[list[float]] = [[] for _ in futures]
+    step_returns = [returns(reward, n, discount) for reward, n in zip(rewards, steps, strict=True)]
+    advantages: list[list[float]] = [[] for _ in step_returns]
     for step in range(max(steps, default=0)):
-        there = [index for index, future in enumerate(futures) if step < len(future)]
-        gains = step_level([futures[index][step] for index in there], [1] * len(there))
-        for index, gain in zip(there, gains, strict=True):
-            credited[index].append(gain)
-    return credited
+        members = [index for index, n in enumerate(steps) if step < n]
+        of_step = step_level([step_returns[index][step] for index in members], [1] * len(members))
+        for index, advantage in zip(members, of_step, strict=True):
+            advantages[index].append(advantage)
+    return advantages
 
 
 def differs(rewards: Sequence[float], steps: Sequence[int], discount: float) -> bool:

@@ -1,12 +1,15 @@
 """An agent's state as records: a snapshot now and then, and since then the inputs in the order they were applied.
 
-As reducers are pure, the inputs say it all: restoring applies them again to the snapshot and gives the state and also
-the decisions of the last batch, which may not have been published before the crash. One entry is one record, hence
+As reducers are pure, the inputs are sufficient: restoring applies them again to the snapshot and gives the state and
+also the decisions of the last batch, which may not have been published before the crash. One entry is one record, hence
 atomic: either a whole batch of inputs was applied, in this order, or none of it.
+
+A lost journal is rebuilt from the topics (:func:`rebuild`): slower, and possible only while they hold all inputs.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +17,11 @@ import msgspec
 import topics
 from dart_streams.bus.codec import ID, decode, header
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
+from dart_streams.errors import UserError
+from topics.curation_log import Applied
+
+Place = tuple[str, int, int]
+"""Where a record is: its topic without prefix, its partition and its offset."""
 
 
 class Input(msgspec.Struct, frozen=True, array_like=True):
@@ -44,21 +52,25 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Restored(msgspec.Struct):
-    """A state brought back: as of batch ``sequence``, with the inputs and steps of that batch.
+    """A restored state: as of batch ``sequence``, with ``last``, the inputs and results that may be unpublished.
 
-    ``entries`` counts the batches since the snapshot. ``diverged`` names the first of them that found another state
-    than when it was journaled: the settings have changed since, or two curators wrote at the same time.
+    ``entries`` counts the batches since the snapshot. ``diverged`` is the first batch (or logged input) that found
+    another state than when it was written: the settings have changed since, or two curators wrote at the same time.
     """
 
     state: Any
     sequence: int
     entries: int
     last: list[tuple[Input, ReducerResult]]
-    diverged: int | None = None
+    diverged: int | Place | None = None
 
 
 class Gap(Exception):
     """A journal that lacks a batch: applying the rest would decide differently from what was decided."""
+
+
+class MissingInputs(UserError):
+    """A state that can no longer be rebuilt from the topics."""
 
 
 SNAPSHOT = "snapshot"
@@ -122,10 +134,42 @@ def newest(stored: Mapping[bytes, bytes], partition: int) -> int:
     return max([_snapshots.decode(kept).sequence if kept else 0, *entries])
 
 
+def rebuild(agent: Agent, entries: Iterable[Applied], inputs: Mapping[Place, Input], last: int) -> Restored:
+    """Apply the inputs that ``entries`` of the curation log name, in their order; repeated entries change nothing.
+
+    The result has the newest ``last`` inputs, and counts as one batch since an empty snapshot.
+
+    Raises
+    ------
+    MissingInputs
+        If one of the inputs is not there.
+    """
+    rebuilt = Restored(agent.state(), 1, 1, [])
+    newest: deque[tuple[Input, ReducerResult]] = deque(maxlen=last)
+    for entry in entries:
+        source = entry.source
+        place = (source.topic, source.partition, source.offset)
+        read = inputs.get(place)
+        if read is None:
+            raise MissingInputs(
+                f"the {agent.name} agent has lost its journal, and {source.topic}[{source.partition}] no longer holds "
+                f"record {source.offset}, which it had applied: start a new run, or restore the changelog topics"
+            )
+        step = advance(agent, rebuilt.state, record_of(read))
+        rebuilt.state = step.state
+        if step.applied is None:
+            continue
+        if step.applied.state_digest != entry.state_digest and rebuilt.diverged is None:
+            rebuilt.diverged = place
+        newest.append((read, step))
+    rebuilt.last = list(newest)
+    return rebuilt
+
+
 def apply_all(
     agent: Agent, state: Any, inputs: Sequence[tuple[Input, InputRecord]]
 ) -> tuple[Any, list[tuple[Input, ReducerResult]]]:
-    """Apply inputs in order; return the state after them, and what each gave."""
+    """Apply inputs in order; return the state after them, and each with its result."""
     steps = []
     for read, record in inputs:
         step = advance(agent, state, record)

@@ -17,7 +17,7 @@ class PooledSuccess(msgspec.Struct, frozen=True):
 def add(pool: list[PooledSuccess], success: PooledSuccess, size: int, demonstration: bool) -> None:
     """Store a success, oldest first.
 
-    The pool starts with demonstrations, which fill free places only; online successes replace the oldest. A second
+    Demonstrations fill free places only; online successes replace the oldest. A second
     finish of the same order is not stored again.
     """
     if size < 1 or any(stored.order_id == success.order_id for stored in pool):
@@ -30,7 +30,7 @@ def add(pool: list[PooledSuccess], success: PooledSuccess, size: int, demonstrat
 
 
 def draw(pool: list[PooledSuccess], task_id: str, group_id: str, seed: int) -> PooledSuccess | None:
-    """Return the success that this group takes, always the same one for the same pool; None from an empty pool."""
+    """Return the success that this group takes, the same one for the same pool; None from an empty pool."""
     if not pool:
         return None
     return pool[stateless_random.number("pool", seed, task_id, group_id) % len(pool)]

@@ -1,4 +1,4 @@
-"""What goes into a reducer and what comes out of it, and the one step that every agent and every replay makes.
+"""Reducers: their input, their output, and the one step that every agent and every replay makes.
 
 Delivery is at least once, so a record may come twice in two ways. The same record again (redelivered after a crash):
 the state keeps the last offset it has applied of each partition. The same decision of another agent again, as a new
@@ -16,11 +16,11 @@ from topics.curation_log import Applied, Source
 
 
 class InvalidEvent(Exception):
-    """An event that decodes but that no reducer can apply; the text says why. It belongs in the dead letters."""
+    """An event that decodes but that no reducer can apply; the text has the reason. It is dead-lettered."""
 
 
 class InputRecord(NamedTuple):
-    """An input: the event, where it stands (``topic`` without prefix), its ``id`` header and its time (epoch ms)."""
+    """An input: the event, its place (``topic`` without prefix), its ``id`` header and its timestamp (epoch ms)."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class Decision(NamedTuple):
 
 
 class AgentProgress(msgspec.Struct):
-    """How far an agent has come: applied offsets, causes seen of each upstream agent, and a digest of all decisions."""
+    """An agent's progress: applied offsets, the newest cause of each upstream agent, and a digest of all decisions."""
 
     applied: dict[str, int] = {}
     causes: dict[str, int] = {}
@@ -66,7 +66,7 @@ class Agent(NamedTuple):
 
 
 class ReducerResult(NamedTuple):
-    """What applying one record gave; ``refused`` says why a record belongs in the dead letters, or is empty."""
+    """The result of applying one record; ``refused`` is why it has to be dead-lettered, or empty."""
 
     state: Any
     decisions: list[Decision]
@@ -104,7 +104,7 @@ def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
 
 
 def is_repeated(progress: AgentProgress, record: InputRecord) -> bool:
-    """Say whether ``record`` is a decision seen before, and remember it.
+    """Say whether ``record`` is a decision seen before, and note its cause if not.
 
     An agent publishes its decisions in the order of their causes, and after a crash again from some point on: what is
     not newer than the newest seen is a repeat. Ids of other form (a trajectory's, a weight version's) say nothing here.

@@ -1,4 +1,4 @@
-"""Rewards: which trajectories have one, when one is a success, and what a group's are worth against each other."""
+"""Rewards: which trajectories have one, when it is a success, and how those of a group are shaped."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def rewarded(trajectory: Trajectory) -> float | None:
 
     Raises
     ------
-    Refused
+    InvalidEvent
         If the outcome carries a reward and there is none, or it is not in [0, 1].
     """
     if trajectory.outcome not in REWARDED:

@@ -1,4 +1,4 @@
-"""How old the data of a training step may be, in weight versions, and how many groups may be under way for that."""
+"""Staleness, in weight versions, and how many groups may be in flight to bound it."""
 
 from topics.curated import CuratedGroup
 
@@ -13,11 +13,11 @@ def capacity(groups_per_step: int, max_staleness: int) -> int:
     Its tokens come from version ``v`` or a later one, so it is then at most ``floor((O + U) / G)`` versions old, and
     ``O + U < (s + 1) * G`` keeps that at ``s``.
 
-    The count cannot see three things: a worker serves a new version a little after it was published; groups opened
-    later may overtake a slow one; and dispatch may hear of a group's last rollout before it hears that the group was
-    curated. One version of the bound is left for them where the bound has one to spare: ``s = max_staleness - 1``, but
-    at least 0, since with fewer than ``G`` places the trainer would starve. What is older all the same is left out when
-    its group closes (:func:`is_stale`), and by the trainer when it takes the group.
+    The count ignores three things: a worker serves a new version a little after it was published; groups opened later
+    may overtake a slow one; and dispatch may read a group's last finish before it reads that the group was curated. One
+    version of the bound is reserved for them where possible: ``s = max_staleness - 1``, but at least 0, since with
+    fewer than ``G`` groups the trainer would starve. Members that are older all the same are dropped when their group
+    closes (:func:`is_stale`), and by the trainer when it takes the group.
     """
     return groups_per_step * max(1, max_staleness)
 

@@ -7,7 +7,7 @@
     directory = one zstd skippable frame: JSON (:class:`Directory`), its length (4 bytes, little-endian), ``MAGIC``
 
 So any zstd reads the sections, a reader finds what it needs without decompressing the rest, and a file that was not
-written to its end has no directory and is refused. Memory does not grow with the bundle, neither writing nor reading.
+written to its end has no directory and is rejected. Memory is bounded, both writing and reading.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 import zstandard
@@ -35,7 +35,7 @@ Kind = Literal["text", "records", "blobs", "lines"]
 
 
 class BundleError(UserError):
-    """A bundle that cannot be used: torn, damaged, of a newer schema, or without what was asked of it."""
+    """A bundle that cannot be used: truncated, damaged, of a newer schema, or without a section that is needed."""
 
 
 class BundleRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -75,7 +75,7 @@ class BundleSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run this is. ``schemas`` are the topics' versions when it was captured."""
+    """The run's id and prefix; ``schemas`` are the topics' versions when it was captured."""
 
     run: str
     prefix: str
@@ -84,33 +84,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directory(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the file: what is in it."""
+    """The end of the file: its sections."""
 
     version: int
     manifest: Manifest
     sections: list[BundleSection]
 
 
-class Metered:
-    """A binary file that counts and hashes what is written to it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-        self.size = 0
-        self.digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        """Write all of ``data``."""
-        self.size += len(data)
-        self.digest.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        """Do nothing: the file is flushed once, at its end."""
-
-
 class Writer:
-    """Writes a bundle; use it as a context. The file appears under its name when all of it is durable, or never."""
+    """Writes a bundle; use it as a context manager. The file gets its name when all of it is durable, or never."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
@@ -135,21 +117,25 @@ class Writer:
 
     def section(self, name: str, kind: Kind, items: Iterable[bytes]) -> BundleSection:
         """Write one section, item by item, and return its place."""
-        start, count, raw = self._file.tell(), 0, 0
-        metered = Metered(self._file)
-        compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
-        with compressor.stream_writer(metered, closefd=False) as stream:  # type: ignore[arg-type]
-            for item in items:
-                stream.write(struct.pack(">I", len(item)) + item)
-                count, raw = count + 1, raw + len(item)
+        start, count, raw, digest = self._file.tell(), 0, 0, hashlib.sha256()
+        compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compressobj()
+
+        def write(data: bytes) -> None:
+            digest.update(data)
+            self._file.write(data)
+
+        for item in items:
+            write(compressor.compress(struct.pack(">I", len(item)) + item))
+            count, raw = count + 1, raw + len(item)
+        write(compressor.flush())
         written = BundleSection(
             name=name,
             kind=kind,
             start=start,
-            size=metered.size,
+            size=self._file.tell() - start,
             items=count,
             raw_size=raw,
-            sha256=metered.digest.hexdigest(),
+            sha256=digest.hexdigest(),
         )
         self.sections.append(written)
         return written
@@ -176,7 +162,7 @@ class Writer:
 
 
 class Bundle:
-    """A bundle that is there, opened by its directory; sections are read when they are asked for."""
+    """A bundle on disk. Its directory is read at once, a section when it is asked for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -251,7 +237,7 @@ def exactly(stream: Any, length: int) -> bytes:
 
 
 class FormatVersion(msgspec.Struct):
-    """What can be read of a directory whatever its version."""
+    """The part of a directory that every version has."""
 
     version: int
 
@@ -299,7 +285,7 @@ def read_body(path: Path) -> bytes:
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What :func:`verify` found of a section: items and bytes as promised, and the offsets of each partition."""
+    """A verified section: its items and bytes, and the offsets of each partition."""
 
     name: str
     kind: str
@@ -310,7 +296,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(path: Path) -> list[Checked]:
-    """Read all of a bundle and return what is in it.
+    """Read all of a bundle and return its sections.
 
     Raises
     ------

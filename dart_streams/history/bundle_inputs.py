@@ -1,4 +1,4 @@
-"""A bundle as the data manager's reducers take it: its configuration, task set, inputs, decisions and curation log."""
+"""A bundle as the data manager's inputs: configuration, task set, records, decisions and curation log."""
 
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ Place = tuple[int, int]
 
 
 def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
-    """Return the configuration that the run had, with ``key=value`` settings laid over it.
+    """Return the configuration that the run had, with ``key=value`` settings over it.
 
     Raises
     ------
@@ -32,11 +32,11 @@ def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
     """
     tables = migrated(tomllib.loads(bundle.text(CONFIG)), f"{bundle.path}: {CONFIG}")
     for setting in settings:
-        lay_over(tables, setting)
+        set_key(tables, setting)
     return configuration.parse(tables, source=" ".join(settings) or f"{bundle.path}: {CONFIG}")
 
 
-def lay_over(tables: dict[str, Any], setting: str) -> None:
+def set_key(tables: dict[str, Any], setting: str) -> None:
     """Set one key, for instance ``curation.entropy.keep=0.5``, in nested tables."""
     place, equals, text = setting.partition("=")
     *sections, key = place.strip().split(".")
@@ -92,7 +92,7 @@ def id_of(record: BundleRecord) -> str:
 
 
 def event_of(bundle: Bundle, topic: str, record: BundleRecord) -> Any:
-    """Return the event of a record that must be one; raise :class:`BundleError` if it is of a newer schema, or none."""
+    """Return the event of a record; raise :class:`BundleError` if it is of a newer schema, or none."""
     try:
         return decode(topics.BY_NAME[topic], record.value, headers_of(record))
     except Undecodable as error:

@@ -1,7 +1,7 @@
 """Captures a run: its topics, configuration, task set and, if asked for, screenshots, into a bundle.
 
-The curation log's end is taken first. An agent logs an input after it has read it, so whatever that part of the log
-names is in the other topics by the time theirs are taken.
+The curation log's end is taken first. An agent logs an input after it has read it, so all that this part of the
+log refers to is in the other topics when they are read.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""Dead letters: what is in a deployment's ``<topic>.dlq`` topics, and sending letters back to where they came from.
+"""Dead letters: lists a deployment's ``<topic>.dlq`` topics, and redrives letters to the topics they came from.
 
-A letter sent back carries its place among the dead letters in a header, so sending it a second time is recognised, by
-reading the topic it goes to from the time the letter was written on.
+A redriven record has its place among the dead letters in a header, so a second redrive is recognised: the target topic
+is read from the time of the letter on.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ LONGEST = 2000
 """Characters of a value that are shown."""
 
 
-class Letters(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in one topic's dead letters; ``reasons`` counts by the beginning of the error."""
+class DeadLetterSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The dead letters of one topic; ``reasons`` counts them by the beginning of the error."""
 
     topic: str
     letters: int
@@ -36,8 +36,8 @@ class Letters(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, int]
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter: its place among them, where it came from, why, and what it says."""
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter as text: its place, its origin, the reason, and the record."""
 
     place: str
     came_from: str
@@ -48,8 +48,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     value: str
 
 
-class Redriven(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a letter that was to be sent back."""
+class RedriveResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a redrive of one letter."""
 
     place: str
     to: str
@@ -57,18 +57,18 @@ class Redriven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def topic_of(name: str) -> Topic:
-    """Return the topic whose dead letters are meant; raise :class:`UserError` if there is none such."""
+    """Return a topic by its name, or its dead-letter topic's; raise :class:`UserError` if there is none such."""
     return named(name.removesuffix(DEAD_LETTERS))
 
 
-def summary(bus: Bus) -> list[Letters]:
+def summary(bus: Bus) -> list[DeadLetterSummary]:
     """Return a row for each topic that has dead letters."""
     found = []
     for topic in with_letters(bus):
         if letters := list(present_records(bus, dead_letter_topic(topic))):
             reasons = Counter(text(headers(letter), ERROR).partition(":")[0][:80] for letter in letters)
             found.append(
-                Letters(
+                DeadLetterSummary(
                     topic=topic.name,
                     letters=len(letters),
                     newest_ms=max(letter.at_ms for letter in letters),
@@ -93,15 +93,15 @@ def with_letters(bus: Bus) -> list[Topic]:
     return [*dict.fromkeys(topic for place, topic in places.items() if ends[place])]
 
 
-def shown(bus: Bus, topic: Topic, place: str = "") -> list[Letter]:
+def shown(bus: Bus, topic: Topic, place: str = "") -> list[DeadLetter]:
     """Return a topic's dead letters, or the one at ``place`` (``partition@offset``)."""
     return [readable(letter) for letter in chosen(bus, topic, place)]
 
 
-def readable(letter: BundleRecord) -> Letter:
+def readable(letter: BundleRecord) -> DeadLetter:
     """Return a letter as text."""
     known = headers(letter)
-    return Letter(
+    return DeadLetter(
         place=place_of(letter),
         came_from=f"{text(known, TOPIC)}[{text(known, PARTITION)}]@{text(known, OFFSET)}",
         tries=text(known, TRIES),
@@ -112,15 +112,15 @@ def readable(letter: BundleRecord) -> Letter:
     )
 
 
-def redrive(bus: Bus, topic: Topic, place: str = "") -> list[Redriven]:
-    """Send a topic's dead letters, or the one at ``place``, back to the topic; those sent before are left.
+def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
+    """Send a topic's dead letters, or the one at ``place``, back to the topic; those sent before are skipped.
 
     Raises
     ------
     UserError
         If there is no such letter, or one came from another topic than this one.
     ServiceUnavailable
-        If the broker does not take one.
+        If the broker rejects one.
     """
     letters = chosen(bus, topic, place)
     if not letters:
@@ -137,14 +137,14 @@ def redrive(bus: Bus, topic: Topic, place: str = "") -> list[Redriven]:
     try:
         for letter in letters:
             outcome = "sent before" if place_of(letter) in before else sent(producer, to, letter)
-            result.append(Redriven(place=place_of(letter), to=to, outcome=outcome))
+            result.append(RedriveResult(place=place_of(letter), to=to, outcome=outcome))
     finally:
         producer.close(timeout=SEND_S)
     return result
 
 
 def sent(producer: Any, to: str, letter: BundleRecord) -> str:
-    """Send one letter back as it first was, to the partition it came from."""
+    """Send one letter with its own headers to the partition it came from."""
     own = [(name, value) for name, value in letter.headers if not name.startswith("dlq-")]
     partition = text(headers(letter), PARTITION)
     future = producer.send(
@@ -190,7 +190,7 @@ def dead_letter_topic(topic: Topic) -> Topic:
 
 
 def headers(letter: BundleRecord) -> dict[str, bytes]:
-    """Return a letter's headers; of those called the same the last, which is the newest time it was put aside."""
+    """Return a letter's headers; of those called the same the last, which is of the newest failure."""
     return {name: value for name, value in letter.headers if value is not None}
 
 

@@ -27,7 +27,7 @@ class EvaluationEpisode(msgspec.Struct, frozen=True):
 
 
 class EvaluationResult(msgspec.Struct, frozen=True):
-    """How a weight version did. ``faults`` counts episodes that the infrastructure spoiled; they are in no rate."""
+    """The success of a weight version. ``faults`` counts episodes that ended with a fault; they are in no rate."""
 
     version: int
     overall: Rate
@@ -66,42 +66,36 @@ def orders(config: Config, tasks: TaskSet, version: int) -> list[RolloutOrder]:
     ]
 
 
-def again(order: RolloutOrder) -> RolloutOrder:
-    """Return the next attempt of an order that a fault has spoiled."""
+def retry(order: RolloutOrder) -> RolloutOrder:
+    """Return the next attempt of an order that ended with a fault."""
     attempt = order.attempt + 1
     stem = order.order_id.rpartition("-")[0]
     return msgspec.structs.replace(order, order_id=f"{stem}-{attempt}", attempt=attempt)
 
 
+def newest_attempt(progress: RunState, first: RolloutOrder, attempts: int) -> tuple[RolloutOrder, Trajectory | None]:
+    """Return the attempt of an order that counts, and its trajectory: the first without a fault, or the last one."""
+    order, trajectory = first, progress.finished.get(first.order_id)
+    while trajectory and next_attempt(trajectory.outcome, order.attempt, attempts) is not None:
+        order = retry(order)
+        trajectory = progress.finished.get(order.order_id)
+    return order, trajectory
+
+
 def missing(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> list[RolloutOrder]:
-    """Return what has to be ordered now: what never was, and the next attempt of what a fault has spoiled."""
-    result = []
-    for first in wanted:
-        order = first
-        while (finished := progress.finished.get(order.order_id)) and next_attempt(
-            finished.outcome, order.attempt, attempts
-        ) is not None:
-            order = again(order)
-        if order.order_id not in progress.orders:
-            result.append(order)
-    return result
+    """Return what has to be ordered now: what never was, and the next attempt of what ended with a fault."""
+    newest = (newest_attempt(progress, first, attempts)[0] for first in wanted)
+    return [order for order in newest if order.order_id not in progress.orders]
 
 
 def finished(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> dict[int, Trajectory]:
-    """Return the last word on each order, by its index: a rewarded finish, or the fault of the last attempt."""
-    result: dict[int, Trajectory] = {}
-    for first in wanted:
-        order = first
-        while trajectory := progress.finished.get(order.order_id):
-            if next_attempt(trajectory.outcome, order.attempt, attempts) is None:
-                result[first.sample] = trajectory
-                break
-            order = again(order)
-    return result
+    """Return the final trajectory of each order, by its index: a rewarded one, or the fault of the last attempt."""
+    found = {first.sample: newest_attempt(progress, first, attempts)[1] for first in wanted}
+    return {sample: trajectory for sample, trajectory in found.items() if trajectory is not None}
 
 
 def result(version: int, trajectories: dict[int, Trajectory], tasks: TaskSet) -> EvaluationResult:
-    """Sum up an evaluation."""
+    """Return the result of an evaluation."""
     episodes = [
         EvaluationEpisode(index, trajectory.task_id, tasks.get(trajectory.task_id).page, trajectory)
         for index, trajectory in sorted(trajectories.items())

@@ -1,4 +1,4 @@
-"""The walk from an id in both directions, as a tree: what it was made of, and what was made of it. Pure."""
+"""The lineage of an id in both directions, as a tree: what it was made of, and what was made of it. Pure."""
 
 import difflib
 import itertools
@@ -10,19 +10,19 @@ import msgspec
 from dart_streams.errors import UserError
 from dart_streams.history.request_segments import segments
 from dart_streams.history.run_state import RunState
-from dart_streams.history.span_index import RecordedSpan, Timeline
+from dart_streams.history.span_index import Timeline
 from dart_streams.telemetry import spans
 from topics import curated, observations, trained, trajectories, weights, weights_serving
 from topics.curated import Member
 from topics.observations import Observation
 
 READ = (observations.TOPIC, trajectories.TOPIC, curated.TOPIC, trained.TOPIC, weights.TOPIC, weights_serving.TOPIC)
-"""The topics that the walk needs."""
+"""The topics that lineage needs."""
 SHORTEST_SHA = 8
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """One thing on the way: ``fields`` say what is known of it, ``made_of`` and ``went_into`` lead on."""
+    """One thing: ``fields`` have what is known of it, ``made_of`` and ``went_into`` lead on."""
 
     kind: str
     id: str
@@ -33,7 +33,7 @@ class Node(msgspec.Struct, kw_only=True):
 
 
 class Lineage:
-    """Everything that can be said of an id of a run."""
+    """The tree of any id of a run; each node has what ``state`` and ``timeline`` know of it."""
 
     def __init__(self, state: RunState, timeline: Timeline, run: str) -> None:
         self.state = state
@@ -85,14 +85,15 @@ class Lineage:
         return led_to if led_to is not None and led_to.taken is not None else None
 
     def version(self, version: int, *, down: bool = False) -> Node:
-        """Tell of a weight version: the step that made it, and who served it when."""
-        event = self.state.versions[version].event
-        switches = [
-            self.switch(span) for span in sorted(self.timeline.switches.get(version, []), key=lambda s: s.start_ms)
+        """Return a weight version: the step that made it, and who served it when."""
+        event, switches = self.state.versions[version].event, self.timeline.switches.get(version, [])
+        switched = [
+            Node(kind="switch", id=span.process, ms=round(span.ms, 3), fields={"status": span.status})
+            for span in sorted(switches, key=lambda span: span.start_ms)
         ]
-        serving = [
-            Node(kind="served", id=worker, fields={"since_ms": told.since_ms, "pause_ms": told.pause_ms})
-            for (number, worker), told in sorted(self.state.served.items())
+        served = [
+            Node(kind="served", id=worker, fields={"since_ms": first.since_ms, "pause_ms": first.pause_ms})
+            for (number, worker), first in sorted(self.state.served.items())
             if number == version
         ]
         made_by = [t.train_step for t in self.state.trained.values() if t.version == version] if down else []
@@ -101,15 +102,15 @@ class Lineage:
             id=f"v{version}",
             fields={"epoch": event.epoch, "uri": event.uri, "sha256": event.sha256[:16]},
             made_of=[self.train_step(number) for number in made_by],
-            went_into=[*switches, *serving],
+            went_into=[*switched, *served],
         )
 
-    def switch(self, span: RecordedSpan) -> Node:
-        """Tell of a worker's switch."""
-        return Node(kind="switch", id=span.process, ms=round(span.ms, 3), fields={"status": span.status})
+    def published(self, version: int) -> list[Node]:
+        """Return a weight version, or nothing if it was never published."""
+        return [self.version(version)] if version in self.state.versions else []
 
     def train_step(self, number: int, *, up: bool = False) -> Node:
-        """Tell of an optimiser step: its groups, and the version that it made."""
+        """Return an optimiser step: its groups, and the version that it made."""
         step = self.state.trained[number]
         span = self.timeline.get(spans.train_step(self.run, step.version))
         return Node(
@@ -118,11 +119,11 @@ class Lineage:
             ms=round(span.ms, 3) if span else None,
             fields={"version": step.version, "epoch": step.epoch, "at_ms": step.at_ms, "metrics": step.metrics},
             made_of=[self.group(group_id) for group_id in step.group_ids],
-            went_into=[self.version(step.version)] if up and step.version in self.state.versions else [],
+            went_into=self.published(step.version) if up else [],
         )
 
     def group(self, group_id: str, *, up: bool = False) -> Node:
-        """Tell of a curated group: its members with the steps trained on, and the optimiser steps that took it."""
+        """Return a curated group: its members with the steps trained on, and the optimiser steps that took it."""
         if group_id not in self.state.groups:
             return Node(kind="group", id=group_id, fields={"lost": "the log has no such group any more"})
         group, _ = self.state.groups[group_id]
@@ -136,22 +137,19 @@ class Lineage:
 
     def steps_with(self, group_id: str) -> list[Node]:
         """Return the optimiser steps that took a group, and the versions they made."""
+        steps = (self.state.trained[number] for number in self.state.trained_with.get(group_id, []))
         return [
             Node(
                 kind="train step",
-                id=str(number),
-                fields={"version": self.state.trained[number].version, "at_ms": self.state.trained[number].at_ms},
-                went_into=[
-                    self.version(version)
-                    for version in [self.state.trained[number].version]
-                    if version in self.state.versions
-                ],
+                id=str(step.train_step),
+                fields={"version": step.version, "at_ms": step.at_ms},
+                went_into=self.published(step.version),
             )
-            for number in self.state.trained_with.get(group_id, [])
+            for step in steps
         ]
 
     def trajectory(self, trajectory_id: str, member: Member | None = None, *, up: bool = False) -> Node:
-        """Tell of a trajectory: its steps (of a group's member those trained on), and the groups it went into."""
+        """Return a trajectory: its steps (of a group's member those trained on), and the groups it went into."""
         known = self.state.trajectories.get(trajectory_id)
         span = self.timeline.get(spans.trajectory(trajectory_id))
         first = self.state.observation(trajectory_id, 0)
@@ -186,7 +184,7 @@ class Lineage:
         return result
 
     def step(self, trajectory_id: str, index: int, *, up: bool = False) -> Node:
-        """Tell of one action: the screenshot it was decided on, its tokens, and where its time went."""
+        """Return one action: the screenshot it was decided on, its tokens, and where its time went."""
         shown, led_to = self.state.observation(trajectory_id, index), self.asked(trajectory_id, index)
         fields: dict[str, Any] = {}
         if shown is not None and shown.screenshot is not None:
@@ -215,7 +213,7 @@ class Lineage:
         )
 
     def screenshot(self, sha256: str) -> Node:
-        """Tell where a screenshot was seen, and which optimiser steps learnt from what was done then."""
+        """Return where a screenshot was seen, and which optimiser steps learnt from what was done then."""
         seen = self.state.screenshots[sha256]
         return Node(
             kind="screenshot",

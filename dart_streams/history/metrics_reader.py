@@ -1,7 +1,7 @@
 """Reads metrics back from the JSON lines of a run: counters and histograms over a span of time. Pure but for the read.
 
-Values are cumulative since a process started, so what a span saw is the difference of two lines; a process that was
-started again counts on from zero and is told apart by its start time.
+Values are cumulative since a process started, so the value over a span is the difference of two lines; a restarted
+process begins at zero and is distinguished by its start time.
 """
 
 import itertools
@@ -34,7 +34,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return self.zeros + sum(self.buckets.values())
 
     @property
@@ -117,7 +117,7 @@ class MetricsReader:
     def distribution(
         self, name: str, from_ms: float = 0, to_ms: float = math.inf, **attributes: str
     ) -> Distribution | None:
-        """Return the values that a histogram took in a span, all processes together; None if nobody has it."""
+        """Return the values that a histogram took in a span, all processes together; None if no process has it."""
         whole: Distribution | None = None
         for begin, end in self.spans(name, from_ms, to_ms, attributes):
             part = Distribution.of(end)

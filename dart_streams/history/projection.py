@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dart_streams.store import statements
 from topics import observations, trained, weights
 from topics.observations import Observation
 from topics.trained import TrainedStep
@@ -23,7 +24,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "steps": ("run", "trajectory_id", "step", "observation"),
     "trajectories": ("run", "id", "trajectory"),
     "trajectories_by_task": ("run", "task_id", "finished_at", "id", "trajectory"),
-    "trained": ("run", "train_step", "version", "epoch", "group_ids", "trajectory_ids", "metrics", "at_ms"),
+    "trained": ("run", *statements.TRAINED_COLUMNS),
     "epochs": ("run", "model_id", "epoch"),
 }
 """The tables of a run, their columns in the order of a row's values."""
@@ -54,15 +55,15 @@ def rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
     for event in events:
         match event:
             case Observation():
-                yield ProjectedRow("steps", (run, event.trajectory_id, event.step, _encode(event).decode()))
+                yield ProjectedRow("steps", statements.step_values(run, event))
                 if event.trajectory_id in ended:
-                    continue  # told again: nothing new
+                    continue  # a repeat
                 under_way[event.trajectory_id][event.step] = event
                 if event.end is not None:
                     ended.add(event.trajectory_id)
                     yield from finished(run, under_way.pop(event.trajectory_id))
             case TrainedStep():
-                yield trained_row(run, event)
+                yield ProjectedRow("trained", (run, *(getattr(event, name) for name in statements.TRAINED_COLUMNS)))
             case WeightVersion():
                 epochs[event.model_id] = max(event.epoch, epochs.get(event.model_id, 0))
     for model_id, epoch in epochs.items():
@@ -82,17 +83,11 @@ def finished(run: str, seen: dict[int, Observation]) -> list[ProjectedRow]:
 
 def trajectory_rows(run: str, trajectory: Trajectory) -> list[ProjectedRow]:
     """Return a finished trajectory under its id and under its task."""
-    text, identity = _encode(trajectory).decode(), trajectory.trajectory_id
+    text, identity = statements.trajectory_text(trajectory), trajectory.trajectory_id
     return [
         ProjectedRow("trajectories", (run, identity, text)),
         ProjectedRow("trajectories_by_task", (run, trajectory.task_id, trajectory.finished_ms, identity, text)),
     ]
-
-
-def trained_row(run: str, event: TrainedStep) -> ProjectedRow:
-    """Return the row of an optimiser step."""
-    values = (event.version, event.epoch, event.group_ids, event.trajectory_ids, event.metrics, event.at_ms)
-    return ProjectedRow("trained", (run, event.train_step, *values))
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,11 +105,11 @@ class TableDigest:
         self.hashes: dict[str, dict[tuple[Any, ...], int]] = {table: {} for table in COLUMNS}
 
     def add(self, row: ProjectedRow) -> None:
-        """Take a row."""
+        """Count a row."""
         self.hashes[row.table][row.key] = hash_of(row.values)
 
     def tables(self) -> list[Table]:
-        """Return what was taken."""
+        """Return the digest of each table."""
         return [
             Table(table=table, rows=len(found), digest=f"{sum(found.values()) % (1 << BITS):032x}")
             for table, found in self.hashes.items()

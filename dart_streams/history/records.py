@@ -11,7 +11,7 @@ from topics.observations import Observation
 from topics.values import BlobRef, OutcomeKind, Purpose
 
 
-class RecordMetadata(msgspec.Struct, frozen=True):
+class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
     """Where a record lies, and when it was written (epoch milliseconds)."""
 
     topic: str
@@ -43,7 +43,7 @@ class EndHeader(msgspec.Struct, frozen=True, gc=False):
     reward: float | None = None
 
 
-class ObservationHeader(msgspec.Struct, frozen=True):
+class ObservationHeader(msgspec.Struct, frozen=True, gc=False):
     """An observation without tokens, log-probabilities and texts, which decoding skips."""
 
     trajectory_id: str

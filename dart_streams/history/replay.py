@@ -30,7 +30,7 @@ class Count(msgspec.Struct):
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where the replay differs: both sides, and what that comes from as far as the bundle tells."""
+    """The first place where the replay differs: both sides, and the cause as far as the bundle shows it."""
 
     agent: str
     input: str
@@ -50,11 +50,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diverged(Exception):
-    """Carries the first divergence out of the loop."""
+    """The replay differs at a log entry; ``divergence`` says how."""
 
-    def __init__(self, divergence: Divergence) -> None:
-        super().__init__(divergence.what)
-        self.divergence = divergence
+    def __init__(self, entry: Applied, what: str, recorded: Any, replayed: Any, cause: str) -> None:
+        super().__init__(what)
+        self.divergence = Divergence(
+            agent=entry.agent, input=place(entry.source), what=what, recorded=recorded, replayed=replayed, cause=cause
+        )
 
 
 def replay(bundle: Bundle) -> Outcome:
@@ -94,14 +96,14 @@ class Rerun:
         """Apply one logged input again; raise :class:`Diverged` if that gives something else than was logged."""
         agent = self.agents.get(entry.agent)
         if agent is None:
-            raise Diverged(differs(entry, "agent", entry.agent, None, "this program has no such agent"))
+            raise Diverged(entry, "agent", entry.agent, None, "this program has no such agent")
         key = (agent.name, entry.source.partition if len(agent.inputs) == 1 else 0)
         state = self.states.get(key) or agent.state()
-        self.refuse_gap(entry, state)
+        self.raise_on_gap(entry, state)
         step = advance(agent, state, self.record(entry))
         self.states[key] = step.state
         if step.applied is None:
-            raise Diverged(differs(entry, "order", place(entry.source), None, "it comes after a later input"))
+            raise Diverged(entry, "order", place(entry.source), None, "it comes after a later input")
         self.compare(entry, step.applied, step.decisions)
         count = self.counts[agent.name]
         count.inputs += 1
@@ -113,13 +115,13 @@ class Rerun:
         kept = self.inputs.get(source.topic, {}).get((source.partition, source.offset))
         if kept is None:
             why = "the input is not in the bundle: lost to retention before the capture"
-            raise Diverged(differs(entry, "input", place(source), None, why))
+            raise Diverged(entry, "input", place(source), None, why)
         try:
             return record_of(input_of(source.topic, kept))
         except Undecodable as error:
-            raise Diverged(differs(entry, "input", place(source), None, str(error))) from None
+            raise Diverged(entry, "input", place(source), None, str(error)) from None
 
-    def refuse_gap(self, entry: Applied, state: Any) -> None:
+    def raise_on_gap(self, entry: Applied, state: Any) -> None:
         """Raise :class:`Diverged` if a readable input before this one is not in the log."""
         source = entry.source
         after = state.progress.applied.get(f"{source.topic}/{source.partition}", -1) + 1
@@ -128,12 +130,12 @@ class Rerun:
             if kept is not None and readable(source.topic, kept):
                 skipped = f"{source.topic}[{source.partition}]@{offset}"
                 why = "the log lacks an input before this one: entries were lost, or the log's start to retention"
-                raise Diverged(differs(entry, "log", None, skipped, why))
+                raise Diverged(entry, "log", None, skipped, why)
 
     def compare(self, entry: Applied, again: Applied, decisions: list[Decision]) -> None:
         """Raise :class:`Diverged` unless ids, bytes and digest are those recorded."""
         if again.decisions != entry.decisions:
-            raise Diverged(differs(entry, "decisions", entry.decisions, again.decisions, DECIDED_BY_OTHERS))
+            raise Diverged(entry, "decisions", entry.decisions, again.decisions, DECIDED_OTHERWISE)
         for decision in decisions:
             found = self.published[decision.topic.name].get(decision.id)
             if found is None:
@@ -141,34 +143,22 @@ class Rerun:
             self.counts[entry.agent].bytes_compared += 1
             if found != (made := _encode(decision.event)):
                 what = f"bytes of {decision.id}"
-                raise Diverged(differs(entry, what, found.decode(), made.decode(), DECIDED_BY_OTHERS))
+                raise Diverged(entry, what, found.decode(), made.decode(), DECIDED_OTHERWISE)
         if again.state_digest != entry.state_digest:
-            raise Diverged(differs(entry, "digest", entry.state_digest, again.state_digest, DECIDED_BY_OTHERS))
+            raise Diverged(entry, "digest", entry.state_digest, again.state_digest, DECIDED_OTHERWISE)
 
     def digest(self) -> str:
-        """Return one digest of where all agents are."""
+        """Return one digest of all agents' states."""
         hashed = blake2b(digest_size=16)
         for (name, partition), state in sorted(self.states.items()):
             hashed.update(f"{name}/{partition} {state.progress.digest}\n".encode())
         return hashed.hexdigest()
 
 
-DECIDED_BY_OTHERS = (
+DECIDED_OTHERWISE = (
     "the same inputs were decided on differently: by another version of the reducers, other settings or another task "
     "set than this bundle's (a resumed run may have changed them)"
 )
-
-
-def differs(entry: Applied, what: str, recorded: Any, replayed: Any, cause: str) -> Divergence:
-    """Return a divergence at a log entry."""
-    return Divergence(
-        agent=entry.agent,
-        input=place(entry.source),
-        what=what,
-        recorded=recorded,
-        replayed=replayed,
-        cause=cause,
-    )
 
 
 def place(source: Source) -> str:
@@ -178,7 +168,7 @@ def place(source: Source) -> str:
 
 def input_of(topic: str, kept: BundleRecord) -> Input:
     """Return a kept record as a reducer's input."""
-    # A record without a value is refused by the decoder, which is told so by what no JSON is.
+    # The decoder rejects a record without a value: an empty one is not JSON.
     return Input(topic, kept.partition, kept.offset, kept.at_ms, kept.key, kept.value or b"", headers_of(kept))
 
 

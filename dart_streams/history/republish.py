@@ -3,6 +3,7 @@
 Real workers can then be pointed at them. A live prefix is never written to: only topics that are empty, or new.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
@@ -71,15 +72,15 @@ def republish(
     for topic in topics:
         if not bundle.has(topic.name):
             raise BundleError(f"{bundle.path} has no {topic.name}: it has {', '.join(bundle.topics())}")
-    refuse_live(bundle, bus, topics)
-    make(bundle, bus, topics)
+    raise_if_live(bundle, bus, topics)
+    create_topics(bundle, bus, topics)
     counts = dict.fromkeys((topic.name for topic in topics), 0)
     producer = sync_clients.producer(bus, "replay")
     try:
-        pace = PublishRate(speed, wait)
+        rate = PublishRate(speed, wait)
         sent = []
         for name, record in in_order(bundle, topics, span):
-            pace.until(record.at_ms)
+            rate.wait_until(record.at_ms)
             sent.append(
                 producer.send(
                     bus.prefix + name,
@@ -92,25 +93,25 @@ def republish(
             )
             counts[name] += 1
             if len(sent) >= IN_FLIGHT:
-                settle(sent, bus)
-        settle(sent, bus)
+                flush(sent, bus)
+        flush(sent, bus)
     finally:
         producer.close(timeout=SEND_S)
     return [Published(topic=name, to=bus.prefix + name, records=number) for name, number in counts.items()]
 
 
-def settle(sent: list[Any], bus: Bus) -> None:
-    """Return when the broker has all that was sent."""
+def flush(sent: list[Any], bus: Bus) -> None:
+    """Return when the broker has acknowledged all that was sent."""
     try:
         for future in sent:
             future.get(timeout=SEND_S)
     except KafkaError as error:
-        raise ServiceUnavailable(f"the broker at {bus.servers} did not take a record ({error})") from None
+        raise ServiceUnavailable(f"the broker at {bus.servers} rejected a record ({error})") from None
     sent.clear()
 
 
 class PublishRate:
-    """Lets records go at their own pace, or a multiple of it; the first sets the clock."""
+    """Paces records at their recorded rate, or a multiple of it; the first sets the clock."""
 
     def __init__(
         self, speed: float | None, wait: Callable[[float], None], clock: Callable[[], float] = time.monotonic
@@ -121,7 +122,7 @@ class PublishRate:
         self.first_ms: int | None = None
         self.begun = clock()
 
-    def until(self, at_ms: int) -> None:
+    def wait_until(self, at_ms: int) -> None:
         """Return when a record of this time is due."""
         if self.speed is None:
             return
@@ -148,7 +149,7 @@ def in_order(bundle: Bundle, topics: Sequence[Topic], span: TimeSpan) -> Iterato
         yield name, record
 
 
-def refuse_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
+def raise_if_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
     """Raise :class:`UserError` if the prefix is the run's own, is no prefix, or names topics that have records."""
     prefix = bus.prefix
     if not prefix or not set(prefix) <= NAME:
@@ -157,24 +158,18 @@ def refuse_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
         raise UserError(
             f"{prefix!r} is the prefix of the run itself: replay into another one, for instance shadow.{prefix}"
         )
-    client = sync_clients.consumer(bus, "replay")
-    try:
-        there = client.topics()
-        for name in sorted(there):
-            if not name.startswith(prefix):
-                continue
+    with contextlib.closing(sync_clients.consumer(bus, "replay")) as client:
+        for name in sorted(name for name in client.topics() if name.startswith(prefix)):
             places = [TopicPartition(name, number) for number in client.partitions_for_topic(name) or ()]
             if any(client.end_offsets(places).values()):
                 raise UserError(
                     f"{prefix!r} is a live prefix: {name} has records. Replay only writes into new topics: "
                     "choose a prefix that nothing uses"
                 )
-    finally:
-        client.close()
 
 
-def make(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
-    """Make the shadow topics, with as many partitions as the records need. Nothing in them expires by its old time."""
+def create_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
+    """Create the shadow topics with the partitions that the records need, and no retention: the records are old."""
     specs: list[TopicSpec] = []
     for topic in topics:
         spec = spec_of(topic, bus.prefix)

@@ -1,5 +1,6 @@
 """Where the time of a step request went, from the spans of its trace. Pure."""
 
+import heapq
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -13,17 +14,17 @@ PARTS = (
     ("prefill", names.ATTR_PREFILL_MS),
     ("decode", names.ATTR_DECODE_MS),
 )
-"""What a rollout worker's span says of itself."""
+"""The attributes of a rollout worker's span."""
 
 
 class RequestSegment(msgspec.Struct, frozen=True):
-    """A part of a request's way; ``ms`` long."""
+    """A part of a request's latency."""
 
     name: str
     ms: float
 
 
-class Slow(msgspec.Struct, frozen=True, kw_only=True):
+class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request and where its time went; ``most`` names the segment that cost most."""
 
     request_id: str
@@ -34,7 +35,7 @@ class Slow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
-    """Return a step's way in order; parts whose spans are missing are left out."""
+    """Return the parts of a step's latency in order; those whose spans are missing are left out."""
     by_name: dict[str, RecordedSpan] = {}
     for span in sorted(trace, key=lambda span: span.start_ms):
         by_name[span.name] = span
@@ -57,30 +58,28 @@ def segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
 
 
 def inside(generate: RecordedSpan) -> list[tuple[str, float]]:
-    """Split a rollout worker's span into what it says of itself, and the rest."""
+    """Split a rollout worker's span by its attributes, and the rest."""
     parts = [(name, float(generate.attributes.get(attribute, 0.0))) for name, attribute in PARTS]
     # The queue may have begun before the span did, on the topic: only what lies in the span is its part.
     return [*parts, ("publish the reply", generate.ms - sum(ms for _, ms in parts))]
 
 
-def slowest(timeline: Timeline, most: int) -> list[Slow]:
+def slowest(timeline: Timeline, most: int) -> list[SlowRequest]:
     """Return the step requests that took longest."""
-    return sorted(slows(timeline), key=lambda slow: -slow.total_ms)[:most]
+    return heapq.nlargest(most, requests(timeline), key=lambda request: request.total_ms)
 
 
-def slows(timeline: Timeline) -> Iterable[Slow]:
-    """Yield every step that asked the policy."""
+def requests(timeline: Timeline) -> Iterable[SlowRequest]:
+    """Yield every step request with its times."""
     for span in timeline.steps.values():
         trace = timeline.traces[span.trace]
-        requests = [other for other in trace if other.name == names.SPAN_REQUEST]
-        parts = segments(trace)
-        if not requests or not parts:
-            continue
-        worst = max(parts, key=lambda part: part.ms)
-        yield Slow(
-            request_id=requests[-1].attributes.get(names.ATTR_REQUEST, ""),
-            total_ms=round(max(other.end_ms for other in trace) - span.start_ms, 3),
-            most=worst.name,
-            most_ms=worst.ms,
-            segments={part.name: part.ms for part in parts},
-        )
+        sent, parts = [other for other in trace if other.name == names.SPAN_REQUEST], segments(trace)
+        if sent and parts:
+            worst = max(parts, key=lambda part: part.ms)
+            yield SlowRequest(
+                request_id=sent[-1].attributes.get(names.ATTR_REQUEST, ""),
+                total_ms=round(max(other.end_ms for other in trace) - span.start_ms, 3),
+                most=worst.name,
+                most_ms=worst.ms,
+                segments={part.name: part.ms for part in parts},
+            )

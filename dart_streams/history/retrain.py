@@ -50,13 +50,13 @@ class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
 class RecordedStore:
     """The store as a bundle has it: what :class:`GroupReader` asks of it."""
 
-    def __init__(self, bundle: Bundle, index: RunState, trajectories: Iterable[str]) -> None:
+    def __init__(self, bundle: Bundle, state: RunState, trajectories: Iterable[str]) -> None:
         self.observations = {
             identity: [
-                seen for step in sorted(index.observations[identity]) if (seen := index.observation(identity, step))
+                seen for step in sorted(state.observations[identity]) if (seen := state.observation(identity, step))
             ]
             for identity in trajectories
-            if identity in index.observations
+            if identity in state.observations
         }
         shown = {
             seen.screenshot.sha256
@@ -90,21 +90,21 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
         If there is no such step, its groups or its first weights are gone, or the model's directory is not there.
     """
     bundle = Bundle(path)
-    config, index = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
+    config, state = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     folder = Path(config.policy.path) if config.policy.path else recipe.folder(config, tasks_of(bundle))
-    chosen = steps_from(index, steps, first)
-    members = {member.trajectory_id for step in chosen for group in groups_of(index, step) for member in group.members}
-    recording = RecordedStore(bundle, index, members)
+    chosen = steps_from(state, steps, first)
+    members = {member.trajectory_id for step in chosen for group in groups_of(state, step) for member in group.members}
+    recording = RecordedStore(bundle, state, members)
     renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
     reader = GroupReader(recording, renderer, config.policy)  # type: ignore[arg-type]
     with joined() as ranks:
-        return repeat(chosen, index, config, folder, renderer, reader, ranks)
+        return repeat(chosen, state, config, folder, renderer, reader, ranks)
 
 
 def repeat(
     chosen: Sequence[TrainedStep],
-    index: RunState,
+    state: RunState,
     config: Config,
     folder: Path,
     renderer: Renderer,
@@ -115,7 +115,7 @@ def repeat(
     result: list[ReproducedStep] = []
     learner: Learner | None = None
     for step in chosen:
-        start = weights_before(index, step)
+        start = weights_before(state, step)
         if start is not None:
             learner = Learner(folder, renderer, config.trainer, ranks, start)
         if learner is None:
@@ -124,7 +124,7 @@ def repeat(
                 f"URI any more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin with "
                 "another --from"
             )
-        ready = [reader.read(group) for group in groups_of(index, step)]
+        ready = [reader.read(group) for group in groups_of(state, step)]
         refuse_missing(ready)
         loss = learner.learn(ready, step.version - 1, never_stop).metrics["loss"]
         recorded = step.metrics["loss"]
@@ -142,29 +142,29 @@ def repeat(
     return result
 
 
-def steps_from(index: RunState, steps: int, first: int | None) -> list[TrainedStep]:
+def steps_from(state: RunState, steps: int, first: int | None) -> list[TrainedStep]:
     """Return the recorded steps to make again."""
-    if not index.trained:
+    if not state.trained:
         raise UserError("the bundle has no trained steps: the run made none, or it is older than the topic `trained`")
     if first is None:
-        there = (number for number, step in sorted(index.trained.items()) if weights_before(index, step) is not None)
-        first = next(there, min(index.trained))
-    if first not in index.trained:
-        raise UserError(f"no train step {first}: the bundle has {min(index.trained)} to {max(index.trained)}")
-    return [step for number, step in sorted(index.trained.items()) if number >= first][:steps]
+        there = (number for number, step in sorted(state.trained.items()) if weights_before(state, step) is not None)
+        first = next(there, min(state.trained))
+    if first not in state.trained:
+        raise UserError(f"no train step {first}: the bundle has {min(state.trained)} to {max(state.trained)}")
+    return [step for number, step in sorted(state.trained.items()) if number >= first][:steps]
 
 
-def groups_of(index: RunState, step: TrainedStep) -> list[CuratedGroup]:
+def groups_of(state: RunState, step: TrainedStep) -> list[CuratedGroup]:
     """Return a step's groups in the order it took them."""
     for group_id in step.group_ids:
-        if group_id not in index.groups:
+        if group_id not in state.groups:
             raise UserError(f"train step {step.train_step} took group {group_id}, which the bundle does not have")
-    return [index.groups[group_id][0] for group_id in step.group_ids]
+    return [state.groups[group_id][0] for group_id in step.group_ids]
 
 
-def weights_before(index: RunState, step: TrainedStep) -> Path | None:
+def weights_before(state: RunState, step: TrainedStep) -> Path | None:
     """Return the directory of the weights that a step started from, or None if they are gone."""
-    version = index.versions.get(step.version - 1)
+    version = state.versions.get(step.version - 1)
     if version is None:
         return None
     try:

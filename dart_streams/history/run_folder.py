@@ -1,4 +1,4 @@
-"""A run's folder: the configuration that every process reads, tasks, logs, metrics, and what happened when."""
+"""A run's folder: the configuration that every process reads, tasks, logs, metrics, and the log of its phases."""
 
 import secrets
 import shutil
@@ -21,7 +21,7 @@ ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 
 
 class RunPhase(msgspec.Struct, frozen=True):
-    """A part of the run's life; ``ended_ms`` is null while it lasts."""
+    """A phase of the run; ``ended_ms`` is null while it lasts."""
 
     name: str
     started_ms: int
@@ -29,7 +29,7 @@ class RunPhase(msgspec.Struct, frozen=True):
 
 
 class PhaseLog(msgspec.Struct, frozen=True):
-    """What a run did, for its report: phases in order, and the versions evaluated before and after."""
+    """A run's phases in order, and the versions evaluated before and after training."""
 
     phases: tuple[RunPhase, ...] = ()
     before_version: int | None = None
@@ -74,7 +74,7 @@ class RunFolder:
         return task_sets.load(Path(self.config().tasks.file))
 
     def journal(self) -> PhaseLog:
-        """Read what the run did so far."""
+        """Read the journal so far."""
         try:
             return msgspec.json.decode(self.journal_file.read_bytes(), type=PhaseLog)
         except FileNotFoundError:
@@ -97,7 +97,7 @@ def new_id() -> str:
 
 
 def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> RunFolder:
-    """Make (or with ``resume`` take up) the folder of a run, and point ``latest`` at it.
+    """Create (or with ``resume`` reuse) the folder of a run, and point ``latest`` at it.
 
     Raises
     ------
@@ -109,16 +109,16 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
     state = Path(config.run.state_dir).absolute()
     folder = RunFolder(state / "runs" / run_id)
     if resume and not folder.config_file.exists():
-        raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {known(state / 'runs')}")
+        raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {newest_runs(state / 'runs')}")
     if not resume and folder.path.exists():
         raise UserError(f"run {run_id!r} exists: resume it with --resume {run_id}, or choose another --id")
     if resume:
         tasks_file = folder.path / "tasks.toml"
-    return take_up(folder, config, tasks_file)
+    return prepare(folder, config, tasks_file)
 
 
 def attach(config: Config, tasks_file: Path) -> RunFolder:
-    """Make (or take up) the folder of the run that the configuration itself names, whose processes may be there first.
+    """Create (or reuse) the folder of the run that the configuration names; its processes may have started before.
 
     Raises
     ------
@@ -130,16 +130,16 @@ def attach(config: Config, tasks_file: Path) -> RunFolder:
         raise ConfigError(
             f"bus.prefix {config.bus.prefix!r} is not that of run.id {config.run.id!r}: set it to {prefix!r}"
         )
-    return take_up(RunFolder(Path(config.run.state_dir).absolute() / "runs" / config.run.id), config, tasks_file)
+    return prepare(RunFolder(Path(config.run.state_dir).absolute() / "runs" / config.run.id), config, tasks_file)
 
 
-def take_up(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
+def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     """Write the resolved configuration and the task set into a run's folder, and point ``latest`` at it."""
     task_sets.load(tasks_file)
     folder.path.mkdir(parents=True, exist_ok=True)
     if tasks_file != (own := folder.path / "tasks.toml"):
         shutil.copyfile(tasks_file, own)
-    write_config(folder, resolved(config, folder.path.parents[1], folder.id))
+    write_toml(folder.config_file, resolved(config, folder.path.parents[1], folder.id))
     point_latest(folder.path)
     return folder
 
@@ -155,13 +155,8 @@ def resolved(config: Config, state: Path, run_id: str) -> Config:
     )
 
 
-def write_config(folder: RunFolder, config: Config) -> None:
-    """Replace the resolved configuration in one step."""
-    write_toml(folder.config_file, config)
-
-
 def write_toml(path: Path, config: Config) -> None:
-    """Write a configuration; keys without a value are left out, as TOML has none."""
+    """Write a configuration in one step; keys without a value are left out, as TOML has none."""
     fresh = path.with_suffix(".new")
     fresh.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
     fresh.replace(path)
@@ -187,11 +182,11 @@ def find(state_dir: str, run_id: str) -> RunFolder:
     runs = Path(state_dir).absolute() / "runs"
     path = (runs / run_id).resolve()
     if not (path / "config.toml").exists():
-        raise UserError(f"no run {run_id!r} in {runs}: {known(runs)}")
+        raise UserError(f"no run {run_id!r} in {runs}: {newest_runs(runs)}")
     return RunFolder(path)
 
 
-def known(runs: Path) -> str:
-    """Say which runs there are."""
+def newest_runs(runs: Path) -> str:
+    """Return the newest run ids as text, for an error."""
     names: Sequence[str] = sorted(p.parent.name for p in runs.glob("*/config.toml") if not p.parent.is_symlink())
     return f"there are {', '.join(names[-5:])}" if names else "there is none yet"

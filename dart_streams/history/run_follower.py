@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import structlog
@@ -19,25 +19,11 @@ from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.records import HEADERS, RecordMetadata, event_of
 from dart_streams.history.run_state import RunState
 from dart_streams.telemetry.stall_detector import StallDetector
-from topics import (
-    ALL,
-    Topic,
-    curated,
-    curation_log,
-    observations,
-    rollout_orders,
-    trajectories,
-    weights,
-    weights_serving,
-)
+from topics import ALL, BY_NAME, Topic, curation_log, weights_serving
 
-FOLLOWED = (
-    rollout_orders.TOPIC,
-    observations.TOPIC,
-    trajectories.TOPIC,
-    curated.TOPIC,
-    weights.TOPIC,
-    weights_serving.TOPIC,
+FOLLOWED: tuple[Topic, ...] = tuple(
+    BY_NAME[name]
+    for name in ("rollout-orders", "observations", "trajectories", "curated", "weights", "weights-serving")
 )
 """The topics that display and report are folded from."""
 CIRCLE: tuple[Topic, ...] = tuple(topic for topic in ALL if topic is not curation_log.TOPIC)
@@ -71,8 +57,8 @@ class RunFollower:
 
     async def read_to_end(self) -> None:
         """Fold what is in the topics now."""
-        async for polled in read_to_end(self.records, BATCH):
-            self.take(polled)
+        async for batches in read_to_end(self.records, BATCH):
+            self.fold(batches)
 
     async def read_final(self) -> list[Lag]:
         """Stop the reader task, read what is in the topics now, and return each group's lag.
@@ -106,11 +92,11 @@ class RunFollower:
             await asyncio.gather(self.reader, return_exceptions=True)
 
     async def poll(self) -> None:
-        """Poll once, and fold the records."""
-        self.take(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+        """Fold the next records."""
+        self.fold(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
 
-    def take(self, batches: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
-        """Fold polled records and wake whoever waits for a change."""
+    def fold(self, batches: dict[TopicPartition, list[ConsumerRecord]]) -> None:
+        """Apply polled records and wake whoever waits for a change."""
         for partition, records in batches.items():
             topic = partition.topic.removeprefix(self.bus.prefix)
             for record in records:
@@ -136,14 +122,14 @@ class RunFollower:
         Raises
         ------
         ServiceUnavailable
-            If it does not hold in time; the text says what was waited for and who was last heard of.
+            If it does not hold in time; the text says what was waited for, and who wrote the last record.
         """
         deadline = time.monotonic() + timeout_s
         waiting = StallDetector(self.log, what, self.stall_s)
         while not condition(self.progress):
             if time.monotonic() >= deadline:
                 raise ServiceUnavailable(
-                    f"waited {timeout_s:.0f} s for {what} in vain; last heard of: {waiting.last_from}. {advice}"
+                    f"waited {timeout_s:.0f} s for {what}; the last record came from {waiting.last_from}. {advice}"
                 )
             self.raise_if_reader_failed()
             changed = self._changed

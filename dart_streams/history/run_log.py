@@ -2,13 +2,14 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dart_streams.bus import sync_clients
-from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Bundle, BundleRecord
-from dart_streams.history.records import LogRecord, log_record
+from dart_streams.history.records import LogRecord, headers_of, log_record
 from topics import Topic
 
 
@@ -26,10 +27,16 @@ def read_log(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[LogRecor
     """
     for topic in existing(source, topics):
         for record in raw_records(source, topic):
-            try:
+            with contextlib.suppress(Undecodable):
                 yield log_record(topic.name, record)
-            except Undecodable:
-                continue
+
+
+def read_events(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[Any]:
+    """Yield the events of those of ``topics`` that there are, decoded in full; raise as :func:`read_log`."""
+    for topic in existing(source, topics):
+        for record in raw_records(source, topic):
+            with contextlib.suppress(Undecodable):
+                yield decode(topic, record.value, headers_of(record))
 
 
 def raw_records(source: Bus | Bundle, topic: Topic) -> Iterator[BundleRecord]:

@@ -49,7 +49,7 @@ class Timeline:
         self.switches: dict[int, list[RecordedSpan]] = defaultdict(list)
         for line in lines:
             try:
-                self._take(_decoder.decode(line))
+                self._add(_decoder.decode(line))
             except msgspec.DecodeError:
                 continue  # the last line of a process that was killed
 
@@ -61,7 +61,7 @@ class Timeline:
         """Return the span of the step that was decided on screen ``step``, or None."""
         return self.steps.get((trajectory_id, step))
 
-    def _take(self, span: RecordedSpan) -> None:
+    def _add(self, span: RecordedSpan) -> None:
         self.by_id[f"{span.trace}:{span.span}"] = span
         self.traces[span.trace].append(span)
         if span.name == names.SPAN_STEP:

@@ -1,4 +1,4 @@
-"""Where the circle stands still: which topic is silent since when, who writes it, and what that one waits for. Pure."""
+"""Stalls of the circle: silent topics, since when, who writes them, and what that writer waits for. Pure."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ NOBODY = "nobody yet"
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """A topic, who writes it, and the topics that make them write."""
+    """A topic, its writer, and the topics that the writer consumes."""
 
     topic: str
     writer: str
@@ -32,7 +32,7 @@ EDGES = (
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """A silent topic. ``waiting`` says that its writer has had all its input answered: look further up the circle."""
+    """A silent topic; with ``waiting`` its writer has no newer input, so the cause is further upstream."""
 
     topic: str
     silent_s: float
@@ -42,15 +42,15 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     newest_input: str
 
 
-def stalls(heard: Mapping[str, TopicActivity], since_ms: int, now_ms: int, bound_s: float) -> list[Stall]:
-    """Return the topics without a record for ``bound_s``, those whose writers do have input first.
+def stalls(activity: Mapping[str, TopicActivity], since_ms: int, now_ms: int, bound_s: float) -> list[Stall]:
+    """Return the topics without a record for ``bound_s``, those whose writers have newer input first.
 
     A topic counts from its first record, or its writer's first input, on; ``since_ms`` is when watching began.
     """
     found = []
     for edge in EDGES:
-        inputs = [(heard[name].at_ms, name) for name in edge.inputs if name in heard]
-        own = heard.get(edge.topic)
+        inputs = [(activity[name].at_ms, name) for name in edge.inputs if name in activity]
+        own = activity.get(edge.topic)
         if own is None and not inputs:
             continue
         own_ms = own.at_ms if own else min(since_ms, *(at for at, _ in inputs))
@@ -70,8 +70,8 @@ def stalls(heard: Mapping[str, TopicActivity], since_ms: int, now_ms: int, bound
     return sorted(found, key=lambda stall: (stall.waiting, stall.last_from == NOBODY, -stall.silent_s))
 
 
-def words(stall: Stall) -> str:
-    """Say what a stall means."""
+def explanation(stall: Stall) -> str:
+    """Return the likely reason of a stall."""
     if stall.waiting:
         return f"{stall.writer} seems to wait for {stall.newest_input}"
     return f"{stall.writer} has had newer input on {stall.newest_input}: look at its log"

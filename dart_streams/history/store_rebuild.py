@@ -30,7 +30,7 @@ def stored(session: Session, run: str) -> Iterator[ProjectedRow]:
 
 def plain(value: Any) -> Any:
     """Return a value as the projection has it: a time as epoch milliseconds, an empty collection not as None."""
-    if isinstance(value, datetime):  # the driver's times are UTC, and do not say so
+    if isinstance(value, datetime):  # the driver's times are naive UTC
         return round(value.replace(tzinfo=UTC).timestamp() * 1000)
     return dict(value) if hasattr(value, "items") else value
 
@@ -52,27 +52,27 @@ def wipe(session: Session, run: str) -> int:
 def rebuild(session: Session, rows: Iterable[ProjectedRow]) -> int:
     """Write rows, and return how many were written; a row with the same key replaces the one before."""
     written = 0
-    waiting: dict[tuple[str, tuple[Any, ...]], ProjectedRow] = {}
+    pending: dict[tuple[str, tuple[Any, ...]], ProjectedRow] = {}
     for row in rows:
-        waiting[row.table, row.key] = row
-        if len(waiting) >= AT_ONCE:
-            written += flush(session, waiting)
-    return written + flush(session, waiting)
+        pending[row.table, row.key] = row
+        if len(pending) >= AT_ONCE:
+            written += flush(session, pending)
+    return written + flush(session, pending)
 
 
-def flush(session: Session, waiting: dict[tuple[str, tuple[Any, ...]], ProjectedRow]) -> int:
-    """Write what waits, and return when it is durable."""
+def flush(session: Session, pending: dict[tuple[str, tuple[Any, ...]], ProjectedRow]) -> int:
+    """Write the pending rows, and return their number when they are durable."""
     for table, columns in COLUMNS.items():
-        values = [row.values for (name, _), row in waiting.items() if name == table]
+        values = [row.values for (name, _), row in pending.items() if name == table]
         marks = ", ".join("?" for _ in columns)
         write(session, f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", values)
-    number = len(waiting)
-    waiting.clear()
+    number = len(pending)
+    pending.clear()
     return number
 
 
 def write(session: Session, query: str, values: Iterable[tuple[Any, ...]]) -> None:
-    """Carry out one statement for each of the values, concurrently; raise the first failure."""
+    """Execute a statement for each of the values, concurrently; raise the first failure."""
     listed = list(values)
     if listed:
         execute_concurrent_with_args(

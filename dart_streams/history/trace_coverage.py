@@ -1,13 +1,13 @@
 """Is the chain from each trained step back to its screenshot unbroken? Followed over the spans' own links. Pure."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import msgspec
 
 from dart_streams.history.run_state import RunState
 from dart_streams.history.span_index import RecordedSpan, Timeline, id_of
 from dart_streams.telemetry import names, spans
-from topics.curated import Member
 from topics.trained import TrainedStep
 
 EXAMPLES = 5
@@ -30,70 +30,61 @@ class Coverage(msgspec.Struct, kw_only=True):
 
 def coverage(state: RunState, timeline: Timeline, run: str) -> Coverage:
     """Follow every trained step of a run."""
-    found = Coverage(optimiser_steps=len(state.trained))
+    found, chains = Coverage(optimiser_steps=len(state.trained)), Chains(state, timeline, run)
     broken: Counter[str] = Counter()
     for step in state.trained.values():
-        for place, missing in followed(step, state, timeline, run):
+        for action, missing in chains.of(step):
             found.trained_steps += 1
             found.traced_steps += not missing
             if missing:
                 broken[missing] += 1
                 if len(found.examples) < EXAMPLES:
-                    found.examples.append(f"train step {step.train_step}, {place}: {missing}")
+                    found.examples.append(f"train step {step.train_step}, {action}: {missing}")
     found.broken = dict(broken)
     found.coverage = found.traced_steps / found.trained_steps if found.trained_steps else None
     return found
 
 
-def followed(step: TrainedStep, state: RunState, timeline: Timeline, run: str) -> list[tuple[str, str]]:
-    """Return each action that an optimiser step took, and the first link that its chain lacks (empty if none)."""
-    top = timeline.get(spans.train_step(run, step.version))
-    result = []
-    for group_id in step.group_ids:
-        if group_id not in state.groups:
-            result.append((f"group {group_id}", "the group in the log"))
-            continue
-        above = "train step" if top is None else ""
-        span = linked(timeline, top, id_of(spans.group(run, group_id)))
-        above = above or ("group" if span is None else "")
-        for member in state.groups[group_id][0].members:
-            result += followed_member(member, span, above, state, timeline)
-    return result
+class Chains:
+    """The chains of a run's trained actions, each with the first link that it lacks (empty if none)."""
 
+    def __init__(self, state: RunState, timeline: Timeline, run: str) -> None:
+        self.state = state
+        self.timeline = timeline
+        self.run = run
 
-def followed_member(
-    member: Member, group: RecordedSpan | None, above: str, state: RunState, timeline: Timeline
-) -> list[tuple[str, str]]:
-    """Return the trained actions of a group's member; ``above`` names a link that is missing further up."""
-    identity = id_of(spans.trajectory(member.trajectory_id))
-    above = above or ("trajectory" if linked(timeline, group, identity) is None else "")
-    return [
-        (f"{member.trajectory_id}/{index}", above or below(member.trajectory_id, index, identity, state, timeline))
-        for index in member.selected
-    ]
+    def of(self, step: TrainedStep) -> Iterator[tuple[str, str]]:
+        """Yield each action that an optimiser step took, and the first link that its chain lacks."""
+        top = self.timeline.get(spans.train_step(self.run, step.version))
+        for group_id in step.group_ids:
+            if group_id not in self.state.groups:
+                yield f"group {group_id}", "the group in the log"
+                continue
+            group = self.linked(top, id_of(spans.group(self.run, group_id)))
+            above = "train step" if top is None else "group" if group is None else ""
+            for member in self.state.groups[group_id][0].members:
+                identity = id_of(spans.trajectory(member.trajectory_id))
+                above_steps = above or ("trajectory" if self.linked(group, identity) is None else "")
+                for index in member.selected:
+                    missing = above_steps or self.below(member.trajectory_id, index, identity)
+                    yield f"{member.trajectory_id}/{index}", missing
 
+    def below(self, trajectory_id: str, index: int, identity: str) -> str:
+        """Return the first link that is missing between a trajectory and the screenshot of action ``index``."""
+        step = self.timeline.step(trajectory_id, index)
+        if step is None or identity not in step.links:
+            return "step"
+        if not any(is_record(span, trajectory_id, index + 1) for span in self.timeline.traces[step.trace]):
+            return "record"
+        shown = self.state.observation(trajectory_id, index)
+        return "" if shown is not None and shown.screenshot is not None else "screenshot"
 
-def below(trajectory_id: str, index: int, identity: str, state: RunState, timeline: Timeline) -> str:
-    """Return the first link that is missing between a trajectory and the screenshot of action ``index``."""
-    step = timeline.step(trajectory_id, index)
-    if step is None or identity not in step.links:
-        return "step"
-    if not any(is_record(span, trajectory_id, index + 1) for span in timeline.traces[step.trace]):
-        return "record"
-    shown = state.observation(trajectory_id, index)
-    return "" if shown is not None and shown.screenshot is not None else "screenshot"
+    def linked(self, above: RecordedSpan | None, identity: str) -> RecordedSpan | None:
+        """Return the span that another one links to, or None if the link or the span is missing."""
+        return self.timeline.by_id.get(identity) if above is not None and identity in above.links else None
 
 
 def is_record(span: RecordedSpan, trajectory_id: str, step: int) -> bool:
     """Say whether a span is that of the recorder writing this observation."""
-    attributes = span.attributes
-    return (
-        span.name == names.SPAN_RECORD
-        and attributes.get(names.ATTR_TRAJECTORY) == trajectory_id
-        and attributes.get(names.ATTR_STEP) == step
-    )
-
-
-def linked(timeline: Timeline, above: RecordedSpan | None, identity: str) -> RecordedSpan | None:
-    """Return the span that another one links to, or None if the link or the span is missing."""
-    return timeline.by_id.get(identity) if above is not None and identity in above.links else None
+    wanted = {names.ATTR_TRAJECTORY: trajectory_id, names.ATTR_STEP: step}
+    return span.name == names.SPAN_RECORD and wanted.items() <= span.attributes.items()

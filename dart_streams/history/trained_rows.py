@@ -1,4 +1,4 @@
-"""The trainer's rows in the store, as a run's display and report read them."""
+"""Reads the trainer's rows from the store, for a run's display and report."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from dart_streams.errors import UserError
 from dart_streams.store import SyncStore, connect
 from dart_streams.store.sessions import DOWN
 
-PATIENCE_S = 1.0
+TIMEOUT_S = 1.0
 
 
 class TrainedRows:
@@ -21,16 +21,16 @@ class TrainedRows:
 
     def read(self) -> list[dict[str, Any]]:
         """Return all steps in order."""
-        return SyncStore(self.connected(), self.config.bus.run, 1, PATIENCE_S).trained()
+        return SyncStore(self.connected(), self.config.bus.run, 1, TIMEOUT_S).trained()
 
     def connected(self) -> Session:
-        """Return the connection."""
+        """Return the session, connecting at the first call."""
         if self.session is None:
             self.session = connect(self.config.store)
         return self.session
 
     def newest_metrics(self) -> dict[str, float]:
-        """Return the metrics of the newest step; empty while there is none to be had."""
+        """Return the metrics of the newest step; empty while the store has none or is down."""
         try:
             rows = self.read()
         except (*DOWN, UserError):
@@ -38,6 +38,6 @@ class TrainedRows:
         return dict(rows[-1]["metrics"]) if rows else {}
 
     def close(self) -> None:
-        """Free the connection."""
+        """Close the connection."""
         if self.session is not None:
             self.session.cluster.shutdown()

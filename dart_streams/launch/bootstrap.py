@@ -38,7 +38,7 @@ async def policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> 
         await build(folder, supervisor, found)
         how = " (built)"
     settings = msgspec.structs.replace(config.policy, path=str(path))
-    folders.write_config(folder, msgspec.structs.replace(config, policy=settings, tasks=relative(config)))
+    folders.write_toml(folder.config_file, msgspec.structs.replace(config, policy=settings, tasks=relative(config)))
     return f"policy {path}{how}"
 
 

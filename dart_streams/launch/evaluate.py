@@ -1,10 +1,9 @@
 """Orders a held-out evaluation and waits for its trajectories."""
 
-import time
-
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history import evaluation
 from dart_streams.history.evaluation import EvaluationResult
@@ -34,7 +33,7 @@ async def evaluate(
     def left(state: RunState) -> int:
         return len(wanted) - len(evaluation.finished(state, wanted, ORDER_ATTEMPTS))
 
-    deadline = time.monotonic() + config.evaluation.timeout_s
+    deadline = Deadline(config.evaluation.timeout_s)
     while left(follower.progress):
         for order in fresh(follower.progress):
             ordered.add(order.order_id)
@@ -43,7 +42,7 @@ async def evaluate(
             await follower.until(
                 lambda state: not left(state) or bool(fresh(state)),
                 f"the evaluation of version {version}",
-                deadline - time.monotonic(),
+                deadline.remaining_s,
             )
         except ServiceUnavailable as error:
             raise ServiceUnavailable(

@@ -56,14 +56,8 @@ def measure(name: str, root: int, children: Mapping[int, Sequence[int]]) -> dict
             memory += process.memory_info().rss
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-    worker = own_usage(next(iter(children.get(root, ())), root))
-    return {
-        "at_ms": now_ms(),
-        "process": name,
-        "cpu_s": round(cpu_s, 2),
-        "rss_mb": round(memory / 1e6, 1),
-        **worker,
-    }
+    found = {"at_ms": now_ms(), "process": name, "cpu_s": round(cpu_s, 2), "rss_mb": round(memory / 1e6, 1)}
+    return found | own_usage(next(iter(children.get(root, ())), root))
 
 
 def own_usage(pid: int) -> dict[str, float]:

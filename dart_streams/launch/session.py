@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import functools
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
@@ -149,9 +148,15 @@ async def shown(run: TrainingRun, console: Console) -> AsyncIterator[None]:
     """Show the run while the body lasts, and sample what its processes cost; a failing display does not fail it."""
     trained = TrainedRows(run.config)
     display = Display(functools.partial(moment_of, run), console, trained.newest_metrics)
+
+    async def read_lag() -> None:
+        await run.has_topics.wait()
+        async with lag_reader(run.config.bus) as lags:
+            await display.poll(lags)
+
     tasks = [
         asyncio.create_task(display.show(), name="display"),
-        asyncio.create_task(read_lag(run, display), name="read lag"),
+        asyncio.create_task(read_lag(), name="read lag"),
         asyncio.create_task(process_usage.sample(run.supervisor, local.folder_of(run.config)), name="usage"),
     ]
     try:
@@ -161,13 +166,6 @@ async def shown(run: TrainingRun, console: Console) -> AsyncIterator[None]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         trained.close()
-
-
-async def read_lag(run: TrainingRun, display: Display) -> None:
-    """Read lag and training metrics from when the topics exist."""
-    await run.has_topics.wait()
-    async with lag_reader(run.config.bus) as lags:
-        await display.poll(lags)
 
 
 def moment_of(run: TrainingRun, lag: dict[tuple[str, str], int], trained: dict[str, float]) -> Moment:
@@ -181,7 +179,7 @@ def moment_of(run: TrainingRun, lag: dict[tuple[str, str], int], trained: dict[s
         run_id=run.folder.id,
         phase=phase.name if phase else "begin",
         phase_s=(now_ms() - phase.started_ms) / 1000 if phase else 0.0,
-        left_s=None if run.circle_ends_s is None else run.circle_ends_s - time.monotonic(),
+        left_s=run.circle_end.remaining_s if run.circle_end else None,
         summary=summarise(run.follower.progress, now_ms(), slots, since_ms) if run.follower else None,
         lag=lag,
         trained=trained,

@@ -1,11 +1,10 @@
-"""A run's life, phase by phase: policy, topics, start, demonstrations, before, circle, settle, after, drain.
+"""A run's life: 1 policy, 2 topics, 3 start, 4 demonstrations, 5 before, 6 circle, 7 settle, 8 after, 9 drain.
 
 It starts and stops processes and publishes orders; everything it knows of their work is read from the topics.
 """
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from dart_streams.bus.lag import Lag
 from dart_streams.bus.topology import TopicSpec
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
 from dart_streams.history.run_folder import PhaseLog, RunFolder
 from dart_streams.history.run_follower import RunFollower, following
@@ -69,12 +69,12 @@ class TrainingRun:
         self.journal: PhaseLog = folder.journal()
         self.follower: RunFollower | None = None
         self.has_topics = asyncio.Event()
-        self.circle_ends_s: float | None = None
+        self.circle_end: Deadline | None = None
         self.lags: list[Lag] = []
         self.log: Any = structlog.get_logger()
 
     async def run(self) -> None:
-        """Go through all phases that need the services up."""
+        """Go through the phases in their order; the services are up."""
         if self.find_policy is not None:
             with self.phase("policy"):
                 self.notify(await self.find_policy())
@@ -195,7 +195,7 @@ class TrainingRun:
     async def train(self, follower: RunFollower) -> None:
         """Train for ``run.minutes`` or ``run.train_steps``; an attached run, until its trainer's last step."""
         limit_s = self.config.run.minutes * 60
-        ends_s = self.circle_ends_s = time.monotonic() + limit_s
+        self.circle_end = end = Deadline(limit_s)
         if self.attached:
             steps = required_steps(self.config)
             advice = "Look at the log of the trainer, raise run.minutes, or lower trainer.max_train_steps"
@@ -206,11 +206,11 @@ class TrainingRun:
             await self.supervisor.start(self.processes.curator)
             bound = self.config.run.train_steps
             await follower.until(
-                lambda state: time.monotonic() >= ends_s or (bound is not None and trained_steps(state) >= bound),
+                lambda state: end.expired or (bound is not None and trained_steps(state) >= bound),
                 "training to end",
                 limit_s + GRACE_S,
             )
-        self.circle_ends_s = None
+        self.circle_end = None
 
     async def settle(self, follower: RunFollower) -> None:
         """Stop ordering and training; wait until open orders have finished and the last version is served."""
@@ -224,9 +224,9 @@ class TrainingRun:
         )
         # An episode on a desktop may take longer than run.settle_s.
         settle_s = self.config.run.settle_s
-        ends_s = time.monotonic() + settle_s
+        end = Deadline(settle_s)
         await follower.until(
-            lambda state: not state.unfinished("train") or time.monotonic() >= ends_s,
+            lambda state: not state.unfinished("train") or end.expired,
             "open training orders to finish",
             settle_s + GRACE_S,
         )

@@ -27,7 +27,7 @@ from tenacity import AsyncRetrying, Retrying
 from dart_streams.config import Store
 from dart_streams.connection import auth
 from dart_streams.connection.connection_errors import Endpoint, tls_refusal
-from dart_streams.connection.protocol_probes import greet_cql
+from dart_streams.connection.protocol_probes import CQL
 from dart_streams.connection.retrying import until
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
@@ -173,7 +173,7 @@ def refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None
         if isinstance(cause, AuthenticationFailed) and UNABLE not in str(cause):
             return login_refused(store)
     shows_certificate = bool(store.tls.certificate_file)
-    endpoints = (Endpoint("Cassandra", "store", host, store.port, greet_cql) for host in store.hosts)
+    endpoints = (Endpoint("Cassandra", "store", host, store.port, CQL) for host in store.hosts)
     found = (tls_refusal(endpoint, context, shows_certificate) for endpoint in endpoints)
     return next((refused for refused in found if refused is not None), None)
 

@@ -13,7 +13,6 @@ from dart_streams.store import statements
 from dart_streams.store.blobs import BlobCache, whole
 from dart_streams.store.sessions import executing
 from topics.observations import Observation
-from topics.trajectories import Trajectory
 from topics.values import BlobRef
 
 CONCURRENCY = 64
@@ -68,16 +67,6 @@ class SyncStore:
             identity: [statements.observation_of(row[0]) for row in rows]
             for identity, rows in zip(ids, results, strict=True)
         }
-
-    def trajectory(self, trajectory_id: str) -> Trajectory | None:
-        """Return a finished trajectory, or None."""
-        rows = self._read_many(statements.GET_TRAJECTORY, [(self.run, trajectory_id)])[0]
-        return statements.trajectory_of(rows[0][0]) if rows else None
-
-    def trajectories_of(self, task_id: str) -> list[Trajectory]:
-        """Return a task's finished trajectories, the oldest first."""
-        rows = self._read_many(statements.GET_BY_TASK, [(self.run, task_id)])[0]
-        return [statements.trajectory_of(row[0]) for row in rows]
 
     def write_trained(self, train_step: int, row: dict[str, Any]) -> None:
         """Write the inputs of an optimiser step: the columns of ``trained`` without ``train_step``."""

@@ -1,1 +1,4 @@
-"""OpenTelemetry: set-up, names in one module, W3C trace context over Kafka headers. Telemetry never fails a worker."""
+"""OpenTelemetry and logs of a process: set-up, the one list of names, spans, trace context over Kafka headers.
+
+Knows no Kafka client and no decision. Telemetry never fails a worker, and never makes one wait.
+"""

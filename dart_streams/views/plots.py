@@ -151,7 +151,7 @@ def pages(before: EvaluationResult | None, after: EvaluationResult | None) -> st
 
 
 STATES = {"step": BLUE, "evaluate": VIOLET, "wait": TEAL, "reset": AMBER, "idle": GRID}
-"""What a slot does, from the bottom of the plot to its top: act, judge, wait for an action, reset, nothing."""
+"""What a slot does, from the bottom of the plot to its top."""
 
 
 def flow(inputs: ReportInputs) -> str | None:

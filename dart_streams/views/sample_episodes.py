@@ -1,6 +1,7 @@
 """Sample episodes for the report: the same held-out task before and after training, screen by screen."""
 
 import base64
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -82,16 +83,14 @@ def load(store: SyncStore, episode: EvaluationEpisode, policy: Policy) -> Sample
 
 def shots_of(store: SyncStore, observations: list[Observation], policy: Policy) -> Iterator[Shot]:
     """Yield each screen with the action that the policy took on it."""
-    for index, observation in enumerate(observations):
-        if observation.screenshot is None:
+    for observation, following in itertools.zip_longest(observations, observations[1:]):
+        ref, taken = observation.screenshot, following and following.taken
+        if ref is None:
             continue
-        following = observations[index + 1] if index + 1 < len(observations) else None
-        taken = following.taken if following else None
         try:
-            data = store.get_blob(observation.screenshot)
+            data = store.get_blob(ref)
         except MissingBlob:
             continue
-        ref = observation.screenshot
         yield Shot(
             image=f"data:{ref.media_type};base64,{base64.b64encode(data).decode()}",
             width=ref.width,
@@ -108,9 +107,8 @@ def points_of(text: str, screen: BlobRef, policy: Policy) -> tuple[Point, ...]:
     except actions.Unparsable:
         return ()
     width, height = screens.smart_resize(screen.width, screen.height, policy.min_pixels, policy.max_pixels)
-    places = [("x", "y"), ("to_x", "to_y")]
     return tuple(
         Point(getattr(action, x) * screen.width / width, getattr(action, y) * screen.height / height)
-        for x, y in places
+        for x, y in (("x", "y"), ("to_x", "to_y"))
         if hasattr(action, x)
     )

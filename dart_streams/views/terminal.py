@@ -27,7 +27,7 @@ BARS = "▁▂▃▄▅▆▇█"
 SHOWN_METRICS = ("reward", "loss", "entropy", "grad_norm")
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Rates are over the last half minute, ``success`` over the last finished training episodes.
 
     ``curve`` has the success rate of training episodes a time slice, None where none finished.
@@ -49,7 +49,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     staleness_max: int | None
 
 
-def summarise(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) -> Summary:
+def summarise(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) -> RunSummary:
     """Return the summary at ``now_ms``; the curve begins at ``since_ms``. ``slots`` counts all environment slots."""
     newest = now_ms // SLICE_MS
     window = range(newest - WINDOW_SLICES, newest)
@@ -61,7 +61,7 @@ def summarise(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) ->
     recent = list(itertools.islice(reversed(train), RECENT_EPISODES))
     ages = progress.curated_staleness[-RECENT_MEMBERS:]
     finished_eval, ordered_eval = newest_evaluation(progress)
-    return Summary(
+    return RunSummary(
         steps_per_s=steps / (WINDOW_SLICES * SLICE_MS / 1000),
         utilisation=min(1.0, busy_ms / (slots * WINDOW_SLICES * SLICE_MS)),
         episodes=len(train),
@@ -111,7 +111,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     phase_s: float
     left_s: float | None
-    summary: Summary | None
+    summary: RunSummary | None
     lag: dict[tuple[str, str], int]
     trained: dict[str, float]
     children: tuple[tuple[str, int], ...]
@@ -132,7 +132,7 @@ def panel(moment: Moment) -> RenderableType:
     return Panel(Group(*parts), title=title, title_align="left", border_style="cyan", padding=(0, 1))
 
 
-def curve_of(summary: Summary) -> RenderableType:
+def curve_of(summary: RunSummary) -> RenderableType:
     """Draw the success curve of training episodes."""
     line = sparkline(smooth(summary.curve, CURVE_POINTS))
     return Text.assemble(
@@ -142,7 +142,7 @@ def curve_of(summary: Summary) -> RenderableType:
     )
 
 
-def table_of(moment: Moment, summary: Summary) -> RenderableType:
+def table_of(moment: Moment, summary: RunSummary) -> RenderableType:
     """Draw the summary in two columns of names and values."""
     table = Table.grid(padding=(0, 2), expand=True)
     for style in ("dim", "", "dim", ""):

@@ -192,7 +192,7 @@ def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
     known = RunState(keep_steps=True).fold(read_log(source, READ))
     lines = list(source.lines("traces"))
     step = known.trained[2]
-    member = next(member for member in known.groups[step.group_ids[0]].members if member.selected)
+    member = next(member for member in known.groups[step.group_ids[0]][0].members if member.selected)
     marks = {
         names.SPAN_TRAIN_STEP: f'"{names.ATTR_TRAIN_STEP}":2}}',
         names.SPAN_GROUP: f'"{names.ATTR_GROUP}":"{step.group_ids[0]}"',

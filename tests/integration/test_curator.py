@@ -39,8 +39,9 @@ from topics import curated, curation_log, rollout_budgets, rollout_orders, task_
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 from workers.curator.changelogs import SOURCES, changelog_topics
-from workers.curator.main import live
+from workers.curator.main import connect
 from workers.curator.transport import Consumer
+from workers.runtime import lifecycle
 
 BOUND_S = 90.0
 KILLS = 20 if "DART_SLOW_TESTS" in os.environ else 3
@@ -285,7 +286,7 @@ async def test_a_curator_whose_tables_are_wiped_comes_back_with_its_whole_state(
     restored = {line["agent"]: line["batches"] for line in told if line["event"] == "state restored"}
     assert restored.keys() == set(SOURCES)
     assert (min(restored.values()) > 0) == (changelogs == "kept")
-    recalled = {line["agent"]: line["differs_from"] for line in told if "told by the topics" in line["event"]}
+    recalled = {line["agent"]: line["differs_from"] for line in told if "rebuilt from the topics" in line["event"]}
     assert recalled == (dict.fromkeys(SOURCES) if changelogs == "wiped" else {})
     decided, again = await replayed(config, tmp_path / "tasks.toml")
     assert decided == again
@@ -296,7 +297,7 @@ async def test_a_curator_whose_tables_are_wiped_comes_back_with_its_whole_state(
 async def living(config: Config) -> AsyncIterator[None]:
     """A curator in this process; its failure fails the test, and it must drain at the end."""
     stop = asyncio.Event()
-    curator = asyncio.create_task(live(config, "curator-0", stop))
+    curator = asyncio.create_task(lifecycle.live(connect, config, "curator-0", stop))
     try:
         yield
     finally:
@@ -549,14 +550,14 @@ async def test_dispatch_refuses_inputs_of_several_partitions(configure):
     config = configure()
     grow(config, 2, rollout_budgets.TOPIC.name)
     with pytest.raises(ConfigError, match="rollout-budgets has 2 partitions: dispatch needs it to have one"):
-        await live(config, "curator-0", asyncio.Event())
+        await lifecycle.live(connect, config, "curator-0", asyncio.Event())
 
 
 async def test_a_curator_whose_topics_are_not_there_says_how_to_make_them(configure):
     config = configure()
     lost = msgspec.structs.replace(config, bus=msgspec.structs.replace(config.bus, prefix="nobody.", wait_s=1.0))
     with pytest.raises(ServiceUnavailable, match=r"has no topic 'nobody\.trajectories'.*topics apply"):
-        await live(lost, "curator-0", asyncio.Event())
+        await lifecycle.live(connect, lost, "curator-0", asyncio.Event())
 
 
 def test_a_curator_without_a_broker_says_so_and_ends(tmp_path):

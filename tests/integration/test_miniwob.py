@@ -21,7 +21,7 @@ from dart_streams.config import Config, Env, Isolation, Miniwob
 from dart_streams.tasks import Task
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.miniwob.backend import SPARE_PAGES, MiniwobBackend
-from workers.env.miniwob.browser import NICENESS, give_way
+from workers.env.miniwob.browser import NICENESS, lower_priority
 from workers.env.miniwob.page import RESTARTABLE, MiniwobPage
 
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
@@ -358,7 +358,7 @@ async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile
 def test_a_browser_gives_way_to_the_other_processes():
     process = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
-        give_way(process.pid)
+        lower_priority(process.pid)
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == NICENESS
         shared_by_session = Path(f"/proc/{process.pid}/autogroup")
         assert not shared_by_session.exists() or shared_by_session.read_text().endswith(f"nice {NICENESS}\n")

@@ -21,7 +21,7 @@ from dart_streams.launch.services import local
 from dart_streams.launch.services.daemon import Home
 from dart_streams.launch.services.jars import SHARED_JARS
 from dart_streams.launch.services.jvm import Kafka
-from dart_streams.launch.services.local import Running, bring_up
+from dart_streams.launch.services.local import RunningService, bring_up
 from dart_streams.launch.services.lock import silent
 from dart_streams.launch.services.ports import free_port
 
@@ -55,7 +55,7 @@ def kafka_home(config: Config) -> Home:
     return Home(local.folder_of(config) / "kafka")
 
 
-def bring_kafka_up(config: Config) -> Running:
+def bring_kafka_up(config: Config) -> RunningService:
     kafka = Kafka(config.bus, config.services)
     return bring_up(kafka, kafka_home(config), config.services.ready_s, silent, SHARED_JARS)
 
@@ -122,7 +122,7 @@ def test_a_broker_that_hangs_is_ended_and_replaced(config: Config):
     os.kill(first.pid, signal.SIGSTOP)
     impatient = Kafka(config.bus, config.services)
     said: list[str] = []
-    assert local.leftover(impatient, kafka_home(config), 0.0, said.append) is None
+    assert local.find_running(impatient, kafka_home(config), 0.0, said.append) is None
     assert f"Kafka: pid {first.pid} does not answer, ending it" in said
     assert bring_kafka_up(config).pid != first.pid
 

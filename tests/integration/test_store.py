@@ -154,9 +154,7 @@ async def test_a_trajectory_is_found_by_its_id_and_by_its_task_the_oldest_first(
         await store.write_trajectory(one)
     assert await store.trajectory("a") == late
     assert await store.trajectories_of("simulated/box#1") == [early, late]
-    sync = SyncStore(session, run, 1)
-    assert (sync.trajectory("c"), sync.trajectory("nobody")) == (other, None)
-    assert sync.trajectories_of("simulated/box#1") == [early, late]
+    assert (await store.trajectory("c"), await store.trajectory("nobody")) == (other, None)
 
 
 def test_optimiser_steps_are_kept_in_order(session, run):

@@ -204,16 +204,19 @@ def test_many_requests_at_once_each_get_their_own_figures(engine, loop, policies
 def test_the_first_token_is_there_before_the_answer_and_nothing_is_kept_of_either(engine, loop, policies):
     serve(engine, loop, policies.versions[0])
 
+    def have_first_token(core):
+        return [request for request in core.requests.values() if request.first_token_s]
+
     async def first_tokens():
         whole = asyncio.ensure_future(engine.generate(request(4, max_tokens=64)))
         began = time.perf_counter()
         async with asyncio.timeout(60):
-            while not (seen := await engine.thread.call(lambda core: dict(core.first_token_s))):
+            while not (seen := await engine.thread.call(have_first_token)):
                 pass
         assert not whole.done()
         dropped = asyncio.ensure_future(engine.generate(request(5, max_tokens=64)))
         async with asyncio.timeout(60):
-            while len(await engine.thread.call(lambda core: dict(core.first_token_s))) < 2:
+            while len(await engine.thread.call(have_first_token)) < 2:
                 pass
         dropped.cancel()
         made = await whole
@@ -223,10 +226,10 @@ def test_the_first_token_is_there_before_the_answer_and_nothing_is_kept_of_eithe
     assert len(seen) == 1
     assert 0 < made.prefill_ms < total_ms
 
-    async def forgotten():
-        return await engine.thread.call(lambda core: (core.first_token_s, core.entropies, core.ids))
+    async def requests():
+        return await engine.thread.call(lambda core: core.requests)
 
-    assert loop.run(forgotten()) == ({}, {}, {})
+    assert loop.run(requests()) == {}
 
 
 def test_the_same_request_twice_is_drawn_anew(engine, loop):
@@ -266,7 +269,7 @@ def test_weights_switch_in_the_middle_of_answers_and_no_request_fails(engine, lo
     async def switch_under_way():
         answers = [asyncio.ensure_future(engine.generate(one)) for one in asked]
         async with asyncio.timeout(60):
-            while not await engine.thread.call(lambda core: any(len(made) > 3 for made in core.entropies.values())):
+            while not await engine.thread.call(lambda core: any(len(r.entropies) > 3 for r in core.requests.values())):
                 pass
         pause_ms = await engine.load(policies.versions[1])
         return pause_ms, await asyncio.gather(*answers)
@@ -296,7 +299,7 @@ def test_requests_under_way_end_first_or_begin_anew_if_that_is_wanted(engine, lo
     async def switch_under_way():
         answers = [asyncio.ensure_future(engine.generate(one)) for one in asked]
         async with asyncio.timeout(60):
-            while not await engine.thread.call(lambda core: any(len(made) > 3 for made in core.entropies.values())):
+            while not await engine.thread.call(lambda core: any(len(r.entropies) > 3 for r in core.requests.values())):
                 pass
         engine.mode = mode
         await engine.load(policies.versions[1])
@@ -478,9 +481,9 @@ def test_a_request_given_up_is_forgotten_by_the_engine(engine, loop):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await engine.generate(request(max_tokens=500, images=0))
-        return await engine.thread.call(lambda core: (core.llm.get_num_unfinished_requests(), core.ids, core.entropies))
+        return await engine.thread.call(lambda core: (core.llm.get_num_unfinished_requests(), core.requests))
 
-    assert loop.run(give_up()) == (0, {}, {})
+    assert loop.run(give_up()) == (0, {})
 
 
 def test_a_model_that_is_not_there_is_named(policies, tmp_path):

@@ -51,8 +51,8 @@ async def test_an_image_shown_again_is_neither_read_nor_cut_again(renderer):
     screens = Screens(2)
     cache = PatchCache(renderer, screens.get, 10 * ONE)
     one, other = screens.refs
-    first, _ = await cache.of([one])
-    again, fetch_ms = await cache.of([other, one, one])
+    first, _ = await cache.get([one])
+    again, fetch_ms = await cache.get([other, one, one])
     assert again[1] is again[2] is first[0]
     assert fetch_ms > 0
     assert set(screens.read.values()) == {1}
@@ -60,7 +60,7 @@ async def test_an_image_shown_again_is_neither_read_nor_cut_again(renderer):
 
 async def test_patches_are_those_of_training(renderer):
     screens = Screens(1)
-    [patches], _ = await PatchCache(renderer, screens.get, ONE).of(screens.refs)
+    [patches], _ = await PatchCache(renderer, screens.get, ONE).get(screens.refs)
     pixels, grid = renderer.pixels([Image.open(io.BytesIO(screens.blobs[screens.refs[0].sha256])).convert("RGB")])
     assert torch.equal(patches.pixels, pixels)
     assert torch.equal(patches.grid, grid[0])
@@ -71,17 +71,17 @@ async def test_those_shown_longest_ago_make_room(renderer):
     cache = PatchCache(renderer, screens.get, 2 * ONE)
     a, b, c = screens.refs
     for ref in (a, b, a, c, a):
-        await cache.of([ref])
+        await cache.get([ref])
     assert (screens.read[a.sha256], screens.read[c.sha256]) == (1, 1)
     assert cache.bytes == 2 * ONE
-    await cache.of([b])
+    await cache.get([b])
     assert screens.read[b.sha256] == 2
 
 
 async def test_a_prompt_larger_than_the_cache_is_still_whole(renderer):
     screens = Screens(5)
     cache = PatchCache(renderer, screens.get, 1)
-    patches, _ = await cache.of(screens.refs)
+    patches, _ = await cache.get(screens.refs)
     assert len({float(one.pixels[0, 0]) for one in patches}) == 5
-    many = await asyncio.gather(*(cache.of(screens.refs[:2]) for _ in range(8)))
+    many = await asyncio.gather(*(cache.get(screens.refs[:2]) for _ in range(8)))
     assert all(torch.equal(made[0].pixels, patches[0].pixels) for made, _ in many)

@@ -4,11 +4,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
+from dart_streams.clock import since_ms
 from dart_streams.curation.staleness import staleness
+from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.curated import CuratedGroup
 from trainer.data.consumer import Arrival, CuratedConsumer
@@ -16,10 +19,12 @@ from trainer.data.position import Position
 from trainer.data.prefetch import Prefetcher
 from trainer.data.samples import ReadyGroup
 from trainer.data.token_budget import TokenBudget, fitted, tokens_of
-from trainer.ranks import Ranks
 
 BUILD_S = 2.0
 """The longest wait for groups before rank 0 broadcasts again and checks for a stop."""
+
+if TYPE_CHECKING:  # torch
+    from trainer.ranks import Ranks
 
 log = structlog.get_logger()
 
@@ -80,13 +85,13 @@ class BatchBuilder:
 
     def build(self, version: int, timeout_s: float, stop: threading.Event) -> BatchPlan:
         """Return a full plan, or after ``timeout_s`` one without groups. Groups taken so far are kept for the next."""
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while len(self.chosen) < self.size and not stop.is_set():
-            arrival = self.consumer.take(min(0.2, max(0.0, deadline - time.monotonic())))
+            arrival = self.consumer.take(min(0.2, deadline.remaining_s))
             if arrival is not None:
                 self.stalls.note_arrival(f"group {arrival.group.group_id}")
                 self.admit(arrival, version)
-            elif time.monotonic() >= deadline:
+            elif deadline.expired:
                 self.stalls.check()
                 break
         return self._plan(stop.is_set())
@@ -98,6 +103,7 @@ class BatchBuilder:
         self.position = self.position.after(arrival.partition, arrival.offset, group.group_id)
         if repeated:
             log.info("repeated group ignored", group=group.group_id, offset=arrival.offset)
+            self.dropped.append(group)  # it was read ahead again
             return
         age = staleness(group, version)
         if age > self.max_staleness:
@@ -131,7 +137,7 @@ class BatchFeed:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: "Ranks",
         prefetcher: Prefetcher,
         builder: BatchBuilder | None,
         stop: threading.Event,
@@ -157,7 +163,7 @@ class BatchFeed:
 
         Collective. What the store cannot give for ``store.wait_s`` ends the process from here.
         """
-        started = time.monotonic()
+        started = time.perf_counter()
         while True:
             mine = self.builder.build(version, BUILD_S, self.stop) if self.builder else None
             plan: BatchPlan = self.ranks.from_first(mine)
@@ -167,16 +173,16 @@ class BatchFeed:
             full = bool(plan.groups) and self._is_full()
             if full or not plan.groups:
                 break
-        self._waited_ms += (time.monotonic() - started) * 1000
+        self._waited_ms += since_ms(started)
         if not full:
             return Batch(groups=[], position=plan.position, stale=0, waited_ms=0.0)
         return self._batch(plan.position)
 
     def read(self, groups: Sequence[CuratedGroup], position: Position) -> Batch:
         """Return the batch of a supervised phase."""
-        started = time.monotonic()
+        started = time.perf_counter()
         ready = [self.prefetcher.take(group) for group in groups]
-        waited_ms = (time.monotonic() - started) * 1000
+        waited_ms = since_ms(started)
         return Batch(groups=ready, position=position, stale=0, waited_ms=waited_ms, supervised=True)
 
     def _gather(self, plan: BatchPlan) -> None:

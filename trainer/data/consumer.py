@@ -6,7 +6,6 @@ The training loop never waits for Kafka while there is data: arrivals are queued
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
@@ -20,6 +19,7 @@ from dart_streams.bus import dead_letters, sync_clients
 from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.clock import now_ms
 from dart_streams.config import Bus
+from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names
 from topics import Topic, curated, weights
@@ -97,13 +97,13 @@ class CuratedConsumer:
         ServiceUnavailable, KafkaError
             What ended the thread.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while True:
             self.check()
             try:
-                return self._queue.get(timeout=min(0.05, max(0.0, deadline - time.monotonic())))
+                return self._queue.get(timeout=min(0.05, deadline.remaining_s))
             except queue.Empty:
-                if time.monotonic() >= deadline:
+                if deadline.expired:
                     return None
 
     def check(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from dart_streams.clock import since_ms
 from dart_streams.config import Policy
 from dart_streams.store import MissingBlob, SyncStore
 from topics.curated import CuratedGroup
@@ -32,7 +33,7 @@ class GroupReader:
 
     def read(self, group: CuratedGroup) -> ReadyGroup:
         """Return what can be trained of a group; what can't is counted and logged, an example a group."""
-        started = time.monotonic()
+        started = time.perf_counter()
         members = share(group, self.rank, self.ranks)
         steps = self.store.steps_many([member.trajectory_id for member in members])
         selection = select(group, members, steps, self.renderer, self.policy.max_images, self.policy.max_texts)
@@ -44,7 +45,7 @@ class GroupReader:
             samples=selection.samples,
             images=images,
             refused=selection.refused,
-            read_ms=(time.monotonic() - started) * 1000,
+            read_ms=since_ms(started),
         )
 
     def _images(self, selection: Selection) -> dict[str, bytes]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
+from dart_streams.clock import since_ms
 from dart_streams.config import DualClip, Trainer
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
@@ -102,7 +103,7 @@ class Learner:
         step.Stopped
             If ``should_stop`` before the first update; the weights are unchanged. After it the step is completed.
         """
-        started = time.monotonic()
+        started = time.perf_counter()
         samples = [item for group in groups for item in group.samples]
         own_tokens = sum(len(item.answer) for item in samples)
         tokens, sequences = self.ranks.total([own_tokens, len(samples)])
@@ -120,9 +121,7 @@ class Learner:
         lost = sum(not math.isfinite(update.grad_norm) for update in updates)
         if lost:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
-        return StepResult(
-            lost < len(updates), metrics, int(tokens), int(sequences), (time.monotonic() - started) * 1000
-        )
+        return StepResult(lost < len(updates), metrics, int(tokens), int(sequences), since_ms(started))
 
     def sft_learner(self) -> "Learner":
         """Return this learner set for supervised phases: groups of advantage 1, an update each.

@@ -7,7 +7,6 @@
 
 import contextlib
 import random
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from kafka.errors import KafkaError
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Undecodable, decode, encode
 from dart_streams.config import Bus, Config
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.tasks import Task
 from topics import rollout_orders, trajectories
@@ -86,19 +86,20 @@ def gather(
     """
     pending = {order.order_id for order in orders}
     succeeded: dict[str, ReadyGroup] = {}
-    bound_s, last_s = config.evaluation.timeout_s, time.monotonic()
+    bound_s = config.evaluation.timeout_s
+    silence = Deadline(bound_s)
     with sync_clients.TopicReader(config.bus, CLIENT, trajectories.TOPIC) as records:
         while pending:
             for ended in decoded(records.poll(POLL_MS)):
                 if ended.order_id in pending:
-                    last_s = time.monotonic()
+                    silence = Deadline(bound_s)
                     pending.remove(ended.order_id)
                     if ended.outcome == "success":
                         success = RememberedSuccess(ended.trajectory_id, list(range(ended.steps)))
                         succeeded[ended.order_id] = reader.read(sft_group(ended.order_id, [success]))
             count = len(orders) - len(pending)
             report(count)
-            if time.monotonic() - last_s > bound_s:
+            if silence.expired:
                 raise UserError(
                     f"no demonstration finished for {bound_s:g} s ({count} of {len(orders)} did): "
                     f"are an env worker and a recorder running with bus.prefix {config.bus.prefix!r}?"

@@ -5,8 +5,7 @@ from dart_streams.config import Config
 from dart_streams.curation import budget, difficulty, dispatch, groups
 from topics import Topic, task_difficulty, trajectories
 
-APPLICATION = "curator"
-MOST_BYTES = 16 * 1024 * 1024
+MAX_RECORD_BYTES = 16 * 1024 * 1024
 """The largest record: a whole snapshot is one."""
 SOURCES: dict[str, Topic | None] = {
     difficulty.NAME: trajectories.TOPIC,
@@ -14,27 +13,27 @@ SOURCES: dict[str, Topic | None] = {
     groups.NAME: trajectories.TOPIC,
     dispatch.NAME: None,
 }
-"""The topic whose partitions an agent's state follows; dispatch sees everything and has one state."""
+"""The topic whose partitions each have a state of the agent; dispatch has one state of all its inputs."""
 
 
-def application(config: Config) -> str:
+def application_id(config: Config) -> str:
     """Return the Faust application's id, which is also its consumer group."""
-    return config.bus.prefix + APPLICATION
+    return f"{config.bus.prefix}curator"
 
 
 def changelog_topics(config: Config) -> list[TopicSpec]:
     """Return the changelogs of a deployment, under the names that Faust gives them.
 
-    Small segments let the broker compact what a newer snapshot has made useless, so that a restart has little to read.
+    Small segments let the broker compact entries that precede the snapshot, so that a restart has little to read.
     """
     return [
         TopicSpec(
-            name=f"{application(config)}-{name}-changelog",
+            name=f"{application_id(config)}-{name}-changelog",
             partitions=source.partitions if source else 1,
             configs={
                 "cleanup.policy": "compact",
-                "max.message.bytes": str(MOST_BYTES),
-                "segment.bytes": str(MOST_BYTES),
+                "max.message.bytes": str(MAX_RECORD_BYTES),
+                "segment.bytes": str(MAX_RECORD_BYTES),
                 "min.cleanable.dirty.ratio": "0.2",
             },
         )

@@ -10,138 +10,150 @@ dispatch    ``rollout-budgets``, ``curated``  ``rollout-orders``   the first wei
             and ``weights``                                        staleness bound; budget, the trainer
 ==========  ================================  ===================  ===============================================
 
-All of them produce ``curation-log``, and ``<input>.dlq`` for what does not decode or cannot be applied.
+All of them produce ``curation-log``, and ``<input>.dlq`` for records that do not decode or cannot be applied.
 """
 
 import asyncio
+import contextlib
+import functools
 import logging
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import faust
 import structlog
 from mode.supervisors import CrashingSupervisor
 
 from dart_streams import tasks as task_sets
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
+from dart_streams.connection import auth
 from dart_streams.curation.agents import agents
 from dart_streams.curation.reducer import Agent
 from dart_streams.errors import ConfigError
-from dart_streams.telemetry import setup
-from topics import Topic
-from workers.curator import application
-from workers.curator.agent_runner import AgentRunner
-from workers.curator.changelogs import SOURCES
-from workers.runtime.lifecycle import freeze_gc
+from workers.curator.agent_runner import AgentRunner, enqueue
+from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id
+from workers.curator.transport import Flow, Transport
+from workers.runtime import lifecycle
 
 BATCH_BYTES = 512 * 1024
-"""What one request brings of a partition: less than the topics' largest record."""
+"""Size of a produce request's batch for one partition: below the topics' largest record."""
+FETCH_BYTES = 128 * 1024
+"""Size of a fetch from one partition. The client delivers a whole fetch of one before the next, so with more, a flood
+of trajectories would delay the other agents. A larger record still comes, alone."""
 
 log = structlog.get_logger()
 
 
-class PartEnded(Exception):
-    """A part of the curator that should go on for ever has ended."""
-
-
 def run(config: Config, worker_id: str) -> int:
-    """Be the curator until SIGTERM or SIGINT; return the exit code.
+    """Be the curator until SIGTERM or SIGINT; return the exit code."""
+    return lifecycle.run(connect, config, worker_id)
+
+
+async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
+    """Check tasks and topics, bind the agents to them and start Faust; return the worker.
 
     Raises
     ------
     ServiceUnavailable
         If the broker does not answer, or lacks a topic, within ``bus.wait_s``.
     ConfigError
-        If the task set has no task to train on.
+        If the task set has no task to train on, or dispatch's inputs have several partitions.
     """
-    setup.start(config, worker_id)
-    logging.getLogger("mode.timers").setLevel(logging.ERROR)  # or it tells of each commit that took a little longer
-    try:
-        return asyncio.run(until_signal(config, worker_id))
-    finally:
-        setup.stop()
-
-
-async def until_signal(config: Config, worker_id: str) -> int:
-    """Live until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return await live(config, worker_id, stop)
-
-
-async def live(config: Config, worker_id: str, stop: asyncio.Event) -> int:
-    """Connect, apply what comes until ``stop`` is set, and leave snapshots."""
+    logging.getLogger("mode.timers").setLevel(logging.ERROR)  # it warns of every commit that is a little late
     tasks = task_sets.load(Path(config.tasks.file))
     if not tasks.train:
         raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
-    async with Publisher(config.bus, worker_id, BATCH_BYTES) as publisher:
-        app = application.create(config, worker_id)
-        clerks = []
-        for agent in agents(config, tasks):
-            await check_topics(config, publisher, agent.inputs, one_state=SOURCES[agent.name] is None)
-            clerks.append(bind(app, config, agent, publisher))
-        await app.start()
-        freeze_gc()
-        try:
-            await serve(app, clerks, stop, config.run.drain_s)
-        finally:
-            await app.stop()
-    return 0
+    publisher = await resources.enter_async_context(Publisher(config.bus, worker_id, BATCH_BYTES))
+    app = create_app(config, worker_id)
+    runners = []
+    for agent in agents(config, tasks):
+        await check_topics(config, publisher, agent)
+        runners.append(bind(app, config, agent, publisher))
+    resources.push_async_callback(app.stop)
+    await app.start()
+    return lifecycle.Worker(
+        functools.partial(serve, runners, config.run.drain_s / 2),
+        {"Faust": app.wait_until_stopped, **{f"{runner.agent.name} agent": runner.run for runner in runners}},
+    )
 
 
-async def check_topics(config: Config, publisher: Publisher, inputs: Sequence[Topic], *, one_state: bool) -> None:
-    """Wait for an agent's topics; refuse several partitions where one agent has to see everything.
+async def serve(runners: Sequence[AgentRunner], drain_s: float, stop: asyncio.Event) -> None:
+    """Wait for ``stop`` while the agents run; then let each finish its batch and write a snapshot."""
+    await stop.wait()
+    log.info("draining", bound_s=drain_s)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(drain_s):
+            for runner in runners:
+                await runner.drain()
+
+
+async def check_topics(config: Config, publisher: Publisher, agent: Agent) -> None:
+    """Wait for an agent's topics; refuse several partitions for dispatch, as no process would have the whole state.
 
     Raises
     ------
     ServiceUnavailable
         If the broker lacks a topic.
     ConfigError
-        If dispatch's inputs have several partitions: no single process would know what is under way.
+        If one of dispatch's inputs has several partitions.
     """
-    for topic in inputs:
+    for topic in agent.inputs:
         partitions = await publisher.partitions_of(topic)
-        if one_state and partitions > 1:
+        if SOURCES[agent.name] is None and partitions > 1:
             raise ConfigError(
                 f"topic {config.bus.prefix}{topic.name} has {partitions} partitions: dispatch needs it to have one"
             )
 
 
-def bind(app: Any, config: Config, agent: Agent, publisher: Publisher) -> AgentRunner:
-    """Bind one agent's clerk to its topics and its table."""
-    one_state = SOURCES[agent.name] is None
-    table = application.table(app, agent)
-    clerk = AgentRunner(agent, table, publisher, config.telemetry.stall_s, one_state=one_state)
-    channel = application.source(app, config, agent.inputs)
-    app.agent(channel, name=agent.name, concurrency=1, supervisor_strategy=CrashingSupervisor)(clerk.gather)
-    table.on_recover(clerk.recovered)
-    return clerk
+def create_app(config: Config, worker_id: str) -> faust.App:
+    """Return the Faust application, not started; delivery is at least once, since effects are idempotent.
 
-
-async def serve(app: Any, clerks: Sequence[AgentRunner], stop: asyncio.Event, drain_s: float) -> None:
-    """Settle what the agents gather until ``stop`` is set, then finish the batches under way.
-
-    Raises
-    ------
-    PartEnded
-        If Faust or a clerk has ended by itself.
+    Faust acknowledges what it cannot decode, so it decodes nothing. Its membership of the consumer group is static: a
+    killed curator's successor of the same name takes over at once, without a session timeout.
     """
-    settling = [asyncio.create_task(clerk.settle_for_ever(stop)) for clerk in clerks]
-    faust_ended = asyncio.create_task(app.wait_until_stopped())
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({*settling, faust_ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        for task in settling:
-            if task.done():
-                task.result()
-        if not stop.is_set():
-            raise PartEnded("Faust has ended by itself; its log says why")
-        log.info("draining", bound_s=drain_s)
-        await asyncio.wait(settling, timeout=drain_s / 2)
-    finally:
-        for task in (*settling, faust_ended, stopped):
-            task.cancel()
-        await asyncio.gather(*settling, faust_ended, stopped, return_exceptions=True)
+    folder = config.run.folder / "faust"
+    folder.mkdir(parents=True, exist_ok=True)
+    app = faust.App(
+        application_id(config),
+        **auth.faust(config.bus),
+        datadir=str(folder),
+        store="memory://",
+        autodiscover=False,
+        web_enabled=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        reply_create_topic=False,
+        key_serializer="raw",
+        value_serializer="raw",
+        broker_commit_interval=0.5,
+        broker_session_timeout=15.0,
+        broker_heartbeat_interval=3.0,
+        broker_max_poll_records=200,
+        consumer_group_instance_id=worker_id,
+        stream_buffer_maxsize=500,
+        stream_recovery_delay=0.0,
+        stream_wait_empty=False,
+        producer_max_request_size=MAX_RECORD_BYTES,
+        producer_linger=0.0,
+        consumer_max_fetch_size=FETCH_BYTES,
+        cython_optimizations=True,
+    )
+    app.transport = Transport(app.conf.broker_consumer, app)
+    app.flow_control = Flow()
+    return app
+
+
+def bind(app: faust.App, config: Config, agent: Agent, publisher: Publisher) -> AgentRunner:
+    """Bind one agent to its topics and its table; its records are queued for the runner returned."""
+    source = SOURCES[agent.name]
+    table: Any = app.Table(agent.name, key_type=bytes, value_type=bytes, partitions=source.partitions if source else 1)
+    runner = AgentRunner(agent, table, publisher, config.telemetry.stall_s, one_state=source is None)
+    names = [config.bus.prefix + topic.name for topic in agent.inputs]
+    channel = app.topic(*names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
+    app.agent(channel, name=agent.name, concurrency=1, supervisor_strategy=CrashingSupervisor)(
+        functools.partial(enqueue, runner.queue)
+    )
+    table.on_recover(runner.drop_outdated)
+    return runner

@@ -1,4 +1,4 @@
-"""Which environments there are. A backend's own needs (a browser) are imported only where it is configured."""
+"""The environment backends. A backend's own dependencies (a browser) are imported only where it is configured."""
 
 from dart_streams.config import Config
 from workers.env.environment import Backend

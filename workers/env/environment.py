@@ -1,4 +1,4 @@
-"""What every environment backend offers. One process serves many slots; an episode owns its environment alone."""
+"""The interface of environment backends. A process serves many slots; an environment belongs to one episode."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -14,10 +14,10 @@ class EnvironmentFault(Exception):
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
-    """What an environment shows: an encoded image of ``width`` x ``height`` pixels, and the task in words.
+    """An encoded image of ``width`` x ``height`` pixels, and the task as text.
 
-    ``done`` says that the environment has ended the episode by itself: it accepts no further action. ``image`` is None
-    only after the last action of an episode whose last screen is not wanted (``last_screen`` of the backend).
+    ``done`` if the environment has ended the episode: it accepts no further action. ``image`` is None only after the
+    last action of an episode whose last screen is not wanted (``last_screen`` of the backend).
     """
 
     image: bytes | None
@@ -38,7 +38,7 @@ class Environment(Protocol):
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action given in screen pixels, at most once per ``action_id``, and return the screen after it.
 
-        ``last`` says that the episode ends here, whether or not the environment ends it.
+        ``last`` if the episode ends here, whether or not the environment ends it.
         """
         ...
 

@@ -194,8 +194,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         """Return the last observation, with ``end``."""
         if self.latest is not None:
             return msgspec.structs.replace(self.latest, end=end)
-        known = self.published and not self.executing
-        screenshot = self.published[-1].screenshot if known else None
+        unchanged = self.published and not self.executing
+        screenshot = self.published[-1].screenshot if unchanged else None
         instruction = self.published[0].instruction if self.published else ""
         return self._observation(screenshot, instruction, self.pending, end, at_ms)
 

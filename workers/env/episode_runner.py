@@ -84,18 +84,16 @@ class EpisodeRunner:
         try:
             with structlog.contextvars.bound_contextvars(trajectory=episode.state.trajectory_id), trajectory.use():
                 end = await episode.run()
-                log_fault(order, end)
             episode.spans.set_outcome(end)
         finally:
             trajectory.end()
 
     async def reject(self, order: RolloutOrder, reason: str) -> None:
-        """Publish the end of an order that cannot be played here at all."""
+        """Publish the end of an order whose task does not exist."""
         end, episode = EpisodeEnd(kind="env_error", reward=None, reason=reason), self.new_episode(order, 0)
         await self.publisher.publish(observations.TOPIC, episode.last_observation(end, now_ms()))
-        count_end(order, end)
         with structlog.contextvars.bound_contextvars(trajectory=episode.trajectory_id):
-            log_fault(order, end)
+            report_end(order, end)
 
 
 class EpisodeRun:
@@ -129,7 +127,7 @@ class EpisodeRun:
             else:
                 end = EpisodeEnd(kind="env_error", reward=None, reason=f"time-out in the environment: {error}")
         except asyncio.CancelledError:
-            await self._close(EpisodeEnd(kind="cancelled", reward=None, reason="the host was told to stop"))
+            await self._close(EpisodeEnd(kind="cancelled", reward=None, reason="the worker was stopped"))
             raise
         await self._close(end)
         return end
@@ -137,7 +135,7 @@ class EpisodeRun:
     async def _close(self, end: EpisodeEnd) -> None:
         """Publish the last observation and close the environment, concurrently."""
         await asyncio.gather(self._publish(self.state.last_observation(end, now_ms())), self._release())
-        count_end(self.state.order, end)
+        report_end(self.state.order, end)
 
     def _publish(self, observation: Observation) -> asyncio.Future[None]:
         """Publish within the span of the step that led to ``observation``, which ends with it."""
@@ -269,13 +267,9 @@ def oracle_of(environment: Environment) -> Oracle:
     return cast(Oracle, environment)
 
 
-def log_fault(order: RolloutOrder, end: EpisodeEnd) -> None:
-    """Log an end that is a fault of the infrastructure."""
+def report_end(order: RolloutOrder, end: EpisodeEnd) -> None:
+    """Count a finished episode, and log one that ended by a fault of the infrastructure."""
     if end.kind in FAULTS:
         log.warning("episode failed", order=order.order_id, task=order.task_id, outcome=end.kind, reason=end.reason)
-
-
-def count_end(order: RolloutOrder, end: EpisodeEnd) -> None:
-    """Count a finished episode."""
     page = order.task_id.rpartition("#")[0]
     metrics.episodes.add(1, {"outcome": end.kind, "purpose": order.purpose, "page": page})

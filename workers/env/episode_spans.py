@@ -1,4 +1,4 @@
-"""The spans of one episode: its own, and one a step, each a trace of its own that links to the trajectory's."""
+"""The spans of one episode: its own, and one per step, a separate trace that links to the trajectory's."""
 
 import asyncio
 from typing import Any

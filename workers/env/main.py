@@ -12,6 +12,7 @@ to another one, which plays them from their start, as new trajectories.
 """
 
 import contextlib
+import functools
 from pathlib import Path
 
 import structlog
@@ -19,14 +20,16 @@ import structlog
 from dart_streams import tasks
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
+from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, connect_async
 from topics import rollout_orders
+from topics.rollout_orders import RolloutOrder
 from workers.env.backends import backend_of
 from workers.env.episode_runner import EpisodeRunner
+from workers.env.metrics import SlotTimes
 from workers.env.policy_client import PolicyClient
-from workers.env.slots import Slots
 from workers.runtime import lifecycle
-from workers.runtime.ordered_consumer import OrderedConsumer
+from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 GROUP = "env"
 
@@ -41,12 +44,7 @@ def run(config: Config, worker_id: str) -> int:
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Connect to the broker, the store and the backend; return the worker, ready to play.
 
-    Raises
-    ------
-    ConfigError
-        If the task set cannot be used.
-    ServiceUnavailable
-        If the broker, the database or the browser does not answer within its bound.
+    Raises ConfigError if the task set cannot be used, ServiceUnavailable if a service does not answer within its bound.
     """
     task_set = tasks.load(Path(config.tasks.file))
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
@@ -69,12 +67,20 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     )
     await resources.enter_async_context(orders)
     runner = EpisodeRunner(config, worker_id, backend, store, publisher, policy)
-    slots = Slots(config.env.slots, runner, orders, task_set)
-    slots.times.export()
-    log.info("playing", slots=slots.count, backend=config.env.backend, tasks=len(task_set.train))
-    background = {
-        "responses": policy.read_responses,
-        "stall detector": policy.check_stalls,
-        "commits": orders.commit_periodically,
-    }
-    return lifecycle.Worker(slots.serve, background)
+    times = SlotTimes(config.env.slots)
+    times.export()
+
+    async def play(slot: int, delivery: Delivery) -> None:
+        order: RolloutOrder = delivery.event
+        try:
+            task = task_set.get(order.task_id)
+        except ConfigError as error:
+            await orders.dead_letter(delivery.record, str(error))
+            await runner.reject(order, str(error))
+        else:
+            await runner.run(order, task, functools.partial(times.enter, slot))
+        times.enter(slot, "idle")
+
+    log.info("playing", slots=config.env.slots, backend=config.env.backend, tasks=len(task_set.train))
+    background = {"responses": policy.read_responses, "commits": orders.commit_periodically}
+    return lifecycle.Worker(functools.partial(orders.serve, play, config.env.slots), background)

@@ -1,12 +1,11 @@
 """Requests actions from the policy: a request on ``action-requests``, its response on this worker's partition.
 
 The partition of ``actions`` may be shared with other workers. It is read from its end, without a group. A response that
-nobody here waits for (another worker's, a late or a duplicate one) is skipped by its key, without being decoded.
+no request here waits for (another worker's, a late or a duplicate one) is skipped by its key, without being decoded.
 """
 
 import asyncio
 import zlib
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -24,7 +23,7 @@ from workers.env import metrics
 
 log = structlog.get_logger()
 
-CHECK_S = 1.0
+POLL_MS = 1000
 
 
 class InvalidResponse(Exception):
@@ -57,9 +56,7 @@ class PolicyClient:
         await self.records.position(place)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.records.stop()
 
     async def request(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
@@ -77,32 +74,24 @@ class PolicyClient:
         if len(self._pending) == 1:
             self.stalls.note_arrival()
         outcome = metrics.abandoned
+        metrics.sent.add(1)
         try:
-            metrics.sent.add(1)
             async with asyncio.timeout(timeout_s):
                 await self.publisher.publish(action_requests.TOPIC, request)
-                action = await response
-            outcome = metrics.answered
-            return action
+                return await response
         except TimeoutError:
             outcome = metrics.timed_out
             raise
-        except InvalidResponse:
-            outcome = metrics.answered
-            raise
         finally:
-            outcome.add(1)
+            (metrics.answered if response.done() and not response.cancelled() else outcome).add(1)
             del self._pending[key]
 
     async def read_responses(self) -> None:
-        """Resolve requests with their responses, until cancelled."""
-        async for record in self.records:
-            await self._resolve(record)
-
-    async def check_stalls(self) -> None:
-        """Report an overdue wait for responses, until cancelled."""
+        """Resolve requests with their responses, and report an overdue wait for them, until cancelled."""
         while True:
-            await asyncio.sleep(CHECK_S)
+            for records in (await self.records.getmany(timeout_ms=POLL_MS)).values():
+                for record in records:
+                    await self._resolve(record)
             if self._pending:
                 self.stalls.check()
 

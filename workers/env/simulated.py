@@ -1,12 +1,12 @@
 """The ``simulated`` environment: a coloured box to click on, latencies from distributions, no browser.
 
 The instruction states the box in pixels of the policy's image, so that a scripted engine can solve it from the text.
-On a page named ``steps-N`` the box wants N clicks and changes its colour at each; on any other page one. A click
+On a page named ``steps-N`` the box needs N clicks and changes its colour at each; on any other page one. A click
 beside the box ends the episode with reward 0; other actions change nothing.
 
-With a ``[workload]`` in the configuration, its times are drawn instead, and pages are named ``work-N``: the box wants
-about N clicks. An episode that is to fail is told a place beside the box; it goes on to the last click all the same, as
-agents do that don't know that they have failed.
+With a ``[workload]`` in the configuration, its durations are drawn instead, and pages are named ``work-N``: the box
+needs about N clicks. The instruction of an episode that is to fail names a place beside the box; the episode goes on to
+the last click, as agents do that have failed without notice.
 """
 
 import asyncio
@@ -20,8 +20,7 @@ from typing import Literal
 from PIL import Image, ImageDraw
 
 from dart_streams.actions import Action, Click, DoubleClick
-from dart_streams.config import Config
-from dart_streams.config import Simulated as Simple
+from dart_streams.config import Config, Simulated
 from dart_streams.config.workload import Course, Spread, Workload, course, typical_steps
 from dart_streams.screens import smart_resize
 from dart_streams.tasks import Task
@@ -41,7 +40,7 @@ class SimulatedBackend:
     def __init__(self, config: Config) -> None:
         self.config = config
         workload = config.workload
-        self.chance = random.Random() if workload is None else random.Random(workload.seed)
+        self.rng = random.Random() if workload is None else random.Random(workload.seed)
 
     async def start(self) -> None:
         """There is nothing to start."""
@@ -50,7 +49,7 @@ class SimulatedBackend:
         """Return a fresh environment; any will do for any task."""
         policy = self.config.policy
         policy_size = smart_resize(*SIZE, policy.min_pixels, policy.max_pixels)
-        return SimulatedEnvironment(self.config, policy_size, random.Random(self.chance.random()))
+        return SimulatedEnvironment(self.config, policy_size, random.Random(self.rng.random()))
 
     async def stop(self) -> None:
         """There is nothing to stop."""
@@ -59,7 +58,7 @@ class SimulatedBackend:
 class SimulatedEnvironment:
     """One episode."""
 
-    def __init__(self, config: Config, policy_size: Size, chance: random.Random) -> None:
+    def __init__(self, config: Config, policy_size: Size, rng: random.Random) -> None:
         self.settings = config.env.simulated
         self.workload = config.workload
         self.spreads = spreads(self.settings, self.workload)
@@ -67,37 +66,37 @@ class SimulatedEnvironment:
         self.policy_size = policy_size
         self.call_timeout_s = config.env.simulated.call_timeout_s
         self.last_screen = config.env.simulated.last_screen
-        self.chance = chance
+        self.rng = rng
         self.centre: Size = (0, 0)
         self.course = Course(1, True, None)
         self.clicks = 0
         self.missed = False
         self.instruction = ""
-        self._done_ids: set[str] = set()
+        self._executed: set[str] = set()
 
     async def reset(self, task: Task) -> Screen:
         """Draw the box of this task."""
         self.course = self._course_of(task)
         self.clicks, self.missed = 0, False
-        await self._take_time("reset", 0)
+        await self._simulate_call("reset", 0)
         self.centre = box_centre(task)
-        x, y = self._told() if self.course.success else beside(self._told(), self.policy_size)
+        x, y = self._policy_centre() if self.course.success else beside(self._policy_centre(), self.policy_size)
         times = f" Click it {self.course.steps} times." if self.course.steps > 1 else ""
         self.instruction = f"Click the box at ({x},{y}).{times}"
         return self._screen()
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action, once per id."""
-        await self._take_time("step", self.clicks + 1)
-        if action_id not in self._done_ids:
-            self._done_ids.add(action_id)
+        await self._simulate_call("step", self.clicks + 1)
+        if action_id not in self._executed:
+            self._executed.add(action_id)
             if isinstance(action, Click | DoubleClick):
                 self._click(action.x, action.y)
         return self._screen(last)
 
     async def evaluate(self) -> float:
         """Return 1 when the box has had its clicks and nothing else was clicked."""
-        await self._take_time("evaluate", None)
+        await self._simulate_call("evaluate", None)
         return float(self.clicks >= self.course.steps and not self.missed)
 
     async def close(self) -> None:
@@ -109,16 +108,16 @@ class SimulatedEnvironment:
             yield Click(*self.centre)
 
     def _course_of(self, task: Task) -> Course:
-        """Return how the episode will go; where there is no workload, the policy alone decides that."""
+        """Return the course of the episode; without a workload, the policy alone decides it."""
         typical = typical_steps(task.page)
         if self.workload is None and typical is not None:
             raise EnvironmentFault(f"the page {task.page} needs a [workload] in the configuration")
         if self.workload is None or typical is None:
             return Course(clicks_wanted(task.page), True, None)
-        return course(self.workload, task.task_id, typical, self.chance)
+        return course(self.workload, task.task_id, typical, self.rng)
 
-    def _told(self) -> Size:
-        """Return the middle of the box as the policy sees it."""
+    def _policy_centre(self) -> Size:
+        """Return the centre of the box in pixels of the policy's image."""
         moved = rescale(Click(*self.centre), SIZE, self.policy_size)
         assert isinstance(moved, Click)
         return moved.x, moved.y
@@ -142,29 +141,33 @@ class SimulatedEnvironment:
             done=done,
         )
 
-    async def _take_time(self, call: Call, number: int | None) -> None:
-        """Take a call's time; sometimes hang until its bound, sometimes fail. ``number`` is its place in the course."""
-        luck = self.chance.random()
-        if luck < self.settings.hang_rate or (number is not None and number == self.course.hangs_at):
+    async def _simulate_call(self, call: Call, number: int | None) -> None:
+        """Sleep a call's duration, or hang until the time-out, or fail. ``number`` is its index in the course."""
+        drawn = self.rng.random()
+        if drawn < self.settings.hang_rate or (number is not None and number == self.course.hangs_at):
             await asyncio.sleep(self.call_timeout_s)
-            raise EnvironmentFault(f"simulated hang: no answer within {self.call_timeout_s:g} s")
-        if luck < self.settings.hang_rate + self.settings.fault_rate:
+            raise EnvironmentFault(f"simulated hang: no response within {self.call_timeout_s:g} s")
+        if drawn < self.settings.hang_rate + self.settings.fault_rate:
             raise EnvironmentFault("simulated fault")
-        seconds = self.spreads[call].draw(self.chance) / self.scale
+        seconds = self.spreads[call].draw(self.rng) / self.scale
         if seconds > 0:
             await asyncio.sleep(min(seconds, self.call_timeout_s))
 
 
-def spreads(simple: Simple, workload: Workload | None) -> dict[Call, Spread]:
-    """Return how long each kind of call takes, in seconds: of the workload's time if there is one."""
+def spreads(settings: Simulated, workload: Workload | None) -> dict[Call, Spread]:
+    """Return the distribution of each call's duration (seconds): the workload's, if there is one."""
     if workload is not None:
         return {"reset": workload.reset_s, "step": workload.settle_s, "evaluate": workload.evaluate_s}
-    medians_ms: dict[Call, float] = {"reset": simple.reset_ms, "step": simple.step_ms, "evaluate": simple.evaluate_ms}
-    return {call: Spread(median=ms / 1000, sigma=simple.sigma) for call, ms in medians_ms.items()}
+    medians_ms: dict[Call, float] = {
+        "reset": settings.reset_ms,
+        "step": settings.step_ms,
+        "evaluate": settings.evaluate_ms,
+    }
+    return {call: Spread(median=ms / 1000, sigma=settings.sigma) for call, ms in medians_ms.items()}
 
 
 def beside(place: Size, size: Size) -> Size:
-    """Return a place of an image of ``size`` that is half of it away from ``place``."""
+    """Return the pixel of an image of ``size`` that is half of it away from ``place``."""
     return (place[0] + size[0] // 2) % size[0], (place[1] + size[1] // 2) % size[1]
 
 
@@ -175,7 +178,7 @@ def clicks_wanted(page: str) -> int:
 
 
 def box_centre(task: Task) -> Size:
-    """Return where this task's box is: a matter of its id alone."""
+    """Return the centre of this task's box, derived from the task id."""
     digest = hashlib.sha256(task.task_id.encode()).digest()
     x, y = int.from_bytes(digest[:4]), int.from_bytes(digest[4:8])
     return BOX[0] // 2 + x % (SIZE[0] - BOX[0]), BOX[1] // 2 + y % (SIZE[1] - BOX[1])

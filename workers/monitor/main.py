@@ -4,7 +4,7 @@
 consumes       every topic of the circle (whole, without a group); the offsets that the groups have committed
 produces       nothing but logs and metrics
 waits for      records; a topic that is silent for ``telemetry.stall_s`` is reported with who should write it
-unblocked by   whoever writes
+unblocked by   the producers of the topics
 =============  ==================================================================================================
 
 It can be killed, started twice or left out: nothing depends on it.
@@ -22,7 +22,7 @@ from dart_streams.bus.lag import LagReader, by_group, lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.history.run_follower import CIRCLE, RunFollower, following
-from dart_streams.history.stalls import Stall, stalls, words
+from dart_streams.history.stalls import Stall, explanation, stalls
 from dart_streams.telemetry import names
 from workers.runtime import lifecycle
 
@@ -43,10 +43,7 @@ def run(config: Config, worker_id: str) -> int:
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Read all topics up to their present ends, and go on reading.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker does not answer, or has no topics, within its bound.
+    Raises ServiceUnavailable if the broker does not answer, or has no topics, within its bound.
     """
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     stall_s = config.telemetry.stall_s
@@ -95,6 +92,6 @@ class StallReporter:
                 topic=stall.topic,
                 silent_s=stall.silent_s,
                 last_from=stall.last_from,
-                reason=words(stall),
+                reason=explanation(stall),
                 behind=lag,
             )

@@ -20,6 +20,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from dart_streams.bus.clients import Publisher, consumer, start_within
+from dart_streams.bus.topic_reader import reached
 from dart_streams.config import Config
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -49,10 +50,7 @@ def run(config: Config, worker_id: str) -> int:
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Connect to the broker and the store; return the worker, ready to record.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker or the database does not answer within its bound.
+    Raises ServiceUnavailable if the broker or the database does not answer within its bound.
     """
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     await publisher.partitions_of(observations.TOPIC)
@@ -100,7 +98,7 @@ class Recorder:
             await self._record_batch()
         deadline_s = time.monotonic() + self.drain_s
         ends = await self.records.end_offsets(self.records.assignment())
-        while time.monotonic() < deadline_s and await self._is_behind(ends):
+        while time.monotonic() < deadline_s and not await reached(self.records, self._assigned(ends)):
             await self._record_batch()
         await self._commit()
 
@@ -114,14 +112,13 @@ class Recorder:
         if time.monotonic() - self.committed_s >= COMMIT_S:
             await self._commit()
 
-    async def _is_behind(self, ends: dict[TopicPartition, int]) -> bool:
-        """Say whether a partition that is still assigned has not been read up to its end."""
-        ours = [partition for partition in ends if partition in self.records.assignment()]
-        return any([await self.records.position(partition) < ends[partition] for partition in ours])
+    def _assigned(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offsets of the partitions that are still assigned."""
+        return {partition: offsets[partition] for partition in offsets.keys() & self.records.assignment()}
 
     async def _commit(self) -> None:
         """Commit what is durable of the partitions that are still assigned; a refused commit is repeated work only."""
-        offsets = {place: offset for place, offset in self.durable.items() if place in self.records.assignment()}
+        offsets = self._assigned(self.durable)
         self.durable, self.committed_s = {}, time.monotonic()
         if not offsets:
             return

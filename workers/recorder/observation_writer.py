@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-import msgspec
 import structlog
 from aiokafka import ConsumerRecord
 from opentelemetry import metrics
@@ -27,19 +26,13 @@ from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
 from workers.recorder.trajectory_summary import Incomplete, broken, summarise
+from workers.runtime.ordered_consumer import Delivery
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
 steps_written = ObservedCounter(meter, names.RECORDER_STEPS)
 announced = ObservedCounter(meter, names.RECORDER_TRAJECTORIES)
 write_ms = meter.create_histogram(names.RECORDER_WRITE_MS, "ms")
-
-
-class ObservationRecord(msgspec.Struct, frozen=True):
-    """An observation, and the record that it came in."""
-
-    record: ConsumerRecord
-    observation: Observation
 
 
 class ObservationWriter:
@@ -53,29 +46,29 @@ class ObservationWriter:
         """Do steps 1 to 3 for a batch; return the environment hosts it came from."""
         batch = await self._decode(records)
         await asyncio.gather(*(self._write_step(item) for item in batch))
-        ends = {item.observation.trajectory_id: item for item in batch if item.observation.end is not None}
+        ends = {item.event.trajectory_id: item for item in batch if item.event.end is not None}
         await asyncio.gather(*(self._announce(item) for item in ends.values()))
-        return {item.observation.env_host for item in batch}
+        return {item.event.env_host for item in batch}
 
-    async def _decode(self, records: Sequence[ConsumerRecord]) -> list[ObservationRecord]:
-        batch = []
+    async def _decode(self, records: Sequence[ConsumerRecord]) -> list[Delivery]:
+        batch: list[Delivery] = []
         for record in records:
             try:
-                batch.append(ObservationRecord(record, event_of(observations.TOPIC, record)))
+                batch.append(Delivery(event_of(observations.TOPIC, record), record))
             except Undecodable as error:
                 await dead_letters.send(self.publisher, observations.TOPIC, record, str(error))
         return batch
 
-    async def _write_step(self, item: ObservationRecord) -> None:
-        began = time.perf_counter()
-        observation = item.observation
+    async def _write_step(self, item: Delivery) -> None:
+        started = time.perf_counter()
+        observation: Observation = item.event
         attributes = {names.ATTR_TRAJECTORY: observation.trajectory_id, names.ATTR_STEP: observation.step}
         with ActiveSpan(names.SPAN_RECORD, parent=context_of(item.record.headers), attributes=attributes):
             await self.store.write_step(observation)
-        write_ms.record((time.perf_counter() - began) * 1000)
+        write_ms.record((time.perf_counter() - started) * 1000)
         steps_written.add(1)
 
-    async def _announce(self, item: ObservationRecord) -> None:
+    async def _announce(self, item: Delivery) -> None:
         trajectory = await self._summary(item)
         await self.store.write_trajectory(trajectory)
         # A cancelled episode's order is delivered again: announcing it would count as the order's finish.
@@ -85,11 +78,11 @@ class ObservationWriter:
             await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
         announced.add(1, {"outcome": trajectory.outcome})
 
-    async def _summary(self, item: ObservationRecord) -> Trajectory:
-        trajectory_id = item.observation.trajectory_id
+    async def _summary(self, item: Delivery) -> Trajectory:
+        trajectory_id = item.event.trajectory_id
         try:
             return summarise(await self.store.steps(trajectory_id))
         except Incomplete as gap:
             reason = f"trajectory {trajectory_id}: {gap}"
             await dead_letters.send(self.publisher, observations.TOPIC, item.record, reason)
-            return broken(item.observation, reason)
+            return broken(item.event, reason)

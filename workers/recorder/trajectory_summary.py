@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+import msgspec
+
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.trajectories import Trajectory
 
@@ -26,38 +28,20 @@ def summarise(observations: Sequence[Observation]) -> Trajectory:
     end = observations[-1].end if observations else None
     if end is None:
         raise Incomplete(f"{len(steps)} steps are in the store, and none of them ends the trajectory")
-    taken = [observation.taken for observation in observations if observation.taken is not None]
-    versions = [segment.version for answer in taken for segment in answer.versions]
-    return trajectory_of(
-        observations[-1],
-        end,
-        steps=len(taken),
-        step_entropies=entropies_of(taken),
-        version_min=min(versions, default=None),
-        version_max=max(versions, default=None),
-        started_ms=observations[0].at_ms,
-    )
+    return trajectory_of(observations, end)
 
 
 def broken(last: Observation, reason: str) -> Trajectory:
     """Return what to announce for a trajectory that cannot be summarised: an ``env_error``, so it is tried again."""
-    end = EpisodeEnd(kind="env_error", reward=None, reason=reason)
-    return trajectory_of(
-        last, end, steps=0, step_entropies=[], version_min=None, version_max=None, started_ms=last.at_ms
-    )
+    step = msgspec.structs.replace(last, taken=None)
+    return trajectory_of([step], EpisodeEnd(kind="env_error", reward=None, reason=reason))
 
 
-def trajectory_of(
-    last: Observation,
-    end: EpisodeEnd,
-    *,
-    steps: int,
-    step_entropies: list[float],
-    version_min: int | None,
-    version_max: int | None,
-    started_ms: int,
-) -> Trajectory:
-    """Return the trajectory that ``last`` finishes with ``end``."""
+def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Trajectory:
+    """Return the summary of ``observations`` that finish with ``end``."""
+    taken = [observation.taken for observation in observations if observation.taken is not None]
+    versions = [span.version for action in taken for span in action.versions]
+    first, last = observations[0], observations[-1]
     order = last.order
     return Trajectory(
         trajectory_id=last.trajectory_id,
@@ -69,17 +53,17 @@ def trajectory_of(
         purpose=order.purpose,
         outcome=end.kind,
         reward=end.reward,
-        steps=steps,
-        step_entropies=step_entropies,
-        version_min=version_min,
-        version_max=version_max,
-        started_ms=started_ms,
+        steps=len(taken),
+        step_entropies=entropies_of(taken),
+        version_min=min(versions, default=None),
+        version_max=max(versions, default=None),
+        started_ms=first.at_ms,
         finished_ms=last.at_ms,
     )
 
 
 def entropies_of(taken: Sequence[ExecutedAction]) -> list[float]:
     """Return the mean token entropy (nats) of each action; empty if no token was generated, as in a demonstration."""
-    if not any(answer.entropies for answer in taken):
+    if not any(action.entropies for action in taken):
         return []
-    return [fmean(answer.entropies) if answer.entropies else 0.0 for answer in taken]
+    return [fmean(action.entropies) if action.entropies else 0.0 for action in taken]

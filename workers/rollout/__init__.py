@@ -1,6 +1,6 @@
-"""Rollout workers: they answer action requests with tokens, log-probabilities and the weight version of each token.
+"""Rollout workers: they respond to action requests with tokens, log-probabilities and the weight version of each token.
 
-``main`` wires the process; ``desk`` takes requests and replies; ``engine`` is the protocol behind which ``vllm`` and
-``scripted`` live; ``roll`` and ``versions`` decide, as pure functions, when to switch to which weights. Only
-``vllm_engine`` may import torch or vllm.
+``main`` wires the process; ``request_server`` replies to requests; ``engine`` is the interface of ``vllm_engine`` and
+``scripted``; ``weight_watcher``, ``weight_updater`` and the pure ``rolling_update`` switch weights. torch and vllm are
+imported only by what ``vllm_engine`` imports.
 """

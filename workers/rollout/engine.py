@@ -1,4 +1,4 @@
-"""What every generation engine offers: tokens with log-probabilities, entropies and the version that made each."""
+"""The interface of generation engines: tokens with their log-probabilities, entropies and weight versions."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from topics.weights import WeightVersion
 
 
 class EngineFault(Exception):
-    """One request could not be answered; the reply says so and the worker goes on."""
+    """One request failed: its reply carries the error, and the worker continues."""
 
 
 class LoadFault(Exception):
@@ -22,7 +22,7 @@ class EngineDead(Exception):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: ``tokens``, ``logprobs`` and ``entropies`` (nats) have one entry a generated token.
+    """A response: ``tokens``, ``logprobs`` and ``entropies`` (nats) have one entry per generated token.
 
     ``fetch_ms`` is how long the prompt's screenshots took from the store, before generation began; ``prefill_ms`` how
     long after that the first token was there, the wait for the engine's next step included.
@@ -40,7 +40,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """Continuous batching: many :meth:`generate` calls may be under way, also while :meth:`load` switches weights."""
+    """Continuous batching: many :meth:`generate` calls run concurrently, also while :meth:`load` switches weights."""
 
     async def start(self, version: WeightVersion) -> None:
         """Make ready to serve ``version``, a first generation included; raise :class:`LoadFault` if it cannot load."""
@@ -58,7 +58,7 @@ class Engine(Protocol):
         ...
 
     async def check(self) -> None:
-        """Raise :class:`EngineDead` if the engine can answer nothing any more."""
+        """Raise :class:`EngineDead` if the engine has failed for good."""
         ...
 
     async def stop(self) -> None:

@@ -1,7 +1,7 @@
-"""A vLLM logits processor: bans what may never be sampled, and writes down how uncertain each token was.
+"""A vLLM logits processor: masks the tokens that are not allowed, and records the entropy of each token.
 
-Exact entropies cost one softmax a step here; asking vLLM for the log-probabilities of the whole vocabulary would cost
-as much as generating. Log-probabilities that vLLM reports are over the same allowed tokens, as the trainer's are.
+Exact entropies cost one softmax a step here; requesting the log-probabilities of the whole vocabulary from vLLM would
+cost as much as generating. vLLM's log-probabilities are over the same allowed tokens, as the trainer's are.
 """
 
 from collections.abc import Callable
@@ -13,25 +13,25 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-KEY = "entropies_of"
-"""The extra sampling argument that names the request under which entropies are written down."""
+ENTROPIES = "entropies"
+"""The extra sampling argument: a dict that receives the request's entropies (nats) by token index.
 
-Entropies = dict[str, dict[int, float]]
-"""Nats by request and token index; a token computed again, after a switch of weights, overwrites its entry."""
+A token computed again, after a switch of weights, overwrites its entry.
+"""
 
 
 class RowState(NamedTuple):
-    """One request in the batch; ``made`` is vLLM's own growing list of its tokens."""
+    """One request in the batch; ``tokens`` is vLLM's own growing list of its output."""
 
-    key: str
+    entropies: dict[int, float]
     temperature: float
-    made: list[int]
+    tokens: list[int]
 
 
-def processor_class(allowed_mask: Callable[[int], torch.Tensor], entropies: Entropies) -> type[LogitsProcessor]:
-    """Return the processor that allows ``allowed_mask(vocabulary)`` and writes into ``entropies``.
+def processor_class(allowed_mask: Callable[[int], torch.Tensor]) -> type[LogitsProcessor]:
+    """Return the processor that allows ``allowed_mask(vocabulary)`` (vocabulary,).
 
-    A class made at run time, because vLLM makes the instance; it must therefore run in this process.
+    A class made at run time, because vLLM makes the instance; vLLM must therefore run in this process.
     """
 
     class AllowedTokens(LogitsProcessor):
@@ -53,13 +53,13 @@ def processor_class(allowed_mask: Callable[[int], torch.Tensor], entropies: Entr
             scaled_BV = logits_BV / torch.tensor(scales, device=self.device).unsqueeze(1)
             for index, entropy in enumerate(torch.special.entr(scaled_BV.softmax(-1)).sum(-1).tolist()):
                 if index in rows:
-                    entropies[rows[index].key][len(rows[index].made)] = entropy
+                    rows[index].entropies[len(rows[index].tokens)] = entropy
             return logits_BV
 
     return AllowedTokens
 
 
-def row_of(params: SamplingParams, _prompt: list[int] | None, made: list[int]) -> RowState | None:
-    """Return what to remember of a request that enters the batch; greedy ones count as of temperature 1."""
-    key = (params.extra_args or {}).get(KEY)
-    return None if key is None else RowState(key, params.temperature or 1.0, made)
+def row_of(params: SamplingParams, _prompt: list[int] | None, tokens: list[int]) -> RowState | None:
+    """Return the state of a request that enters the batch; the entropies of greedy ones are of temperature 1."""
+    entropies = (params.extra_args or {}).get(ENTROPIES)
+    return None if entropies is None else RowState(entropies, params.temperature or 1.0, tokens)

@@ -61,10 +61,7 @@ async def connect(
 ) -> lifecycle.Worker:
     """Connect to the broker, start the engine on the newest weights, join the group; return the worker.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker or the database does not answer within its bound.
+    Raises ServiceUnavailable if the broker or the database does not answer within its bound.
     """
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     watcher = await resources.enter_async_context(WeightWatcher(config, worker_id, publisher))
@@ -83,7 +80,8 @@ async def connect(
         "heartbeat": updater.send_heartbeats,
         "commits": requests.commit_periodically,
     }
-    return lifecycle.Worker(server.serve, background)
+    slots = config.rollout.max_in_flight
+    return lifecycle.Worker(functools.partial(requests.serve, server.handle, slots), background)
 
 
 async def start_engine(config: Config, engine: Engine, watcher: WeightWatcher) -> int:

@@ -57,11 +57,8 @@ class RequestServer:
         self.full_since_ms = 0
         self.full_ms = (0, 0)
 
-    async def serve(self, stop: asyncio.Event) -> None:
-        """Answer requests until ``stop`` is set, then those in flight."""
-        await self.consumer.serve(self._handle, self.max_in_flight, stop)
-
-    async def _handle(self, _slot: int, delivery: Delivery) -> None:
+    async def handle(self, _slot: int, delivery: Delivery) -> None:
+        """Answer one request, or publish it as a dead letter if nobody could receive the reply."""
         request: ActionRequest = delivery.event
         if not 0 <= request.reply_partition < self.reply_partitions:
             reason = f"reply_partition {request.reply_partition}, but {actions.TOPIC.name} has {self.reply_partitions}"

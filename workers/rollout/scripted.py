@@ -1,13 +1,14 @@
-"""An engine without a model: it answers from the instruction's words, or at random, after a fixed latency.
+"""An engine without a model: it responds by the instruction's text, or at random, after a fixed latency.
 
-What it answers depends on the request alone, so that a run can be repeated. Its log-probabilities and entropies are
-those of one consistent, made-up distribution a token.
+Its response depends on the request alone, so that a run can be repeated. Its log-probabilities and entropies are of one
+consistent synthetic distribution per token.
 
-With a ``[workload]`` in the configuration an answer takes as long as the workload's engine would, by the tokens drawn
-for it and by how many other requests are under way, and a switch of weights stops generation for a while.
+With a ``[workload]`` in the configuration a response takes as long as the workload's engine would, by its number of
+tokens and by the requests in flight, and a switch of weights pauses generation.
 """
 
 import asyncio
+import bisect
 import functools
 import hashlib
 import math
@@ -25,24 +26,24 @@ from topics.weights import WeightVersion
 from workers.rollout.engine import Generation
 
 VOCABULARY = 1024
-"""Ids of the made-up tokens are below this."""
+"""Upper bound of the synthetic token ids."""
 ALTERNATIVES = 15
-"""A made-up distribution shares what the drawn token leaves over so many other tokens."""
+"""Number of tokens that share the probability which the sampled token leaves."""
 
 POINT = re.compile(r"\((\d+),\s*(\d+)\)")
 PIECES = re.compile(r"\d|[A-Za-z]+|\s+|[^\w\s]|_")
 
 
 class ScriptedEngine:
-    """Answers after ``latency_ms``, or as the workload says; a switch of weights changes the version it reports."""
+    """Responds after ``latency_ms``, or as the workload says; a switch of weights changes the version it reports."""
 
     def __init__(self, config: Config) -> None:
         self.settings = config.rollout.scripted
         self.workload = config.workload
-        self.places = config.rollout.max_in_flight
+        self.slots = config.rollout.max_in_flight
         self.policy = config.policy
         self.switches: list[tuple[float, int]] = []
-        self.under_way = 0
+        self.in_flight = 0
         self.pauses = Pauses()
 
     async def start(self, version: WeightVersion) -> None:
@@ -50,13 +51,13 @@ class ScriptedEngine:
         self.switches = [(-math.inf, version.version)]
 
     async def generate(self, request: ActionRequest) -> Generation:
-        """Answer by the configured behaviour; the tokens are spread evenly over the latency."""
+        """Respond by the configured behaviour; the tokens are spread evenly over the latency."""
         started = time.monotonic()
-        self.under_way += 1
+        self.in_flight += 1
         try:
-            await self.pauses.work(self._takes_s(request.request_id))
+            await self.pauses.work(self._duration_s(request.request_id))
         finally:
-            self.under_way -= 1
+            self.in_flight -= 1
         text = self.answer(request)
         pieces = PIECES.findall(text)
         logprobs, entropies = distributions(request.request_id, len(pieces))
@@ -66,7 +67,7 @@ class ScriptedEngine:
             tokens=[token_of(piece) for piece in pieces],
             logprobs=logprobs,
             entropies=entropies,
-            versions=segments(self.switches, started, time.monotonic(), len(pieces)),
+            versions=version_spans(self.switches, started, time.monotonic(), len(pieces)),
             prompt_tokens=sum(pieces_in(turn.text or "") for turn in request.turns),
             prompt_sha=hashlib.sha256(prompt.encode()).hexdigest(),
             prefill_ms=self.settings.latency_ms / max(1, len(pieces)),
@@ -79,27 +80,26 @@ class ScriptedEngine:
         self.switches.append((time.monotonic(), version.version))
         return paused_s * 1000
 
-    def _takes_s(self, request_id: str) -> float:
-        """Return how long an answer takes (seconds) if nothing pauses it."""
+    def _duration_s(self, request_id: str) -> float:
+        """Return how long a response takes without pauses (seconds)."""
         if self.workload is None:
             return self.settings.latency_ms / 1000
         engine = self.workload.generation
         tokens = engine.tokens.draw(random.Random(f"{self.workload.seed} {request_id}"))
-        return self.workload.clock_s(engine.takes_s(tokens, (self.under_way - 1) / self.places))
+        return self.workload.clock_s(engine.takes_s(tokens, (self.in_flight - 1) / self.slots))
 
     async def check(self) -> None:
-        """Nothing here can die."""
+        """Nothing to check."""
 
     async def stop(self) -> None:
         """Nothing to free."""
 
     def answer(self, request: ActionRequest) -> str:
         """Return the action text for ``request``."""
-        width, height = seen_size(request.turns, self.policy)
+        width, height = policy_image_size(request.turns, self.policy)
         if self.settings.behaviour == "random":
-            return click(
-                int(fraction("x", request.request_id) * width), int(fraction("y", request.request_id) * height)
-            )
+            x, y = (fraction("x", request.request_id) * width, fraction("y", request.request_id) * height)
+            return click(int(x), int(y))
         x, y = target(request) or (width // 2, height // 2)
         if fraction("success", request.request_id) >= self.settings.success_rate:
             x, y = (x + width // 2) % width, (y + height // 2) % height
@@ -107,7 +107,7 @@ class ScriptedEngine:
 
 
 class Pauses:
-    """Work that stands still while a pause lasts."""
+    """Work that stops while a pause lasts."""
 
     def __init__(self) -> None:
         self._paused_s = 0.0
@@ -116,7 +116,7 @@ class Pauses:
         self._running.set()
 
     async def pause(self, seconds: float) -> None:
-        """Stop all work for so long; at 0, not at all."""
+        """Stop all work for ``seconds``."""
         if seconds <= 0:
             return
         self._began_s = asyncio.get_running_loop().time()
@@ -124,23 +124,23 @@ class Pauses:
         try:
             await asyncio.sleep(seconds)
         finally:
-            self._paused_s = self._paused_so_far_s()
+            self._paused_s = self._total_s()
             self._running.set()
 
     async def work(self, seconds: float) -> None:
-        """Return after so many seconds of work: what of them was paused is added."""
+        """Return after ``seconds`` of work, pauses not counted."""
         clock = asyncio.get_running_loop().time
-        due = clock() + seconds - self._paused_so_far_s()
-        while (left_s := due + self._paused_so_far_s() - clock()) > 0:
+        due = clock() + seconds - self._total_s()
+        while (left_s := due + self._total_s() - clock()) > 0:
             if self._running.is_set():
                 await asyncio.sleep(left_s)
             else:
                 await self._running.wait()
 
-    def _paused_so_far_s(self) -> float:
-        """Return how long work has stood still in all, the pause under way included."""
-        under_way_s = 0.0 if self._running.is_set() else asyncio.get_running_loop().time() - self._began_s
-        return self._paused_s + under_way_s
+    def _total_s(self) -> float:
+        """Return the total time of pauses, the present one included."""
+        present_s = 0.0 if self._running.is_set() else asyncio.get_running_loop().time() - self._began_s
+        return self._paused_s + present_s
 
 
 def click(x: int, y: int) -> str:
@@ -161,32 +161,32 @@ def target(request: ActionRequest) -> tuple[int, int] | None:
     return int(x), int(y)
 
 
-def seen_size(turns: list[MessagePart], policy: Policy) -> tuple[int, int]:
-    """Return (width, height) of the newest image as the policy sees it, in pixels."""
+def policy_image_size(turns: list[MessagePart], policy: Policy) -> tuple[int, int]:
+    """Return (width, height) in pixels of the newest image, resized as for the policy."""
     image = next((turn.image for turn in reversed(turns) if turn.image is not None), None)
     width, height = (image.width, image.height) if image is not None else (0, 0)
     return smart_resize(max(width, 1), max(height, 1), policy.min_pixels, policy.max_pixels)
 
 
 def prompt_text(turns: list[MessagePart]) -> str:
-    """Return the prompt in words; an image stands as its digest."""
+    """Return the prompt as text; an image as its digest."""
     return "\n".join(f"{turn.role}: {turn.text or (turn.image.sha256 if turn.image else '')}" for turn in turns)
 
 
 @functools.lru_cache(maxsize=4096)
 def token_of(piece: str) -> int:
-    """Return the made-up token of a piece of text."""
+    """Return the synthetic token id of a piece of text."""
     return int(1 + fraction("token", piece) * (VOCABULARY - 1))
 
 
 @functools.lru_cache(maxsize=4096)
 def pieces_in(text: str) -> int:
-    """Return how many tokens a text of the prompt has."""
+    """Return the number of tokens of a text."""
     return len(PIECES.findall(text))
 
 
 def fraction(*parts: str) -> float:
-    """Return a number in [0, 1) that depends on nothing but ``parts``."""
+    """Return a number in [0, 1) derived from ``parts``."""
     digest = hashlib.sha256("\0".join(parts).encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
@@ -194,7 +194,7 @@ def fraction(*parts: str) -> float:
 def distributions(seed: str, count: int) -> tuple[list[float], list[float]]:
     """Return ``count`` log-probabilities and entropies (nats).
 
-    The drawn token has probability p in (0.5, 1); the rest is shared evenly by :data:`ALTERNATIVES` others.
+    The sampled token has probability p in (0.5, 1); the rest is shared evenly by :data:`ALTERNATIVES` others.
     """
     logprobs, entropies = [], []
     digest = hashlib.shake_128(seed.encode()).digest(4 * count)
@@ -207,20 +207,13 @@ def distributions(seed: str, count: int) -> tuple[list[float], list[float]]:
     return logprobs, entropies
 
 
-def segments(switches: list[tuple[float, int]], started: float, ended: float, tokens: int) -> list[VersionSpan]:
-    """Return which version made which of ``tokens`` tokens, spread evenly between two times (seconds).
+def version_spans(switches: list[tuple[float, int]], started: float, ended: float, tokens: int) -> list[VersionSpan]:
+    """Return which version generated which of ``tokens`` tokens, spread evenly between two times (seconds).
 
     ``switches`` are (time, version), in order of time, the first before ``started``.
     """
-    newest_s, newest = switches[-1]
-    if newest_s <= started and tokens:
-        return [VersionSpan(version=newest, start=0, end=tokens)]
-    result: list[VersionSpan] = []
-    for index in range(tokens):
-        made = started + (ended - started) * index / tokens
-        version = [version for at, version in switches if at <= made][-1]
-        if result and result[-1].version == version:
-            result[-1] = VersionSpan(version=version, start=result[-1].start, end=index + 1)
-        else:
-            result.append(VersionSpan(version=version, start=index, end=index + 1))
-    return result
+    switches = switches[-1:] if switches[-1][0] <= started else switches
+    made_s = [started + (ended - started) * index / tokens for index in range(tokens)]
+    starts = [bisect.bisect_left(made_s, switched_s) for switched_s, _ in switches]
+    spans = zip(switches, starts, [*starts[1:], tokens], strict=True)
+    return [VersionSpan(version=version, start=start, end=end) for (_, version), start, end in spans if start < end]

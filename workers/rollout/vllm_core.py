@@ -1,13 +1,15 @@
-"""vLLM's engine as the engine thread drives it: add a request, make a step, switch weights between two steps.
+"""vLLM's engine as the engine thread uses it: add a request, step, switch weights between two steps.
 
-Everything here runs on that one thread. Imports vllm: import it only after
+Everything here runs on that thread. Imports vllm: import it only after
 :func:`workers.rollout.vllm_settings.environment` is set.
 """
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from vllm import EngineArgs, SamplingParams
@@ -29,69 +31,57 @@ from dart_streams.config import Config, SwitchMode
 from dart_streams.policy.rendering import Prompt, Renderer
 from topics.values import Sampling, VersionSpan
 from workers.rollout import vllm_settings
-from workers.rollout.engine import EngineFault
-from workers.rollout.logits_processor import KEY, Entropies, processor_class
-from workers.rollout.patches import Patches
-from workers.rollout.weight_loading import DoubleBuffered, Incoming, InPlace, Tensors
+from workers.rollout.engine import EngineFault, Generation
+from workers.rollout.logits_processor import ENTROPIES, processor_class
+from workers.rollout.patches import ImagePatches
+from workers.rollout.weight_loading import DoubleBuffered, InPlace, Tensors
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine generated for the request called ``key``; its first token was there at ``first_token_s``.
+class EngineRequest:
+    """A request to the engine; ``future`` resolves to its generation, without text.
 
-    That is a time of ``time.perf_counter``: the end of the engine step that made the token.
+    ``entropies`` are nats by token index; ``created_s`` and ``first_token_s`` are times of ``time.perf_counter``, the
+    latter the end of the step that generated the token.
     """
 
-    key: str
-    tokens: list[int]
-    logprobs: list[float]
-    entropies: list[float]
-    versions: list[VersionSpan]
-    prompt_tokens: int
-    first_token_s: float
+    def __init__(self, prompt: Prompt, images: Sequence[ImagePatches], sampling: Sampling) -> None:
+        self.prompt = prompt
+        self.images = images
+        self.sampling = sampling
+        self.future: Future[Generation] = Future()
+        self.created_s = time.perf_counter()
+        self.first_token_s = 0.0
+        self.internal_id = ""
+        self.entropies: dict[int, float] = {}
 
 
-class Asked(NamedTuple):
-    """A request as it came."""
-
-    prompt: Prompt
-    images: Sequence[Patches]
-    sampling: Sampling
-
-
-class Core:
+class VllmCore:
     """The engine in this process; :meth:`load` and :meth:`switch` before :meth:`add`, as it starts without weights."""
 
     def __init__(self, config: Config, model_dir: Path, renderer: Renderer, seed: int) -> None:
         self.image_pad: int = renderer.config.image_token_id
         self.merged: int = renderer.image_processor.merge_size**2
-        self.entropies: Entropies = {}
-        self.ids: dict[str, str] = {}
-        self.first_token_s: dict[str, float] = {}
-        self.asked: dict[str, Asked] = {}
-        self.drained: list[Made] = []
+        self.requests: dict[str, EngineRequest] = {}
+        self._keys = map(str, itertools.count())
         arguments = vllm_settings.arguments(config, model_dir, not current_platform.is_cpu(), seed)
-        processor = processor_class(renderer.allowed_mask, self.entropies)
+        processor = processor_class(renderer.allowed_mask)
         self.llm = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[processor]))
-        self.incoming: Incoming = DoubleBuffered(self.llm) if current_platform.is_cpu() else InPlace(self.llm)
+        self.loader = DoubleBuffered(self.llm) if current_platform.is_cpu() else InPlace(self.llm)
 
     @property
     def dtype(self) -> str:
-        """What layers compute in."""
+        """The layers' dtype."""
         return str(self.llm.model_config.dtype).removeprefix("torch.")
 
     @property
     def busy(self) -> bool:
         """Whether :meth:`step` has something to do."""
-        return bool(self.drained) or self.llm.has_unfinished_requests()
+        return self.llm.has_unfinished_requests()
 
-    def add(self, key: str, prompt: Prompt, images: Sequence[Patches], sampling: Sampling) -> None:
-        """Take a request; raise :class:`~workers.rollout.engine.EngineFault` if it is too long, for instance."""
-        try:
-            self._add(key, prompt, images, sampling)
-        except (ValueError, VLLMClientError) as error:
-            raise EngineFault(str(error)) from None
-
-    def _add(self, key: str, prompt: Prompt, images: Sequence[Patches], sampling: Sampling) -> None:
+    def add(self, request: EngineRequest) -> None:
+        """Add a request; raise :class:`~workers.rollout.engine.EngineFault` if it is too long, for instance."""
+        key, sampling = next(self._keys), request.sampling
+        request.entropies, request.first_token_s = {}, 0.0
         params = SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -99,20 +89,22 @@ class Core:
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={KEY: key},
+            extra_args={ENTROPIES: request.entropies},
             skip_clone=True,
         )
-        self.ids[key] = self.llm.add_request(key, self.inputs(prompt, images), params)
-        self.asked[key] = Asked(prompt, images, sampling)
-        self.entropies[key] = {}
+        try:
+            request.internal_id = self.llm.add_request(key, self.inputs(request.prompt, request.images), params)
+        except (ValueError, VLLMClientError) as error:
+            raise EngineFault(str(error)) from None
+        self.requests[key] = request
 
-    def score(self, prompt: Prompt, images: Sequence[Patches], tokens: Sequence[int]) -> list[float]:
-        """Return the log-probability (nats) of each of ``tokens`` as the answer, as it would be drawn.
+    def score(self, prompt: Prompt, images: Sequence[ImagePatches], tokens: Sequence[int]) -> list[float]:
+        """Return the log-probability (nats) under which each of ``tokens`` would be sampled as the response.
 
-        Only while nothing is under way: it makes steps of its own.
+        Only while no request is in flight: it makes steps of its own.
         """
-        wanted = {f"score-{place}": place for place in range(len(tokens))}
-        for key, place in wanted.items():
+        places = {f"score-{place}": place for place in range(len(tokens))}
+        for key, place in places.items():
             params = SamplingParams(max_tokens=1, logprobs=1, logprob_token_ids=[tokens[place]], detokenize=False)
             sofar = msgspec.structs.replace(prompt, token_ids=[*prompt.token_ids, *tokens[:place]])
             self.llm.add_request(key, self.inputs(sofar, images), params)
@@ -120,22 +112,22 @@ class Core:
         while len(found) < len(tokens):
             finished: list[Any] = self.llm.step()
             for output in finished:
-                place = wanted[output.request_id]
+                place = places[output.request_id]
                 found[place] = output.outputs[0].logprobs[0][tokens[place]].logprob
         return [found[place] for place in range(len(tokens))]
 
-    def inputs(self, prompt: Prompt, images: Sequence[Patches]) -> MultiModalInput | TokensInput:
-        """Return a prompt as vLLM has it after preprocessing: image pads repeated, patches attached."""
+    def inputs(self, prompt: Prompt, images: Sequence[ImagePatches]) -> MultiModalInput | TokensInput:
+        """Return a prompt as vLLM's preprocessing would: image pads repeated, patches attached."""
         if not images:
             return tokens_input(prompt.token_ids)
         token_ids: list[int] = []
         places = []
-        shown = iter(images)
+        remaining = iter(images)
         for token in prompt.token_ids:
             if token != self.image_pad:
                 token_ids.append(token)
                 continue
-            pads = int(next(shown).grid.prod()) // self.merged
+            pads = int(next(remaining).grid.prod()) // self.merged
             places.append(PlaceholderRange(offset=len(token_ids), length=pads))
             token_ids += [token] * pads
         return mm_input(
@@ -145,67 +137,67 @@ class Core:
             {"image": places},
         )
 
-    def step(self) -> list[Made]:
-        """Let every request under way make a token; return those that are finished."""
-        drained, self.drained = self.drained, []
-        outputs = self.llm.step()
-        now = time.perf_counter()
-        for key, made in self.entropies.items():
-            if made:
-                self.first_token_s.setdefault(key, now)
-        return [*drained, *(self.made(output) for output in outputs)]
+    def step(self) -> None:
+        """Make one token for every request in flight, and resolve the requests that are finished."""
+        outputs: list[Any] = self.llm.step()
+        now_s = time.perf_counter()
+        for request in self.requests.values():
+            if request.entropies and not request.first_token_s:
+                request.first_token_s = now_s
+        for output in outputs:
+            request = self.requests.pop(output.request_id)
+            request.future.set_result(generation_of(request, output))
 
-    def made(self, output: Any) -> Made:
-        """Take a finished request's results out of the books."""
-        key = output.request_id
-        answer = output.outputs[0]
-        del self.ids[key], self.asked[key]
-        entropies = self.entropies.pop(key)
-        tokens = list(answer.token_ids)
-        return Made(
-            key=key,
-            tokens=tokens,
-            logprobs=[entry[token].logprob for token, entry in zip(tokens, answer.logprobs, strict=True)],
-            entropies=[entropies[index] for index in range(len(tokens))],
-            versions=[VersionSpan(version=int(s.version), start=s.start, end=s.end) for s in answer.weight_versions],
-            prompt_tokens=len(output.prompt_token_ids),
-            first_token_s=self.first_token_s.pop(key),
-        )
-
-    def abort(self, key: str) -> None:
-        """Forget a request that nobody waits for any more."""
-        if (internal := self.ids.pop(key, None)) is not None:
-            self.llm.abort_request([internal], internal=True)
-            del self.entropies[key], self.asked[key]
-            self.first_token_s.pop(key, None)
+    def abort(self, request: EngineRequest) -> None:
+        """Abort a request if it is in flight."""
+        for key in [key for key, other in self.requests.items() if other is request]:
+            del self.requests[key]
+            self.llm.abort_request([request.internal_id], internal=True)
 
     def load(self, tensors: Tensors) -> Iterator[None]:
-        """Load the next version, in slices between which :meth:`step` goes on with the present one."""
-        return self.incoming.load(tensors)
+        """Load the next version, in slices between which :meth:`step` may run with the present one."""
+        return self.loader.load(tensors)
 
     def switch(self, version: int, mode: SwitchMode = "keep") -> float:
-        """Switch to what was loaded, and return for how long no request was taken (milliseconds).
+        """Switch to the loaded weights, and return the pause (milliseconds).
 
-        With ``keep``, requests under way keep the tokens they have; the rest is computed anew with the new weights, as
-        are images. With ``finish`` they end with the old weights first, with ``abort`` they begin anew with the new.
+        With ``keep``, requests in flight keep their tokens; their KV cache and images are recomputed with the new
+        weights. With ``finish`` they finish with the old weights first, with ``abort`` they restart with the new.
         """
         started = time.perf_counter()
-        asked = dict(self.asked) if mode == "abort" else {}
-        for key in asked:
-            self.abort(key)
-        while mode == "finish" and self.llm.has_unfinished_requests():
-            self.drained = self.step()
+        aborted = list(self.requests.values()) if mode == "abort" else []
+        for request in aborted:
+            self.abort(request)
+        while mode == "finish" and self.busy:
+            self.step()
         self.llm.reset_prefix_cache(reset_running_requests=True)
-        self.incoming.exchange()
+        self.loader.exchange()
         self.llm.reset_encoder_cache()
         self.llm.set_weight_version(str(version))
-        for key, request in asked.items():
-            self.add(key, *request)
+        for request in aborted:
+            self.add(request)
         return (time.perf_counter() - started) * 1000
 
 
-def item(image: Patches) -> MultiModalKwargsItem:
-    """Return one image as an argument of the model."""
+def generation_of(request: EngineRequest, output: Any) -> Generation:
+    """Return what was generated for a request, from vLLM's ``RequestOutput``; the text is left empty."""
+    completion = output.outputs[0]
+    tokens = list(completion.token_ids)
+    spans = completion.weight_versions
+    return Generation(
+        text="",
+        tokens=tokens,
+        logprobs=[entry[token].logprob for token, entry in zip(tokens, completion.logprobs, strict=True)],
+        entropies=[request.entropies[index] for index in range(len(tokens))],
+        versions=[VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in spans],
+        prompt_tokens=len(output.prompt_token_ids),
+        prompt_sha=request.prompt.sha,
+        prefill_ms=(request.first_token_s - request.created_s) * 1000,
+    )
+
+
+def item(image: ImagePatches) -> MultiModalKwargsItem:
+    """Return one image as a keyword argument of the model."""
     pixels = MultiModalFlatField(slices=[slice(0, len(image.pixels))])
     return MultiModalKwargsItem(
         {

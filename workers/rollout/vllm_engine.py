@@ -1,81 +1,76 @@
-"""The ``vllm`` engine: prompts and screenshots are prepared here, vLLM itself runs on a thread of its own.
+"""The ``vllm`` engine: prompts and screenshots are prepared here, vLLM runs on its own thread.
 
-vLLM runs in this process, without an engine process: no pixels and tokens travel, and a switch of weights is one
-function call between two steps. torch lets other threads run while it computes, so the event loop stays responsive.
+vLLM runs without an engine process: no pixels and tokens are sent between processes, and a switch of weights is one
+function call between two steps. torch releases the GIL while it computes, so the event loop stays responsive.
 Import it only after :func:`workers.rollout.vllm_settings.environment` is set.
 """
 
 import asyncio
 import functools
-import io
 import random
 import shutil
 import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import structlog
-from PIL import Image
 from safetensors.torch import load_file
 
 from dart_streams.config import Config
 from dart_streams.policy import probe, recipe, weights
 from dart_streams.policy.rendering import Renderer
-from dart_streams.screens import FACTOR
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.action_requests import ActionRequest
-from topics.values import BlobRef, MessagePart, Sampling
+from topics.values import Sampling
 from topics.weights import WeightVersion
 from workers.rollout.engine import EngineFault, Generation, LoadFault
-from workers.rollout.patches import PatchCache, Patches, Read
-from workers.rollout.vllm_core import Core
+from workers.rollout.patches import PatchCache, ReadBlob, patches_of
+from workers.rollout.vllm_core import VllmCore
 from workers.rollout.vllm_thread import EngineThread
-from workers.rollout.weight_schema import Expected
+from workers.rollout.weight_schema import WeightSchema
 
 PATCH_CACHE_BYTES = 256 << 20
 STOP_S = 1.0
-BLANK = BlobRef(sha256="0" * 64, size=0, width=4 * FACTOR, height=4 * FACTOR)
-WARMUP = [MessagePart(role="user", text="Click the button."), MessagePart(role="user", image=BLANK)]
 
 log = structlog.get_logger()
 
 
 class VllmEngine:
-    """Generates with vLLM; screenshots are read with ``read``, by default from the store."""
+    """Generates with vLLM; ``read`` reads screenshots, by default from the store."""
 
-    def __init__(self, config: Config, read: Read | None = None) -> None:
+    def __init__(self, config: Config, read: ReadBlob | None = None) -> None:
         self.config = config
         self.read = read
         self.folder = recipe.model_folder(config)
         self.renderer = Renderer(self.folder, config.policy.min_pixels, config.policy.max_pixels)
-        self.expected = Expected(self.renderer.config)
+        self.schema = WeightSchema(self.renderer.config)
         self.cache = tempfile.TemporaryDirectory(prefix="weights-")
         self.thread: EngineThread | None = None
         self.mode = config.rollout.switch_mode
 
     async def start(self, version: WeightVersion) -> None:
-        """Build the engine, load ``version`` into it, and generate once: a first time compiles kernels."""
-        folder = await self.fetched(version)
-        self.read = self.read or await self.reader()
+        """Build the engine, load ``version``, and generate once: the first time compiles kernels."""
+        folder = await self.fetch(version)
+        self.read = self.read or await self.connect_store()
         self.images = PatchCache(self.renderer, self.read, PATCH_CACHE_BYTES)
         if self.thread is None:
             seed = random.SystemRandom().getrandbits(31)
-            self.thread = EngineThread(functools.partial(Core, self.config, self.folder, self.renderer, seed))
+            self.thread = EngineThread(functools.partial(VllmCore, self.config, self.folder, self.renderer, seed))
         log.info("engine starting", version=version.version)
-        loading = asyncio.ensure_future(self.switch(self.thread, folder, version))
-        waiting = StallDetector(log, "vLLM to start", self.config.telemetry.stall_s)
-        while not loading.done():
-            await asyncio.wait({loading}, timeout=1.0)
-            waiting.check()
-        loading.result()
-        blank = Image.new("RGB", (BLANK.width, BLANK.height), "white")
-        pixels, grid = self.renderer.pixels([blank])
-        await self.thread.generate(self.renderer.prompt(WARMUP), [Patches(pixels, grid[0])], Sampling(max_tokens=2))
-        await self.compare(self.thread, folder, version)
+        switching = asyncio.ensure_future(self.switch(self.thread, folder, version))
+        stalls = StallDetector(log, "vLLM to start", self.config.telemetry.stall_s)
+        while not switching.done():
+            await asyncio.wait({switching}, timeout=1.0)
+            stalls.check()
+        switching.result()
+        screen = patches_of(self.renderer, probe.screen())
+        await self.thread.generate(self.renderer.prompt(probe.turns()), [screen], Sampling(max_tokens=2))
+        await self.check_parity(self.thread, folder, version)
 
-    async def compare(self, thread: EngineThread, folder: Path, version: WeightVersion) -> None:
-        """Hold the engine against what transformers made of the same weights, stored beside them in ``folder``.
+    async def check_parity(self, thread: EngineThread, folder: Path, version: WeightVersion) -> None:
+        """Compare the engine's log-probabilities with those of transformers, stored beside the weights in ``folder``.
 
         Raises
         ------
@@ -84,14 +79,12 @@ class VllmEngine:
         """
         stored = probe.read(folder)
         if stored is None:
-            log.warning("parity not checked", version=version.version, because=f"no {weights.PROBE} at {version.uri}")
+            log.warning("parity not checked", version=version.version, reason=f"no {weights.PROBE} at {version.uri}")
             return
         probe.refuse_other_rendering(stored, self.renderer)
         prompt = self.renderer.prompt(probe.turns())
-        with Image.open(io.BytesIO(probe.screen())) as screen:
-            pixels, grid = self.renderer.pixels([screen.convert("RGB")])
-        shown = [Patches(pixels, grid[0])]
-        scored, dtype = await thread.call(lambda core: (core.score(prompt, shown, stored.tokens), core.dtype))
+        images = [patches_of(self.renderer, probe.screen())]
+        scored, dtype = await thread.call(lambda core: (core.score(prompt, images, stored.tokens), core.dtype))
         found, bound = probe.mismatch(stored, scored), self.config.rollout.vllm.parity_nats
         if not found <= bound:
             raise probe.ParityFault(
@@ -103,36 +96,26 @@ class VllmEngine:
         log.info("parity checked", version=version.version, mismatch_nats=round(found, 6))
 
     async def generate(self, request: ActionRequest) -> Generation:
-        """Answer one request, beside all others that are under way."""
+        """Answer one request, concurrently with all others."""
         if self.thread is None:
             raise EngineFault("the engine has not started")
         prompt = self.renderer.prompt(request.turns)
-        images, fetch_ms = await self.images.of(prompt.images)
-        began = time.perf_counter()
-        made = await self.thread.generate(prompt, images, request.sampling)
-        return Generation(
-            text=self.renderer.text(made.tokens),
-            tokens=made.tokens,
-            logprobs=made.logprobs,
-            entropies=made.entropies,
-            versions=made.versions,
-            prompt_tokens=made.prompt_tokens,
-            prompt_sha=prompt.sha,
-            fetch_ms=fetch_ms,
-            prefill_ms=(made.first_token_s - began) * 1000,
-        )
+        images, fetch_ms = await self.images.get(prompt.images)
+        generation = await self.thread.generate(prompt, images, request.sampling)
+        text = self.renderer.text(generation.tokens)
+        return msgspec.structs.replace(generation, text=text, fetch_ms=fetch_ms)
 
     async def load(self, version: WeightVersion) -> float:
         """Fetch and check ``version`` while the old one serves, then switch between two steps."""
         if self.thread is None:
             raise LoadFault("the engine has not started")
-        folder = await self.fetched(version)
+        folder = await self.fetch(version)
         paused_ms = await self.switch(self.thread, folder, version)
         await asyncio.to_thread(remove_all_but, folder, Path(self.cache.name))
         return paused_ms
 
     async def switch(self, thread: EngineThread, folder: Path, version: WeightVersion) -> float:
-        """Load the weights in ``folder`` in slices, steps in between, then switch to them; return the pause."""
+        """Load the weights in ``folder`` in slices between steps, then switch; return the pause (milliseconds)."""
         tensors = await asyncio.to_thread(load_file, folder / weights.FILE)
         slices = await thread.call(lambda core: core.load(tensors))
         while not await thread.call(lambda _: next(slices, True)):
@@ -150,18 +133,18 @@ class VllmEngine:
             await self.thread.stop(STOP_S)
         self.cache.cleanup()
 
-    async def fetched(self, version: WeightVersion) -> Path:
-        """Return a local directory of ``version``, its digest and its layout checked."""
+    async def fetch(self, version: WeightVersion) -> Path:
+        """Return a local directory of ``version``, with its digest and tensor shapes checked."""
         started = time.perf_counter()
         try:
             folder = await asyncio.to_thread(weights.fetch, version, Path(self.cache.name))
         except (weights.WrongDigest, weights.MissingWeights, OSError) as error:
             raise LoadFault(str(error)) from None
-        await asyncio.to_thread(self.expected.check, folder)
+        await asyncio.to_thread(self.schema.check, folder)
         log.debug("weights fetched", version=version.version, took_s=round(time.perf_counter() - started, 3))
         return folder
 
-    async def reader(self) -> Read:
+    async def connect_store(self) -> ReadBlob:
         """Connect to the store; raise :class:`~dart_streams.errors.ServiceUnavailable` if it does not answer."""
         store = self.config.store
         session = await connect_async(store)

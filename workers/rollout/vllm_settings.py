@@ -1,4 +1,4 @@
-"""How vLLM is set up: environment variables before it is imported, and the arguments of its engine. Pure."""
+"""vLLM's environment variables, set before it is imported, and the arguments of its engine. Pure."""
 
 import os
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from dart_streams.config import Config
 from dart_streams.screens import FACTOR
 
 BATCHED_TOKENS = 8192
-"""Most prompt tokens in one step, and so the room for encoded screenshots that later prompts show again."""
+"""Maximum number of prompt tokens per step, and the capacity of the cache of encoded screenshots."""
 
 
 def environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
     """Return the variables to set before torch and vllm are imported; what is ``present`` already stays.
 
-    The engine runs in this process (no engine process of its own: a third of the CPU time of a request went into
-    handing pixels and tokens between processes). One core is left to the other processes of the machine: with as many
-    OpenMP threads as cores, threads that wait for each other burn half of the CPU.
+    The engine runs in this process: with an engine process, a third of a request's CPU time is spent on sending pixels
+    and tokens between processes. One core is left to other processes: with as many OpenMP threads as cores, threads
+    that busy-wait for each other use half of the CPU.
     """
     wanted = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other one cannot run our logits processor in this process
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # V2 cannot run our logits processor in this process
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_HOST_IP": "127.0.0.1",
@@ -35,8 +35,8 @@ def environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
 def arguments(config: Config, model_dir: Path, on_gpu: bool, seed: int) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's ``EngineArgs``.
 
-    ``seed`` must differ between workers and starts: the engine's one generator draws for all requests, and a group of
-    rollouts must stay diverse. Weights come from the announced version only, so the model starts with none.
+    ``seed`` must differ between workers and starts: the engine samples all requests with one generator, and a group of
+    rollouts must stay diverse. The model starts without weights; they come from the published version only.
     """
     image_tokens = config.policy.max_pixels // FACTOR**2
     shared: dict[str, Any] = {
@@ -63,5 +63,5 @@ def arguments(config: Config, model_dir: Path, on_gpu: bool, seed: int) -> dict[
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0))

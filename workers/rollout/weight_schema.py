@@ -1,6 +1,6 @@
-"""What a file of weights must hold to fit the policy: names and shapes, checked before generation pauses for it.
+"""Checks the tensor names and shapes of a weights file against the policy, before generation pauses for it.
 
-vLLM loads what it finds and only warns of what is missing; weights half old and half new must never be served.
+vLLM loads what it finds and only warns of missing tensors; a mix of two versions must never be served.
 """
 
 from pathlib import Path
@@ -13,22 +13,22 @@ from transformers import AutoModelForImageTextToText
 from dart_streams.policy import weights
 from workers.rollout.engine import LoadFault
 
-Layout = dict[str, list[int]]
+Shapes = dict[str, list[int]]
 """Shapes by tensor name."""
 
 
-class Expected:
-    """The layout of a model, and which of its names may be left out because they are tied to others."""
+class WeightSchema:
+    """The tensor shapes of a model; tied tensors may be missing from a file."""
 
     def __init__(self, model_config: Any) -> None:
         with torch.device("meta"):
             model = AutoModelForImageTextToText.from_config(model_config)
-        self.shapes: Layout = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+        self.shapes: Shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
         self.tied = set(getattr(model, "all_tied_weights_keys", None) or {})
 
     def check(self, folder: Path) -> None:
         """Raise :class:`~workers.rollout.engine.LoadFault` unless the weights in ``folder`` are of this model."""
-        found = layout_of(folder)
+        found = read_shapes(folder)
         unknown = sorted(found.keys() - self.shapes.keys())
         missing = sorted(self.shapes.keys() - found.keys() - self.tied)
         if unknown or missing:
@@ -38,7 +38,7 @@ class Expected:
                 raise LoadFault(f"{folder} is of another model: {name} is {shape}, not {self.shapes[name]}")
 
 
-def layout_of(folder: Path) -> Layout:
+def read_shapes(folder: Path) -> Shapes:
     """Read names and shapes from the header; raise :class:`~workers.rollout.engine.LoadFault` if it has none."""
     try:
         with safe_open(folder / weights.FILE, framework="pt") as file:

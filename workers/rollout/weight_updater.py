@@ -28,7 +28,7 @@ load_ms = meter.create_histogram(names.ROLLOUT_SWITCH_LOAD_MS, "ms")
 switches = meter.create_counter(names.ROLLOUT_SWITCHES)
 
 RETRY_S = 5.0
-"""Seconds before weights that failed to load are tried again; a newer version is tried at once."""
+"""Seconds before weights that failed to load are retried; a newer version is tried immediately."""
 
 
 class WeightUpdater:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -39,35 +38,20 @@ class WeightWatcher:
         self.records: AIOKafkaConsumer = consumer(config.bus, group=None, client_id=f"{worker_id}-weights")
 
     async def __aenter__(self) -> Self:
-        """Read both topics up to their present ends.
-
-        Raises
-        ------
-        ServiceUnavailable
-            If no broker answers within ``bus.wait_s``, or it lacks the topics.
-        """
+        """Seek to the beginning of both topics; raise ServiceUnavailable if the broker or a topic is not there."""
+        partitions = [
+            TopicPartition(name, number)
+            for name, topic in self.topics.items()
+            for number in range(await self.publisher.partitions_of(topic))
+        ]
         await start_within(self.records, self.bus)
-        try:
-            partitions = [
-                TopicPartition(name, number)
-                for name, topic in self.topics.items()
-                for number in range(await self.publisher.partitions_of(topic))
-            ]
-            self.records.assign(partitions)
-            ends = await self.records.end_offsets(partitions)
-            while not await reached(self.records, ends):
-                await self.poll(POLL_S)
-        except BaseException:
-            await self.records.stop()
-            raise
+        self.records.assign(partitions)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.records.stop()
 
-    async def poll(self, seconds: float) -> None:
+    async def _poll(self, seconds: float) -> None:
         """Apply new records, waiting at most ``seconds`` for a first one."""
         for batch in (await self.records.getmany(timeout_ms=int(seconds * 1000))).values():
             for record in batch:
@@ -82,12 +66,13 @@ class WeightWatcher:
     async def watch(self) -> None:
         """Apply records as they come, until cancelled."""
         while True:
-            await self.poll(POLL_S)
+            await self._poll(POLL_S)
 
     async def first_version(self) -> WeightVersion:
-        """Return the newest version once there is one. The trainer may start later: a long wait is only logged."""
-        while self.weights.newest is None:
-            await self.poll(POLL_S)
+        """Return the newest version published by now, or the first one as soon as the trainer publishes it."""
+        ends = await self.records.end_offsets(self.records.assignment())
+        while self.weights.newest is None or not await reached(self.records, ends):
+            await self._poll(POLL_S)
             self.stalls.check()
         return self.weights.newest
 
@@ -95,7 +80,7 @@ class WeightWatcher:
         """Return when there is a newer version, after ``seconds`` at the latest."""
         until = time.monotonic() + seconds
         while self.weights.version <= than.version and time.monotonic() < until:
-            await self.poll(min(POLL_S, seconds))
+            await self._poll(min(POLL_S, seconds))
 
     def next_change(self) -> asyncio.Event:
         """Return an event that is set at the next record."""

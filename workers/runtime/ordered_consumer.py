@@ -5,7 +5,6 @@ The read-ahead is the client's own buffer of the partitions assigned; it is drop
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import structlog
@@ -29,7 +28,7 @@ log = structlog.get_logger()
 
 
 class Delivery(NamedTuple):
-    """A record to handle, and its event."""
+    """An event, and the record it came in."""
 
     event: Any
     record: ConsumerRecord
@@ -40,7 +39,7 @@ Handle = Callable[[int, Delivery], Awaitable[None]]
 
 
 class OrderedConsumer(ConsumerRebalanceListener):
-    """Reads ``topic`` as a member of ``group``; ``id_field`` of its event tells redelivered records."""
+    """Reads ``topic`` as a member of ``group``; ``id_field`` of its event identifies redelivered records."""
 
     def __init__(
         self,
@@ -71,9 +70,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         await start_within(self.consumer, self.bus)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.consumer.stop()
 
     async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
@@ -117,11 +114,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
                 raise result
 
     async def _serve_slot(self, handle: Handle, slot: int, stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            await self._handle_next(handle, slot)
-
-    async def _handle_next(self, handle: Handle, slot: int) -> None:
-        """Handle one record at least once. A crash before step 5 is committed has the record delivered again.
+        """Handle each record at least once: a crash before step 5 is committed has the record delivered again.
 
         1. Take the next record of the partitions assigned, in order.
         2. A record that cannot be decoded is finished once it is a durable dead letter.
@@ -130,11 +123,12 @@ class OrderedConsumer(ConsumerRebalanceListener):
         5. It is finished; :meth:`commit` moves the committed offset up to the lowest record in flight.
         """
         this = asyncio.current_task()
-        self._idle.add(this)
-        delivery = await self._take()
-        self._idle.discard(this)
-        await handle(slot, delivery)
-        self.records.finish(getattr(delivery.event, self.id_field))
+        while not stop.is_set():
+            self._idle.add(this)
+            delivery = await self._take()
+            self._idle.discard(this)
+            await handle(slot, delivery)
+            self.records.finish(getattr(delivery.event, self.id_field))
 
     async def _take(self) -> Delivery:
         """Do steps 1 to 3; idle slots take in turn."""

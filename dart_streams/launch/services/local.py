@@ -12,6 +12,7 @@ import msgspec
 import psutil
 
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.launch.services import memory
 from dart_streams.launch.services.daemon import Home, is_alive, stop
@@ -27,7 +28,7 @@ POLL_S = 0.1
 STOP_S = 20.0
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningService(msgspec.Struct, frozen=True):
     """A local service that answers; ``started`` says whether this call started it."""
 
     name: str
@@ -60,7 +61,7 @@ def folder_of(config: Config) -> Path:
     return Path(config.run.state_dir).absolute() / "services"
 
 
-def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> list[Running]:
+def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> list[RunningService]:
     """Start what does not run yet and return when all answer.
 
     Raises
@@ -102,10 +103,10 @@ def listens(host: str, port: str) -> bool:
     return True
 
 
-def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars: Path) -> Running:
+def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars: Path) -> RunningService:
     """Start one service, or find it running; return when it answers."""
     began = time.monotonic()
-    process = leftover(service, home, ready_s, notify)
+    process = find_running(service, home, ready_s, notify)
     started = process is None
     if process is None:
         refuse_taken_port(service)
@@ -116,10 +117,10 @@ def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars:
         wait_until_ready(service, home, process, ready_s)
         notify(f"{service.title}: ready after {time.monotonic() - began:.1f} s")
     ready_s = round(time.monotonic() - began, 2)
-    return Running(service.name, service.host, service.port, process.pid, started=started, ready_s=ready_s)
+    return RunningService(service.name, service.host, service.port, process.pid, started=started, ready_s=ready_s)
 
 
-def leftover(service: Service, home: Home, ready_s: float, notify: Notify) -> psutil.Process | None:
+def find_running(service: Service, home: Home, ready_s: float, notify: Notify) -> psutil.Process | None:
     """Return this home's process if it answers, or soon does; end one that does not. None: there is none now."""
     found = home.find()
     if found is None:
@@ -162,12 +163,12 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
     ServiceUnavailable
         If it ends or is not ready in time; it is ended then, and the text has the last lines of its log.
     """
-    deadline = time.monotonic() + ready_s
+    deadline = Deadline(ready_s)
     while True:
         alive = is_alive(process)
         if alive and service.answers(timeout_s=1.0):
             return
-        if not alive or time.monotonic() >= deadline:
+        if not alive or deadline.expired:
             break
         time.sleep(POLL_S)
     what = f"was not ready within {ready_s:.0f} s" if alive else "ended while it started"

@@ -10,12 +10,12 @@ import tomli_w
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls, load, parse
 from dart_streams.connection import auth, connection_errors
 from dart_streams.connection.connection_errors import Endpoint
-from dart_streams.connection.protocol_probes import greet_kafka
+from dart_streams.connection.protocol_probes import KAFKA
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
 from dart_streams.launch.restarts import Deaths, after_death
 
 SECRET = "unlike-anything-else-7f3a"
-ENDPOINT = Endpoint("Kafka", "bus", "kafka.example", 9093, greet_kafka)
+ENDPOINT = Endpoint("Kafka", "bus", "kafka.example", 9093, KAFKA)
 
 
 def test_by_default_everything_is_in_the_clear_and_nobody_logs_in():

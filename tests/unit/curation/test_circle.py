@@ -14,6 +14,7 @@ from dart_streams.curation import order_tracker
 from dart_streams.curation.order_tracker import parse_order_id
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.curation.staleness import capacity
+from topics.transitions import ORDER, outcome_stage, transition
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -58,6 +59,33 @@ def turn(circle, trainer=0.5):
 
 def events(circle, topic):
     return [written.event for written in circle.logs.get(topic, [])]
+
+
+@settings(max_examples=20, deadline=None)
+@given(SHAPES)
+def test_every_order_goes_through_legal_stages_only(shape):
+    circle = circle_of(shape)
+    for _ in range(120):
+        turn(circle)
+    circle.settle()
+    finishes = {event.order_id: event for event in events(circle, "trajectories")}
+    curated = {member.trajectory_id for group in events(circle, "curated") for member in group.members}
+    trained = {member.trajectory_id for group in circle.trainer.trained for member in group.members}
+    stages: dict[tuple[str, int], str] = {}
+    for order in events(circle, "rollout-orders"):
+        sample = order.group_id, order.sample
+        before, stages[sample] = stages.get(sample), "ordered"
+        assert (order.attempt == 0) if before is None else transition(ORDER, before, "ordered")
+        if (finish := finishes.get(order.order_id)) is None:
+            continue
+        ended = outcome_stage(finish.outcome)
+        passed = ["running", ended]
+        passed += ["exhausted"] if ended == "faulted" and order.attempt + 1 == shape["attempts"] else []
+        passed += ["curated"] if finish.trajectory_id in curated else []
+        passed += ["trained"] if finish.trajectory_id in trained else []
+        for stage in passed:
+            stages[sample] = transition(ORDER, stages[sample], stage)
+    assert stages
 
 
 @settings(max_examples=15, deadline=None)

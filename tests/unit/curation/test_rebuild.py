@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
-from dart_streams.curation.journal import Input, record_of
-from dart_streams.curation.rebuild import MissingInputs, rebuild
+from dart_streams.curation.journal import Input, MissingInputs, rebuild, record_of
 from dart_streams.curation.reducer import advance
 from topics import BY_NAME
 

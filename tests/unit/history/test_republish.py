@@ -78,17 +78,17 @@ def test_the_speed_is_a_multiple_of_the_recorded_one(speed: str, waits: list[flo
     clock = Clock()
     pace = PublishRate(speed_of(speed), clock.wait, lambda: clock.now)
     for at_ms in (NOON_MS, NOON_MS + 2000, NOON_MS + 1500, NOON_MS + 3000):
-        pace.until(at_ms)
+        pace.wait_until(at_ms)
     assert clock.waits == waits
 
 
 def test_who_is_late_does_not_wait(monkeypatch: pytest.MonkeyPatch):
     clock = Clock()
     pace = PublishRate(1.0, clock.wait, lambda: clock.now)
-    pace.until(NOON_MS)
+    pace.wait_until(NOON_MS)
     clock.now += 5
-    pace.until(NOON_MS + 3000)
-    pace.until(NOON_MS + 6000)
+    pace.wait_until(NOON_MS + 3000)
+    pace.wait_until(NOON_MS + 6000)
     assert clock.waits == [1.0]
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dart_streams.history.records import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_state import SLICE_MS, RunState, overlaps
-from dart_streams.history.stalls import stalls, words
+from dart_streams.history.stalls import explanation, stalls
 from dart_streams.views.terminal import smooth, sparkline, summarise
 from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder
@@ -213,7 +213,7 @@ def test_a_stall_names_who_has_input_and_does_not_write():
     found = stalls(progress.activity, START, START + 60_000, bound_s=30)
     first = found[0]
     assert (first.topic, first.silent_s, first.last_from, first.waiting) == ("observations", 50.0, "env-0", False)
-    assert words(first) == "environment workers has had newer input on rollout-orders: look at its log"
+    assert explanation(first) == "environment workers has had newer input on rollout-orders: look at its log"
     assert {stall.topic for stall in found} == {"observations", "action-requests", "trajectories"}
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dart_streams.config import Bus, Config, Run, Services, Store
-from dart_streams.connection import protocol_probes as greetings
+from dart_streams.connection import protocol_probes
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.launch.services import jars, java, local, ports
 from dart_streams.launch.services.daemon import PORT_MARK, Home, is_alive, stop
@@ -126,13 +126,13 @@ def test_the_log_of_the_last_start_is_kept(home: Home):
 
 def test_only_the_right_protocol_counts_as_an_answer():
     with listener(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        assert not greetings.speaks_kafka("127.0.0.1", port)
-        assert not greetings.speaks_cql("127.0.0.1", port)
+        assert not protocol_probes.speaks_kafka("127.0.0.1", port)
+        assert not protocol_probes.speaks_cql("127.0.0.1", port)
 
 
 def test_a_listener_that_says_nothing_does_not_answer():
     with listener() as port:
-        assert not greetings.speaks_kafka("127.0.0.1", port, timeout_s=0.3)
+        assert not protocol_probes.speaks_kafka("127.0.0.1", port, timeout_s=0.3)
 
 
 def test_the_owner_of_a_port_is_named():
@@ -248,6 +248,15 @@ def test_a_lock_is_waited_for_and_given_up_with_a_reason(tmp_path: Path):
         pass
 
 
+def test_a_wait_for_a_lock_is_reported_once_unless_it_is_short(tmp_path: Path):
+    reported: list[str] = []
+    with one_at_a_time(tmp_path, wait_s=1, notify=reported.append):
+        assert reported == []
+        with pytest.raises(ServiceUnavailable), one_at_a_time(tmp_path, wait_s=0.8, notify=reported.append):
+            pass
+    assert reported == [f"waiting for another dart-streams command that works on {tmp_path}"]
+
+
 def test_a_folder_that_can_not_be_written_to_is_named_with_its_setting(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"can't write to .*file/x/services \(Not a directory\): set run\.state_dir"):
@@ -272,7 +281,7 @@ def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: 
     try:
         config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:2"), store=Store(port=3))
         with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
-            local.leftover(local.services_of(config)[0], home, 1.0, silent)
+            local.find_running(local.services_of(config)[0], home, 1.0, silent)
     finally:
         stop([child], grace_s=5)
 

@@ -5,9 +5,9 @@ import io
 import msgspec
 from rich.console import Console
 
-from dart_streams.views.terminal import Moment, Summary, clock, line, open_lag, panel
+from dart_streams.views.terminal import Moment, RunSummary, clock, line, open_lag, panel
 
-SUMMARY = Summary(
+SUMMARY = RunSummary(
     steps_per_s=14.3,
     utilisation=0.93,
     episodes=812,

@@ -1,4 +1,4 @@
-"""The browser process: found, started, restarted when dead, and ended with all its children."""
+"""The browser process: found, started, and killed with all its children."""
 
 import asyncio
 import contextlib
@@ -53,10 +53,10 @@ FLAGS = (
     "--font-render-hinting=none",
     "--window-size=500,320",
 )
-"""Frames stay bound to 60 Hz: without that limit an idle browser burns a whole core."""
+"""Frames stay limited to 60 Hz: without the limit an idle browser uses a whole core."""
 NICENESS = 10
-"""Browsers are most of the work, and no one waits for a single page as all wait for the policy, the topics and the
-trainer: so those come first. Started by root, Chromium would even take precedence over them."""
+"""Browsers do most of the work, and a slow page delays one episode only, unlike the policy, the broker or the trainer.
+Started by root, Chromium would even raise its own priority above theirs."""
 START_S = 30.0
 END_S = 5.0
 
@@ -83,7 +83,7 @@ class Browser:
 
     @property
     def alive(self) -> bool:
-        """Whether it still answers, as far as is known."""
+        """Whether the process runs and its pipe is open."""
         return not self.devtools.closed and self.process.poll() is None
 
     @classmethod
@@ -91,19 +91,19 @@ class Browser:
         """Start a browser with a profile of its own; raise :class:`ServiceUnavailable` if it does not come up."""
         path = find_browser()
         profile = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
-        process, hear, tell = spawn([path, *FLAGS, f"--user-data-dir={profile}", "about:blank"])
-        browser = cls(process, await connect(hear, tell, timeout_s), profile)
+        process, read_fd, write_fd = spawn([path, *FLAGS, f"--user-data-dir={profile}", "about:blank"])
+        browser = cls(process, await connect(read_fd, write_fd, timeout_s), profile)
         try:
             async with asyncio.timeout(START_S):
                 version = await browser.devtools.call("Browser.getVersion")
         except (EnvironmentFault, TimeoutError) as error:
-            await browser.end()
+            await browser.kill()
             raise ServiceUnavailable(f"{path} does not start ({error}): try it by hand with --headless") from None
         log.info("browser up", product=version["product"], pid=process.pid)
         return browser
 
-    async def end(self) -> None:
-        """End the browser and all its children, and remove its profile."""
+    async def kill(self) -> None:
+        """Kill the browser and all its children, and remove its profile."""
         await self.devtools.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -112,9 +112,9 @@ class Browser:
 
 
 def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
-    """Start a browser in a session of its own; return it and our ends of its two pipes, to read and to write."""
-    hear, its_out = os.pipe()
-    its_in, tell = os.pipe()
+    """Start a browser in its own session; return it and our ends of its two pipes, to read and to write."""
+    read_fd, its_out = os.pipe()
+    its_in, write_fd = os.pipe()
     process = subprocess.Popen(
         # The protocol wants file descriptors 3 and 4; the plain shell duplicates only those below 10 by number.
         ["/bin/sh", "-c", f'exec "$0" "$@" 3</dev/fd/{its_in} 4>/dev/fd/{its_out}', *command],
@@ -126,24 +126,24 @@ def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
     )
     os.close(its_in)
     os.close(its_out)
-    give_way(process.pid)
-    return process, hear, tell
+    lower_priority(process.pid)
+    return process, read_fd, write_fd
 
 
-def give_way(pid: int) -> None:
-    """Let others have the CPU before the process and its children to come.
+def lower_priority(pid: int) -> None:
+    """Lower the priority of a process and its future children.
 
-    Where the kernel shares the CPU among sessions, niceness counts only within one, and the session has its own.
+    With autogroup scheduling niceness counts only within a session, so the session's own is set too.
     """
-    with contextlib.suppress(OSError):  # It ended already, or may not: then it is as it was.
+    with contextlib.suppress(OSError):  # it has ended already, or this is not permitted
         os.setpriority(os.PRIO_PROCESS, pid, NICENESS)
         Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
 
 
-async def connect(hear: int, tell: int, timeout_s: float) -> DevTools:
+async def connect(read_fd: int, write_fd: int, timeout_s: float) -> DevTools:
     """Wrap the parent's ends of the two pipes."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MESSAGE_BYTES)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(hear, "rb", 0))
-    writer, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(tell, "wb", 0))
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", 0))
+    writer, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(write_fd, "wb", 0))
     return DevTools(reader, writer, timeout_s)

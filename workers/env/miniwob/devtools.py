@@ -1,7 +1,7 @@
-"""The Chrome DevTools Protocol over a pair of pipes: calls with a time-out, and faults that end pending calls at once.
+"""The Chrome DevTools Protocol over a pair of pipes: calls with a time-out; a crash fails pending calls at once.
 
-Over pipes rather than a socket: the browser ends by itself when its other end is gone, so a killed worker leaves no
-browser behind, and no port is open.
+Pipes rather than a socket: the browser exits when its pipe is closed, so a killed worker leaves no browser behind, and
+no port is open.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ LOADED = "Page.loadEventFired"
 
 
 class Message(msgspec.Struct):
-    """What the browser sends: the result or error of a call (``id``), or an event (``method``)."""
+    """A message of the browser: the result or error of a call (``id``), or an event (``method``)."""
 
     id: int | None = None
     method: str | None = None
@@ -35,7 +35,7 @@ Pending = tuple[str | None, "asyncio.Future[dict[str, Any]]"]
 class DevTools:
     """One connection to one browser. ``timeout_s`` bounds every call.
 
-    A page that crashed never answers, so the crash itself fails what is pending on its session.
+    A crashed page does not respond, so the crash event fails the pending calls of its session.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.WriteTransport, timeout_s: float) -> None:
@@ -56,7 +56,7 @@ class DevTools:
         Raises
         ------
         EnvironmentFault
-            If the browser refuses the call, does not answer in time, or it or the page is gone.
+            If the browser rejects the call or does not respond in time, or it or the page is gone.
         """
         if self.closed or session in self._crashed:
             raise EnvironmentFault(f"{method}: the {'browser' if self.closed else 'page'} is gone")
@@ -88,8 +88,8 @@ class DevTools:
         finally:
             self._loads.pop(session, None)
 
-    def forget(self, session: str) -> None:
-        """Drop what is remembered of a closed session."""
+    def forget_session(self, session: str) -> None:
+        """Drop the state of a closed session."""
         self._crashed.discard(session)
 
     async def close(self) -> None:
@@ -101,14 +101,14 @@ class DevTools:
     async def _read(self) -> None:
         try:
             while True:
-                self._hear(self._decoder.decode((await self._reader.readuntil(b"\0"))[:-1]))
+                self._dispatch(self._decoder.decode((await self._reader.readuntil(b"\0"))[:-1]))
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError, msgspec.DecodeError):
             pass
         finally:
             self.closed = True
             self._fail(None, "the browser is gone")
 
-    def _hear(self, message: Message) -> None:
+    def _dispatch(self, message: Message) -> None:
         if message.id is not None:
             _, future = self._pending.get(message.id, (None, None))
             if future is None or future.done():
@@ -116,26 +116,26 @@ class DevTools:
             if message.error is None:
                 future.set_result(message.result)
             else:
-                future.set_exception(EnvironmentFault(f"the browser refused: {message.error.get('message')}"))
+                future.set_exception(EnvironmentFault(f"the browser rejected it: {message.error.get('message')}"))
         elif message.method == LOADED and message.sessionId in self._loads:
-            settle(self._loads[message.sessionId])
+            resolve(self._loads[message.sessionId])
         elif message.method == CRASHED and message.sessionId:
             self._crashed.add(message.sessionId)
             self._fail(message.sessionId, "the page crashed")
         elif message.method == DETACHED:
             self._fail(str(message.params.get("sessionId")), "the page is gone")
 
-    def _fail(self, session: str | None, why: str) -> None:
-        """Fail what is pending on ``session``, or everything if it is None."""
+    def _fail(self, session: str | None, reason: str) -> None:
+        """Fail the pending calls of ``session``, or all if it is None."""
         pending = [future for owner, future in self._pending.values() if session in (None, owner)]
         pending += [future for owner, future in self._loads.items() if session in (None, owner)]
         for future in pending:
             if not future.done():
-                future.set_exception(EnvironmentFault(why))
+                future.set_exception(EnvironmentFault(reason))
                 future.exception()
 
 
-def settle(future: "asyncio.Future[dict[str, Any]]") -> None:
-    """Resolve a future that only marks a moment."""
+def resolve(future: "asyncio.Future[dict[str, Any]]") -> None:
+    """Resolve a future without a result."""
     if not future.done():
         future.set_result({})

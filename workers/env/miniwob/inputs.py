@@ -43,7 +43,7 @@ EDITING = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut", "z": "undo"}
 
 
 def input_calls(action: Action) -> list[Call]:
-    """Return the events that carry out ``action``, given in page pixels; none for those that only talk or wait."""
+    """Return the events that carry out ``action``, given in page pixels; none for those that have no input."""
     match action:
         case Click(x, y):
             return click(x, y, "left", 1)
@@ -110,7 +110,7 @@ def hotkey(keys: tuple[str, ...]) -> list[Call]:
 
 
 def press(key: str, modifiers: int) -> list[Call]:
-    """Return a key going down and up. Ctrl with a letter is also the editing command a desktop makes of it."""
+    """Return a key going down and up. Ctrl with a letter is also a desktop's editing command."""
     name, code = NAMED_KEYS.get(key, (key, ord(key.upper()) if len(key) == 1 else 0))
     common: dict[str, Any] = {"key": name, "windowsVirtualKeyCode": code, "modifiers": modifiers}
     down = dict(common)

@@ -1,4 +1,4 @@
-"""The oracle: for each page, the next right action, computed from the page as it is."""
+"""The oracle: the next correct action of each page, computed from the page's present state."""
 
 from importlib.resources import files
 

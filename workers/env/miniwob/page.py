@@ -20,15 +20,14 @@ from workers.env.miniwob.inputs import MOUSE, input_calls
 from workers.env.miniwob.oracle import NEXT, next_action
 
 WIDTH, HEIGHT = 160, 210
-"""The page proper (pixels); the rest of the viewport shows the page's own score board."""
-VIEWPORT = {"width": 500, "height": 320, "deviceScaleFactor": 1, "mobile": False}
+"""The page proper (pixels); the rest of the viewport shows the page's score board."""
 CLIP = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}
 ORIGIN = "file://"
-EPISODES = 500
-"""A page is replaced after so many episodes, lest what a browser gathers over time grows for ever."""
+MAX_EPISODES = 500
+"""Episodes after which a page is replaced, which bounds what the browser accumulates for it."""
 NON_DETERMINISTIC = {"chase-circle", "click-pie", "moving-items"}
 RESTARTABLE = frozenset(NEXT)
-"""Pages whose problem can be started again in the same document: tested for each page that has an oracle."""
+"""Pages whose problem can be restarted in the same document: tested for each page that has an oracle."""
 AWAY = {"type": "mouseMoved", "x": 490, "y": 310}
 """Out of the page proper, where nothing is under the mouse."""
 PROBLEM = files("workers.env.miniwob").joinpath("problem.js").read_text()
@@ -50,8 +49,8 @@ def page_url(name: str) -> str:
     """Return the address of a page; raise :class:`EnvironmentFault` if MiniWoB++ has none of this name."""
     path = pages() / f"{name}.html"
     if name in NON_DETERMINISTIC or not path.is_file():
-        why = "is not determined by its seed" if name in NON_DETERMINISTIC else "does not exist"
-        raise EnvironmentFault(f"MiniWoB++ page {name!r} {why}: see {pages()} for the pages there are")
+        reason = "is not determined by its seed" if name in NON_DETERMINISTIC else "does not exist"
+        raise EnvironmentFault(f"MiniWoB++ page {name!r} {reason}: see {pages()} for the existing pages")
     return path.as_uri()
 
 
@@ -61,21 +60,19 @@ class MiniwobPage:
     How much of it the next episode shares is ``env.miniwob.isolation``. ``context``: nothing; each has its own browser
     context. ``document``: the context; its storage and history are wiped and the document is loaded. ``problem``:
     the document too, where the page is restartable; its problem is started again, and what the last one left is taken
-    away. A page that had a fault is never used again.
+    away. A page that had a fault is never used again. ``keep`` takes a page back that may be.
     """
 
     def __init__(
         self,
         devtools: DevTools,
-        context: str,
-        session: str,
-        isolation: Isolation = "context",
-        keep: "Callable[[MiniwobPage], None] | None" = None,
-        last_screen: bool = True,
+        isolation: Isolation,
+        keep: "Callable[[MiniwobPage], None] | None",
+        last_screen: bool,
     ) -> None:
         self.devtools = devtools
-        self.context = context
-        self.session = session
+        self.context = ""
+        self.session = ""
         self.isolation = isolation
         self.keep = keep
         self.last_screen = last_screen
@@ -87,33 +84,22 @@ class MiniwobPage:
         self.raw_reward = 0.0
         self._executed = ""
 
-    @classmethod
-    async def open(
-        cls,
-        devtools: DevTools,
-        isolation: Isolation,
-        keep: "Callable[[MiniwobPage], None] | None" = None,
-        last_screen: bool = True,
-    ) -> "MiniwobPage":
-        """Make a context and a page in it; a context whose page does not come up is disposed of.
-
-        ``keep`` takes the page back when it is closed and can be used again.
-        """
-        context = (await devtools.call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
-        page = cls(devtools, context, "", isolation, keep, last_screen)
+    async def open(self) -> None:
+        """Create a browser context and a page in it; dispose of the context if the page does not come up."""
+        call = self.devtools.call
+        self.context = (await call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
         try:
-            target = await devtools.call(
-                "Target.createTarget", url="about:blank", browserContextId=context, width=500, height=320
+            target = await call(
+                "Target.createTarget", url="about:blank", browserContextId=self.context, width=500, height=320
             )
-            attached = await devtools.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-            page.session = attached["sessionId"]
-            await page._call("Page.enable")
-            await page._call("Inspector.enable")
-            await page._call("Emulation.setFocusEmulationEnabled", enabled=True)
+            attached = await call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+            self.session = attached["sessionId"]
+            await self._call("Page.enable")
+            await self._call("Inspector.enable")
+            await self._call("Emulation.setFocusEmulationEnabled", enabled=True)
         except (EnvironmentFault, asyncio.CancelledError):
-            await page.dispose()
+            await self.dispose()
             raise
-        return page
 
     async def reset(self, task: Task) -> Screen:
         """Start the task's problem, in a document loaded afresh or restored, and return the first screen."""
@@ -123,18 +109,18 @@ class MiniwobPage:
         again = self.isolation == "problem" and before == task.page and task.page in RESTARTABLE
         instruction = await self._restart(task.seed) if again else None
         self.instruction = await self._load(task) if instruction is None else instruction
-        return self._screen(await self._shot())
+        return self._screen(await self._screenshot())
 
     async def _load(self, task: Task) -> str:
         url = page_url(task.page)
         if self.episodes > 1:
             await self._call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
-        with self._noting_faults():
+        with self._mark_faulty():
             await self.devtools.navigate(self.session, url)
         return str(await self._in_problem(f"first({task.seed})"))
 
     async def _restart(self, seed: int) -> str | None:
-        """Start the problem again in the document that is there; None if that is not the one that was loaded."""
+        """Restart the problem in the present document; return None if that is not the one that was loaded."""
         await self._call(MOUSE, **AWAY)
         instruction: str | None = await self._in_problem(f"again({seed})")
         return instruction
@@ -150,7 +136,7 @@ class MiniwobPage:
                 await self._call(method, **params)
             self.done, self.raw_reward = await self.evaluate_script(STATE)
         over = self.done or last
-        return self._screen(await self._shot() if self.last_screen or not over else None)
+        return self._screen(await self._screenshot() if self.last_screen or not over else None)
 
     async def evaluate(self) -> float:
         """Return the page's raw reward clipped to [0, 1].
@@ -169,8 +155,8 @@ class MiniwobPage:
             yield actions.Type(found["text"]) if "text" in found else Click(found["x"], found["y"])
 
     async def close(self) -> None:
-        """Hand the page back for the next episode; dispose of one that had a fault or is old."""
-        if self.keep is not None and not self.faulty and self.episodes < EPISODES:
+        """Return the page to the pool; dispose of one that had a fault or is old."""
+        if self.keep is not None and not self.faulty and self.episodes < MAX_EPISODES:
             with contextlib.suppress(EnvironmentFault):
                 await self._call("Page.resetNavigationHistory")
                 self.keep(self)
@@ -178,23 +164,23 @@ class MiniwobPage:
         await self.dispose()
 
     async def dispose(self) -> None:
-        """End the context and all that is in it."""
+        """Close the browser context and all that is in it."""
         with contextlib.suppress(EnvironmentFault):  # The browser is gone, and the context with it.
             await self.devtools.call("Target.disposeBrowserContext", browserContextId=self.context)
-        self.devtools.forget(self.session)
+        self.devtools.forget_session(self.session)
 
     async def evaluate_script(self, expression: str) -> Any:
         """Evaluate JavaScript in the page; raise :class:`EnvironmentFault` if it throws."""
-        answer = await self._call("Runtime.evaluate", expression=expression, returnByValue=True)
-        if details := answer.get("exceptionDetails"):
+        response = await self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        if details := response.get("exceptionDetails"):
             self.faulty = True
             what = details.get("exception", {}).get("description") or json.dumps(details)
             raise EnvironmentFault(f"page {self.page}: {what[:300]}")
-        return answer["result"].get("value")
+        return response["result"].get("value")
 
-    async def _shot(self) -> bytes:
-        shot = await self._call("Page.captureScreenshot", format="png", clip=CLIP, optimizeForSpeed=True)
-        return base64.b64decode(shot["data"])
+    async def _screenshot(self) -> bytes:
+        screenshot = await self._call("Page.captureScreenshot", format="png", clip=CLIP, optimizeForSpeed=True)
+        return base64.b64decode(screenshot["data"])
 
     def _screen(self, image: bytes | None) -> Screen:
         return Screen(
@@ -207,12 +193,12 @@ class MiniwobPage:
         )
 
     async def _call(self, method: str, **params: Any) -> dict[str, Any]:
-        with self._noting_faults():
+        with self._mark_faulty():
             return await self.devtools.call(method, self.session, **params)
 
     @contextlib.contextmanager
-    def _noting_faults(self) -> Iterator[None]:
-        """Remember that a call failed or was cut short: then nobody knows what state the page is in."""
+    def _mark_faulty(self) -> Iterator[None]:
+        """Mark the page faulty if a call fails or is cancelled: its state is unknown then."""
         try:
             yield
         except BaseException:

@@ -15,7 +15,7 @@ from dart_streams.config import Config, parse
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
-from workers.rollout.scripted import ALTERNATIVES, ScriptedEngine, distributions, segments
+from workers.rollout.scripted import ALTERNATIVES, ScriptedEngine, distributions, version_spans
 
 SEEN = (168, 224)
 """What the policy sees of a screen of 160x210."""
@@ -98,16 +98,16 @@ def test_a_log_probability_and_its_entropy_are_of_one_distribution(seed, count):
     st.floats(0, 10, allow_nan=False),
     st.integers(1, 30),
 )
-def test_segments_cover_every_token_once_in_order_of_versions(switched, one, other, tokens):
+def test_spans_cover_every_token_once_in_order_of_versions(switched, one, other, tokens):
     started, ended = sorted((one, other))
     switches = [(-math.inf, 0), *((at, number) for number, at in enumerate(switched, start=1))]
-    found = segments(switches, started, ended, tokens)
+    found = version_spans(switches, started, ended, tokens)
     assert [segment.start for segment in found] == [0, *(segment.end for segment in found[:-1])]
     assert found[-1].end == tokens
     assert all(a.version < b.version for a, b in itertools.pairwise(found))
 
 
-async def test_a_switch_in_the_middle_of_an_answer_gives_it_two_segments():
+async def test_a_switch_in_the_middle_of_an_answer_gives_it_two_spans():
     scripted = engine(latency_ms=60.0)
     await scripted.start(version(0))
     answer = asyncio.create_task(scripted.generate(request()))
