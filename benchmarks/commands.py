@@ -239,7 +239,7 @@ def simulate(
         list[int] | None,
         typer.Option(
             help="Groups a training step, for 180 slots; other sizes in proportion. May be given again. "
-            "[default: 24, which fill the slots]",
+            "\\[default: 24, which fill the slots]",
             show_default=False,
         ),
     ] = None,
