@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import fsspec
@@ -83,8 +83,9 @@ class WeightPublisher:
         else:
             self.publish(start, snapshot)
         after = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
-        meanwhile = before_epoch(after[len(before) :], found.model_id, self.epoch)
-        overtaking = max((announced.version for announced in meanwhile), default=-1)
+        of_model = (record for record in after[len(before) :] if record.model_id == found.model_id)
+        meanwhile = itertools.takewhile(lambda record: record.epoch < self.epoch, of_model)
+        overtaking = max((record.version for record in meanwhile), default=-1)
         if overtaking >= version:
             start = msgspec.structs.replace(start, version=overtaking + 1)
             self.publish(start, snapshot)
@@ -150,7 +151,8 @@ class WeightPublisher:
         newest = self.weights.newest
         if newest is None:
             return
-        oldest = min(newest.version, needed_from(self._served().values(), now_ms(), self.liveness_ms))
+        self.serving.update((event.worker_id, event) for event in self._heartbeats.events_to_end())
+        oldest = min(newest.version, needed_from(self.serving.values(), now_ms(), self.liveness_ms))
         kept = {uri.rpartition("/")[2] for uri in list(self.uris)[-self.keep :]}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
         for path in filesystem.ls(folder, detail=False):
@@ -159,12 +161,6 @@ class WeightPublisher:
             if match and name not in kept and int(match[1]) < oldest and int(match[2]) <= self.epoch:
                 with contextlib.suppress(FileNotFoundError):
                     filesystem.rm(path, recursive=True)
-
-    def _served(self) -> dict[str, WeightsServing]:
-        """Return the newest record of each rollout worker."""
-        for event in self._heartbeats.events_to_end():
-            self.serving[event.worker_id] = event
-        return self.serving
 
 
 class Rank0Outputs(NamedTuple):
@@ -191,9 +187,3 @@ def sha256_of(state: Mapping[str, Tensor]) -> str:
     """Return the digest under which ``state`` is published."""
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
         return weight_files.save(state, scratch)
-
-
-def before_epoch(records: Iterable[WeightVersion], model_id: str, epoch: int) -> list[WeightVersion]:
-    """Return the records of a model before the first of ``epoch``."""
-    of_model = (record for record in records if record.model_id == model_id)
-    return list(itertools.takewhile(lambda record: record.epoch < epoch, of_model))

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -58,30 +59,22 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     supervised: bool = False
 
 
+@dataclass
 class BatchBuilder:
     """Rank 0's side: takes arrivals in the log's order, drops repeats and stale groups.
 
     ``ahead`` is filled by others with what has arrived, for the other ranks to read ahead.
     """
 
-    def __init__(
-        self,
-        consumer: CuratedConsumer,
-        position: Position,
-        size: int,
-        max_staleness: int,
-        stalls: StallDetector,
-        ahead: deque[CuratedGroup],
-    ) -> None:
-        self.consumer = consumer
-        self.position = position
-        self.size = size
-        self.max_staleness = max_staleness
-        self.stalls = stalls
-        self.ahead = ahead
-        self.chosen: list[CuratedGroup] = []
-        self.dropped: list[CuratedGroup] = []
-        self.stale = 0
+    consumer: CuratedConsumer
+    position: Position
+    size: int
+    max_staleness: int
+    stalls: StallDetector
+    ahead: deque[CuratedGroup]
+    chosen: list[CuratedGroup] = field(default_factory=list)
+    dropped: list[CuratedGroup] = field(default_factory=list)
+    stale: int = 0
 
     def build(self, version: int, timeout_s: float, stop: threading.Event) -> BatchPlan:
         """Return a full plan, or after ``timeout_s`` one without groups. Groups taken so far are kept for the next."""
@@ -129,29 +122,25 @@ class BatchBuilder:
         return plan
 
 
+@dataclass
 class BatchFeed:
     """Where the training loop gets its batches from, on every rank.
 
     With a ``budget`` the builder gives one group at a time, and this gathers them up to the budget.
     """
 
-    def __init__(
-        self,
-        ranks: "Ranks",
-        prefetcher: Prefetcher,
-        builder: BatchBuilder | None,
-        stop: threading.Event,
-        budget: TokenBudget | None = None,
-    ) -> None:
-        self.ranks = ranks
-        self.prefetcher = prefetcher
-        self.builder = builder
-        self.stop = stop
-        self.budget = budget
+    ranks: "Ranks"
+    prefetcher: Prefetcher
+    builder: BatchBuilder | None
+    stop: threading.Event
+    budget: TokenBudget | None = None
+
+    def __post_init__(self) -> None:
+        self._start_batch()
+
+    def _start_batch(self) -> None:
         self._gathered: list[ReadyGroup] = []
-        self._tokens = 0.0
-        self._stale = 0
-        self._waited_ms = 0.0
+        self._tokens, self._stale, self._waited_ms = 0.0, 0, 0.0
 
     @property
     def held(self) -> int:
@@ -208,5 +197,5 @@ class BatchFeed:
         batch = Batch(
             groups=groups, position=position, stale=self._stale, waited_ms=self._waited_ms, tokens_left_out=left_out
         )
-        self._gathered, self._tokens, self._stale, self._waited_ms = [], 0.0, 0, 0.0
+        self._start_batch()
         return batch

@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import structlog
@@ -50,29 +51,22 @@ class Arrival(NamedTuple):
     group: CuratedGroup
 
 
+@dataclass
 class CuratedConsumer:
     """Reads in a thread of its own; use it as a context, and take arrivals in order with :meth:`take`.
 
     ``on_group`` is called in that thread with each group, to read it ahead; while ``is_full``, no more is fetched.
     """
 
-    def __init__(
-        self,
-        bus: Bus,
-        position: Position,
-        model_id: str,
-        epoch: int,
-        capacity: int,
-        on_group: Callable[[CuratedGroup], None] = lambda _: None,
-        is_full: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.bus = bus
-        self.position = position
-        self.model_id = model_id
-        self.epoch = epoch
-        self.capacity = capacity
-        self._on_group = on_group
-        self._is_full = is_full
+    bus: Bus
+    position: Position
+    model_id: str
+    epoch: int
+    capacity: int
+    on_group: Callable[[CuratedGroup], None] = lambda _: None
+    is_full: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
         self._queue: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._newer: WeightVersion | None = None
@@ -90,12 +84,7 @@ class CuratedConsumer:
     def take(self, timeout_s: float) -> Arrival | None:
         """Return the next group, or None if none came within ``timeout_s``.
 
-        Raises
-        ------
-        Fenced
-            If a newer trainer runs.
-        ServiceUnavailable, KafkaError
-            What ended the thread.
+        Raises :class:`Fenced` if a newer trainer runs, and whatever error ended the thread.
         """
         deadline = Deadline(timeout_s)
         while True:
@@ -137,7 +126,7 @@ class CuratedConsumer:
         ):
             while not self._stopping.is_set():
                 self._check_fencing(announcements)
-                if self._queue.qsize() < self.capacity and not self._is_full():
+                if self._queue.qsize() < self.capacity and not self.is_full():
                     for record in groups.poll(POLL_MS):
                         self._apply(record, producer)
                 else:
@@ -157,7 +146,7 @@ class CuratedConsumer:
         except Undecodable as error:
             dead_letter(producer, curated.TOPIC, record, str(error))
             return
-        self._on_group(group)
+        self.on_group(group)
         self._queue.put(Arrival(record.partition, record.offset, group))
 
     def _commit_offsets(self, records: KafkaConsumer) -> None:

@@ -138,32 +138,23 @@ class Learner:
         self, batches: Iterable[MicroBatch], count: int, tokens: float, version: int, should_stop: Callable[[], bool]
     ) -> list[Update]:
         parts = min(self.settings.minibatches, count)
-        if parts * self.settings.epochs == 1:
-            return [self._update(batches, None, tokens, version, should_stop)]
-        kept = list(batches)
-        old_BA = step.scored(self.scorer, kept, self.ranks, should_stop)
-        cuts = [round(number * count / parts) for number in range(parts + 1)]
-        pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
-        counts = self.ranks.total([float(sum(batch.mask_BA.sum().item() for batch in kept[piece])) for piece in pieces])
+        plan: Sequence[tuple[Iterable[MicroBatch], Iterable[Tensor] | None, float]] = [(batches, None, tokens)]
+        if parts * self.settings.epochs > 1:
+            kept = list(batches)
+            old_BA = step.scored(self.scorer, kept, self.ranks, should_stop)
+            cuts = [round(number * count / parts) for number in range(parts + 1)]
+            pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
+            own = [float(sum(batch.mask_BA.sum().item() for batch in kept[piece])) for piece in pieces]
+            shares = zip(pieces, self.ranks.total(own), strict=True)
+            plan = [(kept[piece], old_BA[piece], max(share, 1.0)) for piece, share in shares] * self.settings.epochs
         updates: list[Update] = []
-        for _ in range(self.settings.epochs):
-            for piece, share in zip(pieces, counts, strict=True):
-                may_stop = never_stop if updates else should_stop
-                updates.append(self._update(kept[piece], old_BA[piece], max(share, 1.0), version, may_stop))
+        for part, old, share in plan:
+            may_stop = never_stop if updates else should_stop
+            sums = step.accumulate(
+                self.scorer, part, old, self.settings, version, share, self.ranks, may_stop, self.reference
+            )
+            updates.append(Update(sums, step.apply(self.scorer, self.optimizer, self.settings.grad_clip)))
         return updates
-
-    def _update(
-        self,
-        batches: Iterable[MicroBatch],
-        old_BA: Iterable[Tensor] | None,
-        tokens: float,
-        version: int,
-        should_stop: Callable[[], bool],
-    ) -> Update:
-        sums = step.accumulate(
-            self.scorer, batches, old_BA, self.settings, version, tokens, self.ranks, should_stop, self.reference
-        )
-        return Update(sums, step.apply(self.scorer, self.optimizer, self.settings.grad_clip))
 
     def _metrics(self, updates: Sequence[Update]) -> dict[str, float]:
         own = functools.reduce(step.Sums.plus, (update.sums for update in updates))
