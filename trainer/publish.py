@@ -30,8 +30,7 @@ from topics.weights_serving import WeightsServing
 from trainer.data.consumer import CuratedConsumer
 from trainer.learning.learner import WeightSnapshot
 from trainer.reporting import StepReporter
-from trainer.retention import first_version, needed_from
-from trainer.state import TrainerState
+from trainer.state import TrainerState, first_version, needed_from
 
 SEND_S = 30.0
 CLOSE_S = 5.0
@@ -79,7 +78,7 @@ class WeightPublisher:
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:
-            self._send_version(under_epoch(found.newest, self.epoch, start.position.groups_consumed))
+            self._send_again(found.newest, start.position.groups_consumed)
         else:
             self.publish(start, snapshot)
         after = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
@@ -115,11 +114,14 @@ class WeightPublisher:
         """
         newest = self.weights.newest
         if newest is not None and groups_consumed > newest.groups_consumed:
-            self._send_version(under_epoch(newest, self.epoch, groups_consumed))
+            self._send_again(newest, groups_consumed)
 
     def publish_trained(self, step: TrainedStep) -> None:
         """Send the record of a step, once its row is durable; the log then has all that the store has."""
         self._send(trained.TOPIC, step, f"step {step.train_step}", record_id=f"{step.epoch}/{step.train_step}")
+
+    def _send_again(self, version: WeightVersion, groups_consumed: int) -> None:
+        self._send_version(msgspec.structs.replace(version, epoch=self.epoch, groups_consumed=groups_consumed))
 
     def _send_version(self, event: WeightVersion) -> None:
         self._send(weights.TOPIC, event, f"weight version {event.version}")
@@ -176,11 +178,6 @@ class Rank0Outputs(NamedTuple):
         row = msgspec.structs.asdict(step)
         self.store.write_trained(row.pop("train_step"), row)
         self.publisher.publish_trained(step)
-
-
-def under_epoch(version: WeightVersion, epoch: int, groups_consumed: int) -> WeightVersion:
-    """Return the same weights as published by ``epoch``."""
-    return msgspec.structs.replace(version, epoch=epoch, groups_consumed=groups_consumed)
 
 
 def sha256_of(state: Mapping[str, Tensor]) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.bundle_inputs import config_of, tasks_of
@@ -29,7 +28,7 @@ from topics.values import BlobRef
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
 from trainer.learning.learner import Learner, never_stop
-from trainer.ranks import Ranks, joined
+from trainer.ranks import joined
 
 TOLERANCE = 1e-5
 """How far a loss made again may be from the recorded one."""
@@ -98,47 +97,33 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     recording = RecordedStore(bundle, state, members)
     renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
     reader = GroupReader(recording, renderer, config.policy)  # type: ignore[arg-type]
-    with joined() as ranks:
-        return repeat(chosen, state, config, folder, renderer, reader, ranks)
-
-
-def repeat(
-    chosen: Sequence[TrainedStep],
-    state: RunState,
-    config: Config,
-    folder: Path,
-    renderer: Renderer,
-    reader: GroupReader,
-    ranks: Ranks,
-) -> list[ReproducedStep]:
-    """Make the chosen steps again, in order."""
     result: list[ReproducedStep] = []
     learner: Learner | None = None
-    for step in chosen:
-        start = weights_before(state, step)
-        if start is not None:
-            learner = Learner(folder, renderer, config.trainer, ranks, start)
-        if learner is None:
-            raise UserError(
-                f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at their "
-                f"URI any more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin with "
-                "another --from"
+    with joined() as ranks:
+        for step in chosen:
+            start = weights_before(state, step)
+            if start is not None:
+                learner = Learner(folder, renderer, config.trainer, ranks, start)
+            if learner is None:
+                raise UserError(
+                    f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at "
+                    f"their URI any more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin "
+                    "with another --from"
+                )
+            ready = [reader.read(group) for group in groups_of(state, step)]
+            refuse_missing(ready)
+            loss = learner.learn(ready, step.version - 1, never_stop).metrics["loss"]
+            result.append(
+                ReproducedStep(
+                    train_step=step.train_step,
+                    version=step.version,
+                    weights=f"v{step.version - 1}" if start is not None else "the step before",
+                    recorded_loss=step.metrics["loss"],
+                    loss=loss,
+                    equal=abs(loss - step.metrics["loss"]) <= TOLERANCE,
+                    refused=sum(group.refused.total() for group in ready),
+                )
             )
-        ready = [reader.read(group) for group in groups_of(state, step)]
-        refuse_missing(ready)
-        loss = learner.learn(ready, step.version - 1, never_stop).metrics["loss"]
-        recorded = step.metrics["loss"]
-        result.append(
-            ReproducedStep(
-                train_step=step.train_step,
-                version=step.version,
-                weights=f"v{step.version - 1}" if start is not None else "the step before",
-                recorded_loss=recorded,
-                loss=loss,
-                equal=abs(loss - recorded) <= TOLERANCE,
-                refused=sum(sum(group.refused.values()) for group in ready),
-            )
-        )
     return result
 
 

@@ -66,11 +66,6 @@ def first_usable(probe: Sequence[str]) -> str:
     """Return the highest of ``CAPS`` under which the command ``probe`` is not ended by a signal.
 
     A probe that fails otherwise gives no evidence against the CPU.
-
-    Raises
-    ------
-    UserError
-        If it is ended under every cap.
     """
     for cap in CAPS:
         environment = {**os.environ, VARIABLE: cap} if cap else {k: v for k, v in os.environ.items() if k != VARIABLE}

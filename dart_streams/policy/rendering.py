@@ -30,7 +30,6 @@ CHATML = (
 """For directories that bring no chat template: the one of Qwen2.5-VL."""
 
 CACHED_TEXTS = 4096
-CACHED_IMAGES = 256
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):

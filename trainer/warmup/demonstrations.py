@@ -77,12 +77,8 @@ def gather(
 ) -> list[ReadyGroup]:
     """Wait until all ``orders`` have ended; return the steps of each success as a group to imitate, in their order.
 
-    ``report`` is called with the number of ended orders while this waits.
-
-    Raises
-    ------
-    UserError
-        If none ends for ``evaluation.timeout_s``, or no demonstration succeeds.
+    ``report`` is called with the number of ended orders while this waits. Raises :class:`UserError` if none ends for
+    ``evaluation.timeout_s``, or no demonstration succeeds.
     """
     pending = {order.order_id for order in orders}
     succeeded: dict[str, ReadyGroup] = {}
