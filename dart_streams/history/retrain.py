@@ -5,6 +5,7 @@ Later steps whose weights are gone continue from the step before, as the trainer
 state begins at the first step made here.
 """
 
+import itertools
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,7 +27,6 @@ from topics.observations import Observation
 from topics.trained import TrainedStep
 from topics.values import BlobRef
 from trainer.data.prefetch import GroupReader
-from trainer.data.samples import ReadyGroup
 from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import joined
 
@@ -57,12 +57,8 @@ class RecordedStore:
             for identity in trajectories
             if identity in state.observations
         }
-        shown = {
-            seen.screenshot.sha256
-            for steps in self.observations.values()
-            for seen in steps
-            if seen.screenshot is not None
-        }
+        seen_steps = itertools.chain.from_iterable(self.observations.values())
+        shown = {seen.screenshot.sha256 for seen in seen_steps if seen.screenshot is not None}
         self.blobs = {blob.sha256: blob.data for blob in bundle.blobs() if blob.sha256 in shown}
 
     def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
@@ -81,12 +77,8 @@ class RecordedStore:
 def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     """Make ``steps`` recorded steps again, from step ``first`` on (by default the first whose weights are there).
 
-    Raises
-    ------
-    BundleError
-        If the bundle lacks something: it has to be captured with ``--blobs``.
-    UserError
-        If there is no such step, its groups or its first weights are gone, or the model's directory is not there.
+    Raises ``BundleError`` if the bundle lacks something: it has to be captured with ``--blobs``. Raises
+    :class:`UserError` if there is no such step, its groups or first weights are gone, or there is no model directory.
     """
     bundle = Bundle(path)
     config, state = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
@@ -111,7 +103,9 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
                     "with another --from"
                 )
             ready = [reader.read(group) for group in groups_of(state, step)]
-            refuse_missing(ready)
+            if not any(group.samples for group in ready):
+                why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
+                raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")
             loss = learner.learn(ready, step.version - 1, never_stop).metrics["loss"]
             result.append(
                 ReproducedStep(
@@ -156,10 +150,3 @@ def weights_before(state: RunState, step: TrainedStep) -> Path | None:
         return weight_files.fetch(version.event, Path(tempfile.gettempdir()))
     except (weight_files.MissingWeights, weight_files.WrongDigest, OSError):
         return None
-
-
-def refuse_missing(ready: Sequence[ReadyGroup]) -> None:
-    """Raise :class:`UserError` if nothing of the groups can be trained: most likely the screenshots are missing."""
-    if not any(group.samples for group in ready):
-        why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
-        raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")

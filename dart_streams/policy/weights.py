@@ -57,14 +57,8 @@ def save(state_dict: Mapping[str, torch.Tensor], uri: str, beside: Mapping[str, 
 def fetch(version: WeightVersion, cache: Path) -> Path:
     """Return a local directory that holds the weights of ``version``, verified.
 
-    Local URIs are used where they lie; others are copied once into ``cache``.
-
-    Raises
-    ------
-    WrongDigest
-        If the file's SHA-256 is not the published one.
-    MissingWeights
-        If there is no such file.
+    Local URIs are used where they lie; others are copied once into ``cache``. Raises :class:`WrongDigest` if the file's
+    SHA-256 is not the published one, :class:`MissingWeights` if there is no such file.
     """
     filesystem, folder = fsspec.core.url_to_fs(version.uri)
     if "file" in protocols(filesystem):
@@ -79,10 +73,7 @@ def fetch(version: WeightVersion, cache: Path) -> Path:
 def load(model: torch.nn.Module, path: Path) -> None:
     """Copy the weights in directory ``path`` into ``model``; refuse unknown and missing names.
 
-    Raises
-    ------
-    MissingWeights
-        If ``path`` has no weights file.
+    Raises :class:`MissingWeights` if ``path`` has no weights file.
     """
     if not (path / FILE).is_file():
         raise MissingWeights(f"no {FILE} in {path}")

@@ -98,10 +98,8 @@ class Learner:
     def learn(self, groups: Sequence[ReadyGroup], version: int, should_stop: Callable[[], bool]) -> StepResult:
         """Make one step of all ranks' samples: ``epochs`` passes of ``minibatches`` updates each.
 
-        Raises
-        ------
-        step.Stopped
-            If ``should_stop`` before the first update; the weights are unchanged. After it the step is completed.
+        Raises :class:`step.Stopped` if ``should_stop`` before the first update; the weights are unchanged. After it the
+        step is completed.
         """
         started = time.perf_counter()
         samples = [item for group in groups for item in group.samples]
