@@ -31,8 +31,10 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
         """Return the very process that was identified, None if it is gone or its pid has another owner."""
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started_s) < SAME_START_S
-            return process if same and tuple(process.cmdline()) == self.command and is_alive(process) else None
+            # A process that was identified in the middle of its exec had no command yet.
+            same = self.command in ((), tuple(process.cmdline()))
+            same = same and abs(process.create_time() - self.started_s) < SAME_START_S
+            return process if same and is_alive(process) else None
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return None
 

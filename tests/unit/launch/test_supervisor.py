@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from hypothesis import given
@@ -197,6 +198,13 @@ def test_leftovers_of_a_killed_run_are_ended(tmp_path):
     assert leftovers.end_leftovers(tmp_path) == (["run-1/env-0"], True)
     assert not psutil.pid_exists(process.pid)
     assert leftovers.end_leftovers(tmp_path) == ([], False)
+
+
+def test_a_process_that_was_identified_in_the_middle_of_its_exec_is_known_again():
+    me = leftovers.this_process()
+    assert msgspec.structs.replace(me, command=()).process() is not None
+    assert msgspec.structs.replace(me, command=("other",)).process() is None
+    assert msgspec.structs.replace(me, command=(), started_s=me.started_s - 100).process() is None
 
 
 def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):
