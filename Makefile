@@ -7,7 +7,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollou
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint docs setup demo test test-compose test-k8s up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup demo test test-compose test-k8s up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ lint: streams-environment types ## Check style and types.
 	@$(STREAMS)/ruff format --check .
 	@if [ -x $(MODEL)/mypy ]; then $(MODEL)/mypy $(MODEL_SIDE); \
 	else echo "Left out, for want of .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
+
+reference: streams-environment ## Write docs/configuration.md and docs/cli.md again.
+	@$(STREAMS)/python -m dart_streams.config.reference > docs/configuration.md
+	@$(STREAMS)/python -m dart_streams.cli.reference > docs/cli.md
 
 types: streams-environment
 	@$(STREAMS)/mypy topics dart_streams workers benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'

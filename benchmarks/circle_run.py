@@ -1,5 +1,6 @@
 """Plays :mod:`benchmarks.circle`'s modes: whole runs of the demonstration, without its evaluations."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,13 +8,12 @@ import msgspec
 from rich.console import Console
 
 from benchmarks import circle as comparing
-from benchmarks.decoupling_run import ModeRunner, wired_up
+from benchmarks.decoupling_run import ModeRunner
 from benchmarks.modes import Mode
 from dart_streams.config import Config
 from dart_streams.history import run_folder as folder
-from dart_streams.launch import bootstrap, processes
+from dart_streams.launch import bootstrap, processes, wiring
 from dart_streams.launch.session import Finish, Session
-from dart_streams.launch.supervisor import Supervisor
 from dart_streams.views.metrics import USAGE_FILE, usages
 
 
@@ -29,13 +29,11 @@ def bounded(config: Config, minutes: float) -> Config:
 
 
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
-    """Wire a run up with its own processes; the tiny policy is built first if it is not there yet."""
+    """Return the session of a run with its own processes; the tiny policy is built first if it is not there yet."""
     found = processes.programs()
-
-    async def find_policy(supervisor: Supervisor) -> str:
-        return await bootstrap.policy(made, supervisor, found)
-
-    return wired_up(made, console, finish, processes.processes_of(made.config(), made.config_file, found), find_policy)
+    run_processes = processes.processes_of(made.config(), made.config_file, found)
+    find_policy = functools.partial(bootstrap.policy, made, found=found)
+    return wiring.session_of(made, run_processes, finish, console, find_policy=find_policy)
 
 
 def costs(played: ModeRunner) -> dict[Mode, dict[str, Any]]:

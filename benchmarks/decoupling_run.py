@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import functools
-import importlib
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,12 +21,12 @@ from dart_streams.history import run_folder as folder
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
-from dart_streams.launch import processes
+from dart_streams.launch import processes, wiring
 from dart_streams.launch.services.local import folder_of
 from dart_streams.launch.session import Finish, Session
-from dart_streams.launch.supervisor import ProcessSpec, Supervisor
+from dart_streams.launch.supervisor import ProcessSpec
 from dart_streams.launch.training_run import TrainingRun
-from dart_streams.telemetry import names, setup
+from dart_streams.telemetry import names
 from dart_streams.views.metrics import USAGE_FILE, spent, usages
 
 REQUEST_S = 60.0
@@ -123,46 +121,16 @@ class ModeRunner:
         async def finish(circle: TrainingRun) -> None:
             found.append(await asyncio.to_thread(account_of, circle.config, clock_of(circle)))
 
-        live(made, finish, self.wired)
+        wiring.live(made, lambda log: self.wired(made, Console(file=log), finish))
         self.newest[mode], self.folders[mode] = found[0], made
         return found[0]
 
 
-def live(
-    made: folder.RunFolder,
-    finish: Finish,
-    wired: Callable[[folder.RunFolder, Console, Finish], Session] | None = None,
-) -> None:
-    """Live through a run with its log in its folder."""
-    (made.path / "logs").mkdir()
-    with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
-        setup.start_logs("supervisor", log)
-        asyncio.run((wired or session_of)(made, Console(file=log), finish).run())
-
-
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
-    """Wire a run up with the stand-in for the trainer."""
+    """Return the session of a run with the stand-in for the trainer."""
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", TRAINER, str(made.config_file)))
     run = processes.processes_of(made.config(), made.config_file, processes.programs())
-    return wired_up(made, console, finish, msgspec.structs.replace(run, trainer=(stand_in,)))
-
-
-def wired_up(
-    made: folder.RunFolder,
-    console: Console,
-    finish: Finish,
-    wanted: processes.ProcessSet,
-    find_policy: Callable[[Supervisor], Awaitable[str]] | None = None,
-) -> Session:
-    """Wire a run up with these processes, and with who finds its policy, if it needs one."""
-    topics = tuple(importlib.import_module("workers.curator.changelogs").changelog_topics(made.config()))
-
-    def make_run(supervisor: Supervisor) -> TrainingRun:
-        find = functools.partial(find_policy, supervisor) if find_policy is not None else None
-        return TrainingRun(made, supervisor, wanted, extra_topics=topics, notify=session.notify, find_policy=find)
-
-    session = Session(made, make_run, finish, console)
-    return session
+    return wiring.session_of(made, msgspec.structs.replace(run, trainer=(stand_in,)), finish, console)
 
 
 def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:

@@ -16,16 +16,17 @@ def capture(
     name: Annotated[
         str,
         typer.Argument(
-            help="The run's id; with --verify a bundle. [default: the latest run]",
+            help="The run's id; with --verify a bundle. \\[default: the latest run]",
             metavar="RUN|BUNDLE",
             show_default=False,
         ),
     ] = "",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The bundle to write. [default: RUN.dart]", show_default=False)
+        Path | None,
+        typer.Option("--output", "-o", help="The bundle to write. \\[default: RUN.dart]", show_default=False),
     ] = None,
     topics: Annotated[
-        str, typer.Option(help="Topics to capture, separated by commas. [default: all]", show_default=False)
+        str, typer.Option(help="Topics to capture, separated by commas. \\[default: all]", show_default=False)
     ] = "",
     blobs: Annotated[bool, typer.Option("--blobs", help="Capture the screenshots too.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check a bundle, and capture nothing.")] = False,

@@ -55,19 +55,26 @@ def reference() -> None:
 
 
 def errors_in(file: Path) -> list[str]:
-    """Return what is wrong with a configuration file and with its task file."""
+    """Return what is wrong with a configuration file and its task file, or with a task file alone."""
     try:
         tables = read_tables(file, f"no configuration file {file}")
     except ConfigError as error:
         return [str(error)]
+    if "pages" in tables:
+        return task_errors(file)
     errors = list(errors_of(Config, tables))
     section = tables.get("tasks", {})
     name = section.get("file", Tasks().file) if isinstance(section, dict) else Tasks().file
+    return errors + task_errors(file.parent / str(name))
+
+
+def task_errors(file: Path) -> list[str]:
+    """Return what is wrong with a task file."""
     try:
-        task_sets.load(file.parent / str(name))
+        task_sets.load(file)
     except ConfigError as error:
-        errors.append(str(error))
-    return errors
+        return [str(error)]
+    return []
 
 
 def difference(tables: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``dart-streams doctor``: what of this machine is ready, and what to do about the rest."""
+"""``dart-streams doctor``: what on this machine is ready, and advice for the rest."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ from dart_streams.policy import cpu_features
 from dart_streams.store import sessions
 
 GIB = 2**30
-ENTER_S = 5.0
+CONNECT_S = 5.0
 BROWSERS = ("chromium-headless-shell", "/usr/lib/chromium/chromium-headless-shell")
 
 
@@ -43,7 +43,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Check this machine, and say what to do about what is missing. Exits with 1 if something needed is."""
+    """Check this machine, with advice for what is missing; exit code 1 if something necessary is."""
     resolved = read_config(config)
     findings = [check(resolved) for check in CHECKS]
     show(findings, as_json=as_json)
@@ -98,7 +98,7 @@ def check_jars(config: Config) -> Finding:
 
 
 def severity(config: Config) -> Literal["warn", "fail"]:
-    """Return how bad it is that local services can't run: only bad if they are to."""
+    """Return the status of a missing need of local services: it fails only if the configuration uses them."""
     return "fail" if is_local(config.bus.servers) else "warn"
 
 
@@ -113,36 +113,36 @@ def is_local(address: str) -> bool:
 
 def check_broker(config: Config) -> Finding:
     """The broker that the configuration names."""
-    bus = msgspec.structs.replace(config.bus, wait_s=ENTER_S)
+    bus = msgspec.structs.replace(config.bus, wait_s=CONNECT_S)
     if bus.tls.enabled or bus.login.user:
         how = [*(["TLS"] if bus.tls.enabled else []), *([bus.login.mechanism] if bus.login.user else [])]
-        found = f"Kafka at {bus.servers} lets this side in ({', '.join(how)})"
-        return let_in("broker", found, lambda: readiness.await_broker(bus, Deadline(ENTER_S)))
+        found = f"Kafka at {bus.servers} accepts the client ({', '.join(how)})"
+        return authenticate("broker", found, lambda: readiness.await_broker(bus, Deadline(CONNECT_S)))
     return reach("broker", config.bus.servers.split(","), speaks_kafka, "Kafka", "bus.servers")
 
 
 def check_database(config: Config) -> Finding:
     """The database that the configuration names."""
-    store = msgspec.structs.replace(config.store, wait_s=ENTER_S)
+    store = msgspec.structs.replace(config.store, wait_s=CONNECT_S)
     if store.tls.enabled or store.login.user:
         how = [*(["TLS"] if store.tls.enabled else []), *(["password"] if store.login.user else [])]
-        found = f"Cassandra at {sessions.place_of(store)} lets this side in ({', '.join(how)})"
-        return let_in("database", found, lambda: sessions.check(store))
+        found = f"Cassandra at {sessions.place_of(store)} accepts the client ({', '.join(how)})"
+        return authenticate("database", found, lambda: sessions.check(store))
     servers = [f"{host}:{config.store.port}" for host in config.store.hosts]
     return reach("database", servers, speaks_cql, "Cassandra", "store.hosts and store.port")
 
 
-def let_in(check: str, found: str, enter: Callable[[], None]) -> Finding:
-    """Find out whether a service lets this side in."""
+def authenticate(check: str, found: str, connect: Callable[[], None]) -> Finding:
+    """Check that a service accepts the client's certificate and login."""
     try:
-        enter()
+        connect()
     except UserError as error:
-        return Finding(check=check, status="fail", found="this side is not let in", advice=str(error))
+        return Finding(check=check, status="fail", found="the client is rejected", advice=str(error))
     return Finding(check=check, status="ok", found=found)
 
 
 def reach(check: str, servers: list[str], probe: Probe, title: str, setting: str) -> Finding:
-    """Find out whether the first server that answers does so in the right protocol."""
+    """Check that a server answers in the right protocol."""
     where = ", ".join(servers)
     for server in servers:
         host, _, port = server.strip().rpartition(":")

@@ -7,7 +7,7 @@ environments, although each lacks the other's libraries. To add a command, add a
 import importlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import typer
@@ -27,35 +27,38 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("up", "dart_streams.cli.up:up", "Start the local Kafka and Cassandra, if they do not run yet."),
     Command("down", "dart_streams.cli.up:down", "Stop the local Kafka and Cassandra."),
-    Command(
-        "doctor", "dart_streams.cli.doctor:doctor", "Check this machine, and say what to do about what is missing."
-    ),
-    Command("run", "dart_streams.cli.run:run", "Run the whole circle under a supervisor, and write a report."),
+    Command("doctor", "dart_streams.cli.doctor:doctor", "Check this machine, with advice for what is missing."),
+    Command("run", "dart_streams.cli.run:run", "Start every process of a deployment, train, and write a report."),
     Command("eval", "dart_streams.cli.run:evaluate", "Evaluate a policy on the held-out tasks."),
     Command("report", "dart_streams.cli.run:report", "Write the report of a run again."),
+    Command("config", "dart_streams.cli.config:app", "Show and check configuration files; the reference of all keys."),
     Command("topics", "dart_streams.cli.topics:app", "Plan, apply and describe the topics."),
     Command(
         "worker",
         "dart_streams.cli.process:worker",
-        "Be one worker process: env, rollout, recorder, curator or monitor.",
+        "Run one worker process: env, rollout, recorder, curator or monitor.",
     ),
-    Command("train", "dart_streams.cli.process:train", "Be the training process."),
-    Command("tasks", "dart_streams.cli.tasks:tasks", "Show what is decided of each task, and why."),
-    Command("trace", "dart_streams.cli.trace:trace", "Walk from any id to what it came from and went into."),
-    Command("capture", "dart_streams.cli.capture:capture", "Write a run's records into one file, or check one."),
-    Command("replay", "dart_streams.cli.replay:replay", "Decide again what was recorded, compare, and ask what if."),
-    Command("dlq", "dart_streams.cli.dlq:app", "Show dead letters, and send them back."),
-    Command("store", "dart_streams.cli.store:app", "Make the store again from the log, and compare the two."),
+    Command("train", "dart_streams.cli.process:train", "Run the training process."),
+    Command("tasks", "dart_streams.cli.tasks:tasks", "Show what the data manager decides for each task, and why."),
+    Command("trace", "dart_streams.cli.trace:trace", "Follow an id to what it was made from and what it went into."),
+    Command("capture", "dart_streams.cli.capture:capture", "Write a run's records into one file, or verify one."),
+    Command(
+        "replay",
+        "dart_streams.cli.replay:replay",
+        "Repeat a bundle's decisions and compare, or with other settings.",
+    ),
+    Command("dlq", "dart_streams.cli.dlq:app", "Show dead letters, and publish them again."),
+    Command("store", "dart_streams.cli.store:app", "Rebuild a run's rows from its log, and compare the two."),
     Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy; export a trained one."),
-    Command("plan", "dart_streams.cli.plan:plan", "Say how large a deployment must be for so many environments."),
-    Command("bench", "dart_streams.cli.bench:app", "Measure this project on this machine."),
+    Command("plan", "dart_streams.cli.plan:plan", "Size a deployment for a number of environments."),
+    Command("bench", "dart_streams.cli.bench:app", "Run this project's benchmarks on this machine."),
 )
 MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})
 STREAM_LIBRARIES = frozenset({"faust", "aiohttp", "miniwob", "matplotlib", "jinja2", "rocksdict"})
 
 
-def build(arguments: Sequence[str]) -> typer.Typer:
-    """Return the application in which the command that ``arguments`` ask for is real, and the others have help only."""
+def build(wanted: Collection[str]) -> typer.Typer:
+    """Return the application; commands that are not ``wanted`` are not imported and have their line of help only."""
     app = typer.Typer(
         help="DART as an event-driven system: environments, rollouts, curation and training over Kafka topics.",
         no_args_is_help=True,
@@ -64,18 +67,20 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         rich_markup_mode="rich",
     )
     app.callback()(lambda: None)
-    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
     for command in COMMANDS:
-        add(app, command, found(command) if command.name == wanted else lambda: None)
+        if command.name in wanted:
+            add(app, command, found(command))
+        else:
+            app.command(command.name, help=command.help)(lambda: None)
     return app
 
 
 def add(app: typer.Typer, command: Command, target: Any) -> None:
-    """Register ``target``, a function or an application of its own, as a command."""
+    """Register ``target``, an application of its own, or a function, whose docstring is its help."""
     if isinstance(target, typer.Typer):
         app.add_typer(target, name=command.name, help=command.help)
     else:
-        app.command(command.name, help=command.help)(target)
+        app.command(command.name)(target)
 
 
 def found(command: Command) -> Any:
@@ -88,7 +93,7 @@ def main() -> None:
     """Run the command line: a :class:`UserError` becomes its text and an exit code, anything else a traceback."""
     arguments = sys.argv[1:]
     try:
-        build(arguments)()
+        build([argument for argument in arguments if not argument.startswith("-")][:1])()
     except UserError as error:
         end_with(error)
     except ModuleNotFoundError as error:
@@ -98,7 +103,7 @@ def main() -> None:
 
 
 def other_environment(arguments: Sequence[str], module: str) -> UserError | None:
-    """Return what to tell about a module that is not here but in the other environment; None if it is in neither."""
+    """Return the error for a module that only the other environment has; None if neither has it."""
     missing = module.partition(".")[0]
     for libraries, name in ((MODEL_LIBRARIES, "model"), (STREAM_LIBRARIES, "streams")):
         if missing in libraries:

@@ -18,14 +18,14 @@ DEFAULT_CONFIG = Path("deploy/config/demo.toml")
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", help=f"Configuration file. [default: {DEFAULT_CONFIG} if it exists]", show_default=False
+        "--config", "-c", help=f"Configuration file. \\[default: {DEFAULT_CONFIG} if it exists]", show_default=False
     ),
 ]
 RunConfig = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="The configuration of a deployment, instead of a run.", show_default=False),
 ]
-RunId = Annotated[str, typer.Option("--run", help="The run's id. [default: the latest]", show_default=False)]
+RunId = Annotated[str, typer.Option("--run", help="The run's id. \\[default: the latest]", show_default=False)]
 FromBundle = Annotated[
     Path | None,
     typer.Option("--bundle", help="Read a bundle instead of the run's topics and files.", show_default=False),
@@ -72,9 +72,12 @@ def run_config(run: str, state: Path, config: Path | None) -> Config:
 
 
 def run_or_bundle(run: str, state: Path, bundle: Path | None) -> "tuple[Config, Bundle | None]":
-    """Return the configuration of a run, or of a bundle and the bundle."""
+    """Return the configuration of a run, with the folder as it is found, or of a bundle and the bundle."""
     if bundle is None:
-        return find_run(run, state).config(), None
+        found = find_run(run, state)
+        config = found.config()
+        here = msgspec.structs.replace(config.run, id=found.id, state_dir=str(found.path.parents[1]))
+        return msgspec.structs.replace(config, run=here), None
     from dart_streams.history.bundle import Bundle
     from dart_streams.history.bundle_inputs import config_of
 

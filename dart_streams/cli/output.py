@@ -18,7 +18,7 @@ notes = Console(stderr=True, highlight=False)
 
 
 def note(text: str) -> None:
-    """Tell the person at the terminal something that is not the command's result."""
+    """Print something that is not the command's result."""
     notes.print(text, markup=False, soft_wrap=True)
 
 

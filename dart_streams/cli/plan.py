@@ -21,13 +21,13 @@ DESKTOP = Path("deploy/config/workload/desktop.toml")
 def plan(
     envs: Annotated[int, typer.Option("--envs", help="Environments (slots).", min=1)],
     workload: Annotated[Path, typer.Option(help="A configuration with a workload section.")] = DESKTOP,
-    staleness: Annotated[int, typer.Option(help="Versions that data may be old.", min=0)] = 4,
+    staleness: Annotated[int, typer.Option(help="Largest age of data in weight versions.", min=0)] = 4,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="A constant of yours: NAME=VALUE.", show_default=False)
+        list[str] | None, typer.Option("--set", help="Replace a constant: NAME=VALUE.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how many partitions, brokers, database nodes and GPUs so many environments need, and why."""
+    """Size a deployment: partitions, brokers, database nodes and GPUs for a number of environments, with formulas."""
     base = load(workload)
     if base.workload is None:
         raise UserError(f"{workload} has no [workload]; deploy/config/workload/desktop.toml has one")

@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dart_streams import tasks
-from dart_streams.cli.options import ConfigFile, read_config
+from dart_streams.cli.options import ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.cli.output import note, notes
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
@@ -49,19 +49,21 @@ def build(config: ConfigFile = None) -> None:
 @app.command()
 def export(
     target: Annotated[Path, typer.Argument(help="The directory to make.", metavar="DIR")],
-    config: ConfigFile = None,
+    run: RunId = "",
+    state: State = Path(".dart"),
+    config: RunConfig = None,
     version: Annotated[
-        int | None, typer.Option(help="Which version. [default: the newest]", show_default=False)
+        int | None, typer.Option(help="Which version. \\[default: the newest]", show_default=False)
     ] = None,
 ) -> None:
-    """Make a Hugging Face directory of a trained version, for transformers, vLLM, or `dart-streams run --init`.
+    """Export a trained version as a Hugging Face directory, for transformers, vLLM, or `dart-streams run --init`.
 
-    The broker must be up, and --config that of the run: .dart/runs/latest/config.toml, for instance.
+    The broker must be up.
     """
     # Here and not above, so that `policy path` works without torch.
     from dart_streams.policy import exporting
 
-    settings = read_config(config)
+    settings = run_config(run, state, config)
     model_dir = Path(settings.policy.path) if settings.policy.path else recipe.folder(settings, task_set(settings))
     found = exporting.find(settings.bus, settings.policy.model_id, version)
     exporting.export(model_dir, found, target)

@@ -1,7 +1,6 @@
-"""``dart-streams worker`` and ``train``: become one process of the circle.
+"""``dart-streams worker`` and ``train``: run one process of a deployment.
 
-Here, and only here, the command reaches the processes: they are named, not imported, for dart_streams must not depend
-on them.
+Processes are imported by name, as each needs the libraries of its own environment.
 """
 
 import importlib
@@ -12,7 +11,6 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from dart_streams.bus.topology import TopicSpec
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import show
 from dart_streams.config import Config
@@ -21,25 +19,25 @@ Kind = Literal["env", "rollout", "recorder", "curator", "monitor"]
 
 
 def worker(
-    kind: Annotated[Kind, typer.Argument(help="What to be.")],
+    kind: Annotated[Kind, typer.Argument(help="The kind of worker.")],
     config: ConfigFile = None,
     name: Annotated[
         str,
         typer.Option(
             "--id",
-            help="This worker's name; {host} in it is this machine's. [default: KIND-0]",
+            help="This worker's name; {host} in it is this machine's. \\[default: KIND-0]",
             show_default=False,
         ),
     ] = "",
 ) -> None:
-    """Be one worker process until it is told to stop (SIGTERM or Ctrl-C drains it)."""
+    """Run one worker process until SIGTERM or Ctrl-C drains it."""
     become(f"workers.{kind}.main", read_config(config), worker_name(kind, name))
 
 
 def train(
     config: ConfigFile = None,
     replay: Annotated[
-        Path | None, typer.Option("--replay", help="Make recorded steps of this bundle again.", show_default=False)
+        Path | None, typer.Option("--replay", help="Repeat recorded steps of this bundle.", show_default=False)
     ] = None,
     steps: Annotated[int, typer.Option(help="With --replay: how many.", min=1)] = 1,
     first: Annotated[
@@ -47,10 +45,10 @@ def train(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Be the training process until it has done its steps or is told to stop.
+    """Run the training process until it has made its steps, or SIGTERM or Ctrl-C ends it.
 
-    With --replay: make optimiser steps of a bundle again, without services, and compare their losses; exit code 1 if
-    one differs by more than 1e-5.
+    With --replay: repeat optimiser steps of a bundle, without services, and compare their losses; exit code 1 if one
+    differs by more than 1e-5.
     """
     if replay is None:
         become("trainer.main", read_config(config))
@@ -68,9 +66,3 @@ def worker_name(kind: Kind, name: str) -> str:
 def become(module: str, config: Config, *arguments: str) -> NoReturn:
     """Call ``run(config, *arguments)`` of a process's wiring module and exit with what it returns."""
     sys.exit(importlib.import_module(module).run(config, *arguments))
-
-
-def changelogs(config: Config) -> list[TopicSpec]:
-    """Return the topics behind the curator's tables, which no topic of the contract stands for."""
-    specs: list[TopicSpec] = importlib.import_module("workers.curator.changelogs").changelog_topics(config)
-    return specs

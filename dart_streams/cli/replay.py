@@ -1,4 +1,4 @@
-"""``dart-streams replay``: a bundle's decisions again, or what other settings would have changed."""
+"""``dart-streams replay``: a bundle's decisions repeated, or what other settings would have changed."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -27,7 +27,7 @@ def replay(
     path: Annotated[Path, typer.Argument(help="A bundle, made by `capture`.", metavar="BUNDLE")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="What if KEY were VALUE; may be given several times.", metavar="KEY=VALUE"),
+        typer.Option("--set", help="Decide with KEY set to VALUE; may be repeated.", metavar="KEY=VALUE"),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Where to draw the what-if (svg).", show_default=False)] = None,
     into: Annotated[
@@ -40,13 +40,13 @@ def replay(
     until: Annotated[
         str, typer.Option("--until", help="With --into: the offset, or time, to stop before.", show_default=False)
     ] = "",
-    topics: Annotated[str, typer.Option(help="With --into: topics, with commas. [default: all]")] = "",
+    topics: Annotated[str, typer.Option(help="With --into: topics, separated by commas. \\[default: all]")] = "",
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide again what was recorded, without services, and compare; the first difference is shown, with exit code 1.
+    """Repeat a bundle's decisions without services and compare; exit code 1 at the first difference.
 
-    With --set: what each setting alone, and all together, would have changed. With --into: the records again, in
+    With --set: what each setting alone, and all together, would have changed. With --into: publish the records into
     shadow topics of the configuration's broker.
     """
     log_to_stderr()
@@ -63,7 +63,7 @@ def replay(
     if as_json:
         show_json(outcome)
     else:
-        tell(outcome)
+        show_outcome(outcome)
     if not outcome.equal:
         raise typer.Exit(1)
 
@@ -106,8 +106,8 @@ def bound_of(text: str) -> tuple[int | None, bool]:
         raise UserError(f"{text!r} is neither an offset nor a time such as 2026-01-31T12:00:00+00:00") from None
 
 
-def tell(outcome: rerun.Outcome) -> None:
-    """Print what a replay found."""
+def show_outcome(outcome: rerun.Outcome) -> None:
+    """Print a replay's outcome."""
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False)
     for name in ("agent", "inputs", "decisions", "compared byte for byte"):

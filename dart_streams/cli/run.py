@@ -1,8 +1,7 @@
-"""``dart-streams run``, ``eval`` and ``report``: the whole circle under a supervisor, and what came of it."""
+"""``dart-streams run``, ``eval`` and ``report``: a supervised run, an evaluation, and the report of a run."""
 
 import asyncio
-import importlib
-from collections.abc import Callable
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -12,92 +11,96 @@ from rich.console import Console
 
 from dart_streams import tasks as task_sets
 from dart_streams.bus.clients import Publisher
-from dart_streams.bus.topology import TopicSpec
-from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, State, read_config
+from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, RunConfig, RunId, State, find_run, read_config, run_config
 from dart_streams.cli.output import note, show
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.history import evaluation
-from dart_streams.history import run_folder as folder
+from dart_streams.history import evaluation, run_folder
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import following
-from dart_streams.launch import bootstrap, processes
-from dart_streams.launch import process_registry as leftovers
+from dart_streams.launch import bootstrap, process_registry, wiring
+from dart_streams.launch import processes as run_processes
 from dart_streams.launch.evaluate import evaluate as evaluate_policy
 from dart_streams.launch.session import Session
-from dart_streams.launch.supervisor import Supervisor
 from dart_streams.launch.training_run import TrainingRun, required_steps
 from dart_streams.telemetry import setup
 
 
 def run(
     config: Annotated[Path, typer.Argument(help="Configuration file.")] = DEFAULT_CONFIG,
-    resume: Annotated[str, typer.Option("--resume", help="Go on with this run.", metavar="RUN")] = "",
-    name: Annotated[str, typer.Option("--id", help="The new run's id. [default: the time]", show_default=False)] = "",
+    resume: Annotated[str, typer.Option("--resume", help="Continue this run.", metavar="RUN")] = "",
+    name: Annotated[str, typer.Option("--id", help="The new run's id. \\[default: the time]", show_default=False)] = "",
     init: Annotated[
         Path | None,
-        typer.Option(help="Start from this Qwen2.5-VL class model. [default: policy.path]", metavar="DIR"),
+        typer.Option(help="Start from this Qwen2.5-VL class model. \\[default: policy.path]", metavar="DIR"),
     ] = None,
     attached: Annotated[
-        bool, typer.Option("--attached", help="Start no process: those of this deployment run already.")
+        bool, typer.Option("--attached", help="Start no processes: those of this deployment run already.")
     ] = False,
     before: Annotated[
-        bool, typer.Option("--before", help="With --attached: measure the success before training, and end.")
+        bool, typer.Option("--before", help="With --attached: evaluate before training, and end.")
     ] = False,
 ) -> None:
-    """Run the whole circle under a supervisor, and write a report."""
+    """Start every process of a deployment under a supervisor, train, and write a report."""
     if resume and (name or init):
-        raise UserError("--resume names the run already, and its model: leave out --id and --init")
+        raise UserError("--resume names the run and its model: leave out --id and --init")
     if (before and not attached) or (attached and (resume or name or init)):
         raise UserError("--before goes with --attached; --resume, --id and --init do not: run.id names an attached run")
     if attached:
-        attend(read_config(config), before_only=before)
+        run_attached(read_config(config), before_only=before)
         return
-    wanted = started_from(init, read_config(config))
+    wanted = with_model(init, read_config(config))
     runs = Path(wanted.run.state_dir).absolute() / "runs"
-    ended, services = leftovers.end_leftovers(runs)
+    ended, services = process_registry.end_leftovers(runs)
     if ended:
-        note(f"ended what a killed run had left: {', '.join(ended)}")
-    made = folder.create(wanted, Path(wanted.tasks.file), resume or name or folder.new_id(), resume=bool(resume))
-    live(made, lambda: session_of(made, owns_services=services))
-
-
-def attend(config: Config, *, before_only: bool) -> None:
-    """Measure a run whose processes are somebody else's, and write its report."""
-    required_steps(config)
-    made = folder.attach(config, Path(config.tasks.file))
-    live(made, lambda: attached_session_of(made, before_only=before_only))
-
-
-def live(made: RunFolder, make_session: Callable[[], Session]) -> None:
-    """Live through a session, with its log in the run's folder."""
+        note(f"ended processes that a killed run had left: {', '.join(ended)}")
+    run_id = resume or name or run_folder.new_id()
+    made = run_folder.create(wanted, Path(wanted.tasks.file), run_id, resume=bool(resume))
     note(f"run {made.id} in {made.path}")
-    (made.path / "logs").mkdir(exist_ok=True)
-    with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
-        setup.start_logs("supervisor", log)
-        asyncio.run(make_session().run())
+    wiring.live(made, lambda _: own_session(made, owns_services=services))
 
 
-def attached_session_of(made: RunFolder, *, before_only: bool) -> Session:
-    """Wire up a run without processes of its own."""
+def run_attached(config: Config, *, before_only: bool) -> None:
+    """Measure a run whose processes others keep alive, and write its report."""
+    required_steps(config)
+    made = run_folder.attach(config, Path(config.tasks.file))
+    note(f"run {made.id} in {made.path}")
+    wiring.live(made, lambda _: attached_session(made, before_only=before_only))
+
+
+def attached_session(made: RunFolder, *, before_only: bool) -> Session:
+    """Return the session of a run without processes of its own."""
+    return wiring.session_of(made, None, no_report if before_only else write_report, Console(), before_only=before_only)
+
+
+def own_session(made: RunFolder, *, owns_services: bool) -> Session:
+    """Return the session of a run with its own processes."""
+    config, programs = made.config(), run_processes.programs()
+    return wiring.session_of(
+        made,
+        run_processes.processes_of(config, made.config_file, programs),
+        write_report,
+        Console(),
+        find_policy=functools.partial(bootstrap.policy, made, found=programs)
+        if config.rollout.engine == "vllm"
+        else None,
+        owns_services=owns_services,
+    )
+
+
+async def write_report(ended: TrainingRun) -> None:
+    """Write the report of a run that has just ended, and print its headline."""
     from dart_streams.views import report as reports
 
-    config = made.config()
-
-    def make_run(supervisor: Supervisor) -> TrainingRun:
-        topics = changelogs(config)
-        return TrainingRun(made, supervisor, None, extra_topics=topics, notify=session.notify, before_only=before_only)
-
-    async def finish(run: TrainingRun) -> None:
-        if not before_only:
-            session.notify(await reports.finish(run.folder, run.follower, run.lags))
-
-    session = Session(made, make_run, finish, Console())
-    return session
+    ended.notify(await reports.finish(ended.folder, ended.follower, ended.lags))
 
 
-def started_from(init: Path | None, config: Config) -> Config:
-    """Return a configuration whose policy is the model in ``init``, if one is given; refuse a path that is no model."""
+async def no_report(_: TrainingRun) -> None:
+    """End an evaluation before training: its report is that of the whole run."""
+
+
+def with_model(init: Path | None, config: Config) -> Config:
+    """Return a configuration whose policy is the model in ``init``, if given; raise for a path that is no model."""
     if init is not None:
         policy = msgspec.structs.replace(config.policy, path=str(init.absolute()))
         config = msgspec.structs.replace(config, policy=policy)
@@ -106,46 +109,9 @@ def started_from(init: Path | None, config: Config) -> Config:
     return config
 
 
-def session_of(made: RunFolder, *, owns_services: bool) -> Session:
-    """Wire a run up: its processes, its life and its report."""
-    from dart_streams.views import report as reports
-
-    config = made.config()
-    programs = processes.programs()
-    run_processes = processes.processes_of(config, made.config_file, programs)
-    console = Console()
-
-    def make_run(supervisor: Supervisor) -> TrainingRun:
-        async def find_policy() -> str:
-            return await bootstrap.policy(made, supervisor, programs)
-
-        return TrainingRun(
-            made,
-            supervisor,
-            run_processes,
-            extra_topics=changelogs(config),
-            notify=session.notify,
-            find_policy=find_policy if config.rollout.engine == "vllm" else None,
-        )
-
-    async def finish(run: TrainingRun) -> None:
-        session.notify(await reports.finish(run.folder, run.follower, run.lags))
-
-    session = Session(made, make_run, finish, console, owns_services=owns_services)
-    return session
-
-
-def changelogs(config: Config) -> tuple[TopicSpec, ...]:
-    """Return the topics that back the curator's tables.
-
-    The curator is named, not imported: dart_streams must not depend on the processes.
-    """
-    return tuple(importlib.import_module("workers.curator.changelogs").changelog_topics(config))
-
-
-def evaluate(config: ConfigFile = None, as_json: AsJson = False) -> None:
+def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False) -> None:
     """Evaluate the policy that is served now on the held-out tasks; the deployment's processes must be up."""
-    wanted = read_config(config)
+    wanted = run_config(run, state, config)
     setup.start_logs("eval")
     result = asyncio.run(evaluated(wanted))
     rows = [
@@ -171,12 +137,15 @@ async def evaluated(config: Config) -> evaluation.EvaluationResult:
 
 
 def report(
-    name: Annotated[str, typer.Argument(help="The run's id.", metavar="RUN")] = "latest",
+    name: Annotated[
+        str, typer.Argument(help="The run's id. \\[default: the latest]", metavar="RUN", show_default=False)
+    ] = "",
+    run: RunId = "",
     state: State = Path(".dart"),
 ) -> None:
     """Write the report of a run again, from its topics, its rows and its metrics; the services must be up."""
     from dart_streams.views import report as reports
 
-    found = folder.find(str(state), name)
+    found = find_run(name or run, state)
     setup.start_logs("report")
     note(asyncio.run(reports.rewrite(found)))

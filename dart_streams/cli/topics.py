@@ -12,7 +12,7 @@ from dart_streams.bus.topology import Change, TopicSpec, declared, named
 from dart_streams.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.config import Config
-from dart_streams.launch.wiring import changelogs
+from workers.curator.changelogs import changelog_topics
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
@@ -21,7 +21,7 @@ AS_DECLARED = "all topics are as declared"
 
 def wanted_by(config: Config) -> list[TopicSpec]:
     """Return every topic of a deployment."""
-    return declared(config.bus, changelogs(config))
+    return declared(config.bus, changelog_topics(config))
 
 
 @app.command("plan")
@@ -67,7 +67,7 @@ def export_topics(
     ] = "strimzi",
     cluster: Annotated[str, typer.Option(help="The name of the Kafka resource that the topics belong to.")] = "kafka",
     namespace: Annotated[
-        str, typer.Option(help="Its namespace. [default: the namespace they are applied in]", show_default=False)
+        str, typer.Option(help="Its namespace. \\[default: the namespace they are applied in]", show_default=False)
     ] = "",
 ) -> None:
     """Print the declared topics as resources for an operator that creates them."""
@@ -76,7 +76,7 @@ def export_topics(
 
 @app.command("schema")
 def print_schema(
-    name: Annotated[str, typer.Argument(help="A topic. [default: all of them]", show_default=False)] = "",
+    name: Annotated[str, typer.Argument(help="A topic. \\[default: all of them]", show_default=False)] = "",
 ) -> None:
     """Print the JSON schema of a topic's event, or of every topic's."""
     if name:

@@ -76,7 +76,7 @@ def trace(
     if slowest:
         show(segments.slowest(spans, most), as_json=as_json, title="slowest requests", empty="no request was traced")
     elif coverage:
-        tell_coverage(chain.coverage(source.state(), spans, source.bus.run), as_json=as_json)
+        show_coverage(chain.coverage(source.state(), spans, source.bus.run), as_json=as_json)
     else:
         node = Lineage(source.state(), spans, source.bus.run).of(identity)
         if as_json:
@@ -85,7 +85,7 @@ def trace(
             Console().print(tree_of(node))
 
 
-def tell_coverage(found: chain.Coverage, *, as_json: bool) -> None:
+def show_coverage(found: chain.Coverage, *, as_json: bool) -> None:
     """Print how much of what was trained can be traced."""
     if as_json:
         show_json(found)

@@ -77,7 +77,7 @@ class Rollout(Section, frozen=True):
     max_in_flight: Positive = 32
     """Concurrent requests of a worker."""
     roll_width: Positive = 1
-    """Workers that update their weights at the same time: so many that the last one has a version before the next is
+    """Workers that update their weights at the same time: enough for the last one to have a version before the next is
     published, or its tokens are too old to train on (``dart-streams plan`` computes it)."""
     switch_mode: SwitchMode = "keep"
     """In-flight requests at a weight update ``keep`` their tokens and go on, or ``finish`` first while new ones wait,

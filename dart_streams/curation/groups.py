@@ -98,7 +98,17 @@ def finish(
     if trajectory.version_max is not None:
         state.newest_version = max(state.newest_version, trajectory.version_max)
     if reward is not None:
-        state.groups.setdefault(key.number, []).append(finish_of(trajectory, key.sample, reward))
+        state.groups.setdefault(key.number, []).append(
+            Finish(
+                sample=key.sample,
+                trajectory_id=trajectory.trajectory_id,
+                reward=reward,
+                steps=trajectory.steps,
+                step_entropies=trajectory.step_entropies,
+                version_min=trajectory.version_min,
+                version_max=trajectory.version_max,
+            )
+        )
         store_success(state, trajectory, reward, settings)
     if key.number in state.orders.open:
         return None
@@ -107,19 +117,6 @@ def finish(
     if group is None and settings.dispatch.mode == "coupled":
         return CuratedGroup(group_id=group_id, task_id=trajectory.task_id, members=[], mean=0.0, std=0.0)
     return group
-
-
-def finish_of(trajectory: Trajectory, sample: int, reward: float) -> Finish:
-    """Return a trajectory as a member of an open group."""
-    return Finish(
-        sample=sample,
-        trajectory_id=trajectory.trajectory_id,
-        reward=reward,
-        steps=trajectory.steps,
-        step_entropies=trajectory.step_entropies,
-        version_min=trajectory.version_min,
-        version_max=trajectory.version_max,
-    )
 
 
 def store_success(state: GroupsState, trajectory: Trajectory, reward: float, settings: Curation) -> None:

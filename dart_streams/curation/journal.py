@@ -108,10 +108,8 @@ def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Rest
     Gap
         If an entry between the snapshot and the newest entry is missing.
     """
-    kept = stored.get(snapshot_key(partition))
-    snapshot = _snapshots.decode(kept) if kept else snapshot_of(0, agent.state())
-    prefix = f"{partition}/{ENTRY}/".encode()
-    entries = [_entries.decode(value) for key, value in stored.items() if key.startswith(prefix)]
+    snapshot, entries = stored_of(stored, partition)
+    snapshot = snapshot or snapshot_of(0, agent.state())
     later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)
     state = msgspec.msgpack.decode(zlib.decompress(snapshot.state), type=agent.state)
     restored = Restored(state, snapshot.sequence, len(later), [])
@@ -128,10 +126,15 @@ def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Rest
 
 def newest(stored: Mapping[bytes, bytes], partition: int) -> int:
     """Return the sequence of the newest batch that is stored of a partition, 0 if none is."""
-    kept = stored.get(snapshot_key(partition))
-    prefix = f"{partition}/{ENTRY}/".encode()
-    entries = (_entries.decode(value).sequence for key, value in stored.items() if key.startswith(prefix))
-    return max([_snapshots.decode(kept).sequence if kept else 0, *entries])
+    snapshot, entries = stored_of(stored, partition)
+    return max((record.sequence for record in (snapshot, *entries) if record), default=0)
+
+
+def stored_of(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapshot | None, list[Entry]]:
+    """Return the snapshot of a partition, if any, and its entries, in no order."""
+    snapshot, prefix = stored.get(snapshot_key(partition)), f"{partition}/{ENTRY}/".encode()
+    entries = [_entries.decode(value) for key, value in stored.items() if key.startswith(prefix)]
+    return _snapshots.decode(snapshot) if snapshot else None, entries
 
 
 def rebuild(agent: Agent, entries: Iterable[Applied], inputs: Mapping[Place, Input], last: int) -> Restored:

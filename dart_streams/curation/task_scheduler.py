@@ -50,14 +50,14 @@ class TaskState(msgspec.Struct):
 class TaskScheduler(msgspec.Struct):
     """The current pass over the tasks, and the position in it."""
 
-    epoch: int = msgspec.field(default=0, name="turn")
+    pass_index: int = msgspec.field(default=0, name="turn")
     position: int = 0
 
 
 @lru_cache(maxsize=4)
-def shuffled(task_ids: tuple[str, ...], seed: int, epoch: int) -> tuple[str, ...]:
-    """Return the tasks in the order of pass ``epoch``, which depends only on it and on the seed."""
-    return tuple(sorted(task_ids, key=lambda task_id: (stateless_random.number("turn", seed, epoch, task_id), task_id)))
+def shuffled(task_ids: tuple[str, ...], seed: int, pass_index: int) -> tuple[str, ...]:
+    """Return the tasks in the order of pass ``pass_index``, which depends only on it and on the seed."""
+    return tuple(sorted(task_ids, key=lambda name: (stateless_random.number("turn", seed, pass_index, name), name)))
 
 
 def weight(finishes: Sequence[bool]) -> float:
@@ -122,15 +122,15 @@ def next_in_pass(
         return None
     while True:
         if scheduler.position >= len(task_ids):
-            scheduler.epoch, scheduler.position = scheduler.epoch + 1, 0
-        task_id = shuffled(task_ids, settings.dispatch.seed, scheduler.epoch)[scheduler.position]
+            scheduler.pass_index, scheduler.position = scheduler.pass_index + 1, 0
+        task_id = shuffled(task_ids, settings.dispatch.seed, scheduler.pass_index)[scheduler.position]
         scheduler.position += 1
         task = state_of(tasks, task_id)
         if 0 < settings.mobilerl.rest_after <= task.failures:
-            task.failures, task.rests_until = 0, scheduler.epoch + settings.mobilerl.rest_passes
-        if scheduler.epoch < task.rests_until or not is_free(task, settings):
+            task.failures, task.rests_until = 0, scheduler.pass_index + settings.mobilerl.rest_passes
+        if scheduler.pass_index < task.rests_until or not is_free(task, settings):
             continue
-        if not is_skipped(task, settings, scheduler.epoch, task_id):
+        if not is_skipped(task, settings, scheduler.pass_index, task_id):
             task.skips = 0
             return task_id
         task.skips += 1
@@ -154,9 +154,9 @@ def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, 
     return task_ids
 
 
-def is_skipped(task: TaskState, settings: Curation, epoch: int, task_id: str) -> bool:
+def is_skipped(task: TaskState, settings: Curation, pass_index: int, task_id: str) -> bool:
     """Say whether a task is skipped in this pass: at random by its weight, and never ``PATIENCE`` times in a row."""
     dispatch = settings.dispatch
     if dispatch.choice == "even" or task.skips + 1 >= PATIENCE:
         return False
-    return stateless_random.share("turn lost", dispatch.seed, epoch, task_id) >= weight(task.finishes)
+    return stateless_random.share("turn lost", dispatch.seed, pass_index, task_id) >= weight(task.finishes)

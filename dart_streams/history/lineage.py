@@ -14,7 +14,7 @@ from dart_streams.history.span_index import Timeline
 from dart_streams.telemetry import spans
 from topics import curated, observations, trained, trajectories, weights, weights_serving
 from topics.curated import Member
-from topics.observations import Observation
+from topics.observations import ExecutedAction
 
 READ = (observations.TOPIC, trajectories.TOPIC, curated.TOPIC, trained.TOPIC, weights.TOPIC, weights_serving.TOPIC)
 """The topics that lineage needs."""
@@ -53,7 +53,7 @@ class Lineage:
         """
         state = self.state
         if found := re.fullmatch(r"(.+)/(\d+)/(\d+)", identity):
-            if self.asked(found[1], int(found[2])) is not None:
+            if self.action(found[1], int(found[2])) is not None:
                 return self.step(found[1], int(found[2]), up=True)
         elif identity in state.observations:
             return self.trajectory(identity, up=True)
@@ -79,10 +79,10 @@ class Lineage:
             f"{max(self.state.trained, default=0)}), a weight version (v3), a screenshot (sha256)"
         )
 
-    def asked(self, trajectory_id: str, index: int) -> Observation | None:
-        """Return the observation that action ``index`` led to, or None."""
+    def action(self, trajectory_id: str, index: int) -> ExecutedAction | None:
+        """Return action ``index``, or None; it is in the observation that it led to."""
         led_to = self.state.observation(trajectory_id, index + 1)
-        return led_to if led_to is not None and led_to.taken is not None else None
+        return led_to.taken if led_to is not None else None
 
     def version(self, version: int, *, down: bool = False) -> Node:
         """Return a weight version: the step that made it, and who served it when."""
@@ -185,12 +185,11 @@ class Lineage:
 
     def step(self, trajectory_id: str, index: int, *, up: bool = False) -> Node:
         """Return one action: the screenshot it was decided on, its tokens, and where its time went."""
-        shown, led_to = self.state.observation(trajectory_id, index), self.asked(trajectory_id, index)
+        shown, taken = self.state.observation(trajectory_id, index), self.action(trajectory_id, index)
         fields: dict[str, Any] = {}
         if shown is not None and shown.screenshot is not None:
             fields |= {"screenshot": shown.screenshot.sha256, "env_host": shown.env_host, "at_ms": shown.at_ms}
-        if led_to is not None and led_to.taken is not None:
-            taken = led_to.taken
+        if taken is not None:
             fields |= {
                 "action": taken.action or taken.text,
                 "tokens": taken.tokens,
@@ -200,16 +199,14 @@ class Lineage:
             }
         span = self.timeline.step(trajectory_id, index)
         trace = self.timeline.traces[span.trace] if span else []
-        name = led_to.taken.request_id if led_to is not None and led_to.taken else f"{trajectory_id}/{index}"
+        groups = self.groups_with(trajectory_id, index) if up else []
         return Node(
             kind="request",
-            id=name,
+            id=taken.request_id if taken is not None else f"{trajectory_id}/{index}",
             ms=round(max(part.end_ms for part in trace) - span.start_ms, 3) if span else None,
             fields=fields | ({"trace": span.trace} if span else {}),
             made_of=[Node(kind="segment", id=part.name, ms=part.ms) for part in segments(trace)],
-            went_into=[Node(kind="trajectory", id=trajectory_id, went_into=self.groups_with(trajectory_id, index))]
-            if up
-            else [],
+            went_into=[Node(kind="trajectory", id=trajectory_id, went_into=groups)] if up else [],
         )
 
     def screenshot(self, sha256: str) -> Node:

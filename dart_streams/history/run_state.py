@@ -39,14 +39,6 @@ class TopicActivity(msgspec.Struct, frozen=True):
     sender: str = ""
 
 
-class OpenEpisode(msgspec.Struct):
-    """An episode under way."""
-
-    order_id: str
-    purpose: Purpose
-    started_ms: int
-
-
 class TimeSlice(msgspec.Struct):
     """Sums over one time slice; ``busy_ms`` is slot time with an episode under way, of any purpose."""
 
@@ -93,8 +85,8 @@ class RunState:
         self.success_rates: dict[str, float | None] = {}
         self.budgets: dict[tuple[int, int], RolloutBudget] = {}
         self.curation: dict[tuple[str, str, int, int], Applied] = {}
-        # Episodes, their steps and their trajectories; ``finished`` has the first trajectory of each order.
-        self.open: dict[str, OpenEpisode] = {}
+        # Episodes; ``open`` has the first observation of each, ``finished`` the first trajectory of each order.
+        self.open: dict[str, ObservationHeader] = {}
         self.ended: set[str] = set()
         self.newest_step: dict[str, int] = {}
         self.steps = 0
@@ -147,7 +139,7 @@ class RunState:
             self.ended.add(identity)
             self.open.pop(identity, None)
         elif identity not in self.ended and identity not in self.open and event.order.order_id not in self.finished:
-            self.open[identity] = OpenEpisode(event.order.order_id, event.order.purpose, event.at_ms)
+            self.open[identity] = event
         if self.keep_steps and event.step not in self.observations[identity]:
             self.observations[identity][event.step] = record
             if event.screenshot is not None:
@@ -164,7 +156,7 @@ class RunState:
         self.trajectories.setdefault(event.trajectory_id, event)
         if event.order_id not in self.finished:
             self.finished[event.order_id] = event
-            for abandoned in [key for key, episode in self.open.items() if episode.order_id == event.order_id]:
+            for abandoned in [key for key, episode in self.open.items() if episode.order.order_id == event.order_id]:
                 del self.open[abandoned]
             for number, busy_ms in overlaps(event.started_ms, event.finished_ms):
                 self.slices[number].busy_ms += busy_ms

@@ -21,7 +21,7 @@ from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 from topics.values import BlobRef, VersionSpan
-from workers.env.environment import Backend
+from workers.env.environment import EnvironmentBackend
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.policy_client import PolicyClient
 from workers.recorder.trajectory_summary import summarise
@@ -78,7 +78,12 @@ class InMemoryRun:
     """Plays what dispatch orders, ``env.slots`` episodes at a time, and returns the trajectories."""
 
     def __init__(
-        self, config: Config, tasks: TaskSet, backend: Backend, policy: Policy, circle: InMemoryCircle | None = None
+        self,
+        config: Config,
+        tasks: TaskSet,
+        backend: EnvironmentBackend,
+        policy: Policy,
+        circle: InMemoryCircle | None = None,
     ) -> None:
         self.config = config
         self.tasks = tasks

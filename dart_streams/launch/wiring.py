@@ -7,8 +7,6 @@ from typing import TextIO
 
 from rich.console import Console
 
-from dart_streams.bus.topology import TopicSpec
-from dart_streams.config import Config
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.launch.processes import ProcessSet
 from dart_streams.launch.session import Finish, Session
@@ -17,50 +15,37 @@ from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import setup
 from workers.curator.changelogs import changelog_topics
 
-MakeRun = Callable[..., TrainingRun]
-"""Makes a run of a supervisor, ``extra_topics`` and ``notify``."""
 
-
-def changelogs(config: Config) -> tuple[TopicSpec, ...]:
-    """Return the topics behind the curator's tables, which are not topics of the contract."""
-    return tuple(changelog_topics(config))
-
-
-def session(
-    made: RunFolder, make_run: MakeRun, finish: Finish | None, console: Console, *, owns_services: bool = False
-) -> Session:
-    """Return the session of a run; without ``finish`` it reports nothing at its end."""
-    topics = changelogs(made.config())
-
-    def with_topics(supervisor: Supervisor) -> TrainingRun:
-        return make_run(supervisor, extra_topics=topics, notify=wired.notify)
-
-    wired = Session(made, with_topics, finish or nothing, console, owns_services=owns_services)
-    return wired
-
-
-def with_processes(
+def session_of(
     made: RunFolder,
-    processes: ProcessSet,
+    processes: ProcessSet | None,
+    finish: Finish,
+    console: Console,
+    *,
     find_policy: Callable[[Supervisor], Awaitable[str]] | None = None,
-) -> MakeRun:
-    """Return what makes a run of these processes, and of ``find_policy``, if it needs a policy first."""
+    before_only: bool = False,
+    owns_services: bool = False,
+) -> Session:
+    """Return the session of a run of ``processes`` (None: attached), which calls ``find_policy`` first, if given."""
+    topics = tuple(changelog_topics(made.config()))
 
-    def make_run(
-        supervisor: Supervisor, *, extra_topics: tuple[TopicSpec, ...], notify: Callable[[str], None]
-    ) -> TrainingRun:
-        find = functools.partial(find_policy, supervisor) if find_policy is not None else None
-        return TrainingRun(made, supervisor, processes, extra_topics=extra_topics, notify=notify, find_policy=find)
+    def make_run(supervisor: Supervisor) -> TrainingRun:
+        return TrainingRun(
+            made,
+            supervisor,
+            processes,
+            extra_topics=topics,
+            notify=session.notify,
+            find_policy=functools.partial(find_policy, supervisor) if find_policy is not None else None,
+            before_only=before_only,
+        )
 
-    return make_run
-
-
-async def nothing(_: TrainingRun) -> None:
-    """Report nothing at the end of a run."""
+    session = Session(made, make_run, finish, console, owns_services=owns_services)
+    return session
 
 
 def live(made: RunFolder, make_session: Callable[[TextIO], Session]) -> None:
-    """Run a session, with its log in the run's folder; ``make_session`` is given the log's file."""
+    """Run a session with its log in the run's folder; ``make_session`` is given the log's file."""
     (made.path / "logs").mkdir(exist_ok=True)
     with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
         setup.start_logs("supervisor", log)

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import structlog
 
 from dart_streams.errors import UserError
@@ -27,16 +26,10 @@ for dtype in (torch.bfloat16, torch.float16):
         layer.to(dtype)(torch.randn(shape, dtype=dtype)).float().sum().backward()
 """
 TIMEOUT_S = 120.0
-FILE = "cpu_features.json"
+FILE = "cpu_features"
+"""Holds the id of the boot, and the cap that was found then."""
 
 log = structlog.get_logger()
-
-
-class Probed(msgspec.Struct, frozen=True):
-    """The cap that half-precision layers need on this machine since its last boot; empty for none."""
-
-    boot_id: str
-    cap: str
 
 
 def limit_isa(dtype: str, state_dir: Path) -> None:
@@ -61,13 +54,11 @@ def needed_cap(state_dir: Path, python: str = sys.executable) -> str:
     if "amx_tile" not in cpu_flags():
         return ""
     file, boot_id = state_dir / FILE, Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    if file.is_file() and (known := msgspec.json.decode(file.read_bytes(), type=Probed)).boot_id == boot_id:
-        return known.cap
-    cap = first_usable([python, "-c", PROBE])
-    state_dir.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}")
-    partial.write_bytes(msgspec.json.encode(Probed(boot_id, cap)))
-    partial.replace(file)
+    known, _, cap = file.read_text().partition(" ") if file.is_file() else ("", "", "")
+    if known != boot_id:
+        cap = first_usable([python, "-c", PROBE])
+        state_dir.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{boot_id} {cap}")
     return cap
 
 

@@ -56,7 +56,7 @@ def summarise(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) ->
     steps = sum(progress.slices[number].steps for number in window if number in progress.slices)
     busy_ms = sum(progress.slices[number].busy_ms for number in window if number in progress.slices)
     for episode in progress.open.values():
-        busy_ms += sum(ms for number, ms in overlaps(episode.started_ms, now_ms) if number in window)
+        busy_ms += sum(ms for number, ms in overlaps(episode.at_ms, now_ms) if number in window)
     train = [trajectory for trajectory in progress.finished.values() if trajectory.purpose == "train"]
     recent = list(itertools.islice(reversed(train), RECENT_EPISODES))
     ages = progress.curated_staleness[-RECENT_MEMBERS:]

@@ -13,9 +13,10 @@ import pytest
 
 from dart_streams import config as configuration
 from dart_streams.bus import admin
-from dart_streams.cli.run import attached_session_of, changelogs
+from dart_streams.cli.run import attached_session
 from dart_streams.history import run_folder as folder
 from dart_streams.history.run_folder import RunFolder
+from workers.curator.changelogs import changelog_topics
 
 HERE = Path(__file__).parent
 STEPS = 3
@@ -34,7 +35,7 @@ def made(services, tmp_path) -> RunFolder:
         trainer=replace(base.trainer, max_train_steps=STEPS),
         evaluation=replace(base.evaluation, episodes=8),
     )
-    admin.apply_all(config.bus, changelogs(config))
+    admin.apply_all(config.bus, changelog_topics(config))
     return folder.attach(config, HERE / "circle-tasks.toml")
 
 
@@ -66,11 +67,11 @@ def running(made: RunFolder, *processes: str) -> Iterator[None]:
 
 def test_an_attached_run_measures_before_and_tells_of_its_end(made: RunFolder):
     with running(made, "env", "recorder", "rollout", "trainer"):
-        asyncio.run(attached_session_of(made, before_only=True).run())
+        asyncio.run(attached_session(made, before_only=True).run())
         assert made.journal().before_version == 0
         assert not (made.path / "report.json").exists()
         with running(made, "curator"):
-            asyncio.run(attached_session_of(made, before_only=False).run())
+            asyncio.run(attached_session(made, before_only=False).run())
     report = json.loads((made.path / "report.json").read_text())
     # Nobody stops the curator here: what it orders meanwhile may be open.
     assert (report["lost"], report["outcome"]) == (0, "complete")

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from dart_streams import config as configuration
 from dart_streams.cli import main
-from dart_streams.cli.run import changelogs
+from dart_streams.cli.run import write_report
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import run_folder as folder
@@ -35,12 +35,10 @@ from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
 from dart_streams.history.span_index import Timeline
 from dart_streams.launch import process_registry as leftovers
-from dart_streams.launch import processes
+from dart_streams.launch import processes, wiring
 from dart_streams.launch.session import InterruptedRun, Session
 from dart_streams.launch.supervisor import ProcessSpec
-from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import names
-from dart_streams.views import report
 from topics import observations, trajectories
 
 HERE = Path(__file__).parent
@@ -61,20 +59,10 @@ def circle_config(services, tmp_path: Path, episodes: int = 24, **run) -> Config
 
 
 def session_of(made: folder.RunFolder, console: Console) -> Session:
-    config = made.config()
     program = Path(sys.executable).parent / "dart-streams"
-    run_processes = processes.processes_of(config, made.config_file, processes.Programs(program, program))
+    cast = processes.processes_of(made.config(), made.config_file, processes.Programs(program, program))
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
-    run_processes = msgspec.structs.replace(run_processes, trainer=(stand_in,))
-
-    def make_run(supervisor):
-        return TrainingRun(made, supervisor, run_processes, extra_topics=changelogs(config), notify=session.notify)
-
-    async def finish(run):
-        session.notify(await report.finish(run.folder, run.follower, run.lags))
-
-    session = Session(made, make_run, finish, console)
-    return session
+    return wiring.session_of(made, msgspec.structs.replace(cast, trainer=(stand_in,)), write_report, console)
 
 
 def living_below(pid: int) -> list[psutil.Process]:

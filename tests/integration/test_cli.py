@@ -176,12 +176,12 @@ def test_a_run_starts_from_the_model_directory_that_is_named(tmp_path: Path):
     model = tmp_path / "model"
     model.mkdir()
     with pytest.raises(ConfigError, match=r"model is no Hugging Face model directory"):
-        run.started_from(model, Config())
+        run.with_model(model, Config())
     (model / "config.json").write_text("{}")
-    assert run.started_from(model, Config(policy=Policy(model_id="mine"))).policy == Policy(
+    assert run.with_model(model, Config(policy=Policy(model_id="mine"))).policy == Policy(
         model_id="mine", path=str(model)
     )
-    assert run.started_from(None, Config()) == Config()
+    assert run.with_model(None, Config()) == Config()
 
 
 def test_a_resumed_run_keeps_its_model(tmp_path: Path):

@@ -56,7 +56,7 @@ def ranks() -> Iterator[Ranks]:
 def ready(made: SyntheticBacklog, renderer: Renderer) -> ReadyGroup:
     limits = Config().policy
     group = made.group
-    selection = select(group, group.members, made.observations, renderer, limits.max_images, limits.max_texts)
+    selection = select(group, group.members, made.observations, renderer, limits)
     return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=selection.refused, read_ms=0.0)
 
 
@@ -120,7 +120,7 @@ def test_one_step_is_that_of_plain_transformers_and_torch(model: Path, renderer:
     total = torch.zeros(())
     for item in group.samples:
         logp = plain_logp(policy, renderer, item, group.images)
-        weight = torch.exp(logp.detach() - torch.tensor(item.logprobs)).clamp(max=config.trainer.tis_cap)
+        weight = torch.exp(logp.detach() - torch.tensor(item.logprobs)).clamp(max=config.trainer.truncate.cap)
         loss = -(weight * item.advantage * torch.exp(logp - logp.detach())).sum() / tokens
         loss.backward()
         total += loss.detach()
@@ -182,7 +182,7 @@ def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, render
             for index in piece:
                 item = group.samples[index]
                 ratio = (plain_logp(policy, renderer, item, group.images) - old[index]).exp()
-                weight = (old[index] - torch.tensor(item.logprobs)).exp().clamp(max=config.trainer.tis_cap)
+                weight = (old[index] - torch.tensor(item.logprobs)).exp().clamp(max=config.trainer.truncate.cap)
                 bounded = ratio.clamp(0.8, 1.28)
                 clipped += int(((ratio * item.advantage) > (bounded * item.advantage)).sum())
                 (-(weight * torch.minimum(ratio * item.advantage, bounded * item.advantage)).sum() / tokens).backward()

@@ -21,7 +21,7 @@ def ready(maker: Maker, index: int, ranks: Ranks) -> ReadyGroup:
     made = maker.group(index)
     limits = maker.config.policy
     members = share(made.group, ranks.rank, ranks.count)
-    selection = select(made.group, members, made.observations, maker.renderer, limits.max_images, limits.max_texts)
+    selection = select(made.group, members, made.observations, maker.renderer, limits)
     return ReadyGroup(group=made.group, samples=selection.samples, images=made.blobs, refused=Counter(), read_ms=0.0)
 
 

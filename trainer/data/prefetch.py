@@ -36,7 +36,7 @@ class GroupReader:
         started = time.perf_counter()
         members = share(group, self.rank, self.ranks)
         steps = self.store.steps_many([member.trajectory_id for member in members])
-        selection = select(group, members, steps, self.renderer, self.policy.max_images, self.policy.max_texts)
+        selection = select(group, members, steps, self.renderer, self.policy)
         images = self._images(selection)
         if selection.refused:
             log.warning("steps refused", group=group.group_id, **selection.refused, example=selection.example)

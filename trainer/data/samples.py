@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dart_streams import prompts
+from dart_streams.config import Policy
 from topics.curated import CuratedGroup, Member
 from topics.observations import ExecutedAction, Observation
 from topics.values import BlobRef, VersionSpan
@@ -96,8 +97,7 @@ def select(
     members: Sequence[Member],
     steps: Mapping[str, Sequence[Observation]],
     renderer: "Renderer",
-    max_images: int,
-    max_texts: int,
+    policy: Policy,
 ) -> Selection:
     """Return the samples of ``members``, by step and then by trajectory, so that those with equal screens are near."""
     selection = Selection()
@@ -105,9 +105,7 @@ def select(
         observations = steps[member.trajectory_id]
         for number in range(len(member.selected)):
             try:
-                selection.samples.append(
-                    sample(group.group_id, member, number, observations, renderer, max_images, max_texts)
-                )
+                selection.samples.append(sample(group.group_id, member, number, observations, renderer, policy))
             except RejectedStep as rejection:
                 selection.refuse(rejection.reason, str(rejection))
     selection.samples.sort(key=lambda item: (item.step, item.trajectory_id))
@@ -120,8 +118,7 @@ def sample(
     number: int,
     observations: Sequence[Observation],
     renderer: "Renderer",
-    max_images: int,
-    max_texts: int,
+    policy: Policy,
 ) -> TrainingSample:
     """Return a member's selected step ``number`` as a sample.
 
@@ -139,7 +136,7 @@ def sample(
     taken = observations[step + 1].taken
     if taken is None:
         raise RejectedStep(BROKEN_RECORD, f"{place} has no action")
-    prompt = renderer.prompt(prompts.turns(observations[: step + 1], max_images, max_texts))
+    prompt = renderer.prompt(prompts.turns(observations[: step + 1], policy.max_images, policy.max_texts))
     if taken.tokens and taken.prompt_sha != prompt.sha:
         raise RejectedStep(
             PROMPT_MISMATCH,

@@ -59,7 +59,7 @@ class Oracle(Protocol):
         ...
 
 
-class Backend(Protocol):
+class EnvironmentBackend(Protocol):
     """A process-wide factory of environments (a browser, a pool of machines)."""
 
     async def start(self) -> None:

@@ -28,7 +28,7 @@ from topics.rollout_orders import RolloutOrder
 from topics.transitions import FAULTS
 from topics.values import BlobRef
 from workers.env import metrics
-from workers.env.environment import Backend, Environment, EnvironmentFault, Oracle, Screen
+from workers.env.environment import Environment, EnvironmentBackend, EnvironmentFault, Oracle, Screen
 from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
 from workers.env.episode_spans import EpisodeSpans
 from workers.env.metrics import State
@@ -56,7 +56,7 @@ class EpisodeRunner:
         self,
         config: Config,
         worker_id: str,
-        backend: Backend,
+        backend: EnvironmentBackend,
         store: AsyncStore,
         publisher: Publisher,
         policy: PolicyClient,

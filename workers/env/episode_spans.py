@@ -10,20 +10,22 @@ from topics.transitions import FAULTS
 
 
 class EpisodeSpans:
-    """A step's span ends when the observation it leads to is published: that record carries its context."""
+    """A step's span ends when the observation it leads to is published: that record carries its context.
+
+    ``attributes`` are those that the spans of the current step share.
+    """
 
     def __init__(self, trajectory_id: str, task_id: str, order: RolloutOrder, host: str) -> None:
-        self.trajectory_id = trajectory_id
         self.host = host
         self.named = spans.trajectory(trajectory_id)
-        self.number: int | None = None
+        self.attributes: dict[str, Any] = {names.ATTR_TRAJECTORY: trajectory_id}
         self.step: spans.ActiveSpan | None = None
         self.trajectory = spans.ActiveSpan(
             names.SPAN_TRAJECTORY,
             ids=self.named,
             parent=spans.ROOT,
             attributes={
-                names.ATTR_TRAJECTORY: trajectory_id,
+                **self.attributes,
                 names.ATTR_TASK: task_id,
                 names.ATTR_GROUP: order.group_id,
                 names.ATTR_HOST: host,
@@ -36,7 +38,7 @@ class EpisodeSpans:
 
     def begin_step(self, number: int) -> None:
         """Begin the step whose action follows observation ``number``."""
-        self.number = number
+        self.attributes = {**self.attributes, names.ATTR_STEP: number}
         self.step = spans.ActiveSpan(
             names.SPAN_STEP,
             parent=spans.ROOT,
@@ -55,11 +57,3 @@ class EpisodeSpans:
         self.trajectory.set_attributes(ATTR_OUTCOME=end.kind)
         if end.kind in FAULTS or end.reason == "straggler":
             self.trajectory.set_error(end.reason or end.kind)
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Attributes that the spans of the current step share."""
-        common: dict[str, Any] = {names.ATTR_TRAJECTORY: self.trajectory_id}
-        if self.number is not None:
-            common[names.ATTR_STEP] = self.number
-        return common

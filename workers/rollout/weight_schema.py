@@ -31,11 +31,10 @@ class WeightSchema:
         found = read_shapes(folder)
         unknown = sorted(found.keys() - self.shapes.keys())
         missing = sorted(self.shapes.keys() - found.keys() - self.tied)
-        if unknown or missing:
-            raise LoadFault(f"{folder} is of another model: unknown {unknown[:3]}, missing {missing[:3]}")
-        for name, shape in found.items():
-            if shape != self.shapes[name]:
-                raise LoadFault(f"{folder} is of another model: {name} is {shape}, not {self.shapes[name]}")
+        wrong = [f"{name} {shape}" for name, shape in found.items() if shape != self.shapes.get(name, shape)]
+        if unknown or missing or wrong:
+            difference = f"unknown {unknown[:3]}, missing {missing[:3]}, of another shape {wrong[:3]}"
+            raise LoadFault(f"{folder} is of another model: {difference}")
 
 
 def read_shapes(folder: Path) -> Shapes:

@@ -1,4 +1,4 @@
-"""What every worker process shares: its lifecycle and its clock.
+"""What every worker process shares: its lifecycle and the ordered-commit consumer.
 
 Knows no topic and no kind of worker.
 """

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable
 from enum import Enum
 from typing import Generic, TypeVar
 
-from dart_streams.bus.offsets import Offsets, TrackedOffset
+from workers.runtime.offsets import Offsets, TrackedOffset
 
 P = TypeVar("P", bound=Hashable)
 

@@ -14,11 +14,11 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
-from dart_streams.bus.offsets import TrackedOffset
 from dart_streams.config import Config
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
 from workers.runtime.in_flight import DeliveryStatus, InFlightRecords
+from workers.runtime.offsets import TrackedOffset
 
 COMMIT_S = 0.5
 MARGIN_S = 3.0

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks import commands as bench
 from benchmarks import curation_ablation, curation_reducers
 from benchmarks.curation_ablation import LearningCircle, SimulatedLearner
-from dart_streams.cli import bench
 from dart_streams.config import parse
 from dart_streams.errors import ConfigError
 from topics.curated import CuratedGroup, Member

@@ -4,12 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from dart_streams.errors import UserError
 from dart_streams.policy import cpu_features
-from dart_streams.policy.cpu_features import CAPS, FILE, VARIABLE, Probed, first_usable, limit_isa, needed_cap
+from dart_streams.policy.cpu_features import CAPS, FILE, VARIABLE, first_usable, limit_isa, needed_cap
 
 UNTIL = "import os, signal; os.environ.get('{variable}', '') in {caps} and os.kill(os.getpid(), signal.SIGILL)"
 
@@ -56,7 +55,7 @@ def test_the_cap_is_set_for_this_process_and_probed_once(tmp_path: Path, monkeyp
 
 @pytest.mark.usefixtures("announced")
 def test_after_another_boot_it_is_probed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / FILE).write_bytes(msgspec.json.encode(Probed("another boot", "AVX512_CORE")))
+    (tmp_path / FILE).write_text("another-boot AVX512_CORE")
     monkeypatch.setattr(cpu_features, "PROBE", dies_under())
     assert needed_cap(tmp_path) == ""
 

@@ -42,7 +42,7 @@ def made() -> SyntheticBacklog:
 
 def selected(made: SyntheticBacklog, group: CuratedGroup | None = None) -> Selection:
     group = group or made.group
-    return select(group, group.members, made.observations, Characters(), LIMITS.max_images, LIMITS.max_texts)
+    return select(group, group.members, made.observations, Characters(), LIMITS)
 
 
 def with_source(made: SyntheticBacklog, source: str) -> CuratedGroup:

@@ -1,8 +1,8 @@
 """Records in flight: handled once, committed when finished, redelivered when not."""
 
-from dart_streams.bus.offsets import TrackedOffset
 from workers.runtime import in_flight
 from workers.runtime.in_flight import DeliveryStatus, InFlightRecords
+from workers.runtime.offsets import TrackedOffset
 
 
 def owning(*partitions: int) -> InFlightRecords[int]:

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from aiokafka import TopicPartition
 
-from dart_streams.bus.offsets import TrackedOffset
 from dart_streams.config import parse
 from dart_streams.errors import ServiceUnavailable
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
+from workers.runtime.offsets import TrackedOffset
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 PLACE = TopicPartition("orders", 0)

@@ -1,0 +1,308 @@
+"""``dart-streams bench``: what the project's own benchmarks measure on this machine, as JSON."""
+
+import asyncio
+import importlib
+import itertools
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dart_streams.cli import output
+from dart_streams.cli.options import AsJson
+from dart_streams.cli.output import cell
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+DESKTOP = Path("deploy/config/workload/desktop.toml")
+WorkloadFile = Annotated[Path, typer.Option("--workload", help="A configuration with a workload section.")]
+Plot = Annotated[Path | None, typer.Option(help="Where to draw the figures (svg).", show_default=False)]
+Timeline = Annotated[Path | None, typer.Option(help="Where to draw what each slot did (svg).", show_default=False)]
+Staleness = Annotated[int, typer.Option(help="Versions that data may be old.", min=0)]
+Seeds = Annotated[int, typer.Option(help="Runs of each mode.", min=1)]
+Curated = Annotated[bool, typer.Option(help="DART's rules of curation, in all modes.")]
+Trajectories = Annotated[int, typer.Option(help="Finished rollouts to work on.", min=1)]
+
+
+@app.command()
+def curation(
+    seeds: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 5,
+    plot: Annotated[
+        Path | None, typer.Option(help="Where to draw the curves (svg or png).", show_default=False)
+    ] = None,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of configurations, one of them base.toml; as shipped, each rule alone, none, and all.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Environment steps until a target, for each configuration of a folder, over the same seeds.
+
+    A model, not a measurement of DART: tasks of known difficulty, and a learner instead of a policy.
+    """
+    ablation = module("curation_ablation")
+    show(ablation.compare(seeds, plot, configs or ablation.CONFIGS))
+
+
+@app.command()
+def reducers(
+    trajectories: Trajectories = 50_000,
+    tasks: Annotated[int, typer.Option(help="Tasks in the set.", min=1)] = 1_000,
+    slots: Annotated[int, typer.Option(help="Slots that the backlog is for.", min=1)] = 64,
+) -> None:
+    """Events a second of CPU time through each reducer of the data manager, and the size of its state."""
+    show(module("curation_reducers").measure(trajectories, tasks, slots))
+
+
+@app.command()
+def agents(
+    trajectories: Trajectories = 10_000,
+    servers: Annotated[str, typer.Option(help="The broker; its topics are made and left there.")] = "127.0.0.1:9092",
+    core: Annotated[int | None, typer.Option(help="The core to keep the curator on.", show_default=False)] = None,
+) -> None:
+    """Finished rollouts a second through all four agents of a curator process, over Kafka."""
+    with tempfile.TemporaryDirectory() as folder:
+        show(asyncio.run(module("curation_agents").measure(Path(folder), servers, trajectories, core)))
+
+
+@app.command()
+def tracing(
+    rounds: Annotated[int, typer.Option(help="How often each sampling ratio has its turn.", min=2)] = 80,
+    episodes: Annotated[int, typer.Option(help="Episodes a turn, of three steps each.", min=1)] = 32,
+    servers: Annotated[str, typer.Option(help="The broker; its topics are made and left there.")] = "127.0.0.1:9092",
+    store_port: Annotated[int, typer.Option(help="The database's port on this machine.")] = 9042,
+) -> None:
+    """Throughput of env worker, rollout worker and recorder with tracing, divided by that without: by ratio."""
+    with tempfile.TemporaryDirectory() as folder:
+        show(asyncio.run(module("tracing_cost").measure(Path(folder), servers, store_port, rounds, episodes)))
+
+
+@app.command()
+def bundle(
+    output: Annotated[Path, typer.Argument(help="The bundle to write.")],
+    trajectories: Trajectories = 100_000,
+    tasks: Annotated[int, typer.Option(help="Tasks in the set.", min=1)] = 1_000,
+    slots: Annotated[int, typer.Option(help="Slots that the backlog is for.", min=1)] = 64,
+) -> None:
+    """Write a bundle of so many made-up rollouts, for `replay`."""
+    show(module("bundle").make(output, trajectories, tasks, slots))
+
+
+@app.command()
+def decoupling(
+    slots: Annotated[int, typer.Option(help="Slots.", min=1)] = 16,
+    batch: Annotated[int, typer.Option(help="Groups a training step; 2 of 8 rollouts fill 16 slots.", min=1)] = 2,
+    staleness: Staleness = 3,
+    minutes: Annotated[
+        float, typer.Option(help="Minutes on the clock, a seed and mode; answers are kept for 15.", max=14)
+    ] = 4.0,
+    scale: Annotated[
+        float | None, typer.Option(help="Time scale. \\[default: the workload's]", show_default=False)
+    ] = None,
+    seeds: Seeds = 3,
+    curation: Curated = True,
+    workload: WorkloadFile = DESKTOP,
+    plot: Plot = None,
+    timeline: Timeline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decoupled against coupled as real runs: Kafka, Cassandra and every process; times drawn from the workload.
+
+    Starts a Kafka and a Cassandra, and ends them. Takes about an hour: four modes, three seeds, four minutes each and
+    what starting and draining take. Configurations and logs of the runs stay in .dart/bench.
+    """
+    comparing, modes, runs, pictures = (
+        module(name) for name in ("decoupling", "modes", "decoupling_run", "decoupling_plot")
+    )
+    shape = modes.proportioned(slots, batch * 180 / slots, staleness, curated=curation)
+    player = runs.ModeRunner(minutes, output.note)
+    with runs.with_services(modes.read(workload, scale)) as base:
+        comparison = comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape)
+    hours = minutes * comparison["time_scale"] / 60
+    comparison = comparing.held_against(comparison, base, shape, hours, runs.overheads(player))
+    pictures.draw(comparison, player.newest, plot, timeline, comparing.WARM_S)
+    if as_json:
+        output.show_json(comparison | {"core_ms_per_action": player.core_ms})
+    else:
+        show_comparison(comparing, comparison)
+        typer.echo("core-milliseconds an executed action, of the last run of each mode")
+        show_lines(dict(player.core_ms))
+        typer.echo("figures as a share of what the simulation says, with the runs' own overhead a step")
+        show_lines(comparison["to_simulated"])
+
+
+@app.command()
+def slots(
+    counts: Annotated[
+        list[int] | None,
+        typer.Option("--slots", help="Slots; may be given again. \\[default: 1000]", show_default=False, min=1),
+    ] = None,
+    pace: Annotated[float, typer.Option(help="Seconds from one step of a slot to its next.", min=0.01)] = 3.0,
+    minutes: Annotated[float, typer.Option(help="Minutes on the clock for each number of slots.", max=14)] = 6.0,
+    workload: WorkloadFile = DESKTOP,
+    as_json: AsJson = False,
+) -> None:
+    """How many simulated slots this machine holds at the pace of desktops, and what they cost.
+
+    Starts a Kafka and a Cassandra, and ends them. Figures begin after three minutes. Logs and reports of the runs
+    stay in .dart/bench.
+    """
+    crowd, crowd_run, modes, runs = (module(name) for name in ("slots", "slots_run", "modes", "decoupling_run"))
+    found = []
+    with runs.with_services(modes.read(workload)) as base:
+        for count in counts or [1000]:
+            output.note(f"{count} slots: {minutes:g} minutes and what starting and draining take")
+            found.append(crowd_run.measure(base, count, pace, minutes))
+    if as_json:
+        output.show_json(found)
+        return
+    output.show(crowd.rows(found), as_json=False, title=f"a step each {pace:g} s and slot")
+    typer.echo("core-milliseconds a step, services included")
+    for one in found:
+        show_lines({f"{one['slots']} slots": one["core_ms_per_step"]})
+
+
+@app.command()
+def circle(
+    minutes: Annotated[float, typer.Option(help="Minutes of training, a seed and mode.", min=2)] = 5.0,
+    seeds: Annotated[int, typer.Option(help="Seeds; each plays both modes.", min=1)] = 1,
+    config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/demo.toml"),
+    timeline: Timeline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Coupled against decoupled with real parts: browsers, vLLM and torch; and where the CPU time goes.
+
+    Starts a Kafka and a Cassandra, and ends them. Takes a quarter of an hour, and five minutes more where the tiny
+    policy is still to be built. Logs of the runs stay in .dart/bench.
+    """
+    comparing, circles, modes, runs, pictures = (
+        module(name) for name in ("circle", "circle_run", "modes", "decoupling_run", "decoupling_plot")
+    )
+    player = circles.player(minutes, output.note)
+    with runs.with_services(modes.located(config), optimise=False) as base:
+        found = comparing.compared(comparing.measure(base, seeds, player.play), circles.costs(player))
+    if timeline is not None:
+        pictures.draw(found, player.newest, None, timeline, comparing.WARM_S)
+    if as_json:
+        output.show_json(found)
+        return
+    output.show(comparing.rows(found), as_json=False, title="MiniWoB++, vLLM and torch on this machine")
+    for mode, cpu in found["cpu"].items():
+        show_lines({f"{mode}: core-ms a step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
+
+
+@app.command()
+def weights(
+    workers: Annotated[int, typer.Option(help="Rollout workers.", min=1)] = 2,
+    switches: Annotated[int, typer.Option(help="Versions to switch to.", min=1)] = 20,
+    restarts: Annotated[int, typer.Option(help="Workers to end and start again.", min=1)] = 3,
+    slots: Annotated[int, typer.Option(help="Requests under way at any time.", min=1)] = 16,
+    window_s: Annotated[float, typer.Option(help="Seconds a version, and seconds between without one.")] = 3.0,
+    as_json: AsJson = False,
+) -> None:
+    """A switch of weights in place against a restart of the engine, with real workers under steady load.
+
+    Starts a Kafka, a Cassandra and the workers, and ends them. Takes about 5 minutes.
+    """
+    switching = module("weights_switching")
+    plan = switching.SwitchPlan(workers, switches, restarts, slots, window_s)
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(switching.measure(Path(folder), plan))
+    show(found) if as_json else show_lines(found)
+
+
+@app.command()
+def trainer(
+    steps: Annotated[int, typer.Option(help="Batches to train on.", min=5)] = 500,
+    groups: Annotated[int, typer.Option(help="Groups a batch.", min=1)] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """The trainer over a prepared backlog: its wait for data, and what its memory grows by a batch of screenshots.
+
+    Starts a Kafka and a Cassandra, and ends them. Takes about 10 minutes.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        found = module("training").measure(Path(folder), steps, groups)
+    show(found) if as_json else show_lines(found)
+
+
+@app.command()
+def simulate(
+    envs: Annotated[
+        list[int] | None, typer.Option("--envs", help="Slots; may be given again. \\[default: 180]", show_default=False)
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Groups a training step, for 180 slots; other sizes in proportion. May be given again. "
+            "\\[default: 24, which fill the slots]",
+            show_default=False,
+        ),
+    ] = None,
+    staleness: Staleness = 3,
+    hours: Annotated[float, typer.Option(help="Hours of the desktops' time, a seed and mode.")] = 4.0,
+    seeds: Seeds = 3,
+    curation: Curated = True,
+    workload: WorkloadFile = DESKTOP,
+    plot: Plot = None,
+    timeline: Timeline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decoupled against coupled as discrete events: the same reducers, times drawn from the workload, no services."""
+    comparing, modes, pictures = (module(name) for name in ("decoupling", "modes", "decoupling_plot"))
+    base = modes.read(workload)
+    found = []
+    player = comparing.Simulated(base, hours, traced=pictures.SLOTS if timeline else 0)
+    for slots, groups in itertools.product(envs or [180], batch or [24]):
+        shape = modes.proportioned(slots, groups, staleness, curated=curation)
+        found.append(comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape))
+        if not as_json:
+            show_comparison(comparing, found[-1])
+    pictures.draw(found[-1], player.newest, plot, timeline, comparing.WARM_S)
+    if as_json:
+        output.show_json(found)
+
+
+@app.command()
+def workload(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, made by `capture`.")],
+    folder: Annotated[Path, typer.Option("--output", "-o", help="Where to write workload.toml and tasks.toml.")],
+    scale: Annotated[float, typer.Option(help="The time scale to write.", min=0.001)] = 1.0,
+) -> None:
+    """Take a workload from a recorded run: its times as quantiles, its tasks by their lengths."""
+    module("observed_run").write(bundle, folder, scale)
+    output.note(f"{folder / 'workload.toml'}: give it to `bench simulate --workload` or `bench decoupling --workload`")
+
+
+def module(name: str) -> Any:
+    """Import a benchmark, only the one that was asked for."""
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print a benchmark's figures."""
+    typer.echo(json.dumps(found, indent=2))
+
+
+def show_comparison(comparing: Any, comparison: dict[str, Any]) -> None:
+    """Print a comparison of modes for people, with what bounds each."""
+    shape = comparison["shape"]
+    title = f"{shape['slots']} slots, steps of {shape['batch']} groups, staleness at most {shape['max_staleness']}"
+    output.show(comparing.rows(comparison), as_json=False, title=f"{title}\nunder each figure: its ratio to coupled")
+    bounds = comparing.terms(comparison["bounds"])
+    output.show(bounds, as_json=False, title="what bounds them, worked out from the workload")
+
+
+def show_lines(found: dict[str, Any]) -> None:
+    """Print a benchmark's figures for people, a line each."""
+    for name, value in found.items():
+        typer.echo(f"{name.replace('_', ' '):>20}  {cell(value) if not isinstance(value, dict) else pairs(value)}")
+
+
+def pairs(value: dict[str, Any]) -> str:
+    """Return the parts of a figure in a line."""
+    return ", ".join(f"{name} {part}" for name, part in value.items())

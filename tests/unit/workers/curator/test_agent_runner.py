@@ -1,0 +1,201 @@
+"""The order of effects of a batch, and what a restart makes of it, with a table and a broker of a few lines."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.curation_world import Odds, play, task_set
+from dart_streams.bus.codec import encode
+from dart_streams.config import parse
+from dart_streams.curation.agents import agents
+from topics import task_difficulty, trajectories
+from topics.rollout_orders import RolloutOrder
+from topics.values import Sampling
+from workers.curator import agent_runner
+from workers.curator.agent_runner import AgentRunner, InputQueue, enqueue
+from workers.curator.changelogs import application_id, changelog_topics
+from workers.curator.main import bind, create_app, serve
+
+CONFIG = parse({})
+DIFFICULTY = agents(CONFIG, task_set(3))[0]
+
+
+class Broker:
+    """A table and a publisher that note what they are given, in order, and take it only as long as they are up."""
+
+    def __init__(self) -> None:
+        self.bus = CONFIG.bus
+        self.data: dict[bytes, bytes] = {}
+        self.app = SimpleNamespace(consumer_generation_id=1)
+        self.effects: list[str] = []
+        self.published: dict[str, list[str]] = {}
+        self.up = True
+
+    def send_changelog(self, partition: int, key: bytes, value: bytes) -> "asyncio.Future[None]":
+        sent = asyncio.get_running_loop().create_future()
+        sent.set_result(None)
+        self.effects.append("journaled")
+        return sent
+
+    async def send_all(self, name, records) -> None:
+        if not self.up:
+            raise ConnectionError("the broker is down")
+        self.effects.append("published")
+        self.published.setdefault(name, []).extend(dict(record.headers)["id"].decode() for record in records)
+
+    def runner(self) -> AgentRunner:
+        return AgentRunner(DIFFICULTY, self, self, 60.0, one_state=False)
+
+    def event(self, offset: int, value: bytes | None = None) -> SimpleNamespace:
+        """Return Faust's event of a finished rollout."""
+        order = RolloutOrder(
+            order_id=f"g{offset:06d}/0/0",
+            group_id=f"g{offset:06d}",
+            group_size=1,
+            sample=0,
+            attempt=0,
+            task_id="simulated/grid#0",
+            max_steps=10,
+            purpose="train",
+            sampling=Sampling(),
+            after_version=0,
+        )
+        record = encode(trajectories.TOPIC, play(order, 0, Odds(), 0), (), f"t{offset}")
+        message = SimpleNamespace(
+            topic=CONFIG.bus.prefix + trajectories.TOPIC.name,
+            partition=0,
+            offset=offset,
+            timestamp=1.5,
+            key=record.key,
+            value=record.value if value is None else value,
+            headers=record.headers,
+            generation_id=1,
+        )
+        return SimpleNamespace(message=message, ack=lambda: self.effects.append("acknowledged"))
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    async def nothing(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr("workers.curator.journaled_state.logged", nothing)
+    return Broker()
+
+
+async def test_a_batch_is_journaled_before_it_is_published_and_acknowledged_last(broker):
+    runner = broker.runner()
+    await runner.process(await runner._state(0), [broker.event(0), broker.event(1)])
+    assert broker.effects == ["journaled", "published", "published", "acknowledged", "acknowledged"]
+    assert broker.published[task_difficulty.TOPIC.name] == [
+        "difficulty/trajectories/0/0",
+        "difficulty/trajectories/0/1",
+    ]
+
+
+async def test_a_record_read_again_is_acknowledged_and_nothing_else(broker):
+    runner = broker.runner()
+    await runner.process(await runner._state(0), [broker.event(0)])
+    broker.effects.clear()
+    await runner.process(await runner._state(0), [broker.event(0)])
+    assert broker.effects == ["acknowledged"]
+
+
+async def test_decisions_that_were_journaled_but_not_published_are_published_after_a_restart(broker):
+    runner = broker.runner()
+    state = await runner._state(0)
+    broker.up = False
+    with pytest.raises(ConnectionError):
+        await runner.process(state, [broker.event(0)])
+    assert broker.effects == ["journaled"]
+    broker.up = True
+    restarted = await broker.runner()._state(0)
+    assert broker.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/0"]
+    assert restarted.state == state.state
+
+
+async def test_a_record_that_does_not_decode_is_dead_lettered_and_the_others_are_applied(broker, monkeypatch):
+    letters = []
+
+    async def send(_, topic, original, reason) -> None:
+        letters.append((topic.name, original.offset, original.value, reason))
+
+    monkeypatch.setattr(agent_runner.dead_letters, "send", send)
+    runner = broker.runner()
+    await runner.process(await runner._state(0), [broker.event(0, b"not json"), broker.event(1)])
+    [(topic, offset, value, reason)] = letters
+    assert (topic, offset, value) == ("trajectories", 0, b"not json")
+    assert reason
+    assert broker.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/1"]
+
+
+async def test_a_drained_runner_begins_no_other_batch_and_leaves_a_snapshot(broker):
+    runner = broker.runner()
+    running = asyncio.create_task(runner.run())
+    await runner.queue.put(broker.event(0))
+    while "acknowledged" not in broker.effects:  # noqa: ASYNC110 - a turn later it is
+        await asyncio.sleep(0)
+    await runner.drain()
+    await runner.queue.put(broker.event(1))
+    await asyncio.sleep(0.2)
+    running.cancel()
+    assert broker.effects == ["journaled", "published", "published", "acknowledged", "journaled"]
+    assert (await broker.runner()._state(0)).unpublished == []
+
+
+async def test_records_of_before_a_rebalance_are_left_to_whoever_has_the_partition_now(broker):
+    runner = broker.runner()
+    running = asyncio.create_task(runner.run())
+    old = broker.event(0)
+    old.message.generation_id = 0
+    await runner.queue.put(old)
+    while runner.queue.qsize():  # noqa: ASYNC110 - a turn later it is taken
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    running.cancel()
+    assert broker.effects == []
+
+
+async def test_a_state_that_another_curator_went_on_with_is_restored_anew(broker):
+    ours, theirs = broker.runner(), broker.runner()
+    await ours.process(await ours._state(0), [broker.event(0)])
+    await theirs.process(await theirs._state(0), [broker.event(1)])
+    await theirs.drop_outdated()
+    assert set(theirs.states) == {0}
+    await ours.drop_outdated()
+    assert ours.states == {}
+    assert (await ours._state(0)).state == theirs.states[0].state
+
+
+async def test_a_batch_has_at_most_as_many_records_as_a_queue(monkeypatch):
+    queue = InputQueue()
+
+    class Stream:
+        def noack(self):
+            return self
+
+        async def events(self):
+            for _ in range(agent_runner.MAX_BATCH + 3):
+                yield SimpleNamespace(message=SimpleNamespace(value=b"x"))
+
+    filling = asyncio.create_task(enqueue(queue, Stream()))
+    async with asyncio.timeout(5):
+        await queue.wait_until_full(60.0)
+    assert len(await queue.next_batch()) == agent_runner.MAX_BATCH
+    await filling
+    assert len(await queue.next_batch()) == 3
+
+
+async def test_agents_are_bound_to_tables_whose_changelogs_exist(tmp_path):
+    config = parse({"run": {"state_dir": str(tmp_path)}})
+    app = create_app(config, "curator-0")
+    publisher = SimpleNamespace(bus=config.bus)
+    runners = [bind(app, config, agent, publisher) for agent in agents(config, task_set(3))]
+    changelogs = {spec.name: spec.partitions for spec in changelog_topics(config)}
+    assert {table.changelog_topic_name: table.partitions for table in app.tables.values()} == changelogs
+    assert app.conf.id == application_id(config)
+    assert list(app.agents) == [runner.agent.name for runner in runners]
+    stop = asyncio.Event()
+    stop.set()
+    await serve(runners, 1.0, stop)
