@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from dart_streams.cli.main import COMMANDS
-from dart_streams.config.reference import keys
+from dart_streams.config.migration import DROPPED, FIXED, MOVED
+from docs.reference import keys
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -141,6 +142,14 @@ def test_the_site_builds_without_a_warning(tmp_path: Path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    page = (tmp_path / "site/reference/curation.html").read_text()
+    page = (tmp_path / "site/api/curation.html").read_text()
     assert "rollouts_for" in page and "length_cap" in page, "the reference is made from docstrings"
     assert not re.search(r'<(script|link)[^>]+(src|href)="https?://(?!jcristharif)', page), "nothing from a CDN"
+
+
+def test_the_changelog_names_every_key_that_moved_or_went():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    for key in [*MOVED, *FIXED, *DROPPED]:
+        assert f"`{key}" in text, key
+    for key, places in MOVED.items():
+        assert f"`{key}` | {', '.join(f'`{place}`' for place in places)} |" in text, key
