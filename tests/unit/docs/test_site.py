@@ -28,6 +28,7 @@ PATH = re.compile(
 )
 KEY = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+")
 COMMAND = re.compile(r"(?<![/\w-])(?<!-n )dart-streams (?:([a-z]+)(?: ([a-z]+(?:\|[a-z]+)*))?)")
+OURS = ("topics", "dart_streams", "workers", "trainer", "benchmarks", "examples")
 GROUPS = {"topics", "store", "dlq", "policy", "bench", "config"}
 HISTORY = {ROOT / "CHANGELOG.md"}
 """Names that were, not those that are."""
@@ -153,3 +154,10 @@ def test_the_changelog_names_every_key_that_moved_or_went():
         assert f"`{key}" in text, key
     for key, places in MOVED.items():
         assert f"`{key}` | {', '.join(f'`{place}`' for place in places)} |" in text, key
+
+
+def test_where_things_go_names_every_package():
+    text = (DOCS / "development.md").read_text() + (DOCS / "pictures/floors.svg").read_text()
+    for package in [path.parent for name in OURS for path in (ROOT / name).rglob("__init__.py")]:
+        if package.relative_to(ROOT).parts[:2] not in {("workers", "env"), ("dart_streams", "launch")}:
+            assert package.name in text, package
