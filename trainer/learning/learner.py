@@ -115,7 +115,9 @@ class Learner:
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise
-        metrics = self._metrics(updates)
+        own = functools.reduce(step.Sums.plus, (update.sums for update in updates))
+        metrics = step.mean_metrics(step.Sums(*self.ranks.total(list(own))), len(updates))
+        metrics["grad_norm"] = sum(update.grad_norm for update in updates) / len(updates)
         lost = sum(not math.isfinite(update.grad_norm) for update in updates)
         if lost:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
@@ -153,11 +155,6 @@ class Learner:
             )
             updates.append(Update(sums, step.apply(self.scorer, self.optimizer, self.settings.grad_clip)))
         return updates
-
-    def _metrics(self, updates: Sequence[Update]) -> dict[str, float]:
-        own = functools.reduce(step.Sums.plus, (update.sums for update in updates))
-        norm = sum(update.grad_norm for update in updates) / len(updates)
-        return step.mean_metrics(step.Sums(*self.ranks.total(list(own))), len(updates)) | {"grad_norm": norm}
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole state on rank 0, under the model's own names, and nothing elsewhere."""
