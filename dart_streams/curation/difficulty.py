@@ -8,9 +8,9 @@ a success all the same, because the length cap comes from the task's past succes
 
 import msgspec
 
+from dart_streams.curation.advantages import is_success, rewarded
 from dart_streams.curation.order_tracker import Limits, OrderTracker, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
-from dart_streams.curation.rewards import is_success, rewarded
 from topics import task_difficulty
 from topics.task_difficulty import Cause, TaskDifficulty
 from topics.trajectories import Trajectory
@@ -38,13 +38,7 @@ class DifficultyState(msgspec.Struct):
 def apply(
     state: DifficultyState, record: InputRecord, window: int, limits: Limits
 ) -> tuple[DifficultyState, list[Decision]]:
-    """Apply one trajectory.
-
-    Raises
-    ------
-    InvalidEvent
-        If it carries no reward though its outcome does, or is of an order that dispatch never places.
-    """
+    """Apply one trajectory; raise InvalidEvent if its reward or its order is not one that can be."""
     trajectory: Trajectory = record.event
     reward = rewarded(trajectory)
     if trajectory.purpose == "eval":
@@ -54,9 +48,7 @@ def apply(
         state.orders.open_up_to(key.number, trajectory.group_size, limits.horizon)
         if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":
             return state, []
-    task = state.tasks.get(trajectory.task_id)
-    if task is None:
-        task = state.tasks[trajectory.task_id] = Finishes()
+    task = state.tasks.setdefault(trajectory.task_id, Finishes())
     if reward is not None:
         add_finish(task, trajectory, reward, window)
     return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory))]
