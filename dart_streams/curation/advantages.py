@@ -22,7 +22,7 @@ def is_success(reward: float) -> bool:
 
 
 def rewarded(trajectory: Trajectory) -> float | None:
-    """Return the reward of a trajectory, None where its outcome carries none; InvalidEvent if it lacks a valid one."""
+    """Return the reward of a trajectory, None where its outcome carries none; raise InvalidEvent if it is invalid."""
     if trajectory.outcome not in REWARDED:
         return None
     reward = trajectory.reward

@@ -28,7 +28,7 @@ class Finishes(msgspec.Struct):
 
 
 class DifficultyState(msgspec.Struct):
-    """Each task's finishes; ``orders`` tells second finishes of an order from first ones."""
+    """Each task's finishes; ``orders`` distinguishes second finishes of an order from first ones."""
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
     orders: OrderTracker = msgspec.field(default_factory=OrderTracker, name="book")
@@ -38,7 +38,7 @@ class DifficultyState(msgspec.Struct):
 def apply(
     state: DifficultyState, record: InputRecord, window: int, limits: Limits
 ) -> tuple[DifficultyState, list[Decision]]:
-    """Apply one trajectory; raise InvalidEvent if its reward or its order is not one that can be."""
+    """Apply one trajectory; raise InvalidEvent if its reward or its order is invalid."""
     trajectory: Trajectory = record.event
     reward = rewarded(trajectory)
     if trajectory.purpose == "eval":
@@ -50,17 +50,12 @@ def apply(
             return state, []
     task = state.tasks.setdefault(trajectory.task_id, Finishes())
     if reward is not None:
-        add_finish(task, trajectory, reward, window)
+        if trajectory.purpose == "train":
+            task.rewards.append(reward)
+            del task.rewards[:-window]
+        if is_success(reward):
+            task.longest_success = max(trajectory.steps, task.longest_success or 0)
     return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory))]
-
-
-def add_finish(task: Finishes, trajectory: Trajectory, reward: float, window: int) -> None:
-    """Add one rewarded finish to those of its task."""
-    if trajectory.purpose == "train":
-        task.rewards.append(reward)
-        del task.rewards[:-window]
-    if is_success(reward):
-        task.longest_success = max(trajectory.steps, task.longest_success or 0)
 
 
 def difficulty_of(task: Finishes, trajectory: Trajectory) -> TaskDifficulty:

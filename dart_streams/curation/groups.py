@@ -75,7 +75,7 @@ class GroupsState(msgspec.Struct):
 def apply(
     state: GroupsState, record: InputRecord, settings: Curation, limits: Limits
 ) -> tuple[GroupsState, list[Decision]]:
-    """Apply one trajectory; decide on its group if it completes it. Raise InvalidEvent as difficulty does."""
+    """Apply one trajectory; decide on its group if it completes it. Raise InvalidEvent if it is invalid."""
     trajectory: Trajectory = record.event
     reward = rewarded(trajectory)
     if trajectory.purpose == "train":
