@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from dart_streams.errors import UserError
-from dart_streams.history.request_segments import segments
 from dart_streams.history.run_state import RunState
-from dart_streams.history.span_index import Timeline
+from dart_streams.history.traces import Timeline, segments
 from dart_streams.telemetry import spans
 from topics import curated, observations, trained, trajectories, weights, weights_serving
 from topics.curated import Member
@@ -197,7 +196,7 @@ class Lineage:
                 "versions": [msgspec.to_builtins(segment) for segment in taken.versions],
                 "prompt_sha": taken.prompt_sha,
             }
-        span = self.timeline.step(trajectory_id, index)
+        span = self.timeline.steps.get((trajectory_id, index))
         trace = self.timeline.traces[span.trace] if span else []
         groups = self.groups_with(trajectory_id, index) if up else []
         return Node(
