@@ -18,9 +18,8 @@ from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG, TASKS
-from dart_streams.history.records import ObservationHeader, event_of
 from dart_streams.history.run_folder import without_nulls
-from dart_streams.history.run_log import existing, present_records
+from dart_streams.history.run_log import ObservationHeader, event_of, existing, present_records
 from dart_streams.history.traces import lines_in
 from dart_streams.store import MissingBlob, SyncStore
 from topics import ALL, Topic, curation_log, observations

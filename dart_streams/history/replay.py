@@ -4,17 +4,20 @@ The curation log says which inputs each agent applied, in which order. Each is a
 ids of the decisions, their bytes as published, and the digest that chains them all have to be the same.
 """
 
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
-from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.codec import ID, Undecodable, header
 from dart_streams.curation.agents import agents
 from dart_streams.curation.journal import Input, record_of
 from dart_streams.curation.reducer import Decision, InputRecord, advance
 from dart_streams.history.bundle import Bundle, BundleError, BundleRecord
-from dart_streams.history.bundle_inputs import config_of, entries, headers_of, inputs, published, tasks_of
+from dart_streams.history.bundle_inputs import config_of, events, tasks_of
+from dart_streams.history.run_log import headers_of
+from topics import curation_log
 from topics.curation_log import Applied, Source
 
 _encode = msgspec.json.Encoder().encode
@@ -86,9 +89,10 @@ class Rerun:
 
     def __init__(self, bundle: Bundle) -> None:
         self.agents = {agent.name: agent for agent in agents(config_of(bundle), tasks_of(bundle))}
-        everyone = self.agents.values()
-        self.inputs = {name: inputs(bundle, name) for name in {t.name for agent in everyone for t in agent.inputs}}
-        self.published = {name: published(bundle, name) for name in {t.name for a in everyone for t in a.outputs}}
+        read = {topic.name for agent in self.agents.values() for topic in agent.inputs}
+        self.inputs = {name: {(r.partition, r.offset): r for r in bundle.records(name)} for name in read}
+        written = {topic.name for agent in self.agents.values() for topic in agent.outputs}
+        self.published = {name: published(bundle, name) for name in written}
         self.states: dict[tuple[str, int], Any] = {}
         self.counts = {name: Count(name) for name in self.agents}
 
@@ -159,6 +163,23 @@ DECIDED_OTHERWISE = (
     "the same inputs were decided on differently: by another version of the reducers, other settings or another task "
     "set than this bundle's (a resumed run may have changed them)"
 )
+
+
+def entries(bundle: Bundle) -> Iterator[Applied]:
+    """Yield the curation log, each entry once: one may have been published again around a crash."""
+    seen: set[tuple[str, Source]] = set()
+    for entry in events(bundle, curation_log.TOPIC):
+        if (key := (entry.agent, entry.source)) not in seen:
+            seen.add(key)
+            yield entry
+
+
+def published(bundle: Bundle, topic: str) -> dict[str, bytes | None]:
+    """Return the values of a topic by record id (empty if a record has none); of those published twice the first."""
+    found: dict[str, bytes | None] = {}
+    for record in bundle.records(topic):
+        found.setdefault((header(headers_of(record), ID) or b"").decode(errors="replace"), record.value)
+    return found
 
 
 def place(source: Source) -> str:

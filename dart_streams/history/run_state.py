@@ -13,7 +13,7 @@ from typing import Any, Self
 import msgspec
 
 from dart_streams.bus.lag import Lag
-from dart_streams.history.records import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader, full_observation
+from dart_streams.history.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
 from topics import rollout_orders
 from topics.curated import CuratedGroup
 from topics.curation_log import Applied
@@ -27,6 +27,7 @@ from topics.values import Purpose
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
+DECODE_OBSERVATION = msgspec.json.Decoder(Observation).decode
 SLICE_MS = 5_000
 """The width of a time slice of the curves."""
 
@@ -243,7 +244,7 @@ class RunState:
     def observation(self, trajectory_id: str, step: int) -> Observation | None:
         """Return a kept observation, decoded in full, or None."""
         record = self.observations.get(trajectory_id, {}).get(step)
-        return full_observation(record.value) if record is not None else None
+        return DECODE_OBSERVATION(record.value) if record is not None else None
 
     def unfinished(self, purpose: Purpose | None = None) -> list[RolloutOrder]:
         """Return the orders that no trajectory has finished yet."""

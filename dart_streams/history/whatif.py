@@ -9,7 +9,6 @@ recorded to show how close the world is. Pure, and the same for the same bundle.
 """
 
 import heapq
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +18,7 @@ from dart_streams.config import Config
 from dart_streams.curation import dispatch, groups
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
 from dart_streams.history.bundle import Bundle
-from dart_streams.history.bundle_inputs import event_of
+from dart_streams.history.bundle_inputs import events
 from dart_streams.tasks import TaskSet
 from topics import curated, rollout_orders, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup
@@ -74,7 +73,7 @@ class RecordedOutcomes:
         self.ends: dict[str, list[Ended]] = {}
         self.metrics = WhatIfMetrics(name="recorded")
         steps: dict[str, int] = {}
-        for event in events(bundle, trajectories.TOPIC.name):
+        for event in events(bundle, trajectories.TOPIC):
             if event.purpose == "demonstration":
                 self.demonstrations.append(event)
             elif event.purpose == "train":
@@ -89,15 +88,15 @@ class RecordedOutcomes:
     def _count(self, bundle: Bundle, steps: dict[str, int]) -> None:
         """Count orders, groups and versions as they were recorded."""
         metrics, opened = self.metrics, set()
-        for order in events(bundle, rollout_orders.TOPIC.name):
+        for order in events(bundle, rollout_orders.TOPIC):
             if order.purpose == "train":
                 metrics.rollouts_ordered += 1
                 opened.add(order.group_id)
         metrics.groups_opened = len(opened)
-        for group in events(bundle, curated.TOPIC.name):
+        for group in events(bundle, curated.TOPIC):
             metrics.groups_formed += 1
             count(metrics, group, steps)
-        metrics.steps_trained = max((version.train_step for version in events(bundle, weights.TOPIC.name)), default=0)
+        metrics.steps_trained = max((version.train_step for version in events(bundle, weights.TOPIC)), default=0)
 
     def end(self, task_id: str, number: int) -> tuple[Ended, bool]:
         """Return how rollout ``number`` (from 0) of a task ends, and whether that is borrowed from another task."""
@@ -113,11 +112,6 @@ def drawn(known: list[Ended], task_id: str, number: int) -> Ended:
     """Return one of the last recorded rollouts, always the same for the same names."""
     recent = known[-RECENT:]
     return recent[chance.number("what if", task_id, number) % len(recent)]
-
-
-def events(bundle: Bundle, topic: str) -> Iterator[Any]:
-    """Yield a topic's events."""
-    return (event_of(bundle, topic, record) for record in bundle.records(topic))
 
 
 def count(metrics: WhatIfMetrics, group: CuratedGroup, steps: dict[str, int]) -> None:

@@ -9,7 +9,7 @@ from dart_streams.errors import UserError
 from dart_streams.history import traces
 from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.lineage import Lineage
-from dart_streams.history.records import LogRecord, log_record
+from dart_streams.history.run_log import LogRecord, log_record
 from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import Timeline, id_of
 from dart_streams.telemetry import names, spans

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dart_streams.config import Config, Evaluation
 from dart_streams.errors import ConfigError
 from dart_streams.history import evaluation
-from dart_streams.history.records import RecordMetadata
+from dart_streams.history.run_log import RecordMetadata
 from dart_streams.history.run_state import RunState
 from dart_streams.history.statistics import difference, quantile, rate
 from dart_streams.tasks import Page, TaskSet
