@@ -10,7 +10,6 @@ So any zstd reads the sections, a reader finds what it needs without decompressi
 written to its end has no directory and is rejected. Memory is bounded, both writing and reading.
 """
 
-import contextlib
 import hashlib
 import os
 import struct
@@ -205,21 +204,15 @@ class Bundle:
         """Yield a section's items, decoded; raise :class:`BundleError` where the bytes are not what was written."""
         with self.path.open("rb") as file:
             file.seek(section.start)
-            with decompressing(self.path, section.name):
+            try:
                 reader = zstandard.ZstdDecompressor().stream_reader(file, read_size=CHUNK, read_across_frames=False)
                 for _ in range(section.items):
                     length = struct.unpack(">I", exactly(reader, 4))[0]
                     yield decode(exactly(reader, length))
                 reader.read(1)  # nothing is left; zstd compares its checksum of the section at its end
-
-
-@contextlib.contextmanager
-def decompressing(path: Path, name: str) -> Iterator[None]:
-    """Turn what a damaged section raises into a :class:`BundleError` that names it."""
-    try:
-        yield
-    except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError) as error:
-        raise BundleError(f"{path} is damaged in {name} ({error}): capture the run again, or copy it again") from None
+            except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError) as error:
+                reason = f"{self.path} is damaged in {section.name} ({error})"
+                raise BundleError(f"{reason}: capture the run again, or copy it again") from None
 
 
 def exactly(stream: Any, length: int) -> bytes:
@@ -243,13 +236,7 @@ class FormatVersion(msgspec.Struct):
 
 
 def read_directory(path: Path) -> Directory:
-    """Return the directory of a bundle.
-
-    Raises
-    ------
-    BundleError
-        If there is no such file, it is no bundle or a torn one, or it is of a newer version.
-    """
+    """Return the directory of a bundle; raise :class:`BundleError` if it is none, a torn one, or of a newer version."""
     body = read_body(path)
     try:
         if (version := msgspec.json.decode(body, type=FormatVersion).version) > VERSION:

@@ -2,7 +2,6 @@
 
 import secrets
 import shutil
-import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,10 +84,6 @@ class RunFolder:
         fresh = self.journal_file.with_suffix(".new")
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(journal)))
         fresh.replace(self.journal_file)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the resolved configuration as nested tables."""
-        return tomllib.loads(self.config_file.read_text())
 
 
 def new_id() -> str:

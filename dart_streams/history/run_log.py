@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from kafka import TopicPartition
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Header, Undecodable, decode
@@ -154,20 +155,13 @@ def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
 
 
 def present_records(bus: Bus, topic: Topic, since_ms: int = 0) -> Iterator[BundleRecord]:
-    """Yield the records that a topic has now, from a time on (epoch milliseconds).
-
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker stops answering.
-    """
+    """Yield the records that a topic has now, from a time on (epoch ms); raise as :func:`read_log`."""
     with sync_clients.TopicReader(bus, "history", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
         ends = reader.end_offsets()
         if since_ms:
             wanted = dict.fromkeys(reader.partitions, since_ms)
             for partition, found in reader.client.offsets_for_times(wanted).items():
                 reader.client.seek(partition, ends[partition] if found is None else found.offset)
-        limits = {partition.partition: end for partition, end in ends.items()}
         for record in reader.read_to_end({partition: end for partition, end in ends.items() if end}):
-            if record.offset < limits[record.partition]:
+            if record.offset < ends[TopicPartition(record.topic, record.partition)]:
                 yield BundleRecord.of(record)

@@ -16,7 +16,7 @@ from dart_streams.bus.lag import Lag
 from dart_streams.history.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
 from topics import rollout_orders
 from topics.curated import CuratedGroup
-from topics.curation_log import Applied
+from topics.curation_log import Applied, Source
 from topics.observations import Observation
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
@@ -85,7 +85,7 @@ class RunState:
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
         self.success_rates: dict[str, float | None] = {}
         self.budgets: dict[tuple[int, int], RolloutBudget] = {}
-        self.curation: dict[tuple[str, str, int, int], Applied] = {}
+        self.curation: dict[tuple[str, Source], Applied] = {}
         # Episodes; ``open`` has the first observation of each, ``finished`` the first trajectory of each order.
         self.open: dict[str, ObservationHeader] = {}
         self.ended: set[str] = set()
@@ -207,8 +207,7 @@ class RunState:
         return "curator"
 
     def _applied(self, event: Applied, _: LogRecord) -> str:
-        source = event.source
-        self.curation.setdefault((event.agent, source.topic, source.partition, source.offset), event)
+        self.curation.setdefault((event.agent, event.source), event)
         return "curator"
 
     @property

@@ -3,9 +3,11 @@
 Pure, but for reading the files.
 """
 
+import contextlib
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +58,8 @@ class Timeline:
         self.switches: defaultdict[int, list[RecordedSpan]] = defaultdict(list)
         decoder = msgspec.json.Decoder(RecordedSpan)
         for line in lines:
-            try:
+            with contextlib.suppress(msgspec.DecodeError):  # the last line of a process that was killed
                 self._add(decoder.decode(line))
-            except msgspec.DecodeError:
-                continue  # the last line of a process that was killed
 
     def _add(self, span: RecordedSpan) -> None:
         self.by_id[f"{span.trace}:{span.span}"] = span
@@ -106,7 +106,7 @@ class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
     """Return the parts of a step's latency in order; those whose spans are missing are left out."""
-    by_name = {span.name: span for span in sorted(trace, key=lambda span: span.start_ms)}
+    by_name = {span.name: span for span in sorted(trace, key=attrgetter("start_ms"))}
     request, generate = by_name.get(names.SPAN_REQUEST), by_name.get(names.SPAN_GENERATE)
     found: list[tuple[str, float]] = []
     if request and generate:
@@ -134,7 +134,7 @@ def inside(generate: RecordedSpan) -> list[tuple[str, float]]:
 
 def slowest(timeline: Timeline, most: int) -> list[SlowRequest]:
     """Return the step requests that took longest."""
-    return heapq.nlargest(most, requests(timeline), key=lambda request: request.total_ms)
+    return heapq.nlargest(most, requests(timeline), key=attrgetter("total_ms"))
 
 
 def requests(timeline: Timeline) -> Iterator[SlowRequest]:
@@ -143,7 +143,7 @@ def requests(timeline: Timeline) -> Iterator[SlowRequest]:
         trace = timeline.traces[span.trace]
         sent, parts = [other for other in trace if other.name == names.SPAN_REQUEST], segments(trace)
         if sent and parts:
-            worst = max(parts, key=lambda part: part.ms)
+            worst = max(parts, key=attrgetter("ms"))
             yield SlowRequest(
                 request_id=sent[-1].attributes.get(names.ATTR_REQUEST, ""),
                 total_ms=round(max(other.end_ms for other in trace) - span.start_ms, 3),

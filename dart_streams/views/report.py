@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import tomli_w
 from markupsafe import Markup
 
 from dart_streams.bus.clients import Publisher
@@ -113,7 +112,7 @@ def render(
         ranked=ranked(report["per_task"]),
         plots=drawn(inputs, report),
         samples=samples,
-        settings=tomli_w.dumps(folder.settings()),
+        settings=folder.config_file.read_text(),
     )
 
 
