@@ -237,23 +237,10 @@ class FormatVersion(msgspec.Struct):
 
 def read_directory(path: Path) -> Directory:
     """Return the directory of a bundle; raise :class:`BundleError` if it is none, a torn one, or of a newer version."""
-    body = read_body(path)
-    try:
-        if (version := msgspec.json.decode(body, type=FormatVersion).version) > VERSION:
-            raise BundleError(
-                f"{path} is a bundle of version {version}, and this program reads up to {VERSION}: upgrade dart_streams"
-            )
-        return msgspec.json.decode(body, type=Directory)
-    except msgspec.DecodeError as error:
-        raise BundleError(f"{path} has a damaged directory ({error}): copy it or capture the run again") from None
-
-
-def read_body(path: Path) -> bytes:
-    """Return the JSON of the directory."""
+    tail = len(MAGIC) + 4
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            tail = len(MAGIC) + 4
             file.seek(max(0, size - tail))
             end = file.read(tail)
             if len(end) < tail or end[4:] != MAGIC:
@@ -264,11 +251,18 @@ def read_body(path: Path) -> bytes:
             if length > size - tail:
                 raise BundleError(f"{path} is torn: its directory is not all there")
             file.seek(size - tail - length)
-            return file.read(length)
+            body = file.read(length)
+        if (version := msgspec.json.decode(body, type=FormatVersion).version) > VERSION:
+            raise BundleError(
+                f"{path} is a bundle of version {version}, and this program reads up to {VERSION}: upgrade dart_streams"
+            )
+        return msgspec.json.decode(body, type=Directory)
     except FileNotFoundError:
         raise BundleError(f"no bundle {path}: make one with `dart-streams capture RUN -o {path.name}`") from None
     except OSError as error:
         raise BundleError(f"{path} can't be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise BundleError(f"{path} has a damaged directory ({error}): copy it or capture the run again") from None
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ import msgspec
 import tomli_w
 
 from dart_streams.bus.codec import Undecodable
-from dart_streams.bus.topology import named
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import UserError
@@ -92,8 +91,3 @@ def blobs(store: SyncStore, refs: Sequence[BlobRef]) -> Iterator[Blob]:
             raise UserError(f"{missing}: capture without --blobs, or from a store that has it") from None
         for sha256, data in found.items():
             yield Blob(sha256, data)
-
-
-def chosen(names: Sequence[str]) -> list[Topic]:
-    """Return topics by name, all of them if none is named; raise :class:`UserError` for one that is none."""
-    return [named(name) for name in names] or list(ALL)
