@@ -33,7 +33,7 @@ def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
 
 
 def set_key(tables: dict[str, Any], setting: str) -> None:
-    """Set one key, for instance ``curation.entropy.keep=0.5``, in nested tables."""
+    """Set one key, for instance ``curation.entropy.keep=0.5``, in nested tables; what is no TOML value is a string."""
     place, equals, text = setting.partition("=")
     *sections, key = place.strip().split(".")
     if not equals or not all([*sections, key]):
@@ -42,15 +42,10 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
         tables = tables.setdefault(section, {})
         if not isinstance(tables, dict):
             raise ConfigError(f"{setting!r}: {section!r} is a value, not a table")
-    tables[key] = value_of(text.strip())
-
-
-def value_of(text: str) -> Any:
-    """Return a TOML value; what is none is a string."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        tables[key] = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        tables[key] = text.strip()
 
 
 def tasks_of(bundle: Bundle) -> TaskSet:

@@ -214,7 +214,9 @@ class Chains:
         step = self.timeline.steps.get((trajectory_id, index))
         if step is None or identity not in step.links:
             return "step"
-        if not any(is_record(span, trajectory_id, index + 1) for span in self.timeline.traces[step.trace]):
+        recorded = {names.ATTR_TRAJECTORY: trajectory_id, names.ATTR_STEP: index + 1}.items()
+        records = (span for span in self.timeline.traces[step.trace] if span.name == names.SPAN_RECORD)
+        if not any(recorded <= span.attributes.items() for span in records):
             return "record"
         shown = self.state.observation(trajectory_id, index)
         return "" if shown is not None and shown.screenshot is not None else "screenshot"
@@ -222,9 +224,3 @@ class Chains:
     def linked(self, above: RecordedSpan | None, identity: str) -> RecordedSpan | None:
         """Return the span that another one links to, or None if the link or the span is missing."""
         return self.timeline.by_id.get(identity) if above is not None and identity in above.links else None
-
-
-def is_record(span: RecordedSpan, trajectory_id: str, step: int) -> bool:
-    """Say whether a span is that of the recorder writing this observation."""
-    wanted = {names.ATTR_TRAJECTORY: trajectory_id, names.ATTR_STEP: step}
-    return span.name == names.SPAN_RECORD and wanted.items() <= span.attributes.items()
