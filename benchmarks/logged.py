@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.utilization import Account, OptimiserStep, SlotActivity, SlotSpan
-from dart_streams.history.records import LogRecord, ObservationHeader, ResponseHeader
+from dart_streams.history.run_log import LogRecord, ObservationHeader, ResponseHeader
 from dart_streams.history.run_state import RunState
 from topics import actions, curated, observations, trained
 

@@ -50,10 +50,12 @@ def capture(
 
 def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
     """Capture, with the store at hand if its screenshots are wanted."""
+    from dart_streams.bus.topology import named
     from dart_streams.history import capture as capturing
+    from topics import ALL
 
     traces = config.run.folder / capturing.TRACES
-    chosen = capturing.chosen(names)
+    chosen = [named(name) for name in names] or ALL
     if not blobs:
         capturing.capture(config, path, chosen, traces=traces, report=note)
         return

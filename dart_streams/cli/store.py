@@ -13,7 +13,6 @@ from dart_streams.cli.options import AsJson, ConfigFile, FromBundle, RunId, Stat
 from dart_streams.cli.output import log_to_stderr, note, show
 from dart_streams.config import Config
 from dart_streams.history import projection
-from dart_streams.history import store_rebuild as rebuilding
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.projection import ProjectedRow, TableDigest
 from dart_streams.history.run_log import read_events
@@ -53,12 +52,12 @@ def rebuild(
     config, source = run_or_bundle(run, state, bundle)
     with connected(config) as session:
         if wipe:
-            note(f"{rebuilding.wipe(session, config.bus.run)} rows removed")
-        written = rebuilding.rebuild(session, rows_of_log(config, source))
+            note(f"{projection.wipe(session, config.bus.run)} rows removed")
+        written = projection.rebuild(session, rows_of_log(config, source))
         note(f"{written} rows written")
         if source is not None and source.has("blobs"):
             blobs = ((blob.sha256, blob.data) for blob in source.blobs())
-            note(f"{rebuilding.restore_blobs(session, blobs)} screenshots written")
+            note(f"{projection.restore_blobs(session, blobs)} screenshots written")
         end_with(compared(session, config, source), as_json=as_json)
 
 
@@ -80,7 +79,7 @@ def end_with(tables: list[Compared], *, as_json: bool) -> None:
 def compared(session: Session, config: Config, source: Bundle | None) -> list[Compared]:
     """Compare each table."""
     there, made = TableDigest(), TableDigest()
-    for row in rebuilding.stored(session, config.bus.run):
+    for row in projection.stored(session, config.bus.run):
         there.add(row)
     for row in rows_of_log(config, source):
         made.add(row)

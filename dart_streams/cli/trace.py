@@ -12,9 +12,7 @@ from dart_streams.cli.options import AsJson, FromBundle, RunId, State, run_or_bu
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.config import Bus, Config
 from dart_streams.errors import UserError
-from dart_streams.history import request_segments as segments
-from dart_streams.history import span_index as timeline
-from dart_streams.history import trace_coverage as chain
+from dart_streams.history import traces
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.lineage import READ, Lineage, Node
 from dart_streams.history.run_log import read_log
@@ -35,11 +33,11 @@ class TraceSource(NamedTuple):
         """The run's bus."""
         return self.config.bus
 
-    def timeline(self) -> timeline.Timeline:
+    def timeline(self) -> traces.Timeline:
         """Read the spans."""
         if self.bundle is None:
-            return timeline.Timeline(timeline.lines_in(self.config.run.folder / "traces"))
-        return timeline.Timeline(self.bundle.lines("traces") if self.bundle.has("traces") else ())
+            return traces.Timeline(traces.lines_in(self.config.run.folder / "traces"))
+        return traces.Timeline(self.bundle.lines("traces") if self.bundle.has("traces") else ())
 
     def state(self) -> RunState:
         """Read the records."""
@@ -74,9 +72,9 @@ def trace(
     if (sampling := source.config.telemetry.sampling) < 1:
         note(f"telemetry.sampling was {sampling:g}: only that share of traces was written, and spans that failed")
     if slowest:
-        show(segments.slowest(spans, most), as_json=as_json, title="slowest requests", empty="no request was traced")
+        show(traces.slowest(spans, most), as_json=as_json, title="slowest requests", empty="no request was traced")
     elif coverage:
-        show_coverage(chain.coverage(source.state(), spans, source.bus.run), as_json=as_json)
+        show_coverage(traces.coverage(source.state(), spans, source.bus.run), as_json=as_json)
     else:
         node = Lineage(source.state(), spans, source.bus.run).of(identity)
         if as_json:
@@ -85,7 +83,7 @@ def trace(
             Console().print(tree_of(node))
 
 
-def show_coverage(found: chain.Coverage, *, as_json: bool) -> None:
+def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
     """Print how much of what was trained can be traced."""
     if as_json:
         show_json(found)

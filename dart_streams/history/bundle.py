@@ -10,7 +10,6 @@ So any zstd reads the sections, a reader finds what it needs without decompressi
 written to its end has no directory and is rejected. Memory is bounded, both writing and reading.
 """
 
-import contextlib
 import hashlib
 import os
 import struct
@@ -205,21 +204,15 @@ class Bundle:
         """Yield a section's items, decoded; raise :class:`BundleError` where the bytes are not what was written."""
         with self.path.open("rb") as file:
             file.seek(section.start)
-            with decompressing(self.path, section.name):
+            try:
                 reader = zstandard.ZstdDecompressor().stream_reader(file, read_size=CHUNK, read_across_frames=False)
                 for _ in range(section.items):
                     length = struct.unpack(">I", exactly(reader, 4))[0]
                     yield decode(exactly(reader, length))
                 reader.read(1)  # nothing is left; zstd compares its checksum of the section at its end
-
-
-@contextlib.contextmanager
-def decompressing(path: Path, name: str) -> Iterator[None]:
-    """Turn what a damaged section raises into a :class:`BundleError` that names it."""
-    try:
-        yield
-    except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError) as error:
-        raise BundleError(f"{path} is damaged in {name} ({error}): capture the run again, or copy it again") from None
+            except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError) as error:
+                reason = f"{self.path} is damaged in {section.name} ({error})"
+                raise BundleError(f"{reason}: capture the run again, or copy it again") from None
 
 
 def exactly(stream: Any, length: int) -> bytes:
@@ -243,30 +236,11 @@ class FormatVersion(msgspec.Struct):
 
 
 def read_directory(path: Path) -> Directory:
-    """Return the directory of a bundle.
-
-    Raises
-    ------
-    BundleError
-        If there is no such file, it is no bundle or a torn one, or it is of a newer version.
-    """
-    body = read_body(path)
-    try:
-        if (version := msgspec.json.decode(body, type=FormatVersion).version) > VERSION:
-            raise BundleError(
-                f"{path} is a bundle of version {version}, and this program reads up to {VERSION}: upgrade dart_streams"
-            )
-        return msgspec.json.decode(body, type=Directory)
-    except msgspec.DecodeError as error:
-        raise BundleError(f"{path} has a damaged directory ({error}): copy it or capture the run again") from None
-
-
-def read_body(path: Path) -> bytes:
-    """Return the JSON of the directory."""
+    """Return the directory of a bundle; raise :class:`BundleError` if it is none, a torn one, or of a newer version."""
+    tail = len(MAGIC) + 4
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            tail = len(MAGIC) + 4
             file.seek(max(0, size - tail))
             end = file.read(tail)
             if len(end) < tail or end[4:] != MAGIC:
@@ -277,11 +251,18 @@ def read_body(path: Path) -> bytes:
             if length > size - tail:
                 raise BundleError(f"{path} is torn: its directory is not all there")
             file.seek(size - tail - length)
-            return file.read(length)
+            body = file.read(length)
+        if (version := msgspec.json.decode(body, type=FormatVersion).version) > VERSION:
+            raise BundleError(
+                f"{path} is a bundle of version {version}, and this program reads up to {VERSION}: upgrade dart_streams"
+            )
+        return msgspec.json.decode(body, type=Directory)
     except FileNotFoundError:
         raise BundleError(f"no bundle {path}: make one with `dart-streams capture RUN -o {path.name}`") from None
     except OSError as error:
         raise BundleError(f"{path} can't be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise BundleError(f"{path} has a damaged directory ({error}): copy it or capture the run again") from None
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):

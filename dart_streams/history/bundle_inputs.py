@@ -1,25 +1,21 @@
-"""A bundle as the data manager's inputs: configuration, task set, records, decisions and curation log."""
+"""A bundle as the data manager's inputs: configuration, task set and events."""
 
 import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import topics
 from dart_streams import config as configuration
 from dart_streams import tasks as task_sets
-from dart_streams.bus.codec import ID, Undecodable, decode, header
+from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
 from dart_streams.config.migration import migrated
 from dart_streams.errors import ConfigError
-from dart_streams.history.bundle import Bundle, BundleError, BundleRecord
-from dart_streams.history.records import headers_of
+from dart_streams.history.bundle import Bundle, BundleError
+from dart_streams.history.run_log import full_event
 from dart_streams.tasks import TaskSet
-from topics import curation_log
-from topics.curation_log import Applied
+from topics import Topic
 
 CONFIG, TASKS = "config.toml", "tasks.toml"
-Place = tuple[int, int]
-"""Partition and offset."""
 
 
 def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
@@ -37,7 +33,7 @@ def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
 
 
 def set_key(tables: dict[str, Any], setting: str) -> None:
-    """Set one key, for instance ``curation.entropy.keep=0.5``, in nested tables."""
+    """Set one key, for instance ``curation.entropy.keep=0.5``, in nested tables; what is no TOML value is a string."""
     place, equals, text = setting.partition("=")
     *sections, key = place.strip().split(".")
     if not equals or not all([*sections, key]):
@@ -46,15 +42,10 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
         tables = tables.setdefault(section, {})
         if not isinstance(tables, dict):
             raise ConfigError(f"{setting!r}: {section!r} is a value, not a table")
-    tables[key] = value_of(text.strip())
-
-
-def value_of(text: str) -> Any:
-    """Return a TOML value; what is none is a string."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        tables[key] = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        tables[key] = text.strip()
 
 
 def tasks_of(bundle: Bundle) -> TaskSet:
@@ -62,38 +53,11 @@ def tasks_of(bundle: Bundle) -> TaskSet:
     return task_sets.parse(tomllib.loads(bundle.text(TASKS)), f"{bundle.path}: {TASKS}")
 
 
-def entries(bundle: Bundle) -> Iterator[Applied]:
-    """Yield the curation log, each entry once: one may have been published again around a crash."""
-    seen: set[tuple[str, str, int, int]] = set()
-    for record in bundle.records(curation_log.TOPIC.name):
-        entry: Applied = event_of(bundle, curation_log.TOPIC.name, record)
-        key = (entry.agent, entry.source.topic, entry.source.partition, entry.source.offset)
-        if key not in seen:
-            seen.add(key)
-            yield entry
-
-
-def inputs(bundle: Bundle, topic: str) -> dict[Place, BundleRecord]:
-    """Return a topic's records by place."""
-    return {(record.partition, record.offset): record for record in bundle.records(topic)}
-
-
-def published(bundle: Bundle, topic: str) -> dict[str, bytes | None]:
-    """Return the values of a topic by record id; of a decision published twice the first."""
-    found: dict[str, bytes | None] = {}
-    for record in bundle.records(topic):
-        found.setdefault(id_of(record), record.value)
-    return found
-
-
-def id_of(record: BundleRecord) -> str:
-    """Return a record's ``id`` header, empty if it has none."""
-    return (header(headers_of(record), ID) or b"").decode(errors="replace")
-
-
-def event_of(bundle: Bundle, topic: str, record: BundleRecord) -> Any:
-    """Return the event of a record; raise :class:`BundleError` if it is of a newer schema, or none."""
-    try:
-        return decode(topics.BY_NAME[topic], record.value, headers_of(record))
-    except Undecodable as error:
-        raise BundleError(f"{bundle.path}: {topic}[{record.partition}]@{record.offset}: {error}") from None
+def events(bundle: Bundle, topic: Topic) -> Iterator[Any]:
+    """Yield a topic's events; raise :class:`BundleError` if a record is of a newer schema, or none."""
+    for record in bundle.records(topic.name):
+        try:
+            yield full_event(topic.name, record)
+        except Undecodable as error:
+            place = f"{topic.name}[{record.partition}]@{record.offset}"
+            raise BundleError(f"{bundle.path}: {place}: {error}") from None

@@ -12,16 +12,14 @@ import msgspec
 import tomli_w
 
 from dart_streams.bus.codec import Undecodable
-from dart_streams.bus.topology import named
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG, TASKS
-from dart_streams.history.records import ObservationHeader, event_of
 from dart_streams.history.run_folder import without_nulls
-from dart_streams.history.run_log import existing, present_records
-from dart_streams.history.span_index import lines_in
+from dart_streams.history.run_log import ObservationHeader, event_of, existing, present_records
+from dart_streams.history.traces import lines_in
 from dart_streams.store import MissingBlob, SyncStore
 from topics import ALL, Topic, curation_log, observations
 from topics.values import BlobRef
@@ -93,8 +91,3 @@ def blobs(store: SyncStore, refs: Sequence[BlobRef]) -> Iterator[Blob]:
             raise UserError(f"{missing}: capture without --blobs, or from a store that has it") from None
         for sha256, data in found.items():
             yield Blob(sha256, data)
-
-
-def chosen(names: Sequence[str]) -> list[Topic]:
-    """Return topics by name, all of them if none is named; raise :class:`UserError` for one that is none."""
-    return [named(name) for name in names] or list(ALL)

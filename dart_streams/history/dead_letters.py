@@ -6,7 +6,6 @@ is read from the time of the letter on.
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from dart_streams.bus.topology import DEAD_LETTERS, named
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import BundleRecord
-from dart_streams.history.run_log import present_records
+from dart_streams.history.run_log import headers_of, present_records
 from topics import ALL, Topic
 
 REDRIVEN = "dlq-redriven"
@@ -82,11 +81,10 @@ def with_letters(bus: Bus) -> list[Topic]:
     """Return the topics that have dead letters, or had some."""
     with contextlib.closing(sync_clients.consumer(bus, "dead-letters")) as client:
         there = client.topics()
-        names = {bus.prefix + dead_letter_topic(topic).name: topic for topic in ALL}
         places = {
             TopicPartition(name, number): topic
-            for name, topic in names.items()
-            if name in there
+            for topic in ALL
+            if (name := bus.prefix + dead_letter_topic(topic).name) in there
             for number in client.partitions_for_topic(name)
         }
         ends = client.end_offsets([*places]) if places else {}
@@ -122,8 +120,7 @@ def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
     ServiceUnavailable
         If the broker rejects one.
     """
-    letters = chosen(bus, topic, place)
-    if not letters:
+    if not (letters := chosen(bus, topic, place)):
         return []
     to = bus.prefix + topic.name
     for letter in letters:
@@ -131,7 +128,8 @@ def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
             raise UserError(
                 f"letter {place_of(letter)} came from {origin}, not from {to}: is this the right bus.prefix?"
             )
-    before = sent_before(bus, topic, min(letter.at_ms for letter in letters))
+    records = present_records(bus, topic, since_ms=min(letter.at_ms for letter in letters))
+    before = {headers(record).get(REDRIVEN, b"").decode() for record in records}
     producer = sync_clients.producer(bus, "redrive")
     result = []
     try:
@@ -157,19 +155,9 @@ def sent(producer: Any, to: str, letter: BundleRecord) -> str:
     return f"sent as {to}[{(done := future.get(timeout=SEND_S)).partition}]@{done.offset}"
 
 
-def sent_before(bus: Bus, topic: Topic, since_ms: int) -> set[str]:
-    """Return the places of letters that the topic has already been sent since a time."""
-    return {
-        value.decode()
-        for record in present_records(bus, topic, since_ms)
-        for name, value in record.headers
-        if name == REDRIVEN and value is not None
-    }
-
-
 def chosen(bus: Bus, topic: Topic, place: str) -> list[BundleRecord]:
     """Return all letters of a topic, or the one at ``place``; raise :class:`UserError` if there is none there."""
-    letters = list(read(bus, topic))
+    letters = list(present_records(bus, dead_letter_topic(topic))) if topic in with_letters(bus) else []
     if not place:
         return letters
     found = [letter for letter in letters if place_of(letter) == place]
@@ -179,11 +167,6 @@ def chosen(bus: Bus, topic: Topic, place: str) -> list[BundleRecord]:
     return found
 
 
-def read(bus: Bus, topic: Topic) -> Iterator[BundleRecord]:
-    """Return a topic's dead letters; nothing if there is no such topic."""
-    return present_records(bus, dead_letter_topic(topic)) if topic in with_letters(bus) else iter(())
-
-
 def dead_letter_topic(topic: Topic) -> Topic:
     """Return the dead-letter twin of a topic."""
     return msgspec.structs.replace(topic, name=topic.name + DEAD_LETTERS)
@@ -191,7 +174,7 @@ def dead_letter_topic(topic: Topic) -> Topic:
 
 def headers(letter: BundleRecord) -> dict[str, bytes]:
     """Return a letter's headers; of those called the same the last, which is of the newest failure."""
-    return {name: value for name, value in letter.headers if value is not None}
+    return dict(headers_of(letter))
 
 
 def text(known: dict[str, bytes], name: str) -> str:

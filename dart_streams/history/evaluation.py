@@ -4,17 +4,51 @@ An evaluation of a weight version is known by its order ids alone, so asking for
 is missing, and its result can be read from the topics at any later time.
 """
 
+import math
+
 import msgspec
 
 from dart_streams.config import Config
 from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
 from dart_streams.errors import ConfigError
 from dart_streams.history.run_state import RunState
-from dart_streams.history.statistics import Rate, rate
 from dart_streams.tasks import Task, TaskSet
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 from topics.transitions import next_attempt
+
+Z_95 = 1.959963984540054
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """``successes`` of ``trials`` (rewards may be fractional) with the 95 % Wilson interval [low, high]."""
+
+    successes: float
+    trials: int
+    rate: float
+    low: float
+    high: float
+
+
+def rate(successes: float, trials: int) -> Rate:
+    """Return a rate with its Wilson score interval (Wilson 1927); without trials it is 0 in [0, 1]."""
+    if trials == 0:
+        return Rate(successes, 0, 0.0, 0.0, 1.0)
+    share = successes / trials
+    centre = share + Z_95**2 / (2 * trials)
+    spread = Z_95 * math.sqrt(share * (1 - share) / trials + Z_95**2 / (4 * trials**2))
+    scale = 1 + Z_95**2 / trials
+    low = 0.0 if successes == 0 else max(0.0, (centre - spread) / scale)
+    high = 1.0 if successes == trials else min(1.0, (centre + spread) / scale)
+    return Rate(successes, trials, share, low, high)
+
+
+def difference(before: Rate, after: Rate) -> tuple[float, float, float]:
+    """Return ``after`` less ``before`` with its 95 % interval (Newcombe 1998, method 10, for unpaired samples)."""
+    change = after.rate - before.rate
+    low = change - math.hypot(after.rate - after.low, before.high - before.rate)
+    high = change + math.hypot(after.high - after.rate, before.rate - before.low)
+    return change, max(-1.0, low), min(1.0, high)
 
 
 class EvaluationEpisode(msgspec.Struct, frozen=True):
@@ -68,8 +102,7 @@ def orders(config: Config, tasks: TaskSet, version: int) -> list[RolloutOrder]:
 
 def retry(order: RolloutOrder) -> RolloutOrder:
     """Return the next attempt of an order that ended with a fault."""
-    attempt = order.attempt + 1
-    stem = order.order_id.rpartition("-")[0]
+    stem, attempt = order.order_id.rpartition("-")[0], order.attempt + 1
     return msgspec.structs.replace(order, order_id=f"{stem}-{attempt}", attempt=attempt)
 
 
@@ -118,8 +151,7 @@ def rate_of(episodes: list[EvaluationEpisode]) -> Rate:
 
 def read(config: Config, tasks: TaskSet, progress: RunState, version: int) -> EvaluationResult:
     """Read an evaluation's result from the log."""
-    done = finished(progress, orders(config, tasks, version), ORDER_ATTEMPTS)
-    return result(version, done, tasks)
+    return result(version, finished(progress, orders(config, tasks, version), ORDER_ATTEMPTS), tasks)
 
 
 class EvaluationRow(msgspec.Struct, frozen=True):

@@ -3,14 +3,14 @@
 import difflib
 import itertools
 import re
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from dart_streams.errors import UserError
-from dart_streams.history.request_segments import segments
 from dart_streams.history.run_state import RunState
-from dart_streams.history.span_index import Timeline
+from dart_streams.history.traces import Timeline, segments
 from dart_streams.telemetry import spans
 from topics import curated, observations, trained, trajectories, weights, weights_serving
 from topics.curated import Member
@@ -89,19 +89,18 @@ class Lineage:
         event, switches = self.state.versions[version].event, self.timeline.switches.get(version, [])
         switched = [
             Node(kind="switch", id=span.process, ms=round(span.ms, 3), fields={"status": span.status})
-            for span in sorted(switches, key=lambda span: span.start_ms)
+            for span in sorted(switches, key=attrgetter("start_ms"))
         ]
         served = [
             Node(kind="served", id=worker, fields={"since_ms": first.since_ms, "pause_ms": first.pause_ms})
             for (number, worker), first in sorted(self.state.served.items())
             if number == version
         ]
-        made_by = [t.train_step for t in self.state.trained.values() if t.version == version] if down else []
         return Node(
             kind="weights",
             id=f"v{version}",
             fields={"epoch": event.epoch, "uri": event.uri, "sha256": event.sha256[:16]},
-            made_of=[self.train_step(number) for number in made_by],
+            made_of=[self.train_step(n) for n, step in self.state.trained.items() if down and step.version == version],
             went_into=[*switched, *served],
         )
 
@@ -137,16 +136,14 @@ class Lineage:
 
     def steps_with(self, group_id: str) -> list[Node]:
         """Return the optimiser steps that took a group, and the versions they made."""
-        steps = (self.state.trained[number] for number in self.state.trained_with.get(group_id, []))
-        return [
-            Node(
-                kind="train step",
-                id=str(step.train_step),
-                fields={"version": step.version, "at_ms": step.at_ms},
-                went_into=self.published(step.version),
+        result = []
+        for number in self.state.trained_with.get(group_id, []):
+            step = self.state.trained[number]
+            fields = {"version": step.version, "at_ms": step.at_ms}
+            result.append(
+                Node(kind="train step", id=str(number), fields=fields, went_into=self.published(step.version))
             )
-            for step in steps
-        ]
+        return result
 
     def trajectory(self, trajectory_id: str, member: Member | None = None, *, up: bool = False) -> Node:
         """Return a trajectory: its steps (of a group's member those trained on), and the groups it went into."""
@@ -197,7 +194,7 @@ class Lineage:
                 "versions": [msgspec.to_builtins(segment) for segment in taken.versions],
                 "prompt_sha": taken.prompt_sha,
             }
-        span = self.timeline.step(trajectory_id, index)
+        span = self.timeline.steps.get((trajectory_id, index))
         trace = self.timeline.traces[span.trace] if span else []
         groups = self.groups_with(trajectory_id, index) if up else []
         return Node(

@@ -4,6 +4,7 @@ Values are cumulative since a process started, so the value over a span is the d
 process begins at zero and is distinguished by its start time.
 """
 
+import contextlib
 import itertools
 import json
 import math
@@ -54,11 +55,10 @@ class Distribution(msgspec.Struct, frozen=True):
         scale = min(self.scale, other.scale)
         mine, theirs = self.at_scale(scale), other.at_scale(scale)
         buckets = Counter(mine.buckets)
-        for index, count in theirs.buckets.items():
-            buckets[index] += sign * count
+        buckets.update({index: sign * count for index, count in theirs.buckets.items()})
         return msgspec.structs.replace(
             mine,
-            buckets={index: count for index, count in buckets.items() if count > 0},
+            buckets=dict(+buckets),
             zeros=max(0, mine.zeros + sign * theirs.zeros),
             total=mine.total + sign * theirs.total,
         )
@@ -72,11 +72,9 @@ class Distribution(msgspec.Struct, frozen=True):
         if seen >= rank and self.zeros:
             return 0.0
         growth = 2.0**-self.scale
-        for index in sorted(self.buckets):
-            count = self.buckets[index]
+        for index, count in sorted(self.buckets.items()):
             if seen + count >= rank:
-                inside = (rank - seen) / count
-                return math.exp2((index + inside) * growth)
+                return math.exp2((index + (rank - seen) / count) * growth)
             seen += count
         return math.exp2((max(self.buckets) + 1) * growth)
 
@@ -143,7 +141,5 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield a file's JSON lines; a torn last line is left out."""
     with path.open() as file:
         for text in file:
-            try:
+            with contextlib.suppress(json.JSONDecodeError):
                 yield json.loads(text)
-            except json.JSONDecodeError:
-                continue

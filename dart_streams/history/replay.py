@@ -4,17 +4,20 @@ The curation log says which inputs each agent applied, in which order. Each is a
 ids of the decisions, their bytes as published, and the digest that chains them all have to be the same.
 """
 
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
-from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.codec import ID, Undecodable, header
 from dart_streams.curation.agents import agents
 from dart_streams.curation.journal import Input, record_of
 from dart_streams.curation.reducer import Decision, InputRecord, advance
-from dart_streams.history.bundle import Bundle, BundleError, BundleRecord
-from dart_streams.history.bundle_inputs import config_of, entries, headers_of, inputs, published, tasks_of
+from dart_streams.history.bundle import Bundle, BundleError
+from dart_streams.history.bundle_inputs import config_of, events, tasks_of
+from dart_streams.history.run_log import headers_of
+from topics import curation_log
 from topics.curation_log import Applied, Source
 
 _encode = msgspec.json.Encoder().encode
@@ -86,9 +89,10 @@ class Rerun:
 
     def __init__(self, bundle: Bundle) -> None:
         self.agents = {agent.name: agent for agent in agents(config_of(bundle), tasks_of(bundle))}
-        everyone = self.agents.values()
-        self.inputs = {name: inputs(bundle, name) for name in {t.name for agent in everyone for t in agent.inputs}}
-        self.published = {name: published(bundle, name) for name in {t.name for a in everyone for t in a.outputs}}
+        read = {topic.name for agent in self.agents.values() for topic in agent.inputs}
+        self.inputs = {source: kept for name in read for source, kept in inputs(bundle, name)}
+        written = {topic.name for agent in self.agents.values() for topic in agent.outputs}
+        self.published = {name: published(bundle, name) for name in written}
         self.states: dict[tuple[str, int], Any] = {}
         self.counts = {name: Count(name) for name in self.agents}
 
@@ -111,26 +115,24 @@ class Rerun:
 
     def record(self, entry: Applied) -> InputRecord:
         """Return a logged input."""
-        source = entry.source
-        kept = self.inputs.get(source.topic, {}).get((source.partition, source.offset))
+        kept = self.inputs.get(entry.source)
         if kept is None:
             why = "the input is not in the bundle: lost to retention before the capture"
-            raise Diverged(entry, "input", place(source), None, why)
+            raise Diverged(entry, "input", place(entry.source), None, why)
         try:
-            return record_of(input_of(source.topic, kept))
+            return record_of(kept)
         except Undecodable as error:
-            raise Diverged(entry, "input", place(source), None, str(error)) from None
+            raise Diverged(entry, "input", place(entry.source), None, str(error)) from None
 
     def raise_on_gap(self, entry: Applied, state: Any) -> None:
         """Raise :class:`Diverged` if a readable input before this one is not in the log."""
         source = entry.source
         after = state.progress.applied.get(f"{source.topic}/{source.partition}", -1) + 1
         for offset in range(after, source.offset):
-            kept = self.inputs.get(source.topic, {}).get((source.partition, offset))
-            if kept is not None and readable(source.topic, kept):
-                skipped = f"{source.topic}[{source.partition}]@{offset}"
+            skipped = msgspec.structs.replace(source, offset=offset)
+            if skipped in self.inputs and readable(self.inputs[skipped]):
                 why = "the log lacks an input before this one: entries were lost, or the log's start to retention"
-                raise Diverged(entry, "log", None, skipped, why)
+                raise Diverged(entry, "log", None, place(skipped), why)
 
     def compare(self, entry: Applied, again: Applied, decisions: list[Decision]) -> None:
         """Raise :class:`Diverged` unless ids, bytes and digest are those recorded."""
@@ -161,21 +163,41 @@ DECIDED_OTHERWISE = (
 )
 
 
+def entries(bundle: Bundle) -> Iterator[Applied]:
+    """Yield the curation log, each entry once: one may have been published again around a crash."""
+    seen: set[tuple[str, Source]] = set()
+    for entry in events(bundle, curation_log.TOPIC):
+        if (key := (entry.agent, entry.source)) not in seen:
+            seen.add(key)
+            yield entry
+
+
+def inputs(bundle: Bundle, topic: str) -> Iterator[tuple[Source, Input]]:
+    """Yield a topic's records as a reducer's inputs."""
+    for record in bundle.records(topic):
+        source = Source(topic=topic, partition=record.partition, offset=record.offset)
+        # The decoder rejects a record without a value: an empty one is not JSON.
+        value, headers = record.value or b"", headers_of(record)
+        yield source, Input(topic, record.partition, record.offset, record.at_ms, record.key, value, headers)
+
+
+def published(bundle: Bundle, topic: str) -> dict[str, bytes | None]:
+    """Return the values of a topic by record id (empty if a record has none); of those published twice the first."""
+    found: dict[str, bytes | None] = {}
+    for record in bundle.records(topic):
+        found.setdefault((header(headers_of(record), ID) or b"").decode(errors="replace"), record.value)
+    return found
+
+
 def place(source: Source) -> str:
     """Return, for instance, ``trajectories[0]@17``."""
     return f"{source.topic}[{source.partition}]@{source.offset}"
 
 
-def input_of(topic: str, kept: BundleRecord) -> Input:
-    """Return a kept record as a reducer's input."""
-    # The decoder rejects a record without a value: an empty one is not JSON.
-    return Input(topic, kept.partition, kept.offset, kept.at_ms, kept.key, kept.value or b"", headers_of(kept))
-
-
-def readable(topic: str, kept: BundleRecord) -> bool:
+def readable(kept: Input) -> bool:
     """Say whether an agent could decode a record; others went to the dead letters and are not in the log."""
     try:
-        record_of(input_of(topic, kept))
+        record_of(kept)
     except Undecodable:
         return False
     return True

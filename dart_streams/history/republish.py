@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -128,24 +129,23 @@ class PublishRate:
             return
         if self.first_ms is None:
             self.first_ms, self.begun = at_ms, self.clock()
-        due = self.begun + (at_ms - self.first_ms) / 1000 / self.speed
-        left = due - self.clock()
-        if left > 0:
-            self.wait(left)
+        left_s = self.begun + (at_ms - self.first_ms) / 1000 / self.speed - self.clock()
+        if left_s > 0:
+            self.wait(left_s)
 
 
 def in_order(bundle: Bundle, topics: Sequence[Topic], span: TimeSpan) -> Iterator[tuple[str, BundleRecord]]:
     """Yield records of several topics merged by time; within a partition their order is never changed."""
 
-    def of(name: str) -> Iterator[tuple[int, int, str, BundleRecord]]:
+    def of(name: str) -> Iterator[tuple[int, str, BundleRecord]]:
         newest: dict[int, int] = {}
-        for number, record in enumerate(bundle.records(name)):
+        for record in bundle.records(name):
             # A partition's times may go back; its order must not.
             at_ms = newest[record.partition] = max(record.at_ms, newest.get(record.partition, 0))
             if span.has(record):
-                yield at_ms, number, name, record
+                yield at_ms, name, record
 
-    for _, _, name, record in merge(*(of(topic.name) for topic in topics), key=lambda item: item[0]):
+    for _, name, record in merge(*(of(topic.name) for topic in topics), key=itemgetter(0)):
         yield name, record
 
 

@@ -2,7 +2,6 @@
 
 import secrets
 import shutil
-import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,10 +85,6 @@ class RunFolder:
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(journal)))
         fresh.replace(self.journal_file)
 
-    def settings(self) -> dict[str, Any]:
-        """Return the resolved configuration as nested tables."""
-        return tomllib.loads(self.config_file.read_text())
-
 
 def new_id() -> str:
     """Return a fresh run id: sorted by time, readable, and a legal part of a topic's name."""
@@ -112,9 +107,7 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
         raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {newest_runs(state / 'runs')}")
     if not resume and folder.path.exists():
         raise UserError(f"run {run_id!r} exists: resume it with --resume {run_id}, or choose another --id")
-    if resume:
-        tasks_file = folder.path / "tasks.toml"
-    return prepare(folder, config, tasks_file)
+    return prepare(folder, config, folder.path / "tasks.toml" if resume else tasks_file)
 
 
 def attach(config: Config, tasks_file: Path) -> RunFolder:
@@ -140,7 +133,10 @@ def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     if tasks_file != (own := folder.path / "tasks.toml"):
         shutil.copyfile(tasks_file, own)
     write_toml(folder.config_file, resolved(config, folder.path.parents[1], folder.id))
-    point_latest(folder.path)
+    fresh = folder.path.with_name(".latest")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(folder.id)
+    fresh.replace(folder.path.with_name("latest"))
     return folder
 
 
@@ -167,14 +163,6 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return value
-
-
-def point_latest(path: Path) -> None:
-    """Make ``latest`` beside the run's folder point at it, in one step."""
-    fresh = path.with_name(".latest")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(path.name)
-    fresh.replace(path.with_name("latest"))
 
 
 def find(state_dir: str, run_id: str) -> RunFolder:

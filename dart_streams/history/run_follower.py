@@ -16,7 +16,7 @@ from dart_streams.bus.topic_reader import POLL_MS, read_to_end, reading
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history.bundle import BundleRecord
-from dart_streams.history.records import HEADERS, RecordMetadata, event_of
+from dart_streams.history.run_log import HEADERS, RecordMetadata, event_of
 from dart_streams.history.run_state import RunState
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import ALL, BY_NAME, Topic, curation_log, weights_serving

@@ -1,16 +1,114 @@
-"""Reads a run's log, topic by topic: what the broker has now, or what a bundle has."""
+"""A run's log, topic by topic, from the broker or a bundle; of the many large events readers decode only a header."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from kafka import TopicPartition
 
 from dart_streams.bus import sync_clients
-from dart_streams.bus.codec import Undecodable, decode
+from dart_streams.bus.codec import Header, Undecodable, decode
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Bundle, BundleRecord
-from dart_streams.history.records import LogRecord, headers_of, log_record
-from topics import Topic
+from topics import BY_NAME, Topic, actions, observations
+from topics.values import BlobRef, OutcomeKind, Purpose
+
+T = TypeVar("T")
+
+
+class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
+    """Where a record lies, and when it was written (epoch milliseconds)."""
+
+    topic: str
+    partition: int
+    offset: int
+    at_ms: int
+
+
+class OrderHeader(msgspec.Struct, frozen=True, gc=False):
+    """What of an observation's order is read."""
+
+    order_id: str
+    purpose: Purpose
+    task_id: str = ""
+
+
+class ActionTimes(msgspec.Struct, frozen=True, gc=False):
+    """What of an observation's action is read, in milliseconds."""
+
+    queue_ms: float
+    generate_ms: float
+    execute_ms: float
+
+
+class EndHeader(msgspec.Struct, frozen=True, gc=False):
+    """What of an observation's end is read."""
+
+    kind: OutcomeKind
+    reward: float | None = None
+
+
+class ObservationHeader(msgspec.Struct, frozen=True, gc=False):
+    """An observation without tokens, log-probabilities and texts, which decoding skips."""
+
+    trajectory_id: str
+    order: OrderHeader
+    step: int
+    end: EndHeader | None
+    env_host: str
+    at_ms: int
+    taken: ActionTimes | None = None
+    screenshot: BlobRef | None = None
+
+
+class ResponseHeader(msgspec.Struct, frozen=True, gc=False):
+    """An action response without its tokens and texts."""
+
+    worker_id: str
+    request_id: str = ""
+    generate_ms: float = 0.0
+
+
+class LogRecord(NamedTuple):
+    """A record: its metadata, its event (or the header of one), and its bytes."""
+
+    metadata: RecordMetadata
+    event: Any
+    value: bytes = b""
+
+
+HEADERS: dict[str, msgspec.json.Decoder[Any]] = {
+    observations.TOPIC.name: msgspec.json.Decoder(ObservationHeader),
+    actions.TOPIC.name: msgspec.json.Decoder(ResponseHeader),
+}
+
+
+def log_record(topic: str, record: BundleRecord) -> LogRecord:
+    """Decode a record of ``topic`` (without prefix); raise :class:`Undecodable` if it is none of its events."""
+    metadata = RecordMetadata(topic, record.partition, record.offset, record.at_ms)
+    return LogRecord(metadata, event_of(topic, record), record.value or b"")
+
+
+def event_of(topic: str, record: BundleRecord) -> Any:
+    """Return a record's event, or its header; raise as :func:`log_record`."""
+    if topic not in HEADERS:
+        return full_event(topic, record)
+    try:
+        return HEADERS[topic].decode(record.value or b"")
+    except msgspec.DecodeError as error:
+        raise Undecodable(str(error)) from None
+
+
+def full_event(topic: str, record: BundleRecord) -> Any:
+    """Return a record's event, decoded in full; raise as :func:`log_record`."""
+    return decode(BY_NAME[topic], record.value, headers_of(record))
+
+
+def headers_of(record: BundleRecord) -> list[Header]:
+    """Return the headers that have a value."""
+    return [(name, value) for name, value in record.headers if value is not None]
 
 
 def read_log(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[LogRecord]:
@@ -25,23 +123,21 @@ def read_log(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[LogRecor
     BundleError
         If the bundle is damaged.
     """
-    for topic in existing(source, topics):
-        for record in raw_records(source, topic):
-            with contextlib.suppress(Undecodable):
-                yield log_record(topic.name, record)
+    return decodable(source, topics, log_record)
 
 
 def read_events(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[Any]:
     """Yield the events of those of ``topics`` that there are, decoded in full; raise as :func:`read_log`."""
+    return decodable(source, topics, full_event)
+
+
+def decodable(source: Bus | Bundle, topics: Sequence[Topic], decoded: Callable[[str, BundleRecord], T]) -> Iterator[T]:
+    """Yield the records of the topics that can be decoded, in order within a partition."""
     for topic in existing(source, topics):
-        for record in raw_records(source, topic):
+        records = source.records(topic.name) if isinstance(source, Bundle) else present_records(source, topic)
+        for record in records:
             with contextlib.suppress(Undecodable):
-                yield decode(topic, record.value, headers_of(record))
-
-
-def raw_records(source: Bus | Bundle, topic: Topic) -> Iterator[BundleRecord]:
-    """Yield the encoded records of one topic, in order within a partition; raise as :func:`read_log`."""
-    return source.records(topic.name) if isinstance(source, Bundle) else present_records(source, topic)
+                yield decoded(topic.name, record)
 
 
 def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
@@ -59,20 +155,13 @@ def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
 
 
 def present_records(bus: Bus, topic: Topic, since_ms: int = 0) -> Iterator[BundleRecord]:
-    """Yield the records that a topic has now, from a time on (epoch milliseconds).
-
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker stops answering.
-    """
+    """Yield the records that a topic has now, from a time on (epoch ms); raise as :func:`read_log`."""
     with sync_clients.TopicReader(bus, "history", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
         ends = reader.end_offsets()
         if since_ms:
             wanted = dict.fromkeys(reader.partitions, since_ms)
             for partition, found in reader.client.offsets_for_times(wanted).items():
                 reader.client.seek(partition, ends[partition] if found is None else found.offset)
-        limits = {partition.partition: end for partition, end in ends.items()}
         for record in reader.read_to_end({partition: end for partition, end in ends.items() if end}):
-            if record.offset < limits[record.partition]:
+            if record.offset < ends[TopicPartition(record.topic, record.partition)]:
                 yield BundleRecord.of(record)

@@ -13,10 +13,10 @@ from typing import Any, Self
 import msgspec
 
 from dart_streams.bus.lag import Lag
-from dart_streams.history.records import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader, full_observation
+from dart_streams.history.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
 from topics import rollout_orders
 from topics.curated import CuratedGroup
-from topics.curation_log import Applied
+from topics.curation_log import Applied, Source
 from topics.observations import Observation
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
@@ -27,6 +27,7 @@ from topics.values import Purpose
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
+DECODE_OBSERVATION = msgspec.json.Decoder(Observation).decode
 SLICE_MS = 5_000
 """The width of a time slice of the curves."""
 
@@ -84,7 +85,7 @@ class RunState:
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
         self.success_rates: dict[str, float | None] = {}
         self.budgets: dict[tuple[int, int], RolloutBudget] = {}
-        self.curation: dict[tuple[str, str, int, int], Applied] = {}
+        self.curation: dict[tuple[str, Source], Applied] = {}
         # Episodes; ``open`` has the first observation of each, ``finished`` the first trajectory of each order.
         self.open: dict[str, ObservationHeader] = {}
         self.ended: set[str] = set()
@@ -206,8 +207,7 @@ class RunState:
         return "curator"
 
     def _applied(self, event: Applied, _: LogRecord) -> str:
-        source = event.source
-        self.curation.setdefault((event.agent, source.topic, source.partition, source.offset), event)
+        self.curation.setdefault((event.agent, event.source), event)
         return "curator"
 
     @property
@@ -243,7 +243,7 @@ class RunState:
     def observation(self, trajectory_id: str, step: int) -> Observation | None:
         """Return a kept observation, decoded in full, or None."""
         record = self.observations.get(trajectory_id, {}).get(step)
-        return full_observation(record.value) if record is not None else None
+        return DECODE_OBSERVATION(record.value) if record is not None else None
 
     def unfinished(self, purpose: Purpose | None = None) -> list[RolloutOrder]:
         """Return the orders that no trajectory has finished yet."""

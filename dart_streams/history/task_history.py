@@ -121,11 +121,8 @@ class TaskHistory:
 
     def row(self, task_id: str) -> TaskRow:
         """Return a task's row."""
-        known, budget, success_rate = (
-            self.groups.get(task_id, {}),
-            self.budgets.get(task_id),
-            self.success_rates.get(task_id),
-        )
+        known, budget = self.groups.get(task_id, {}), self.budgets.get(task_id)
+        success_rate = self.success_rates.get(task_id)
         fates = Counter(group.fate.partition(",")[0].partition(":")[0] for group in known.values())
         return TaskRow(
             task=task_id,

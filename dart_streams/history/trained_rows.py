@@ -1,6 +1,4 @@
-"""Reads the trainer's rows from the store, for a run's display and report."""
-
-from typing import Any
+"""Reads the trainer's rows from the store, for a run's display."""
 
 from cassandra.cluster import Session
 
@@ -19,20 +17,11 @@ class TrainedRows:
         self.config = config
         self.session: Session | None = None
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return all steps in order."""
-        return SyncStore(self.connected(), self.config.bus.run, 1, TIMEOUT_S).trained()
-
-    def connected(self) -> Session:
-        """Return the session, connecting at the first call."""
-        if self.session is None:
-            self.session = connect(self.config.store)
-        return self.session
-
     def newest_metrics(self) -> dict[str, float]:
         """Return the metrics of the newest step; empty while the store has none or is down."""
         try:
-            rows = self.read()
+            self.session = self.session or connect(self.config.store)
+            rows = SyncStore(self.session, self.config.bus.run, 1, TIMEOUT_S).trained()
         except (*DOWN, UserError):
             return {}
         return dict(rows[-1]["metrics"]) if rows else {}

@@ -9,7 +9,6 @@ recorded to show how close the world is. Pure, and the same for the same bundle.
 """
 
 import heapq
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +18,7 @@ from dart_streams.config import Config
 from dart_streams.curation import dispatch, groups
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
 from dart_streams.history.bundle import Bundle
-from dart_streams.history.bundle_inputs import event_of
+from dart_streams.history.bundle_inputs import events
 from dart_streams.tasks import TaskSet
 from topics import curated, rollout_orders, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup
@@ -74,7 +73,7 @@ class RecordedOutcomes:
         self.ends: dict[str, list[Ended]] = {}
         self.metrics = WhatIfMetrics(name="recorded")
         steps: dict[str, int] = {}
-        for event in events(bundle, trajectories.TOPIC.name):
+        for event in events(bundle, trajectories.TOPIC):
             if event.purpose == "demonstration":
                 self.demonstrations.append(event)
             elif event.purpose == "train":
@@ -84,20 +83,13 @@ class RecordedOutcomes:
                 self.metrics.rollouts_ended += 1
                 self.metrics.env_steps += event.steps
             steps[event.trajectory_id] = event.steps
-        self._count(bundle, steps)
-
-    def _count(self, bundle: Bundle, steps: dict[str, int]) -> None:
-        """Count orders, groups and versions as they were recorded."""
-        metrics, opened = self.metrics, set()
-        for order in events(bundle, rollout_orders.TOPIC.name):
-            if order.purpose == "train":
-                metrics.rollouts_ordered += 1
-                opened.add(order.group_id)
-        metrics.groups_opened = len(opened)
-        for group in events(bundle, curated.TOPIC.name):
-            metrics.groups_formed += 1
-            count(metrics, group, steps)
-        metrics.steps_trained = max((version.train_step for version in events(bundle, weights.TOPIC.name)), default=0)
+        opened = [order.group_id for order in events(bundle, rollout_orders.TOPIC) if order.purpose == "train"]
+        self.metrics.rollouts_ordered, self.metrics.groups_opened = len(opened), len(set(opened))
+        for group in events(bundle, curated.TOPIC):
+            self.metrics.groups_formed += 1
+            count(self.metrics, group, steps)
+        versions = events(bundle, weights.TOPIC)
+        self.metrics.steps_trained = max((version.train_step for version in versions), default=0)
 
     def end(self, task_id: str, number: int) -> tuple[Ended, bool]:
         """Return how rollout ``number`` (from 0) of a task ends, and whether that is borrowed from another task."""
@@ -113,11 +105,6 @@ def drawn(known: list[Ended], task_id: str, number: int) -> Ended:
     """Return one of the last recorded rollouts, always the same for the same names."""
     recent = known[-RECENT:]
     return recent[chance.number("what if", task_id, number) % len(recent)]
-
-
-def events(bundle: Bundle, topic: str) -> Iterator[Any]:
-    """Yield a topic's events."""
-    return (event_of(bundle, topic, record) for record in bundle.records(topic))
 
 
 def count(metrics: WhatIfMetrics, group: CuratedGroup, steps: dict[str, int]) -> None:
@@ -147,11 +134,10 @@ class World:
     def run(self, rollouts: int) -> WhatIfMetrics:
         """Let ``rollouts`` rollouts end, and return the metrics."""
         for demonstration in self.recorded.demonstrations:
-            self.publish(demonstration)
+            self.circle.publish(trajectories.TOPIC.name, demonstration.trajectory_id, demonstration)
         self.announce(self.trainer.weights())
         self.settle()
-        every = max(1, rollouts // POINTS)
-        metrics = self.metrics
+        every, metrics = max(1, rollouts // POINTS), self.metrics
         while metrics.rollouts_ended < rollouts and (self.waiting or self.running):
             self.start()
             self.end_next()
@@ -183,30 +169,25 @@ class World:
         self.metrics.rollouts_ended += 1
         self.metrics.env_steps += steps
         self.steps[order.order_id] = steps
-        self.publish(
-            Trajectory(
-                trajectory_id=order.order_id,
-                order_id=order.order_id,
-                group_id=order.group_id,
-                group_size=order.group_size,
-                attempt=order.attempt,
-                task_id=order.task_id,
-                purpose="train",
-                outcome="truncated" if cut else end.outcome,
-                reward=0.0 if cut else end.reward,
-                steps=steps,
-                step_entropies=end.step_entropies[:steps],
-                version_min=version,
-                version_max=self.trainer.version,
-                started_ms=self.now_ms - end.took_ms,
-                finished_ms=self.now_ms,
-            )
+        trajectory = Trajectory(
+            trajectory_id=order.order_id,
+            order_id=order.order_id,
+            group_id=order.group_id,
+            group_size=order.group_size,
+            attempt=order.attempt,
+            task_id=order.task_id,
+            purpose="train",
+            outcome="truncated" if cut else end.outcome,
+            reward=0.0 if cut else end.reward,
+            steps=steps,
+            step_entropies=end.step_entropies[:steps],
+            version_min=version,
+            version_max=self.trainer.version,
+            started_ms=self.now_ms - end.took_ms,
+            finished_ms=self.now_ms,
         )
+        self.circle.publish(trajectories.TOPIC.name, order.order_id, trajectory)
         self.settle()
-
-    def publish(self, trajectory: Trajectory) -> None:
-        """Announce a finished rollout."""
-        self.circle.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
 
     def settle(self) -> None:
         """Let agents and trainer take all there is; queue the rollouts that dispatch orders."""

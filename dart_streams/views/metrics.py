@@ -3,8 +3,10 @@
 The keys without a nested table are what other programs read; the rest is for the page.
 """
 
+import math
+import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,10 @@ import msgspec
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Config
 from dart_streams.history import evaluation
-from dart_streams.history.evaluation import EvaluationResult
+from dart_streams.history.evaluation import EvaluationResult, Rate, difference
 from dart_streams.history.metrics_reader import MetricsReader, lines
 from dart_streams.history.run_folder import PhaseLog, RunPhase
 from dart_streams.history.run_state import SLICE_MS, RunState
-from dart_streams.history.statistics import Rate, difference, mean, quantile
 from dart_streams.tasks import TaskSet
 from dart_streams.telemetry import names
 from topics.values import OutcomeKind
@@ -209,7 +210,7 @@ def ages_of(inputs: ReportInputs, row: dict[str, Any]) -> list[int]:
 def switch_pauses(inputs: ReportInputs) -> dict[str, Any]:
     """Return how long generation paused for a switch, from ``weights-serving``."""
     pauses = [switch.pause_ms for switch in inputs.progress.switches]
-    return {"p50": rounded(quantile(pauses, 0.5), 1), "max": rounded(max(pauses, default=None), 1)}
+    return {"p50": rounded(median(pauses), 1), "max": rounded(max(pauses, default=None), 1)}
 
 
 def requests(inputs: ReportInputs) -> dict[str, int]:
@@ -269,8 +270,8 @@ def trainer(inputs: ReportInputs) -> dict[str, Any]:
     busy_ms = sum(row.get(part, 0.0) for row in inside for part in ("train_ms", "publish_ms", "checkpoint_ms"))
     return {
         "idle_share": rounded(1 - busy_ms / (inputs.circle_s * 1000)) if busy_ms and inputs.circle_s else None,
-        "train_ms": rounded(quantile(column(inside, "train_ms"), 0.5), 1),
-        "publish_ms": rounded(quantile(column(inside, "publish_ms"), 0.5), 1),
+        "train_ms": rounded(median(column(inside, "train_ms")), 1),
+        "publish_ms": rounded(median(column(inside, "publish_ms")), 1),
         "mismatch": spread(column([row for row in inside if row.get("same_version_tokens")], "same_version_mismatch")),
         "drift": spread(column([row for row in inside if not row.get("supervised")], "mismatch")),
         "stale_groups": int(sum(column(inside, "stale_groups"))),
@@ -307,6 +308,16 @@ def wall(inputs: ReportInputs) -> dict[str, float]:
         if phase.ended_ms is not None:
             result[phase.name] = round(result.get(phase.name, 0.0) + (phase.ended_ms - phase.started_ms) / 1000, 2)
     return result
+
+
+def median(values: Sequence[float]) -> float | None:
+    """Return the median, None of nothing."""
+    return statistics.median(values) if values else None
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Return the mean, None of nothing."""
+    return math.fsum(values) / len(values) if values else None
 
 
 def rounded(value: float | None, digits: int = 4) -> float | None:

@@ -16,9 +16,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from dart_streams.history.evaluation import EvaluationResult
 from dart_streams.history.run_state import SLICE_MS
-from dart_streams.history.statistics import mean
 from dart_streams.telemetry import names
-from dart_streams.views.metrics import ReportInputs, ages_of
+from dart_streams.views.metrics import ReportInputs, ages_of, mean
 
 INK, MUTED, GRID = "#1d2330", "#737b8c", "#e6e9ef"
 BLUE, GREEN, AMBER, RED, VIOLET = "#2f6fed", "#129b77", "#e29a1b", "#d5493f", "#7c5cd6"

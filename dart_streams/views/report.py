@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import tomli_w
 from markupsafe import Markup
 
 from dart_streams.bus.clients import Publisher
@@ -18,8 +17,7 @@ from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import RunFollower, following
 from dart_streams.history.run_state import RunState
-from dart_streams.history.trained_rows import TrainedRows
-from dart_streams.store import SyncStore
+from dart_streams.store import SyncStore, connect
 from dart_streams.views import metrics, plots
 from dart_streams.views.metrics import USAGE_FILE, ReportInputs, usages
 from dart_streams.views.sample_episodes import SampleEpisode, choose, load
@@ -49,22 +47,23 @@ async def rewrite(folder: RunFolder) -> str:
 def write_files(folder: RunFolder, progress: RunState, lags: list[Lag]) -> str:
     """Read the store and the metrics, compute the report, and write both files; return its headline."""
     config = folder.config()
-    rows = TrainedRows(config)
+    session = connect(config.store)
     try:
+        store = SyncStore(session, config.bus.run, config.store.blob_cache_mb)
         inputs = ReportInputs(
             config=config,
             tasks=folder.tasks(),
             journal=folder.journal(),
             progress=progress,
-            trained=rows.read(),
+            trained=store.trained(),
             readings=MetricsReader(folder.path / "metrics"),
             lags=lags,
             usage=usages(folder.path / "metrics" / USAGE_FILE),
         )
         report = metrics.report(inputs)
-        samples = samples_of(inputs, SyncStore(rows.connected(), config.bus.run, config.store.blob_cache_mb))
+        samples = samples_of(inputs, store)
     finally:
-        rows.close()
+        session.cluster.shutdown()
     (folder.path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     (folder.path / "report.html").write_text(render(folder, inputs, report, samples))
     return headline(report, folder.path / "report.html")
@@ -113,7 +112,7 @@ def render(
         ranked=ranked(report["per_task"]),
         plots=drawn(inputs, report),
         samples=samples,
-        settings=tomli_w.dumps(folder.settings()),
+        settings=folder.config_file.read_text(),
     )
 
 

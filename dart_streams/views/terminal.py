@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dart_streams.bus.lag import LagReader, by_group
 from dart_streams.history.run_state import SLICE_MS, RunState, overlaps
-from dart_streams.history.statistics import mean
+from dart_streams.views.metrics import mean
 from topics import action_requests
 
 REFRESH_S = 0.5

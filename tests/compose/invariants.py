@@ -10,13 +10,12 @@ from typing import Any
 
 from dart_streams.bus.codec import decode
 from dart_streams.config import Config, load
-from dart_streams.history import run_log
-from dart_streams.history.records import headers_of
+from dart_streams.history.run_log import headers_of, present_records
 from topics import Topic, actions, curated, observations, trained, trajectories, weights
 
 
 def events(config: Config, topic: Topic) -> Iterator[Any]:
-    for record in run_log.present_records(config.bus, topic):
+    for record in present_records(config.bus, topic):
         yield decode(topic, record.value or b"", headers_of(record))
 
 

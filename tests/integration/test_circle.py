@@ -25,15 +25,14 @@ from dart_streams.cli.run import write_report
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import run_folder as folder
-from dart_streams.history import run_log
-from dart_streams.history import trace_coverage as chain
+from dart_streams.history import run_log, traces
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.lineage import READ
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.projection import COLUMNS
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
-from dart_streams.history.span_index import Timeline
+from dart_streams.history.traces import Timeline
 from dart_streams.launch import process_registry as leftovers
 from dart_streams.launch import processes, wiring
 from dart_streams.launch.session import InterruptedRun, Session
@@ -202,7 +201,7 @@ def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
     name = f'"name":"{missing}"'
     kept = [line for line in lines if name.encode() not in line or marks[missing].encode() not in line]
     assert len(kept) < len(lines)
-    found = chain.coverage(known, Timeline(kept), source.manifest.run)
+    found = traces.coverage(known, Timeline(kept), source.manifest.run)
     assert found.traced_steps < found.trained_steps
     assert list(found.broken) == [missing]
 

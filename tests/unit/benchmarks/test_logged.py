@@ -12,7 +12,7 @@ from benchmarks.logged import Clock, LoggedEpisode, account, began_ms, in_rows
 from benchmarks.utilization import OptimiserStep, SlotSpan, figures
 from dart_streams.bus.codec import encode
 from dart_streams.history.bundle import BundleRecord
-from dart_streams.history.records import LogRecord, log_record
+from dart_streams.history.run_log import LogRecord, log_record
 from dart_streams.history.run_state import RunState
 from topics import Topic, actions, curated, observations, trained
 from topics.actions import ActionResponse

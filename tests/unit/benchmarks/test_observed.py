@@ -24,8 +24,8 @@ from dart_streams.config.workload import Spread, typical_steps
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import BundleRecord, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG
-from dart_streams.history.records import LogRecord, log_record
 from dart_streams.history.run_folder import without_nulls
+from dart_streams.history.run_log import LogRecord, log_record
 from dart_streams.history.run_state import RunState
 from topics import Topic, observations, trained, weights_serving
 from topics.observations import EpisodeEnd, ExecutedAction, Observation

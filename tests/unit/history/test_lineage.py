@@ -6,13 +6,12 @@ import pytest
 
 from dart_streams.bus.codec import encode
 from dart_streams.errors import UserError
-from dart_streams.history import request_segments as segments
-from dart_streams.history import trace_coverage as chain
+from dart_streams.history import traces
 from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.lineage import Lineage
-from dart_streams.history.records import LogRecord, log_record
+from dart_streams.history.run_log import LogRecord, log_record
 from dart_streams.history.run_state import RunState
-from dart_streams.history.span_index import Timeline, id_of
+from dart_streams.history.traces import Timeline, id_of
 from dart_streams.telemetry import names, spans
 from topics import Topic, curated, observations, trained, trajectories, weights
 from topics.curated import CuratedGroup, Member
@@ -176,7 +175,7 @@ def state() -> RunState:
 
 
 def test_a_whole_chain_counts_every_selected_step(state: RunState):
-    found = chain.coverage(state, timeline(lines()), RUN)
+    found = traces.coverage(state, timeline(lines()), RUN)
     assert (found.trained_steps, found.traced_steps, found.coverage, found.broken) == (2, 2, 1.0, {})
 
 
@@ -204,7 +203,7 @@ def test_one_broken_link_is_counted_and_named(state: RunState, missing: str, los
         )
         at = max(index for index, one in enumerate(made) if one["name"] == linking)
         made[at] = {**made[at], "links": []}
-    found = chain.coverage(state, timeline(made), RUN)
+    found = traces.coverage(state, timeline(made), RUN)
     assert (found.trained_steps, found.traced_steps, found.broken) == (2, 2 - lost, {missing: lost})
     assert found.coverage == (2 - lost) / 2
     assert missing in found.examples[0]
@@ -212,13 +211,13 @@ def test_one_broken_link_is_counted_and_named(state: RunState, missing: str, los
 
 def test_a_screenshot_or_a_group_that_the_log_lost_breaks_the_chain():
     bare = RunState(keep_steps=True).fold(record for record in records() if record.metadata.topic != curated.TOPIC.name)
-    assert chain.coverage(bare, timeline(lines()), RUN).broken == {"the group in the log": 1}
+    assert traces.coverage(bare, timeline(lines()), RUN).broken == {"the group in the log": 1}
     blind = RunState(keep_steps=True).fold(record for record in records() if b'"step":0' not in record.value)
-    assert chain.coverage(blind, timeline(lines()), RUN).broken == {"screenshot": 1}
+    assert traces.coverage(blind, timeline(lines()), RUN).broken == {"screenshot": 1}
 
 
 def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(state: RunState):
-    found = {part.name: part.ms for part in segments.segments(timeline(lines()).traces["1"])}
+    found = {part.name: part.ms for part in traces.segments(timeline(lines()).traces["1"])}
     assert found == {
         "to the rollout worker": 5.0,
         "queue": 2.0,
@@ -231,7 +230,7 @@ def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(state
         "observation to the recorder": 1.0,
         "write to the store": 2.0,
     }
-    slow = segments.slowest(timeline(lines()), 1)
+    slow = traces.slowest(timeline(lines()), 1)
     assert [(row.most, row.most_ms, row.total_ms) for row in slow] == [("prefill", 13.0, 50.0)]
 
 

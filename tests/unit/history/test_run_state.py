@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.history.records import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
+from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_state import SLICE_MS, RunState, overlaps
 from dart_streams.history.stalls import explanation, stalls
 from dart_streams.views.terminal import smooth, sparkline, summarise

@@ -1,6 +1,6 @@
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.config import parse
-from dart_streams.history.records import RecordMetadata
+from dart_streams.history.run_log import RecordMetadata
 from dart_streams.history.run_state import RunState
 from dart_streams.history.task_history import UNDER_WAY, TaskHistory
 from topics.curation_log import Applied, Source

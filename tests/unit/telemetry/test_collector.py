@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 
-from dart_streams.history.span_index import Timeline, lines_in
+from dart_streams.history.traces import Timeline, lines_in
 from dart_streams.telemetry import names, spans
 from dart_streams.telemetry.collector import span_exporter
 from dart_streams.telemetry.span_processor import CountingSpanProcessor

@@ -11,8 +11,8 @@ from dart_streams.bus.lag import Lag
 from dart_streams.config import Config, Evaluation
 from dart_streams.history import evaluation
 from dart_streams.history.metrics_reader import MetricsReader
-from dart_streams.history.records import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, create
+from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_state import RunState
 from dart_streams.tasks import Page, TaskSet
 from dart_streams.views import metrics

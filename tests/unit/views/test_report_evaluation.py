@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from dart_streams.config import Config, Evaluation
 from dart_streams.errors import ConfigError
 from dart_streams.history import evaluation
-from dart_streams.history.records import RecordMetadata
+from dart_streams.history.evaluation import difference, rate
+from dart_streams.history.run_log import RecordMetadata
 from dart_streams.history.run_state import RunState
-from dart_streams.history.statistics import difference, quantile, rate
 from dart_streams.tasks import Page, TaskSet
+from dart_streams.views.metrics import median
 from topics.trajectories import Trajectory
 
 
@@ -134,6 +135,6 @@ def test_an_interval_holds_its_rate(successes, more):
     assert 0 <= measured.low <= measured.rate <= measured.high <= 1
 
 
-def test_a_quantile_is_interpolated():
-    assert quantile([4, 1, 3, 2], 0.5) == 2.5
-    assert quantile([], 0.5) is None
+def test_a_median_is_interpolated():
+    assert median([4, 1, 3, 2]) == 2.5
+    assert median([]) is None
