@@ -6,6 +6,8 @@ executed (``finished``, ``call_user``, an unparsable one) has an observation of 
 ends without a response has a last observation without ``taken``.
 """
 
+import uuid
+
 import msgspec
 
 from dart_streams import actions, prompts
@@ -243,3 +245,12 @@ def executed_action(response: ActionResponse, action: str | None) -> ExecutedAct
         generate_ms=response.generate_ms,
         execute_ms=0.0,
     )
+
+
+def new_trajectory_id(at_ms: int, randomness: bytes) -> str:
+    """Return the UUIDv7 (RFC 9562) of an epoch time in milliseconds and 10 random bytes: ids sort by their time."""
+    fields = at_ms.to_bytes(6) + randomness
+    value = int.from_bytes(fields)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))

@@ -24,8 +24,7 @@ from dart_streams.config import Config, Simulated
 from dart_streams.config.workload import Course, Spread, Workload, course, typical_steps
 from dart_streams.screens import smart_resize
 from dart_streams.tasks import Task
-from workers.env.environment import EnvironmentFault, Screen
-from workers.env.scaling import Size, rescale
+from workers.env.environment import EnvironmentFault, Screen, Size, rescale
 
 SIZE: Size = (160, 210)
 BOX: Size = (36, 28)
