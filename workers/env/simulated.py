@@ -63,8 +63,6 @@ class SimulatedEnvironment:
         self.spreads = spreads(self.settings, self.workload)
         self.scale = self.workload.time_scale if self.workload else 1.0
         self.policy_size = policy_size
-        self.call_timeout_s = config.env.simulated.call_timeout_s
-        self.last_screen = config.env.simulated.last_screen
         self.rng = rng
         self.centre: Size = (0, 0)
         self.course = Course(1, True, None)
@@ -132,7 +130,9 @@ class SimulatedEnvironment:
     def _screen(self, last: bool = False) -> Screen:
         done = self._is_done()
         return Screen(
-            image=None if (done or last) and not self.last_screen else picture(self.centre, self.clicks % len(COLOURS)),
+            image=None
+            if (done or last) and not self.settings.last_screen
+            else picture(self.centre, self.clicks % len(COLOURS)),
             media_type="image/png",
             width=SIZE[0],
             height=SIZE[1],
@@ -144,13 +144,13 @@ class SimulatedEnvironment:
         """Sleep a call's duration, or hang until the time-out, or fail. ``number`` is its index in the course."""
         drawn = self.rng.random()
         if drawn < self.settings.hang_rate or (number is not None and number == self.course.hangs_at):
-            await asyncio.sleep(self.call_timeout_s)
-            raise EnvironmentFault(f"simulated hang: no response within {self.call_timeout_s:g} s")
+            await asyncio.sleep(self.settings.call_timeout_s)
+            raise EnvironmentFault(f"simulated hang: no response within {self.settings.call_timeout_s:g} s")
         if drawn < self.settings.hang_rate + self.settings.fault_rate:
             raise EnvironmentFault("simulated fault")
         seconds = self.spreads[call].draw(self.rng) / self.scale
         if seconds > 0:
-            await asyncio.sleep(min(seconds, self.call_timeout_s))
+            await asyncio.sleep(min(seconds, self.settings.call_timeout_s))
 
 
 def spreads(settings: Simulated, workload: Workload | None) -> dict[Call, Spread]:

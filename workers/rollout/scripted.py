@@ -98,12 +98,12 @@ class ScriptedEngine:
         """Return the action text for ``request``."""
         width, height = policy_image_size(request.turns, self.policy)
         if self.settings.behaviour == "random":
-            x, y = (fraction("x", request.request_id) * width, fraction("y", request.request_id) * height)
-            return click(int(x), int(y))
-        x, y = target(request) or (width // 2, height // 2)
-        if fraction("success", request.request_id) >= self.settings.success_rate:
-            x, y = (x + width // 2) % width, (y + height // 2) % height
-        return click(x, y)
+            x, y = int(fraction("x", request.request_id) * width), int(fraction("y", request.request_id) * height)
+        else:
+            x, y = target(request) or (width // 2, height // 2)
+            if fraction("success", request.request_id) >= self.settings.success_rate:
+                x, y = (x + width // 2) % width, (y + height // 2) % height
+        return actions.format(actions.Click(x, y))
 
 
 class Pauses:
@@ -141,11 +141,6 @@ class Pauses:
         """Return the total time of pauses, the present one included."""
         present_s = 0.0 if self._running.is_set() else asyncio.get_running_loop().time() - self._began_s
         return self._paused_s + present_s
-
-
-def click(x: int, y: int) -> str:
-    """Return the canonical text of a click."""
-    return actions.format(actions.Click(x, y))
 
 
 def target(request: ActionRequest) -> tuple[int, int] | None:

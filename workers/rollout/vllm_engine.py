@@ -12,10 +12,14 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText
 
 from dart_streams.config import Config
 from dart_streams.policy import probe, recipe, weights
@@ -29,7 +33,6 @@ from workers.rollout.engine import EngineFault, Generation, LoadFault
 from workers.rollout.patches import PatchCache, ReadBlob, patches_of
 from workers.rollout.vllm_core import VllmCore
 from workers.rollout.vllm_thread import EngineThread
-from workers.rollout.weight_schema import WeightSchema
 
 PATCH_CACHE_BYTES = 256 << 20
 STOP_S = 1.0
@@ -53,7 +56,10 @@ class VllmEngine:
     async def start(self, version: WeightVersion) -> None:
         """Build the engine, load ``version``, and generate once: the first time compiles kernels."""
         folder = await self.fetch(version)
-        self.read = self.read or await self.connect_store()
+        if self.read is None:
+            store = self.config.store
+            session = await connect_async(store)
+            self.read = AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
         self.images = PatchCache(self.renderer, self.read, PATCH_CACHE_BYTES)
         if self.thread is None:
             seed = random.SystemRandom().getrandbits(31)
@@ -72,10 +78,7 @@ class VllmEngine:
     async def check_parity(self, thread: EngineThread, folder: Path, version: WeightVersion) -> None:
         """Compare the engine's log-probabilities with those of transformers, stored beside the weights in ``folder``.
 
-        Raises
-        ------
-        ParityFault
-            If they disagree, with the likely reason.
+        Raises ParityFault, with the likely reason, if they disagree.
         """
         stored = probe.read(folder)
         if stored is None:
@@ -144,15 +147,42 @@ class VllmEngine:
         log.debug("weights fetched", version=version.version, took_s=round(time.perf_counter() - started, 3))
         return folder
 
-    async def connect_store(self) -> ReadBlob:
-        """Connect to the store; raise :class:`~dart_streams.errors.ServiceUnavailable` if it does not answer."""
-        store = self.config.store
-        session = await connect_async(store)
-        return AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
-
 
 def remove_all_but(kept: Path, cache: Path) -> None:
     """Remove the copies of older versions."""
     for copy in cache.iterdir():
         if copy != kept:
             shutil.rmtree(copy, ignore_errors=True)
+
+
+class WeightSchema:
+    """The tensor shapes of a model, by name; tied tensors may be missing from a file.
+
+    A weights file is checked before generation pauses for it: vLLM loads what it finds and only warns of missing
+    tensors, and a mix of two versions must never be served.
+    """
+
+    def __init__(self, model_config: Any) -> None:
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(model_config)
+        self.shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+        self.tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+
+    def check(self, folder: Path) -> None:
+        """Raise :class:`LoadFault` unless the weights in ``folder`` are of this model."""
+        found = read_shapes(folder)
+        unknown = sorted(found.keys() - self.shapes.keys())
+        missing = sorted(self.shapes.keys() - found.keys() - self.tied)
+        wrong = [f"{name} {shape}" for name, shape in found.items() if shape != self.shapes.get(name, shape)]
+        if unknown or missing or wrong:
+            difference = f"unknown {unknown[:3]}, missing {missing[:3]}, of another shape {wrong[:3]}"
+            raise LoadFault(f"{folder} is of another model: {difference}")
+
+
+def read_shapes(folder: Path) -> dict[str, list[int]]:
+    """Read names and shapes from the header; raise :class:`LoadFault` if it has none."""
+    try:
+        with safe_open(folder / weights.FILE, framework="pt") as file:
+            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise LoadFault(f"{folder / weights.FILE} cannot be read: {error}") from None

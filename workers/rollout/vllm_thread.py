@@ -37,12 +37,7 @@ class EngineThread:
     async def generate(self, prompt: Prompt, images: Sequence[ImagePatches], sampling: Sampling) -> Generation:
         """Generate a response, without its text; when cancelled, the engine aborts the request.
 
-        Raises
-        ------
-        EngineFault
-            If the engine rejects it, for instance as too long.
-        EngineDead
-            If the thread has ended.
+        Raises EngineFault if the engine rejects it, for instance as too long, EngineDead if the thread has ended.
         """
         request = EngineRequest(prompt, images, sampling)
 

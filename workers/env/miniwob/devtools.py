@@ -53,10 +53,7 @@ class DevTools:
     async def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """Call a method and return its result.
 
-        Raises
-        ------
-        EnvironmentFault
-            If the browser rejects the call or does not respond in time, or it or the page is gone.
+        Raises EnvironmentFault if the browser rejects the call or does not respond in time, or it or the page is gone.
         """
         if self.closed or session in self._crashed:
             raise EnvironmentFault(f"{method}: the {'browser' if self.closed else 'page'} is gone")
@@ -118,7 +115,8 @@ class DevTools:
             else:
                 future.set_exception(EnvironmentFault(f"the browser rejected it: {message.error.get('message')}"))
         elif message.method == LOADED and message.sessionId in self._loads:
-            resolve(self._loads[message.sessionId])
+            if not (loaded := self._loads[message.sessionId]).done():
+                loaded.set_result({})
         elif message.method == CRASHED and message.sessionId:
             self._crashed.add(message.sessionId)
             self._fail(message.sessionId, "the page crashed")
@@ -133,9 +131,3 @@ class DevTools:
             if not future.done():
                 future.set_exception(EnvironmentFault(reason))
                 future.exception()
-
-
-def resolve(future: "asyncio.Future[dict[str, Any]]") -> None:
-    """Resolve a future without a result."""
-    if not future.done():
-        future.set_result({})
