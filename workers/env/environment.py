@@ -40,22 +40,18 @@ class Environment(Protocol):
 
     async def reset(self, task: Task) -> Screen:
         """Start the task afresh, with no state of an earlier episode, and return its first screen."""
-        ...
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action given in screen pixels, at most once per ``action_id``, and return the screen after it.
 
         ``last`` if the episode ends here, whether or not the environment ends it.
         """
-        ...
 
     async def evaluate(self) -> float:
         """Return the reward of the present state, in [0, 1]."""
-        ...
 
     async def close(self) -> None:
         """Free what the episode holds; never raises."""
-        ...
 
 
 class Oracle(Protocol):
@@ -63,7 +59,6 @@ class Oracle(Protocol):
 
     def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Yield the actions, in screen pixels, that solve the task; each is computed from the page as it then is."""
-        ...
 
 
 class EnvironmentBackend(Protocol):
@@ -71,15 +66,12 @@ class EnvironmentBackend(Protocol):
 
     async def start(self) -> None:
         """Make ready; raise :class:`~dart_streams.errors.ServiceUnavailable` with what to do if that is impossible."""
-        ...
 
     async def open(self, task: Task) -> Environment:
         """Return an environment for one episode of ``task``, which is then reset to it."""
-        ...
 
     async def stop(self) -> None:
         """Free everything."""
-        ...
 
 
 def rescale(action: Action, source: Size, target: Size) -> Action:

@@ -10,7 +10,7 @@ import uuid
 
 import msgspec
 
-from dart_streams import actions, prompts
+from dart_streams import actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
@@ -131,10 +131,6 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             reply_partition=reply_partition,
             deadline_ms=deadline_ms,
         )
-
-    def turns(self, max_images: int, max_texts: int) -> list[MessagePart]:
-        """Return the prompt for the next action."""
-        return prompts.turns(self.observations, max_images, max_texts)
 
     def apply_response(self, response: ActionResponse, attempt: int) -> "tuple[Episode, Move]":
         """Apply the response to an attempt: execute its action, end the episode, or retry after an error."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import structlog
 
-from dart_streams import actions
+from dart_streams import actions, prompts
 from dart_streams.bus.clients import Publisher
 from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
@@ -233,7 +233,7 @@ class EpisodeRun:
 
     async def _request(self, attempt: int) -> Move:
         limits, timeout_s = self.config.policy, self.config.env.request_timeout_s
-        turns = self.state.turns(limits.max_images, limits.max_texts)
+        turns = prompts.turns(self.state.observations, limits.max_images, limits.max_texts)
         deadline_ms = now_ms() + int(timeout_s * 1000)
         request = self.state.request(attempt, turns, self.runner.policy.partition, deadline_ms)
         attributes = self.spans.attributes | {names.ATTR_REQUEST: request.request_id}

@@ -61,7 +61,8 @@ class ScriptedEngine:
         text = self.answer(request)
         pieces = PIECES.findall(text)
         logprobs, entropies = distributions(request.request_id, len(pieces))
-        prompt = prompt_text(request.turns)
+        # An image is its digest.
+        prompt = "\n".join(f"{t.role}: {t.text or (t.image.sha256 if t.image else '')}" for t in request.turns)
         return Generation(
             text=text,
             tokens=[token_of(piece) for piece in pieces],
@@ -161,11 +162,6 @@ def policy_image_size(turns: list[MessagePart], policy: Policy) -> tuple[int, in
     image = next((turn.image for turn in reversed(turns) if turn.image is not None), None)
     width, height = (image.width, image.height) if image is not None else (0, 0)
     return smart_resize(max(width, 1), max(height, 1), policy.min_pixels, policy.max_pixels)
-
-
-def prompt_text(turns: list[MessagePart]) -> str:
-    """Return the prompt as text; an image as its digest."""
-    return "\n".join(f"{turn.role}: {turn.text or (turn.image.sha256 if turn.image else '')}" for turn in turns)
 
 
 @functools.lru_cache(maxsize=4096)

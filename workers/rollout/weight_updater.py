@@ -51,14 +51,8 @@ def may_switch(
 ) -> bool:
     """Return whether worker ``me`` may switch to version ``target`` now.
 
-    Parameters
-    ----------
-    serving
-        The newest record of each worker, its own included.
-    now_ms, liveness_ms
-        A worker whose ``alive_ms`` is more than ``liveness_ms`` before ``now_ms`` is dead: it is not waited for.
-    width
-        Maximum number of workers that switch at the same time.
+    ``serving`` has the newest record of each worker, its own included. A worker whose ``alive_ms`` is more than
+    ``liveness_ms`` before ``now_ms`` is dead: it is not waited for. At most ``width`` workers switch at the same time.
     """
     own = (serving[me].tried, me) if me in serving else (-1, me)
     ahead = [

@@ -202,8 +202,7 @@ class MiniwobBackend:
             if self.browser is not None and not self.browser.alive:
                 log.warning("browser died; starting another", exit_code=self.browser.process.poll())
                 metrics.browser_restarts.add(1)
-                await self.browser.kill()
-                self.browser = None
+                await self.stop()
                 self._idle.clear()
             if self.browser is None:
                 self.browser = await Browser.launch(self.timeout_s)
