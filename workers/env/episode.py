@@ -95,9 +95,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         ``screenshot`` may be None after the last action (``last_screen`` of the backend).
         """
         taken = msgspec.structs.replace(self.pending, execute_ms=execute_ms) if self.pending else None
-        if self.published:
-            instruction = self.published[0].instruction
-        latest = self._observation(screenshot, instruction, taken, None, at_ms)
+        latest = self._observation(screenshot, instruction, taken, at_ms)
         return msgspec.structs.replace(
             self, latest=latest, pending=None, executing=False, repeats=self._repeats_with(latest)
         )
@@ -190,29 +188,25 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 
     def last_observation(self, end: EpisodeEnd, at_ms: int) -> Observation:
         """Return the last observation, with ``end``."""
-        if self.latest is not None:
-            return msgspec.structs.replace(self.latest, end=end)
-        unchanged = self.published and not self.executing
-        screenshot = self.published[-1].screenshot if unchanged else None
-        instruction = self.published[0].instruction if self.published else ""
-        return self._observation(screenshot, instruction, self.pending, end, at_ms)
+        last = self.latest
+        if last is None:
+            unchanged = self.published and not self.executing
+            screenshot = self.published[-1].screenshot if unchanged else None
+            last = self._observation(screenshot, "", self.pending, at_ms)
+        return msgspec.structs.replace(last, end=end)
 
     def _observation(
-        self,
-        screenshot: BlobRef | None,
-        instruction: str,
-        taken: ExecutedAction | None,
-        end: EpisodeEnd | None,
-        at_ms: int,
+        self, screenshot: BlobRef | None, instruction: str, taken: ExecutedAction | None, at_ms: int
     ) -> Observation:
+        """Return the next observation; all of an episode have the first one's instruction."""
         return Observation(
             trajectory_id=self.trajectory_id,
             order=self.order,
             step=self.step,
-            instruction=instruction,
+            instruction=self.published[0].instruction if self.published else instruction,
             screenshot=screenshot,
             taken=taken,
-            end=end,
+            end=None,
             env_host=self.env_host,
             at_ms=at_ms,
         )

@@ -77,7 +77,9 @@ class SimulatedEnvironment:
         self.clicks, self.missed = 0, False
         await self._simulate_call("reset", 0)
         self.centre = box_centre(task)
-        x, y = self._policy_centre() if self.course.success else beside(self._policy_centre(), self.policy_size)
+        seen = rescale(Click(*self.centre), SIZE, self.policy_size)
+        assert isinstance(seen, Click)
+        x, y = (seen.x, seen.y) if self.course.success else beside((seen.x, seen.y), self.policy_size)
         times = f" Click it {self.course.steps} times." if self.course.steps > 1 else ""
         self.instruction = f"Click the box at ({x},{y}).{times}"
         return self._screen()
@@ -112,12 +114,6 @@ class SimulatedEnvironment:
         if self.workload is None or typical is None:
             return Course(clicks_wanted(task.page), True, None)
         return course(self.workload, task.task_id, typical, self.rng)
-
-    def _policy_centre(self) -> Size:
-        """Return the centre of the box in pixels of the policy's image."""
-        moved = rescale(Click(*self.centre), SIZE, self.policy_size)
-        assert isinstance(moved, Click)
-        return moved.x, moved.y
 
     def _click(self, x: int, y: int) -> None:
         inside = abs(x - self.centre[0]) <= BOX[0] // 2 and abs(y - self.centre[1]) <= BOX[1] // 2

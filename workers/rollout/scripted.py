@@ -18,10 +18,10 @@ import struct
 import time
 
 from dart_streams import actions
-from dart_streams.config import Config, Policy
+from dart_streams.config import Config
 from dart_streams.screens import smart_resize
 from topics.action_requests import ActionRequest
-from topics.values import MessagePart, VersionSpan
+from topics.values import VersionSpan
 from topics.weights import WeightVersion
 from workers.rollout.engine import Generation
 
@@ -96,8 +96,10 @@ class ScriptedEngine:
         """Nothing to free."""
 
     def answer(self, request: ActionRequest) -> str:
-        """Return the action text for ``request``."""
-        width, height = policy_image_size(request.turns, self.policy)
+        """Return the action text for ``request``: a click in pixels of its newest image, resized as for the policy."""
+        image = next((turn.image for turn in reversed(request.turns) if turn.image is not None), None)
+        width, height = (max(image.width, 1), max(image.height, 1)) if image is not None else (1, 1)
+        width, height = smart_resize(width, height, self.policy.min_pixels, self.policy.max_pixels)
         if self.settings.behaviour == "random":
             x, y = int(fraction("x", request.request_id) * width), int(fraction("y", request.request_id) * height)
         else:
@@ -155,13 +157,6 @@ def target(request: ActionRequest) -> tuple[int, int] | None:
         return None
     x, y = points[min(request.step, len(points) - 1)]
     return int(x), int(y)
-
-
-def policy_image_size(turns: list[MessagePart], policy: Policy) -> tuple[int, int]:
-    """Return (width, height) in pixels of the newest image, resized as for the policy."""
-    image = next((turn.image for turn in reversed(turns) if turn.image is not None), None)
-    width, height = (image.width, image.height) if image is not None else (0, 0)
-    return smart_resize(max(width, 1), max(height, 1), policy.min_pixels, policy.max_pixels)
 
 
 @functools.lru_cache(maxsize=4096)
