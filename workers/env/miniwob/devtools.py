@@ -46,7 +46,7 @@ class DevTools:
         self._numbers = itertools.count(1)
         self._pending: dict[int, Pending] = {}
         self._loads: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._crashed: set[str] = set()
+        self.crashed: set[str] = set()
         self._decoder = msgspec.json.Decoder(Message)
         self._reading = asyncio.create_task(self._read(), name="devtools")
 
@@ -55,7 +55,7 @@ class DevTools:
 
         Raises EnvironmentFault if the browser rejects the call or does not respond in time, or it or the page is gone.
         """
-        if self.closed or session in self._crashed:
+        if self.closed or session in self.crashed:
             raise EnvironmentFault(f"{method}: the {'browser' if self.closed else 'page'} is gone")
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": params}
@@ -84,10 +84,6 @@ class DevTools:
             raise EnvironmentFault(f"{url} did not load within {self.timeout_s:g} s") from None
         finally:
             self._loads.pop(session, None)
-
-    def forget_session(self, session: str) -> None:
-        """Drop the state of a closed session."""
-        self._crashed.discard(session)
 
     async def close(self) -> None:
         """End the connection; pending calls fail."""
@@ -118,7 +114,7 @@ class DevTools:
             if not (loaded := self._loads[message.sessionId]).done():
                 loaded.set_result({})
         elif message.method == CRASHED and message.sessionId:
-            self._crashed.add(message.sessionId)
+            self.crashed.add(message.sessionId)
             self._fail(message.sessionId, "the page crashed")
         elif message.method == DETACHED:
             self._fail(str(message.params.get("sessionId")), "the page is gone")
