@@ -23,8 +23,7 @@ from tenacity import AsyncRetrying
 
 from dart_streams.config import Bus
 from dart_streams.connection import auth
-from dart_streams.connection.connection_errors import Endpoint, tls_refusal
-from dart_streams.connection.protocol_probes import KAFKA
+from dart_streams.connection.protocol_probes import KAFKA, Endpoint, tls_refusal
 from dart_streams.connection.retrying import until
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable

@@ -26,8 +26,7 @@ from tenacity import AsyncRetrying, Retrying
 
 from dart_streams.config import Store
 from dart_streams.connection import auth
-from dart_streams.connection.connection_errors import Endpoint, tls_refusal
-from dart_streams.connection.protocol_probes import CQL
+from dart_streams.connection.protocol_probes import CQL, Endpoint, tls_refusal
 from dart_streams.connection.retrying import until
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable

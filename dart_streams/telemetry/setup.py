@@ -19,11 +19,12 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from dart_streams.config import Config
 from dart_streams.telemetry import spans
 from dart_streams.telemetry.json_lines import LineMetricExporter, LineSpanExporter
-from dart_streams.telemetry.rate_limit import RateLimitFilter
 from dart_streams.telemetry.span_processor import CountingSpanProcessor
 
 METRICS_EVERY_MS = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", 2000))
 """Milliseconds between exports of metrics; OpenTelemetry's own variable changes it. Reports draw a point for each."""
+COLLECTOR_TIMEOUT_S = 2
+"""An unreachable collector delays a process's end by at most this."""
 
 
 def start(config: Config, process: str) -> None:
@@ -77,11 +78,24 @@ def exporters(config: Config, process: str) -> tuple[list[MetricExporter], list[
     metric_exporters: list[MetricExporter] = [LineMetricExporter(folder / "metrics" / file, process)]
     span_exporters: list[SpanExporter] = [LineSpanExporter(folder / "traces" / file, process)]
     if endpoint := config.telemetry.otlp_endpoint:
-        from dart_streams.telemetry import collector
-
-        metric_exporters.append(collector.metric_exporter(endpoint))
-        span_exporters.append(collector.span_exporter(endpoint))
+        metric_exporter, span_exporter = collector_exporters(endpoint)
+        metric_exporters.append(metric_exporter)
+        span_exporters.append(span_exporter)
     return metric_exporters, span_exporters
+
+
+def collector_exporters(endpoint: str) -> tuple[MetricExporter, SpanExporter]:
+    """Return exporters by OTLP over HTTP; histograms have the SDK's buckets, which suit milliseconds."""
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    # The span processor logs once that its exporter fails; the library would log it every second.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+    url = endpoint.rstrip("/")
+    return (
+        OTLPMetricExporter(endpoint=f"{url}/v1/metrics", timeout=COLLECTOR_TIMEOUT_S),
+        OTLPSpanExporter(endpoint=f"{url}/v1/traces", timeout=COLLECTOR_TIMEOUT_S),
+    )
 
 
 def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -127,3 +141,21 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
     )
     handler.addFilter(RateLimitFilter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+class RateLimitFilter(logging.Filter):
+    """Passes each distinct message of a logger at most once in ``every_s`` seconds."""
+
+    def __init__(self, every_s: float = 30.0) -> None:
+        super().__init__()
+        self.every_s = every_s
+        self.passed: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether this message was not passed within ``every_s``."""
+        known = (record.name, record.getMessage())
+        if record.created - self.passed.get(known, -self.every_s) < self.every_s:
+            return False
+        self.passed = {key: at for key, at in self.passed.items() if record.created - at < self.every_s}
+        self.passed[known] = record.created
+        return True

@@ -11,6 +11,7 @@ context: spans made by a library or an engine become its children. When it ends,
 
 import functools
 import random
+import re
 import time
 from collections.abc import Sequence
 from contextvars import Token
@@ -31,6 +32,10 @@ from dart_streams.telemetry import names
 
 LOW = (1 << 64) - 1
 """The part of a trace id that the sampling ratio is compared with, as in OpenTelemetry."""
+TRACEPARENT = "traceparent"
+Header = tuple[str, bytes]
+
+_parts = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?").fullmatch
 
 
 class SpanRef(NamedTuple):
@@ -236,3 +241,26 @@ def enable(ratio: float, provider: Provider) -> None:
 def disable() -> None:
     """Make no spans from now on; records carry no trace context."""
     Tracing.provider = None
+
+
+def current_headers() -> list[Header]:
+    """Return the current span as record headers; empty outside a span."""
+    ref = current()
+    return [(TRACEPARENT, b"00-%032x-%016x-%02x" % ref)] if ref.trace_id else []
+
+
+def context_of(headers: Sequence[tuple[str, bytes | None]]) -> SpanRef:
+    """Return the span in which a record was produced; ``ROOT`` without a valid ``traceparent`` header."""
+    for name, value in headers:
+        if name == TRACEPARENT and value is not None:
+            return parsed(value)
+    return ROOT
+
+
+def parsed(value: bytes) -> SpanRef:
+    """Return the span of a ``traceparent`` (https://www.w3.org/TR/trace-context); ``ROOT`` if it is not valid."""
+    found = _parts(value)
+    if found is None or found[1] == b"ff" or (found[1] == b"00" and found[5]):
+        return ROOT
+    trace_id, span_id = int(found[2], 16), int(found[3], 16)
+    return SpanRef(trace_id, span_id, bool(int(found[4], 16) & 1)) if trace_id and span_id else ROOT

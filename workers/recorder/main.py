@@ -19,8 +19,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
-from dart_streams.bus.clients import Publisher, consumer, start_within
-from dart_streams.bus.topic_reader import reached
+from dart_streams.bus.clients import Publisher, consumer, reached, start_within
 from dart_streams.config import Config
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry.stall_detector import StallDetector

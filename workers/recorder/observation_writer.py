@@ -20,8 +20,7 @@ from dart_streams.bus.codec import Undecodable
 from dart_streams.store import AsyncStore
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
-from dart_streams.telemetry.propagation import context_of
-from dart_streams.telemetry.spans import ActiveSpan, UseSpan
+from dart_streams.telemetry.spans import ActiveSpan, UseSpan, context_of
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory

@@ -7,9 +7,8 @@ from typing import Self
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
 from dart_streams.bus.codec import Undecodable
-from dart_streams.bus.topic_reader import reached
 from dart_streams.config import Config
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic, weights, weights_serving
