@@ -5,7 +5,6 @@ import contextlib
 import functools
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -100,9 +99,7 @@ class Publisher:
         await start_within(self.producer, self.bus)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.producer.stop()
 
     async def publish(
@@ -123,10 +120,7 @@ class Publisher:
     ) -> None:
         """Send a record to the topic called ``name`` (without the prefix); return when it is acknowledged.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If it was not acknowledged within the client's time-out (40 s).
+        Raises :class:`ServiceUnavailable` if it was not acknowledged within the client's time-out (40 s).
         """
         await self.coalescer.wait()
         try:
@@ -171,13 +165,7 @@ class Publisher:
         )
 
     async def partitions_of(self, topic: Topic) -> int:
-        """Return the number of partitions of ``topic``.
-
-        Raises
-        ------
-        ServiceUnavailable
-            If the broker does not have the topic within ``bus.wait_s``.
-        """
+        """Return a topic's number of partitions; raise :class:`ServiceUnavailable` without it for ``bus.wait_s``."""
         name = self.bus.prefix + topic.name
         try:
             async with asyncio.timeout(self.bus.wait_s):
@@ -214,12 +202,8 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
 async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
     """Start a client, trying again for ``bus.wait_s``; it is stopped if that fails or is cancelled.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If no broker answered in time.
-    AccessRefused
-        If the broker rejects the client, or is not trusted.
+    Raises :class:`ServiceUnavailable` if no broker answered in time, and ``AccessRefused`` if one rejects the client or
+    is not trusted.
     """
     deadline = Deadline(bus.wait_s)
 
@@ -243,10 +227,7 @@ def event_of(topic: Topic, record: ConsumerRecord) -> Any:
 async def reading(bus: Bus, publisher: Publisher, topics: tuple[Topic, ...]) -> AsyncIterator[AIOKafkaConsumer]:
     """Yield a consumer at the beginning of all partitions of ``topics``; ``publisher`` has their metadata.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If there is no broker, or it lacks the topics.
+    Raises :class:`ServiceUnavailable` if there is no broker, or it lacks the topics.
     """
     records = consumer(bus, group=None, client_id="watch", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
     await start_within(records, bus)

@@ -44,10 +44,7 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
 
     A record without a schema header counts as of the topic's present version, so that one can be produced by hand.
 
-    Raises
-    ------
-    Undecodable
-        If the value is empty, not JSON, lacks a field, or is of another or a newer schema.
+    Raises :class:`Undecodable` if the value is empty, not JSON, lacks a field, or is of another or a newer schema.
     """
     if value is None:
         raise Undecodable("the record has no value")
@@ -71,7 +68,4 @@ def refuse_other_schema(topic: Topic, schema: str) -> None:
 
 def header(headers: Sequence[Header], name: str) -> bytes | None:
     """Return the value of the first header called ``name``, or None."""
-    for key, value in headers:
-        if key == name:
-            return value
-    return None
+    return next((value for key, value in headers if key == name), None)

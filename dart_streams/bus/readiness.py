@@ -36,14 +36,8 @@ ANSWER_S = 10.0
 def await_broker(bus: Bus, deadline: Deadline) -> None:
     """Return when a broker of ``bus.servers`` has accepted a connection with this configuration.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If none does before the deadline.
-    AccessRefused
-        If one rejects the client or is not trusted; at once.
-    ConfigError
-        If the configuration's servers, certificates or secrets can't be used.
+    Raises :class:`ServiceUnavailable` if none does before the deadline, and at once ``AccessRefused`` if one rejects
+    the client or is not trusted, ``ConfigError`` if the servers, certificates or secrets can't be used.
     """
     run(await_broker_async(bus, deadline))
 

@@ -18,13 +18,15 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from dart_streams.config import Config
 from dart_streams.telemetry import spans
-from dart_streams.telemetry.json_lines import LineMetricExporter, LineSpanExporter
-from dart_streams.telemetry.span_processor import CountingSpanProcessor
+from dart_streams.telemetry.exporters import (
+    CountingSpanProcessor,
+    LineMetricExporter,
+    LineSpanExporter,
+    collector_exporters,
+)
 
 METRICS_EVERY_MS = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", 2000))
 """Milliseconds between exports of metrics; OpenTelemetry's own variable changes it. Reports draw a point for each."""
-COLLECTOR_TIMEOUT_S = 2
-"""An unreachable collector delays a process's end by at most this."""
 
 
 def start(config: Config, process: str) -> None:
@@ -35,14 +37,14 @@ def start(config: Config, process: str) -> None:
     resource = Resource.create(
         {"service.name": f"dart_streams.{process.partition('-')[0]}", "service.instance.id": process}
     )
-    metric_exporters, span_exporters = exporters(config, process)
-    readers = [PeriodicExportingMetricReader(exporter, METRICS_EVERY_MS) for exporter in metric_exporters]
+    pairs = exporters(config, process)
+    readers = [PeriodicExportingMetricReader(exporter, METRICS_EVERY_MS) for exporter, _ in pairs]
     # Exemplars are not exported, and collecting them costs a third of a measurement.
     metrics.set_meter_provider(
         MeterProvider(readers, resource=resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False)
     )
     provider = spans.Provider(config.telemetry.sampling, resource)
-    for exporter in span_exporters:
+    for _, exporter in pairs:
         provider.add_span_processor(CountingSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     sample(config.telemetry.sampling)
@@ -72,30 +74,12 @@ def stop() -> None:
             provider.shutdown()
 
 
-def exporters(config: Config, process: str) -> tuple[list[MetricExporter], list[SpanExporter]]:
+def exporters(config: Config, process: str) -> list[tuple[MetricExporter, SpanExporter]]:
     """Return the exporters to the run's folder, and to a collector if one is configured."""
     folder, file = config.run.folder, f"{process}.jsonl"
-    metric_exporters: list[MetricExporter] = [LineMetricExporter(folder / "metrics" / file, process)]
-    span_exporters: list[SpanExporter] = [LineSpanExporter(folder / "traces" / file, process)]
-    if endpoint := config.telemetry.otlp_endpoint:
-        metric_exporter, span_exporter = collector_exporters(endpoint)
-        metric_exporters.append(metric_exporter)
-        span_exporters.append(span_exporter)
-    return metric_exporters, span_exporters
-
-
-def collector_exporters(endpoint: str) -> tuple[MetricExporter, SpanExporter]:
-    """Return exporters by OTLP over HTTP; histograms have the SDK's buckets, which suit milliseconds."""
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    # The span processor logs once that its exporter fails; the library would log it every second.
-    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
-    url = endpoint.rstrip("/")
-    return (
-        OTLPMetricExporter(endpoint=f"{url}/v1/metrics", timeout=COLLECTOR_TIMEOUT_S),
-        OTLPSpanExporter(endpoint=f"{url}/v1/traces", timeout=COLLECTOR_TIMEOUT_S),
-    )
+    lines = LineMetricExporter(folder / "metrics" / file, process), LineSpanExporter(folder / "traces" / file, process)
+    endpoint = config.telemetry.otlp_endpoint
+    return [lines, collector_exporters(endpoint)] if endpoint else [lines]
 
 
 def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from opentelemetry.sdk.resources import Resource
 
 from dart_streams.history.span_index import Timeline, lines_in
 from dart_streams.telemetry import names, spans
-from dart_streams.telemetry.setup import collector_exporters
-from dart_streams.telemetry.span_processor import CountingSpanProcessor
+from dart_streams.telemetry.exporters import CountingSpanProcessor, collector_exporters
 from dart_streams.telemetry.spans import ActiveSpan, SpanRef
 
 ERROR = 2

@@ -17,10 +17,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dart_streams.telemetry import json_lines as lines
+from dart_streams.telemetry import exporters as lines
 from dart_streams.telemetry import names, spans
-from dart_streams.telemetry.json_lines import LineSpanExporter
-from dart_streams.telemetry.span_processor import CountingSpanProcessor
+from dart_streams.telemetry.exporters import CountingSpanProcessor, LineSpanExporter
 from dart_streams.telemetry.spans import ActiveSpan
 
 Start = Callable[[float], list[ReadableSpan]]
