@@ -136,18 +136,15 @@ def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     wanted = [TopicSpec(name=change.topic, configs=change.after) for change in changes]
     deadline = Deadline(REQUEST_S)
     while True:
-        found = actual(admin, wanted)
-        late = [c.topic for c in changes if not is_visible(c, found.get(c.topic))]
+        found = {
+            name: spec.configs | {"partitions": str(spec.partitions)} for name, spec in actual(admin, wanted).items()
+        }
+        late = [c.topic for c in changes if not c.after.items() <= found.get(c.topic, {}).items()]
         if not late:
             return
         if deadline.expired:
             raise ServiceUnavailable(f"the broker accepted changes that are not visible after {REQUEST_S:g} s: {late}")
         time.sleep(0.05)
-
-
-def is_visible(change: Change, topic: TopicSpec | None) -> bool:
-    """Return whether a topic has the state after a change."""
-    return topic is not None and change.after.items() <= {**topic.configs, "partitions": str(topic.partitions)}.items()
 
 
 def describe(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[TopicState]:

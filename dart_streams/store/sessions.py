@@ -165,22 +165,17 @@ def open_session(store: Store) -> Session:
 def refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None) -> AccessRefused | None:
     """Return why the database rejects this client; None if a later try may succeed."""
     if any(isinstance(cause, AuthenticationFailed) and UNABLE not in str(cause) for cause in error.errors.values()):
-        return login_refused(store)
+        place, login = f"Cassandra at {place_of(store)}", store.login
+        if not login.user:
+            return AccessRefused(f"{place} requires a login: set store.login.user and store.login.password")
+        return AccessRefused(
+            f"{place} refuses the login of {login.user!r}: correct it, or the password in {login.password}, "
+            "or have that role made"
+        )
     shows_certificate = bool(store.tls.certificate_file)
     endpoints = (Endpoint("Cassandra", "store", host, store.port, CQL) for host in store.hosts)
     found = (tls_refusal(endpoint, context, shows_certificate) for endpoint in endpoints)
     return next((refused for refused in found if refused is not None), None)
-
-
-def login_refused(store: Store) -> AccessRefused:
-    """Return the error of a rejected login."""
-    place, login = f"Cassandra at {place_of(store)}", store.login
-    if not login.user:
-        return AccessRefused(f"{place} requires a login: set store.login.user and store.login.password")
-    return AccessRefused(
-        f"{place} refuses the login of {login.user!r}: correct it, or the password in {login.password}, "
-        "or have that role made"
-    )
 
 
 def place_of(store: Store) -> str:

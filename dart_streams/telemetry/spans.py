@@ -155,7 +155,7 @@ class ActiveSpan:
         return UseSpan(self.ref, self)
 
     def __enter__(self) -> Self:
-        self.token = attach(self.ref)
+        self.token = contexts.attach(otel_context(self.ref))
         return self
 
     def __exit__(
@@ -167,11 +167,6 @@ class ActiveSpan:
         self.end()
 
 
-def attach(ref: SpanRef) -> Token[Context]:
-    """Make a span the current one; the token is for :func:`detach`."""
-    return contexts.attach(otel_context(ref))
-
-
 @functools.lru_cache(maxsize=4096)
 def otel_context(ref: SpanRef) -> Context:
     """Return OpenTelemetry's context with this current span; cached, as a step's span is attached several times."""
@@ -179,7 +174,7 @@ def otel_context(ref: SpanRef) -> Context:
 
 
 def detach(token: Token[Context]) -> None:
-    """Restore the span that was current before :func:`attach`."""
+    """Restore the span that was current before the token."""
     try:  # noqa: SIM105 - once a span: suppress() would cost as much as the rest
         # OpenTelemetry's `detach` would log the error that is ignored here.
         token.var.reset(token)
@@ -197,7 +192,7 @@ class UseSpan:
         self.span = span
 
     def __enter__(self) -> None:
-        self.token = attach(self.ref)
+        self.token = contexts.attach(otel_context(self.ref))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -250,16 +245,11 @@ def current_headers() -> list[Header]:
 
 
 def context_of(headers: Sequence[tuple[str, bytes | None]]) -> SpanRef:
-    """Return the span in which a record was produced; ``ROOT`` without a valid ``traceparent`` header."""
-    for name, value in headers:
-        if name == TRACEPARENT and value is not None:
-            return parsed(value)
-    return ROOT
+    """Return the span in which a record was produced; ``ROOT`` without a valid ``traceparent`` header.
 
-
-def parsed(value: bytes) -> SpanRef:
-    """Return the span of a ``traceparent`` (https://www.w3.org/TR/trace-context); ``ROOT`` if it is not valid."""
-    found = _parts(value)
+    Format: https://www.w3.org/TR/trace-context
+    """
+    found = _parts(next((value for name, value in headers if name == TRACEPARENT and value is not None), b""))
     if found is None or found[1] == b"ff" or (found[1] == b"00" and found[5]):
         return ROOT
     trace_id, span_id = int(found[2], 16), int(found[3], 16)
