@@ -208,9 +208,7 @@ ARGUMENT = re.compile(
     re.DOTALL,
 )
 NUMBER = r"\s*\d{1,5}(?:\.\d{1,6})?\s*"
-BOX = re.compile(
-    rf"[(\[](?P<numbers>{NUMBER},{NUMBER}(?:,{NUMBER},{NUMBER})?)[)\]]",
-)
+BOX = re.compile(rf"[(\[](?P<numbers>{NUMBER},{NUMBER}(?:,{NUMBER},{NUMBER})?)[)\]]")
 
 Parameters = tuple[str, ...]
 GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[dict[str, str]], Action]]] = {

@@ -48,22 +48,17 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
     """
     if value is None:
         raise Undecodable("the record has no value")
-    schema = header(headers, SCHEMA)
-    if schema is not None:
-        refuse_other_schema(topic, schema.decode(errors="replace"))
+    if (declared := header(headers, SCHEMA)) is not None:
+        schema = declared.decode(errors="replace")
+        name, _, version = schema.rpartition("/")
+        if name != topic.name or not version.isdecimal() or len(version) > 9:
+            raise Undecodable(f"schema {schema!r} is not of topic {topic.name!r}")
+        if int(version) > topic.version:
+            raise Undecodable(f"schema {schema!r} is newer than this program's {topic.schema!r}: upgrade it")
     try:
         return _decoder(topic.event).decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not a {topic.schema}: {error}") from None
-
-
-def refuse_other_schema(topic: Topic, schema: str) -> None:
-    """Raise :class:`Undecodable` unless ``schema`` is this topic's, at its version or an older one."""
-    name, _, version = schema.rpartition("/")
-    if name != topic.name or not version.isdecimal() or len(version) > 9:
-        raise Undecodable(f"schema {schema!r} is not of topic {topic.name!r}")
-    if int(version) > topic.version:
-        raise Undecodable(f"schema {schema!r} is newer than this program's {topic.schema!r}: upgrade it")
 
 
 def header(headers: Sequence[Header], name: str) -> bytes | None:

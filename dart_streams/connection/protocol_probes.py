@@ -5,7 +5,6 @@ failed, the handshake is repeated once here, and OpenSSL's error becomes one sen
 """
 
 import contextlib
-import functools
 import socket
 import ssl
 import struct
@@ -42,15 +41,12 @@ class Greeting(NamedTuple):
             connection.sendall(self.request)
             return self.accepts(opened.enter_context(connection.makefile("rb")).read(self.size))
 
-
-def answers(
-    greeting: Greeting, host: str, port: int, timeout_s: float = 2.0, tls: ssl.SSLContext | None = None
-) -> bool:
-    """Return whether a server answers the greeting at ``host:port``."""
-    try:
-        return greeting.probe(host, port, timeout_s, tls)
-    except OSError:
-        return False
+    def answers(self, host: str, port: int, timeout_s: float = 2.0, tls: ssl.SSLContext | None = None) -> bool:
+        """Return whether a server answers the greeting at ``host:port``."""
+        try:
+            return self.probe(host, port, timeout_s, tls)
+        except OSError:
+            return False
 
 
 KAFKA = Greeting(struct.pack(">ihhih", 10, 18, 0, 1, -1), 10, lambda reply: reply[4:] == struct.pack(">ih", 1, 0))
@@ -59,8 +55,8 @@ CQL = Greeting(
     bytes([4, 0, 0, 1, 5, 0, 0, 0, 0]), 9, lambda reply: len(reply) == 9 and reply[0] & 0x80 != 0 and reply[4] == 6
 )
 """OPTIONS: protocol 4, no flags, stream 1, opcode 5, an empty body. Its answer is SUPPORTED, opcode 6."""
-speaks_kafka = functools.partial(answers, KAFKA)
-speaks_cql = functools.partial(answers, CQL)
+speaks_kafka = KAFKA.answers
+speaks_cql = CQL.answers
 
 
 def speaks_tls(host: str, port: int, timeout_s: float = 2.0) -> bool:
@@ -100,7 +96,7 @@ def tls_refusal(endpoint: Endpoint, context: ssl.SSLContext | None, shows_certif
     """
     tls, host, port = f"{endpoint.section}.tls", endpoint.host, endpoint.port
     if context is None:
-        if speaks_tls(host, port, PROBE_S) and not answers(endpoint.greeting, host, port, PROBE_S):
+        if speaks_tls(host, port, PROBE_S) and not endpoint.greeting.answers(host, port, PROBE_S):
             return AccessRefused(
                 f"{endpoint.place} requires TLS: set {tls}.enabled = true, and {tls}.ca_file to the authority that "
                 "signed its certificate, or use its port without TLS"
@@ -114,7 +110,7 @@ def tls_refusal(endpoint: Endpoint, context: ssl.SSLContext | None, shows_certif
             return AccessRefused(text)
     except OSError:
         pass
-    if answers(endpoint.greeting, host, port, PROBE_S):
+    if endpoint.greeting.answers(host, port, PROBE_S):
         return AccessRefused(f"{endpoint.place} has no TLS: use its port with TLS, or set {tls}.enabled = false")
     return None
 

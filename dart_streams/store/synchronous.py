@@ -1,11 +1,11 @@
 """The store for synchronous processes: trainer, replay, command line."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
-from cassandra.query import PreparedStatement
 from tenacity import Retrying
 
 from dart_streams.errors import ServiceUnavailable
@@ -33,7 +33,7 @@ class SyncStore:
         self.run = run
         self.wait_s = wait_s
         self.cache = BlobCache(cache_mb * 1024 * 1024)
-        self._prepared: dict[str, PreparedStatement] = {}
+        self._prepare = functools.cache(functools.partial(statements.prepare, session))
 
     def get_blob(self, ref: BlobRef) -> bytes:
         """Return a screenshot's bytes; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is not complete."""
@@ -102,11 +102,6 @@ class SyncStore:
             "UPDATE epochs SET epoch = %s WHERE run = %s AND model_id = %s IF epoch = %s", (epoch + 1, *place, epoch)
         )
         return epoch + 1 if raised.one()[0] else None
-
-    def _prepare(self, query: str) -> PreparedStatement:
-        if query not in self._prepared:
-            self._prepared[query] = statements.prepare(self.session, query)
-        return self._prepared[query]
 
     def _read_many(self, query: str, values: Sequence[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
         def read() -> list[list[tuple[Any, ...]]]:
