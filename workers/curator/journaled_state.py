@@ -8,9 +8,8 @@ from typing import Any
 import structlog
 from aiokafka import ConsumerRecord
 
-from dart_streams.bus.clients import Publisher, event_of
+from dart_streams.bus.clients import Publisher, event_of, read_to_end, reading
 from dart_streams.bus.codec import Undecodable
-from dart_streams.bus.topic_reader import read_to_end, reading
 from dart_streams.curation import journal
 from dart_streams.curation.journal import Entry, Input, Restored
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult

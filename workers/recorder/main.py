@@ -27,15 +27,13 @@ from aiokafka.errors import CommitFailedError, IllegalStateError
 from opentelemetry import metrics
 
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
 from dart_streams.bus.codec import Undecodable
-from dart_streams.bus.topic_reader import reached
 from dart_streams.config import Config
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
-from dart_streams.telemetry.propagation import context_of
-from dart_streams.telemetry.spans import ActiveSpan, UseSpan
+from dart_streams.telemetry.spans import ActiveSpan, UseSpan, context_of
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import observations, trajectories
 from topics.observations import Observation

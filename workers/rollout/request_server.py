@@ -16,8 +16,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.clock import now_ms
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter, ObservedGauge
-from dart_streams.telemetry.propagation import context_of
-from dart_streams.telemetry.spans import ActiveSpan
+from dart_streams.telemetry.spans import ActiveSpan, context_of
 from topics import actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse

@@ -19,9 +19,8 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 from opentelemetry import metrics
 
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
 from dart_streams.bus.codec import Undecodable
-from dart_streams.bus.topic_reader import reached
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.telemetry import names
