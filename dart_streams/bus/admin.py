@@ -136,9 +136,8 @@ def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     wanted = [TopicSpec(name=change.topic, configs=change.after) for change in changes]
     deadline = Deadline(REQUEST_S)
     while True:
-        found = {
-            name: spec.configs | {"partitions": str(spec.partitions)} for name, spec in actual(admin, wanted).items()
-        }
+        present = actual(admin, wanted).values()
+        found = {spec.name: spec.configs | {"partitions": str(spec.partitions)} for spec in present}
         late = [c.topic for c in changes if not c.after.items() <= found.get(c.topic, {}).items()]
         if not late:
             return

@@ -74,12 +74,8 @@ class TopicReader:
     ``CHECK_S`` without a record, its positions are compared with the end offsets; a client that is behind is replaced,
     and the new one continues after the last record that was returned.
 
-    Parameters
-    ----------
-    offsets
-        Where to start, by partition; others start at their beginning, as do those whose records have been deleted.
-    settings
-        Further settings of the client.
+    ``offsets`` has where to start, by partition; others start at their beginning, as do those whose records have been
+    deleted. ``settings`` are further ones of the client.
     """
 
     def __init__(
