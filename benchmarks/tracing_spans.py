@@ -5,8 +5,7 @@ import time
 from typing import Any
 
 from dart_streams.telemetry import names, setup, spans
-from dart_streams.telemetry.propagation import Header, context_of, current_headers
-from dart_streams.telemetry.spans import ActiveSpan
+from dart_streams.telemetry.spans import ActiveSpan, Header, context_of, current_headers
 
 STEPS = 3
 """Of an episode."""

@@ -118,10 +118,7 @@ def parse(answer: str) -> Action:
     Boxes may be wrapped in ``<|box_start|>…<|box_end|>`` and may have four numbers, whose centre is meant, as the
     UI-TARS models write them.
 
-    Raises
-    ------
-    Unparsable
-        If there is no action or more than one, or its name or an argument is not of the grammar.
+    Raises :class:`Unparsable` if there is no action or more than one, or its name or an argument is not of the grammar.
     """
     if len(answer) > LONGEST_ANSWER:
         raise Unparsable(f"the answer has {len(answer)} characters, more than {LONGEST_ANSWER}")
@@ -211,9 +208,7 @@ ARGUMENT = re.compile(
     re.DOTALL,
 )
 NUMBER = r"\s*\d{1,5}(?:\.\d{1,6})?\s*"
-BOX = re.compile(
-    rf"[(\[](?P<numbers>{NUMBER},{NUMBER}(?:,{NUMBER},{NUMBER})?)[)\]]",
-)
+BOX = re.compile(rf"[(\[](?P<numbers>{NUMBER},{NUMBER}(?:,{NUMBER},{NUMBER})?)[)\]]")
 
 Parameters = tuple[str, ...]
 GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[dict[str, str]], Action]]] = {

@@ -21,7 +21,7 @@ from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy import weights as weight_files
 from dart_streams.store import SyncStore
-from dart_streams.telemetry.propagation import current_headers
+from dart_streams.telemetry.spans import current_headers
 from topics import Topic, trained, weights, weights_serving
 from topics.trained import TrainedStep
 from topics.transitions import WeightState

@@ -35,12 +35,7 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 def apply_all(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[Change]:
     """Make the broker's topics as declared, and return the changes.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If no broker answers within ``bus.wait_s``.
-    TopicsRefused
-        If a topic has more partitions than declared, or the broker refuses a change.
+    Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and else as :func:`apply` does.
     """
     with connect(bus) as admin:
         changes = plan_against(admin, declared(bus, extra))
@@ -65,31 +60,24 @@ def actual(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[str, To
     """Return those of the wanted topics that exist, by name, with the configurations that are declared for them."""
     found = {topic["name"]: topic for topic in admin.describe_topics([spec.name for spec in wanted])}
     existing = [spec for spec in wanted if found[spec.name]["error_code"] == 0]
-    configs = configs_of(admin, existing)
+    asked = [
+        ConfigResource(ConfigResourceType.TOPIC, spec.name, dict(spec.configs)) for spec in existing if spec.configs
+    ]
+    configs = admin.describe_configs(asked, config_filter="all")["topic"] if asked else {}
     return {
         spec.name: TopicSpec(
-            name=spec.name, partitions=len(found[spec.name]["partitions"]), configs=configs.get(spec.name, {})
+            name=spec.name,
+            partitions=len(found[spec.name]["partitions"]),
+            configs={key: entry["value"] for key, entry in configs.get(spec.name, {}).items()},
         )
         for spec in existing
     }
 
 
-def configs_of(admin: KafkaAdminClient, specs: Sequence[TopicSpec]) -> dict[str, dict[str, str]]:
-    """Return the present values of the configurations that each spec declares, by topic."""
-    asked = [ConfigResource(ConfigResourceType.TOPIC, spec.name, dict(spec.configs)) for spec in specs if spec.configs]
-    if not asked:
-        return {}
-    answers = admin.describe_configs(asked, config_filter="all")["topic"]
-    return {name: {key: entry["value"] for key, entry in entries.items()} for name, entries in answers.items()}
-
-
 def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     """Apply changes and return when all are visible. Nothing is changed if one would shrink a topic.
 
-    Raises
-    ------
-    TopicsRefused
-        If a change would shrink a topic, or the broker refuses it.
+    Raises :class:`TopicsRefused` if a change would shrink a topic, or the broker refuses it.
     """
     refuse_shrinking(changes)
     try:
@@ -148,18 +136,14 @@ def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     wanted = [TopicSpec(name=change.topic, configs=change.after) for change in changes]
     deadline = Deadline(REQUEST_S)
     while True:
-        found = actual(admin, wanted)
-        late = [c.topic for c in changes if not is_visible(c, found.get(c.topic))]
+        present = actual(admin, wanted).values()
+        found = {spec.name: spec.configs | {"partitions": str(spec.partitions)} for spec in present}
+        late = [c.topic for c in changes if not c.after.items() <= found.get(c.topic, {}).items()]
         if not late:
             return
         if deadline.expired:
             raise ServiceUnavailable(f"the broker accepted changes that are not visible after {REQUEST_S:g} s: {late}")
         time.sleep(0.05)
-
-
-def is_visible(change: Change, topic: TopicSpec | None) -> bool:
-    """Return whether a topic has the state after a change."""
-    return topic is not None and change.after.items() <= {**topic.configs, "partitions": str(topic.partitions)}.items()
 
 
 def describe(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[TopicState]:

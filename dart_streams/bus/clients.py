@@ -1,13 +1,14 @@
-"""Asynchronous Kafka clients (aiokafka): publish events, consume records and decode them."""
+"""Asynchronous Kafka clients (aiokafka): publish events, consume records and decode them, read whole topics."""
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Iterable, Sequence
-from types import TracebackType
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from aiokafka.partitioner import DefaultPartitioner, murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
@@ -15,12 +16,11 @@ from tenacity import AsyncRetrying
 
 from dart_streams.bus.codec import Encoded, Header, decode, encode
 from dart_streams.bus.readiness import await_broker_async, until_ready
-from dart_streams.bus.send_coalescer import SendCoalescer
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.telemetry.propagation import current_headers
+from dart_streams.telemetry.spans import current_headers
 from topics import Topic
 
 default_partitioner = DefaultPartitioner()
@@ -31,6 +31,10 @@ GAP_S = 0.01
 """Single records are sent this often at most, those of the meantime together: a request costs more than a record."""
 SESSION_MS = 10_000
 """A group member without heartbeats for this long is dead, and its partitions are assigned to the others."""
+POLL_MS = 200
+FETCH_BYTES = 1 << 20
+FETCH_MS = 400
+"""A fetch waits this long for :data:`FETCH_BYTES`, or each new record would cost the broker a fetch of its own."""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -44,6 +48,32 @@ def partition_of(key: bytes | None, partitions: Sequence[int], available: Sequen
     if key is None:
         return int(default_partitioner(key, partitions, available))
     return partitions[hash_of(key) % len(partitions)]
+
+
+class SendCoalescer:
+    """Releases waiting senders at most every ``gap_s`` seconds, all at once, in order; after a pause at once."""
+
+    def __init__(self, gap_s: float) -> None:
+        self.gap_s = gap_s
+        self._next_s = -math.inf
+        self._release: asyncio.Event | None = None
+
+    async def wait(self) -> None:
+        """Return at once if the last release is ``gap_s`` ago, else with the next one."""
+        if self._release is None:
+            loop = asyncio.get_running_loop()
+            now_s = loop.time()
+            if now_s >= self._next_s:
+                self._next_s = now_s + self.gap_s
+                return
+            self._release = asyncio.Event()
+            loop.call_at(self._next_s, self._release_all, self._release)
+        await self._release.wait()
+
+    def _release_all(self, release: asyncio.Event) -> None:
+        self._release = None
+        self._next_s = asyncio.get_running_loop().time() + self.gap_s
+        release.set()
 
 
 class Publisher:
@@ -69,9 +99,7 @@ class Publisher:
         await start_within(self.producer, self.bus)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.producer.stop()
 
     async def publish(
@@ -92,10 +120,7 @@ class Publisher:
     ) -> None:
         """Send a record to the topic called ``name`` (without the prefix); return when it is acknowledged.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If it was not acknowledged within the client's time-out (40 s).
+        Raises :class:`ServiceUnavailable` if it was not acknowledged within the client's time-out (40 s).
         """
         await self.coalescer.wait()
         try:
@@ -140,13 +165,7 @@ class Publisher:
         )
 
     async def partitions_of(self, topic: Topic) -> int:
-        """Return the number of partitions of ``topic``.
-
-        Raises
-        ------
-        ServiceUnavailable
-            If the broker does not have the topic within ``bus.wait_s``.
-        """
+        """Return a topic's number of partitions; raise :class:`ServiceUnavailable` without it for ``bus.wait_s``."""
         name = self.bus.prefix + topic.name
         try:
             async with asyncio.timeout(self.bus.wait_s):
@@ -183,12 +202,8 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
 async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
     """Start a client, trying again for ``bus.wait_s``; it is stopped if that fails or is cancelled.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If no broker answered in time.
-    AccessRefused
-        If the broker rejects the client, or is not trusted.
+    Raises :class:`ServiceUnavailable` if no broker answered in time, and ``AccessRefused`` if one rejects the client or
+    is not trusted.
     """
     deadline = Deadline(bus.wait_s)
 
@@ -206,3 +221,38 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
 def event_of(topic: Topic, record: ConsumerRecord) -> Any:
     """Decode a consumed record; raise :class:`~dart_streams.bus.codec.Undecodable` if it is no event of ``topic``."""
     return decode(topic, record.value, record.headers)
+
+
+@contextlib.asynccontextmanager
+async def reading(bus: Bus, publisher: Publisher, topics: tuple[Topic, ...]) -> AsyncIterator[AIOKafkaConsumer]:
+    """Yield a consumer at the beginning of all partitions of ``topics``; ``publisher`` has their metadata.
+
+    Raises :class:`ServiceUnavailable` if there is no broker, or it lacks the topics.
+    """
+    records = consumer(bus, group=None, client_id="watch", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
+    await start_within(records, bus)
+    try:
+        partitions = [
+            TopicPartition(bus.prefix + topic.name, number)
+            for topic in topics
+            for number in range(await publisher.partitions_of(topic))
+        ]
+        records.assign(partitions)
+        await records.seek_to_beginning(*partitions)
+        yield records
+    finally:
+        await records.stop()
+
+
+async def read_to_end(
+    records: AIOKafkaConsumer, max_records: int | None = None
+) -> AsyncIterator[dict[TopicPartition, list[ConsumerRecord]]]:
+    """Yield polls (at most ``max_records`` each) of the assigned partitions up to their present end offsets."""
+    ends = await records.end_offsets(sorted(records.assignment()))
+    while not await reached(records, ends):
+        yield await records.getmany(timeout_ms=POLL_MS, max_records=max_records)
+
+
+async def reached(records: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> bool:
+    """Return whether the consumer's position is at or past these end offsets, in all partitions."""
+    return all([await records.position(partition) >= end for partition, end in ends.items()])

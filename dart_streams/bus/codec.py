@@ -44,34 +44,23 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
 
     A record without a schema header counts as of the topic's present version, so that one can be produced by hand.
 
-    Raises
-    ------
-    Undecodable
-        If the value is empty, not JSON, lacks a field, or is of another or a newer schema.
+    Raises :class:`Undecodable` if the value is empty, not JSON, lacks a field, or is of another or a newer schema.
     """
     if value is None:
         raise Undecodable("the record has no value")
-    schema = header(headers, SCHEMA)
-    if schema is not None:
-        refuse_other_schema(topic, schema.decode(errors="replace"))
+    if (declared := header(headers, SCHEMA)) is not None:
+        schema = declared.decode(errors="replace")
+        name, _, version = schema.rpartition("/")
+        if name != topic.name or not version.isdecimal() or len(version) > 9:
+            raise Undecodable(f"schema {schema!r} is not of topic {topic.name!r}")
+        if int(version) > topic.version:
+            raise Undecodable(f"schema {schema!r} is newer than this program's {topic.schema!r}: upgrade it")
     try:
         return _decoder(topic.event).decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not a {topic.schema}: {error}") from None
 
 
-def refuse_other_schema(topic: Topic, schema: str) -> None:
-    """Raise :class:`Undecodable` unless ``schema`` is this topic's, at its version or an older one."""
-    name, _, version = schema.rpartition("/")
-    if name != topic.name or not version.isdecimal() or len(version) > 9:
-        raise Undecodable(f"schema {schema!r} is not of topic {topic.name!r}")
-    if int(version) > topic.version:
-        raise Undecodable(f"schema {schema!r} is newer than this program's {topic.schema!r}: upgrade it")
-
-
 def header(headers: Sequence[Header], name: str) -> bytes | None:
     """Return the value of the first header called ``name``, or None."""
-    for key, value in headers:
-        if key == name:
-            return value
-    return None
+    return next((value for key, value in headers if key == name), None)

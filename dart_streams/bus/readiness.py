@@ -23,8 +23,7 @@ from tenacity import AsyncRetrying
 
 from dart_streams.config import Bus
 from dart_streams.connection import auth
-from dart_streams.connection.connection_errors import Endpoint, tls_refusal
-from dart_streams.connection.protocol_probes import KAFKA
+from dart_streams.connection.protocol_probes import KAFKA, Endpoint, tls_refusal
 from dart_streams.connection.retrying import until
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
@@ -37,14 +36,8 @@ ANSWER_S = 10.0
 def await_broker(bus: Bus, deadline: Deadline) -> None:
     """Return when a broker of ``bus.servers`` has accepted a connection with this configuration.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If none does before the deadline.
-    AccessRefused
-        If one rejects the client or is not trusted; at once.
-    ConfigError
-        If the configuration's servers, certificates or secrets can't be used.
+    Raises :class:`ServiceUnavailable` if none does before the deadline, and at once ``AccessRefused`` if one rejects
+    the client or is not trusted, ``ConfigError`` if the servers, certificates or secrets can't be used.
     """
     run(await_broker_async(bus, deadline))
 

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import structlog
@@ -29,12 +28,8 @@ log = structlog.get_logger()
 def consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
     """Return a consumer without an assignment or automatic commits.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If no broker answers within ``bus.wait_s``.
-    AccessRefused
-        If the broker rejects the client, or is not trusted.
+    Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and ``AccessRefused`` if one rejects
+    the client or is not trusted.
     """
     defaults: dict[str, Any] = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "fetch_max_wait_ms": 200}
     return connect(KafkaConsumer, bus, client_id=client_id, **{**defaults, **settings})
@@ -79,12 +74,8 @@ class TopicReader:
     ``CHECK_S`` without a record, its positions are compared with the end offsets; a client that is behind is replaced,
     and the new one continues after the last record that was returned.
 
-    Parameters
-    ----------
-    offsets
-        Where to start, by partition; others start at their beginning, as do those whose records have been deleted.
-    settings
-        Further settings of the client.
+    ``offsets`` has where to start, by partition; others start at their beginning, as do those whose records have been
+    deleted. ``settings`` are further ones of the client.
     """
 
     def __init__(
@@ -101,9 +92,7 @@ class TopicReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.client.close()
 
     def poll(self, timeout_ms: int) -> list[Any]:
@@ -129,10 +118,8 @@ class TopicReader:
     def read_to_end(self, ends: Mapping[TopicPartition, int] | None = None) -> Iterator[Any]:
         """Yield the records up to ``ends``, by default the present end offsets; the last poll may bring some more.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If no record comes for ``bus.wait_s`` (at least for the time in which a stuck client is replaced).
+        Raises :class:`ServiceUnavailable` if no record comes for ``bus.wait_s``, or for as long as the replacement of a
+        stuck client takes.
         """
         ends = self.end_offsets() if ends is None else ends
         limit_s = max(self.bus.wait_s, 2 * CHECK_S)

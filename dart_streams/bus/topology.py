@@ -1,7 +1,13 @@
-"""Topics as code, the pure part: declared topics, actual topics, and the changes between them."""
+"""Topics as code, the pure part: declared topics, actual topics, the changes between them, and Strimzi's resources.
 
+Strimzi's topic operator creates and updates ``KafkaTopic`` resources. As with ``topics apply``, topics have as many
+replicas as Kafka's ``default.replication.factor``.
+"""
+
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,6 +21,10 @@ DEAD_LETTERS = ".dlq"
 DEAD_LETTER_DAYS = 90
 HEADER_ROOM = 65_536
 """Bytes by which a dead letter may exceed its original: the headers with its error and origin."""
+MAX_RESOURCE_NAME = 253
+RESOURCE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A valid resource name in Kubernetes: a DNS subdomain (RFC 1123)."""
+DIGEST_DIGITS = 8
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,3 +114,29 @@ def changes_of(wanted: TopicSpec, actual: TopicSpec | None) -> list[Change]:
         before = {key: actual.configs.get(key, "") for key in different}
         changes.append(Change(topic=wanted.name, action="alter", before=before, after=different))
     return changes
+
+
+def strimzi_resource(spec: TopicSpec, cluster: str, namespace: str = "") -> dict[str, Any]:
+    """Return the ``KafkaTopic`` of a topic for the Kafka called ``cluster``."""
+    name = resource_name(spec.name)
+    return {
+        "apiVersion": "kafka.strimzi.io/v1",
+        "kind": "KafkaTopic",
+        "metadata": {"name": name, "labels": {"strimzi.io/cluster": cluster}}
+        | ({"namespace": namespace} if namespace else {}),
+        "spec": {"partitions": spec.partitions, "config": spec.configs}
+        | ({} if name == spec.name else {"topicName": spec.name}),
+    }
+
+
+def resource_name(topic: str) -> str:
+    """Return the topic's name if Kubernetes accepts it, else a unique one made of it."""
+    if len(topic) <= MAX_RESOURCE_NAME and RESOURCE_NAME.fullmatch(topic):
+        return topic
+    readable = re.sub(r"[^a-z0-9]+", "-", topic.lower()).strip("-")[: MAX_RESOURCE_NAME - DIGEST_DIGITS - 1] or "topic"
+    return f"{readable.rstrip('-')}-{hashlib.sha256(topic.encode()).hexdigest()[:DIGEST_DIGITS]}"
+
+
+def strimzi_yaml(specs: Sequence[TopicSpec], cluster: str, namespace: str = "") -> str:
+    """Return the resources of topics as the documents of one YAML file."""
+    return "---\n".join(msgspec.yaml.encode(strimzi_resource(spec, cluster, namespace)).decode() for spec in specs)

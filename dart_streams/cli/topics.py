@@ -7,8 +7,8 @@ import msgspec
 import typer
 
 import topics
-from dart_streams.bus import admin, strimzi
-from dart_streams.bus.topology import Change, TopicSpec, declared, named
+from dart_streams.bus import admin
+from dart_streams.bus.topology import Change, TopicSpec, declared, named, strimzi_yaml
 from dart_streams.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.config import Config
@@ -71,7 +71,7 @@ def export_topics(
     ] = "",
 ) -> None:
     """Print the declared topics as resources for an operator that creates them."""
-    typer.echo(strimzi.as_yaml(wanted_by(read_config(config)), cluster, namespace), nl=False)
+    typer.echo(strimzi_yaml(wanted_by(read_config(config)), cluster, namespace), nl=False)
 
 
 @app.command("schema")

@@ -15,10 +15,7 @@ from dart_streams.errors import ConfigError
 def kafka(bus: Bus) -> dict[str, Any]:
     """Return the arguments of a kafka-python or aiokafka client: the servers, TLS, and the login.
 
-    Raises
-    ------
-    ConfigError
-        If a certificate, a key or a secret that the configuration names can't be read.
+    Raises :class:`ConfigError` if a certificate, a key or a secret that the configuration names can't be read.
     """
     transport = "SSL" if bus.tls.enabled else "PLAINTEXT"
     settings: dict[str, Any] = {
@@ -57,9 +54,8 @@ def cassandra(store: Store) -> dict[str, Any]:
     """Return the arguments of a driver's ``Cluster``: TLS and the login; raises as :func:`kafka` does."""
     from cassandra.auth import PlainTextAuthProvider
 
-    arguments: dict[str, Any] = {}
-    if (context := tls_context(store.tls, "store.tls")) is not None:
-        arguments["ssl_context"] = context
+    context = tls_context(store.tls, "store.tls")
+    arguments: dict[str, Any] = {} if context is None else {"ssl_context": context}
     if store.login.user:
         password = secret(store.login.password, "store.login.password")
         arguments["auth_provider"] = PlainTextAuthProvider(store.login.user, password)
@@ -69,10 +65,7 @@ def cassandra(store: Store) -> dict[str, Any]:
 def secret(reference: str, key: str) -> str:
     """Return what ``env:NAME`` or ``file:PATH`` holds, without a final line break; ``key`` is for error texts.
 
-    Raises
-    ------
-    ConfigError
-        If it is missing or empty; the text never shows what was read.
+    Raises :class:`ConfigError` if it is missing or empty; the text never shows what was read.
     """
     kind, _, place = reference.partition(":")
     if kind == "env":
@@ -86,10 +79,7 @@ def secret(reference: str, key: str) -> str:
 def tls_context(tls: Tls, section: str) -> ssl.SSLContext | None:
     """Return the context of a configuration's authorities and client certificate, TLS 1.2 at least; None if TLS is off.
 
-    Raises
-    ------
-    ConfigError
-        If a file is missing or has no certificate or key; the text names its key in ``section``.
+    Raises :class:`ConfigError`, naming the key in ``section``, if a file is missing or has no certificate or key.
     """
     if not tls.enabled:
         return None

@@ -9,10 +9,9 @@ from typing import Any
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from dart_streams.bus.clients import Publisher
+from dart_streams.bus.clients import POLL_MS, Publisher, read_to_end, reading
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.lag import Lag, lag_reader
-from dart_streams.bus.topic_reader import POLL_MS, read_to_end, reading
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history.bundle import BundleRecord

@@ -10,7 +10,7 @@ from dart_streams.clock import now_ms
 from dart_streams.launch.services.daemon import Home
 from dart_streams.launch.services.jars import SERVICES
 from dart_streams.launch.supervisor import Supervisor
-from dart_streams.telemetry.json_lines import append
+from dart_streams.telemetry.exporters import append
 from dart_streams.views.metrics import USAGE_FILE
 
 EVERY_S = 2.0

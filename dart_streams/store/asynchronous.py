@@ -17,7 +17,6 @@ from topics.trajectories import Trajectory
 from topics.values import BlobRef
 
 IN_FLIGHT = 128
-RETRY_S = 0.5
 PATIENCE_S = 5.0
 """A request for an action may overtake the screenshot it refers to, usually by milliseconds."""
 FIRST_PAUSE_S = 0.002
@@ -87,22 +86,15 @@ class AsyncStore:
         ref = ref_of(data, media_type, width, height)
         if self.cache.get(ref.sha256) is not None:
             return ref
-        pieces = chunks(data)
-        if len(pieces) == 1:
-            await self._execute(statements.PUT_CHUNK, (ref.sha256, 0, data))
-        else:
-            writes = [self._execute(statements.PUT_CHUNK, (ref.sha256, n, piece)) for n, piece in enumerate(pieces)]
-            await asyncio.gather(*writes)
+        writes = [self._execute(statements.PUT_CHUNK, (ref.sha256, n, piece)) for n, piece in enumerate(chunks(data))]
+        await asyncio.gather(*writes)
         self.cache.put(ref.sha256, data)
         return ref
 
     async def get_blob(self, ref: BlobRef, patience_s: float = PATIENCE_S) -> bytes:
         """Return a screenshot's bytes; one that is not complete yet is read again for ``patience_s``.
 
-        Raises
-        ------
-        MissingBlob
-            If it is not complete by then.
+        Raises :class:`MissingBlob` if it is not complete by then.
         """
         data = self.cache.get(ref.sha256)
         if data is None:
@@ -157,7 +149,7 @@ class AsyncStore:
             except DOWN as error:  # the policy is made for a failure only: it costs more than the call
                 if not is_down(error):
                     raise
-                return await AsyncRetrying(**executing(self.wait_s, RETRY_S))(self._send, query, values)
+                return await AsyncRetrying(**executing(self.wait_s))(self._send, query, values)
 
     async def _send(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         statement = self._prepared.get(query)

@@ -26,8 +26,7 @@ from tenacity import AsyncRetrying, Retrying
 
 from dart_streams.config import Store
 from dart_streams.connection import auth
-from dart_streams.connection.connection_errors import Endpoint, tls_refusal
-from dart_streams.connection.protocol_probes import CQL
+from dart_streams.connection.protocol_probes import CQL, Endpoint, tls_refusal
 from dart_streams.connection.retrying import until
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
@@ -35,6 +34,7 @@ from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 10.0
 RECONNECT_S = 1.0
+RETRY_S = 0.5
 PROTOCOL = 4
 """Supported by every Cassandra since 2.2; version 5 only adds frame checksums, which cost Python CPU."""
 
@@ -53,14 +53,9 @@ def connect(store: Store) -> Session:
 
     ``session.cluster.shutdown()`` closes it.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the database did not answer, or did not accept the schema, in time.
-    AccessRefused
-        If it rejects the client or is not trusted; at once.
-    ConfigError
-        If the keyspace's name is not valid, or a certificate or the password can't be read.
+    Raises :class:`ServiceUnavailable` if the database did not answer, or did not accept the schema, in time; at once
+    ``AccessRefused`` if it rejects the client or is not trusted, and ``ConfigError`` if the keyspace's name is not
+    valid, or a certificate or the password can't be read.
     """
     session: Session = Retrying(**connecting(store))(open_keyspace, store)
     return session
@@ -91,11 +86,11 @@ def connecting(store: Store) -> dict[str, Any]:
     )
 
 
-def executing(wait_s: float, pause_s: float) -> dict[str, Any]:
+def executing(wait_s: float) -> dict[str, Any]:
     """Return the retry policy of a request over a session."""
     return until(
         Deadline(wait_s),
-        min(pause_s, wait_s / 10),
+        min(RETRY_S, wait_s / 10),
         "database",
         is_down,
         unavailable=lambda error: ServiceUnavailable(
@@ -119,12 +114,14 @@ def open_keyspace(store: Store) -> Session:
     try:
         apply_schema(session, store.keyspace)
         session.set_keyspace(store.keyspace)
-    except Unauthorized as error:
+    except BaseException as error:
         session.cluster.shutdown()
-        raise not_granted(store, error) from None
-    except BaseException:
-        session.cluster.shutdown()
-        raise
+        if not isinstance(error, Unauthorized):
+            raise
+        raise AccessRefused(
+            f"{store.login.user!r} may not do that in Cassandra ({short(error)}): have its operator make keyspace "
+            f"{store.keyspace} and grant ALL on it, or grant CREATE on all keyspaces"
+        ) from None
     return session
 
 
@@ -157,44 +154,28 @@ def open_session(store: Store) -> Session:
     )
     try:
         return cluster.connect()
-    except NoHostAvailable as error:
+    except BaseException as error:
         cluster.shutdown()
-        if (refused := refusal(store, error, settings.get("ssl_context"))) is not None:
+        context = settings.get("ssl_context")
+        if isinstance(error, NoHostAvailable) and (refused := refusal(store, error, context)) is not None:
             raise refused from None
-        raise
-    except BaseException:
-        cluster.shutdown()
         raise
 
 
 def refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None) -> AccessRefused | None:
     """Return why the database rejects this client; None if a later try may succeed."""
-    for cause in error.errors.values():
-        if isinstance(cause, AuthenticationFailed) and UNABLE not in str(cause):
-            return login_refused(store)
+    if any(isinstance(cause, AuthenticationFailed) and UNABLE not in str(cause) for cause in error.errors.values()):
+        place, login = f"Cassandra at {place_of(store)}", store.login
+        if not login.user:
+            return AccessRefused(f"{place} requires a login: set store.login.user and store.login.password")
+        return AccessRefused(
+            f"{place} refuses the login of {login.user!r}: correct it, or the password in {login.password}, "
+            "or have that role made"
+        )
     shows_certificate = bool(store.tls.certificate_file)
     endpoints = (Endpoint("Cassandra", "store", host, store.port, CQL) for host in store.hosts)
     found = (tls_refusal(endpoint, context, shows_certificate) for endpoint in endpoints)
     return next((refused for refused in found if refused is not None), None)
-
-
-def login_refused(store: Store) -> AccessRefused:
-    """Return the error of a rejected login."""
-    place, login = f"Cassandra at {place_of(store)}", store.login
-    if not login.user:
-        return AccessRefused(f"{place} requires a login: set store.login.user and store.login.password")
-    return AccessRefused(
-        f"{place} refuses the login of {login.user!r}: correct it, or the password in {login.password}, "
-        "or have that role made"
-    )
-
-
-def not_granted(store: Store, error: Unauthorized) -> AccessRefused:
-    """Return the error of a login without the permission to create the schema."""
-    return AccessRefused(
-        f"{store.login.user!r} may not do that in Cassandra ({short(error)}): have its operator make keyspace "
-        f"{store.keyspace} and grant ALL on it, or grant CREATE on all keyspaces"
-    )
 
 
 def place_of(store: Store) -> str:

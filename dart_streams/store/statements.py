@@ -22,8 +22,8 @@ PUT_TRAINED = f"INSERT INTO trained (run, {', '.join(TRAINED_COLUMNS)}) VALUES (
 GET_TRAINED = f"SELECT {', '.join(TRAINED_COLUMNS)} FROM trained WHERE run = ?"
 
 _encoder = msgspec.json.Encoder()
-_observation = msgspec.json.Decoder(Observation)
-_trajectory = msgspec.json.Decoder(Trajectory)
+observation_of = msgspec.json.Decoder(Observation).decode
+trajectory_of = msgspec.json.Decoder(Trajectory).decode
 
 
 def prepare(session: Session, query: str) -> PreparedStatement:
@@ -42,13 +42,3 @@ def step_values(run: str, observation: Observation) -> tuple[Any, ...]:
 def trajectory_text(trajectory: Trajectory) -> str:
     """Return the column of a trajectory."""
     return _encoder.encode(trajectory).decode()
-
-
-def observation_of(text: str) -> Observation:
-    """Return the observation of a row."""
-    return _observation.decode(text)
-
-
-def trajectory_of(text: str) -> Trajectory:
-    """Return the trajectory of a row."""
-    return _trajectory.decode(text)

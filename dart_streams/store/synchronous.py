@@ -1,11 +1,11 @@
 """The store for synchronous processes: trainer, replay, command line."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
-from cassandra.query import PreparedStatement
 from tenacity import Retrying
 
 from dart_streams.errors import ServiceUnavailable
@@ -17,7 +17,6 @@ from topics.values import BlobRef
 
 CONCURRENCY = 64
 CLAIM_TRIES = 20
-RETRY_S = 0.5
 
 T = TypeVar("T")
 
@@ -34,7 +33,7 @@ class SyncStore:
         self.run = run
         self.wait_s = wait_s
         self.cache = BlobCache(cache_mb * 1024 * 1024)
-        self._prepared: dict[str, PreparedStatement] = {}
+        self._prepare = functools.cache(functools.partial(statements.prepare, session))
 
     def get_blob(self, ref: BlobRef) -> bytes:
         """Return a screenshot's bytes; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is not complete."""
@@ -46,10 +45,7 @@ class SyncStore:
         Raises :class:`~dart_streams.store.blobs.MissingBlob` for the first that is not complete.
         """
         wanted = {ref.sha256: ref for ref in refs}
-        found: dict[str, bytes] = {}
-        for sha256 in wanted:
-            if (data := self.cache.get(sha256)) is not None:
-                found[sha256] = data
+        found = {sha256: data for sha256 in wanted if (data := self.cache.get(sha256)) is not None}
         missing = [sha256 for sha256 in wanted if sha256 not in found]
         for sha256, rows in zip(missing, self._read_many(statements.GET_CHUNKS, [(s,) for s in missing]), strict=True):
             found[sha256] = whole(wanted[sha256], (row[0] for row in rows))
@@ -82,10 +78,7 @@ class SyncStore:
     def claim_epoch(self, model_id: str) -> int:
         """Return a new epoch, greater than all claimed before for this model in this run.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If the database did not answer, or :data:`CLAIM_TRIES` concurrent claims were faster.
+        Raises :class:`ServiceUnavailable` if the database did not answer, or :data:`CLAIM_TRIES` claims were faster.
         """
         for _ in range(CLAIM_TRIES):
             claimed = self._retrying(lambda: self._try_claim(model_id))
@@ -110,11 +103,6 @@ class SyncStore:
         )
         return epoch + 1 if raised.one()[0] else None
 
-    def _prepare(self, query: str) -> PreparedStatement:
-        if query not in self._prepared:
-            self._prepared[query] = statements.prepare(self.session, query)
-        return self._prepared[query]
-
     def _read_many(self, query: str, values: Sequence[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
         def read() -> list[list[tuple[Any, ...]]]:
             results = execute_concurrent_with_args(
@@ -125,7 +113,7 @@ class SyncStore:
         return self._retrying(read) if values else []
 
     def _retrying(self, call: Callable[[], T]) -> T:
-        result: T = Retrying(**executing(self.wait_s, RETRY_S))(call)
+        result: T = Retrying(**executing(self.wait_s))(call)
         return result
 
 

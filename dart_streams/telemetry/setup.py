@@ -18,9 +18,12 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from dart_streams.config import Config
 from dart_streams.telemetry import spans
-from dart_streams.telemetry.json_lines import LineMetricExporter, LineSpanExporter
-from dart_streams.telemetry.rate_limit import RateLimitFilter
-from dart_streams.telemetry.span_processor import CountingSpanProcessor
+from dart_streams.telemetry.exporters import (
+    CountingSpanProcessor,
+    LineMetricExporter,
+    LineSpanExporter,
+    collector_exporters,
+)
 
 METRICS_EVERY_MS = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", 2000))
 """Milliseconds between exports of metrics; OpenTelemetry's own variable changes it. Reports draw a point for each."""
@@ -34,14 +37,14 @@ def start(config: Config, process: str) -> None:
     resource = Resource.create(
         {"service.name": f"dart_streams.{process.partition('-')[0]}", "service.instance.id": process}
     )
-    metric_exporters, span_exporters = exporters(config, process)
-    readers = [PeriodicExportingMetricReader(exporter, METRICS_EVERY_MS) for exporter in metric_exporters]
+    pairs = exporters(config, process)
+    readers = [PeriodicExportingMetricReader(exporter, METRICS_EVERY_MS) for exporter, _ in pairs]
     # Exemplars are not exported, and collecting them costs a third of a measurement.
     metrics.set_meter_provider(
         MeterProvider(readers, resource=resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False)
     )
     provider = spans.Provider(config.telemetry.sampling, resource)
-    for exporter in span_exporters:
+    for _, exporter in pairs:
         provider.add_span_processor(CountingSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     sample(config.telemetry.sampling)
@@ -71,17 +74,12 @@ def stop() -> None:
             provider.shutdown()
 
 
-def exporters(config: Config, process: str) -> tuple[list[MetricExporter], list[SpanExporter]]:
+def exporters(config: Config, process: str) -> list[tuple[MetricExporter, SpanExporter]]:
     """Return the exporters to the run's folder, and to a collector if one is configured."""
     folder, file = config.run.folder, f"{process}.jsonl"
-    metric_exporters: list[MetricExporter] = [LineMetricExporter(folder / "metrics" / file, process)]
-    span_exporters: list[SpanExporter] = [LineSpanExporter(folder / "traces" / file, process)]
-    if endpoint := config.telemetry.otlp_endpoint:
-        from dart_streams.telemetry import collector
-
-        metric_exporters.append(collector.metric_exporter(endpoint))
-        span_exporters.append(collector.span_exporter(endpoint))
-    return metric_exporters, span_exporters
+    lines = LineMetricExporter(folder / "metrics" / file, process), LineSpanExporter(folder / "traces" / file, process)
+    endpoint = config.telemetry.otlp_endpoint
+    return [lines, collector_exporters(endpoint)] if endpoint else [lines]
 
 
 def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -127,3 +125,21 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
     )
     handler.addFilter(RateLimitFilter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+class RateLimitFilter(logging.Filter):
+    """Passes each distinct message of a logger at most once in ``every_s`` seconds."""
+
+    def __init__(self, every_s: float = 30.0) -> None:
+        super().__init__()
+        self.every_s = every_s
+        self.passed: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether this message was not passed within ``every_s``."""
+        known = (record.name, record.getMessage())
+        if record.created - self.passed.get(known, -self.every_s) < self.every_s:
+            return False
+        self.passed = {key: at for key, at in self.passed.items() if record.created - at < self.every_s}
+        self.passed[known] = record.created
+        return True

@@ -11,6 +11,7 @@ context: spans made by a library or an engine become its children. When it ends,
 
 import functools
 import random
+import re
 import time
 from collections.abc import Sequence
 from contextvars import Token
@@ -31,6 +32,10 @@ from dart_streams.telemetry import names
 
 LOW = (1 << 64) - 1
 """The part of a trace id that the sampling ratio is compared with, as in OpenTelemetry."""
+TRACEPARENT = "traceparent"
+Header = tuple[str, bytes]
+
+_parts = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?").fullmatch
 
 
 class SpanRef(NamedTuple):
@@ -150,7 +155,7 @@ class ActiveSpan:
         return UseSpan(self.ref, self)
 
     def __enter__(self) -> Self:
-        self.token = attach(self.ref)
+        self.token = contexts.attach(otel_context(self.ref))
         return self
 
     def __exit__(
@@ -162,11 +167,6 @@ class ActiveSpan:
         self.end()
 
 
-def attach(ref: SpanRef) -> Token[Context]:
-    """Make a span the current one; the token is for :func:`detach`."""
-    return contexts.attach(otel_context(ref))
-
-
 @functools.lru_cache(maxsize=4096)
 def otel_context(ref: SpanRef) -> Context:
     """Return OpenTelemetry's context with this current span; cached, as a step's span is attached several times."""
@@ -174,7 +174,7 @@ def otel_context(ref: SpanRef) -> Context:
 
 
 def detach(token: Token[Context]) -> None:
-    """Restore the span that was current before :func:`attach`."""
+    """Restore the span that was current before the token."""
     try:  # noqa: SIM105 - once a span: suppress() would cost as much as the rest
         # OpenTelemetry's `detach` would log the error that is ignored here.
         token.var.reset(token)
@@ -192,7 +192,7 @@ class UseSpan:
         self.span = span
 
     def __enter__(self) -> None:
-        self.token = attach(self.ref)
+        self.token = contexts.attach(otel_context(self.ref))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -236,3 +236,21 @@ def enable(ratio: float, provider: Provider) -> None:
 def disable() -> None:
     """Make no spans from now on; records carry no trace context."""
     Tracing.provider = None
+
+
+def current_headers() -> list[Header]:
+    """Return the current span as record headers; empty outside a span."""
+    ref = current()
+    return [(TRACEPARENT, b"00-%032x-%016x-%02x" % ref)] if ref.trace_id else []
+
+
+def context_of(headers: Sequence[tuple[str, bytes | None]]) -> SpanRef:
+    """Return the span in which a record was produced; ``ROOT`` without a valid ``traceparent`` header.
+
+    Format: https://www.w3.org/TR/trace-context
+    """
+    found = _parts(next((value for name, value in headers if name == TRACEPARENT and value is not None), b""))
+    if found is None or found[1] == b"ff" or (found[1] == b"00" and found[5]):
+        return ROOT
+    trace_id, span_id = int(found[2], 16), int(found[3], 16)
+    return SpanRef(trace_id, span_id, bool(int(found[4], 16) & 1)) if trace_id and span_id else ROOT

@@ -20,8 +20,7 @@ from dart_streams.actions import Click, DoubleClick, Drag, Hotkey, RightClick, S
 from dart_streams.config import Config, Env, Isolation, Miniwob
 from dart_streams.tasks import Task
 from workers.env.environment import EnvironmentFault, Screen
-from workers.env.miniwob.backend import SPARE_PAGES, MiniwobBackend
-from workers.env.miniwob.browser import NICENESS, lower_priority
+from workers.env.miniwob.browser import NICENESS, SPARE_PAGES, MiniwobBackend, lower_priority
 from workers.env.miniwob.page import RESTARTABLE, MiniwobPage
 
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dart_streams import config
-from dart_streams.bus import strimzi
+from dart_streams.bus.topology import strimzi_yaml
 from dart_streams.cli.topics import wanted_by
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def up(start: Path, target: Path) -> str:
 
 
 def test_strimzi_takes_every_exported_topic(tmp_path: Path):
-    topics = strimzi.as_yaml(wanted_by(config.load(K8S / "base/dart.toml")), "kafka", "dart-streams")
+    topics = strimzi_yaml(wanted_by(config.load(K8S / "base/dart.toml")), "kafka", "dart-streams")
     assert checked(topics, RELEASES[-1], tmp_path) == []
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import structlog
 from aiokafka import ConsumerRecord
 
-from dart_streams.bus.clients import Publisher, event_of
+from dart_streams.bus.clients import Publisher, event_of, read_to_end, reading
 from dart_streams.bus.codec import Undecodable
-from dart_streams.bus.topic_reader import read_to_end, reading
 from dart_streams.curation import journal
 from dart_streams.curation.journal import Entry, Input, Restored
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
@@ -84,10 +83,7 @@ async def open_state(
     An empty table is that of a new run, or its changelog was lost: then the state is rebuilt from the topics, with the
     ``last`` inputs taken as unpublished.
 
-    Raises
-    ------
-    MissingInputs
-        If the table is empty and the topics no longer hold all inputs that the agent has applied.
+    Raises MissingInputs if the table is empty and the topics no longer hold all inputs that the agent has applied.
     """
     bound_log = log.bind(agent=agent.name, partition=partition)
     restored = journal.restore(agent, table.data, partition)
@@ -115,12 +111,10 @@ async def logged(agent: Agent, publisher: Publisher, partition: int | None) -> l
     entries: list[Applied] = []
     for record in await read_all(publisher, (curation_log.TOPIC,)):
         with contextlib.suppress(Undecodable):
-            entries.append(event_of(curation_log.TOPIC, record))
-    return [
-        entry
-        for entry in entries
-        if entry.agent == agent.name and (partition is None or entry.source.partition == partition)
-    ]
+            entry: Applied = event_of(curation_log.TOPIC, record)
+            if entry.agent == agent.name and partition in (None, entry.source.partition):
+                entries.append(entry)
+    return entries
 
 
 async def inputs_of(agent: Agent, publisher: Publisher) -> dict[journal.Place, Input]:

@@ -54,12 +54,8 @@ def run(config: Config, worker_id: str) -> int:
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Check tasks and topics, bind the agents to them and start Faust; return the worker.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker does not answer, or lacks a topic, within ``bus.wait_s``.
-    ConfigError
-        If the task set has no task to train on, or dispatch's inputs have several partitions.
+    Raises ServiceUnavailable if the broker does not answer, or lacks a topic, within ``bus.wait_s``; ConfigError if the
+    task set has no task to train on, or dispatch's inputs have several partitions.
     """
     logging.getLogger("mode.timers").setLevel(logging.ERROR)  # it warns of every commit that is a little late
     tasks = task_sets.load(Path(config.tasks.file))
@@ -90,15 +86,7 @@ async def serve(runners: Sequence[AgentRunner], drain_s: float, stop: asyncio.Ev
 
 
 async def check_topics(config: Config, publisher: Publisher, agent: Agent) -> None:
-    """Wait for an agent's topics; refuse several partitions for dispatch, as no process would have the whole state.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker lacks a topic.
-    ConfigError
-        If one of dispatch's inputs has several partitions.
-    """
+    """Wait for an agent's topics; refuse several partitions for dispatch, as no process would have the whole state."""
     for topic in agent.inputs:
         partitions = await publisher.partitions_of(topic)
         if SOURCES[agent.name] is None and partitions > 1:

@@ -1,4 +1,7 @@
-"""The interface of environment backends. A process serves many slots; an environment belongs to one episode."""
+"""The interface of environment backends, and coordinates on their screens.
+
+A process serves many slots; an environment belongs to one episode.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -7,6 +10,10 @@ import msgspec
 
 from dart_streams.actions import Action
 from dart_streams.tasks import Task
+
+Size = tuple[int, int]
+"""Width and height in pixels."""
+AXES = {"x": 0, "to_x": 0, "y": 1, "to_y": 1}
 
 
 class EnvironmentFault(Exception):
@@ -33,22 +40,18 @@ class Environment(Protocol):
 
     async def reset(self, task: Task) -> Screen:
         """Start the task afresh, with no state of an earlier episode, and return its first screen."""
-        ...
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action given in screen pixels, at most once per ``action_id``, and return the screen after it.
 
         ``last`` if the episode ends here, whether or not the environment ends it.
         """
-        ...
 
     async def evaluate(self) -> float:
         """Return the reward of the present state, in [0, 1]."""
-        ...
 
     async def close(self) -> None:
         """Free what the episode holds; never raises."""
-        ...
 
 
 class Oracle(Protocol):
@@ -56,7 +59,6 @@ class Oracle(Protocol):
 
     def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Yield the actions, in screen pixels, that solve the task; each is computed from the page as it then is."""
-        ...
 
 
 class EnvironmentBackend(Protocol):
@@ -64,12 +66,28 @@ class EnvironmentBackend(Protocol):
 
     async def start(self) -> None:
         """Make ready; raise :class:`~dart_streams.errors.ServiceUnavailable` with what to do if that is impossible."""
-        ...
 
     async def open(self, task: Task) -> Environment:
         """Return an environment for one episode of ``task``, which is then reset to it."""
-        ...
 
     async def stop(self) -> None:
         """Free everything."""
-        ...
+
+
+def rescale(action: Action, source: Size, target: Size) -> Action:
+    """Return ``action``, given in pixels of an image of size ``source``, in pixels of one of size ``target``.
+
+    Pixel centres keep their relative place; what lies outside the source lands on the target's edge. Actions without
+    coordinates come back as they are.
+    """
+    moved = {
+        field: rescale_coordinate(getattr(action, field), source[axis], target[axis])
+        for field, axis in AXES.items()
+        if hasattr(action, field)
+    }
+    return msgspec.structs.replace(action, **moved) if moved else action
+
+
+def rescale_coordinate(value: int, source: int, target: int) -> int:
+    """Return the pixel of an axis of ``target`` pixels that has the centre of pixel ``value`` of ``source``."""
+    return min(max((2 * value + 1) * target // (2 * source), 0), target - 1)

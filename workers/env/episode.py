@@ -6,9 +6,11 @@ executed (``finished``, ``call_user``, an unparsable one) has an observation of 
 ends without a response has a last observation without ``taken``.
 """
 
+import uuid
+
 import msgspec
 
-from dart_streams import actions, prompts
+from dart_streams import actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
@@ -93,9 +95,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         ``screenshot`` may be None after the last action (``last_screen`` of the backend).
         """
         taken = msgspec.structs.replace(self.pending, execute_ms=execute_ms) if self.pending else None
-        if self.published:
-            instruction = self.published[0].instruction
-        latest = self._observation(screenshot, instruction, taken, None, at_ms)
+        latest = self._observation(screenshot, instruction, taken, at_ms)
         return msgspec.structs.replace(
             self, latest=latest, pending=None, executing=False, repeats=self._repeats_with(latest)
         )
@@ -129,10 +129,6 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             reply_partition=reply_partition,
             deadline_ms=deadline_ms,
         )
-
-    def turns(self, max_images: int, max_texts: int) -> list[MessagePart]:
-        """Return the prompt for the next action."""
-        return prompts.turns(self.observations, max_images, max_texts)
 
     def apply_response(self, response: ActionResponse, attempt: int) -> "tuple[Episode, Move]":
         """Apply the response to an attempt: execute its action, end the episode, or retry after an error."""
@@ -192,29 +188,25 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 
     def last_observation(self, end: EpisodeEnd, at_ms: int) -> Observation:
         """Return the last observation, with ``end``."""
-        if self.latest is not None:
-            return msgspec.structs.replace(self.latest, end=end)
-        unchanged = self.published and not self.executing
-        screenshot = self.published[-1].screenshot if unchanged else None
-        instruction = self.published[0].instruction if self.published else ""
-        return self._observation(screenshot, instruction, self.pending, end, at_ms)
+        last = self.latest
+        if last is None:
+            unchanged = self.published and not self.executing
+            screenshot = self.published[-1].screenshot if unchanged else None
+            last = self._observation(screenshot, "", self.pending, at_ms)
+        return msgspec.structs.replace(last, end=end)
 
     def _observation(
-        self,
-        screenshot: BlobRef | None,
-        instruction: str,
-        taken: ExecutedAction | None,
-        end: EpisodeEnd | None,
-        at_ms: int,
+        self, screenshot: BlobRef | None, instruction: str, taken: ExecutedAction | None, at_ms: int
     ) -> Observation:
+        """Return the next observation; all of an episode have the first one's instruction."""
         return Observation(
             trajectory_id=self.trajectory_id,
             order=self.order,
             step=self.step,
-            instruction=instruction,
+            instruction=self.published[0].instruction if self.published else instruction,
             screenshot=screenshot,
             taken=taken,
-            end=end,
+            end=None,
             env_host=self.env_host,
             at_ms=at_ms,
         )
@@ -243,3 +235,12 @@ def executed_action(response: ActionResponse, action: str | None) -> ExecutedAct
         generate_ms=response.generate_ms,
         execute_ms=0.0,
     )
+
+
+def new_trajectory_id(at_ms: int, randomness: bytes) -> str:
+    """Return the UUIDv7 (RFC 9562) of an epoch time in milliseconds and 10 random bytes: ids sort by their time."""
+    fields = at_ms.to_bytes(6) + randomness
+    value = int.from_bytes(fields)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))

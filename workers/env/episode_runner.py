@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import structlog
 
-from dart_streams import actions
+from dart_streams import actions, prompts
 from dart_streams.bus.clients import Publisher
 from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
@@ -28,14 +28,11 @@ from topics.rollout_orders import RolloutOrder
 from topics.transitions import FAULTS
 from topics.values import BlobRef
 from workers.env import metrics
-from workers.env.environment import Environment, EnvironmentBackend, EnvironmentFault, Oracle, Screen
-from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
+from workers.env.environment import Environment, EnvironmentBackend, EnvironmentFault, Oracle, Screen, Size, rescale
+from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop, new_trajectory_id
 from workers.env.episode_spans import EpisodeSpans
 from workers.env.metrics import State
-from workers.env.observation_publisher import ObservationPublisher
 from workers.env.policy_client import InvalidResponse, PolicyClient
-from workers.env.scaling import Size, rescale
-from workers.env.trajectory_ids import new_trajectory_id
 
 log = structlog.get_logger()
 
@@ -105,9 +102,9 @@ class EpisodeRun:
         self.state = state
         self.task = task
         self.set_state = set_state
-        self.observations = ObservationPublisher(runner.publisher)
         self.spans = EpisodeSpans(state.trajectory_id, task.task_id, state.order, runner.host)
         self.screenshot_write: asyncio.Task[None] | None = None
+        self.publication: asyncio.Task[None] | None = None
         self.environment: Environment | None = None
         self.oracle: AsyncIterator[actions.Action] | None = None
         self.screen_size: Size = (1, 1)
@@ -138,11 +135,23 @@ class EpisodeRun:
         report_end(self.state.order, end)
 
     def _publish(self, observation: Observation) -> asyncio.Future[None]:
-        """Publish within the span of the step that led to ``observation``, which ends with it."""
+        """Publish once those before are, and its screenshot is durable; the span of the step that led to it then ends.
+
+        Cancelling the returned future does not cancel the publication: an episode that is cancelled leaves no gap in
+        its trajectory.
+        """
         with self.spans.current():
-            published = self.observations.publish(observation, self.screenshot_write)
+            after = self.publication, self.screenshot_write
+            self.publication = asyncio.create_task(self._publish_after(observation, *after))
+        published = asyncio.shield(self.publication)
         self.spans.end_step(published)
         return published
+
+    async def _publish_after(self, observation: Observation, *first: asyncio.Task[None] | None) -> None:
+        for task in first:
+            if task is not None:
+                await task
+        await self.runner.publisher.publish(observations.TOPIC, observation)
 
     async def _release(self) -> None:
         if self.oracle is not None:
@@ -176,7 +185,10 @@ class EpisodeRun:
         metrics.reset_ms.record(since_ms(started))
         self.screen_size = (screen.width, screen.height)
         if self.state.order.purpose == "demonstration":
-            self.oracle = oracle_of(self.environment).demonstrate(self.task)
+            if not hasattr(self.environment, "demonstrate"):
+                name = type(self.environment).__name__
+                raise EnvironmentFault(f"{name} has no oracle: it cannot demonstrate a task")
+            self.oracle = cast(Oracle, self.environment).demonstrate(self.task)
         return self._observe(screen, 0.0)
 
     def _observe(self, screen: Screen, execute_ms: float) -> Move:
@@ -221,7 +233,7 @@ class EpisodeRun:
 
     async def _request(self, attempt: int) -> Move:
         limits, timeout_s = self.config.policy, self.config.env.request_timeout_s
-        turns = self.state.turns(limits.max_images, limits.max_texts)
+        turns = prompts.turns(self.state.observations, limits.max_images, limits.max_texts)
         deadline_ms = now_ms() + int(timeout_s * 1000)
         request = self.state.request(attempt, turns, self.runner.policy.partition, deadline_ms)
         attributes = self.spans.attributes | {names.ATTR_REQUEST: request.request_id}
@@ -258,13 +270,6 @@ class EpisodeRun:
     def _policy_size(self) -> Size:
         policy = self.config.policy
         return smart_resize(*self.screen_size, policy.min_pixels, policy.max_pixels)
-
-
-def oracle_of(environment: Environment) -> Oracle:
-    """Return the environment as an oracle; raise :class:`EnvironmentFault` if it has none."""
-    if not hasattr(environment, "demonstrate"):
-        raise EnvironmentFault(f"{type(environment).__name__} has no oracle: it cannot demonstrate a task")
-    return cast(Oracle, environment)
 
 
 def report_end(order: RolloutOrder, end: EpisodeEnd) -> None:

@@ -62,12 +62,7 @@ class PolicyClient:
     async def request(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
         """Publish a request and return its response.
 
-        Raises
-        ------
-        TimeoutError
-            If none came within ``timeout_s``.
-        InvalidResponse
-            If what came cannot be decoded.
+        Raises TimeoutError if none came within ``timeout_s``, InvalidResponse if what came cannot be decoded.
         """
         key = request.request_id.encode()
         response = self._pending[key] = asyncio.get_running_loop().create_future()

@@ -24,8 +24,7 @@ from dart_streams.config import Config, Simulated
 from dart_streams.config.workload import Course, Spread, Workload, course, typical_steps
 from dart_streams.screens import smart_resize
 from dart_streams.tasks import Task
-from workers.env.environment import EnvironmentFault, Screen
-from workers.env.scaling import Size, rescale
+from workers.env.environment import EnvironmentFault, Screen, Size, rescale
 
 SIZE: Size = (160, 210)
 BOX: Size = (36, 28)
@@ -64,8 +63,6 @@ class SimulatedEnvironment:
         self.spreads = spreads(self.settings, self.workload)
         self.scale = self.workload.time_scale if self.workload else 1.0
         self.policy_size = policy_size
-        self.call_timeout_s = config.env.simulated.call_timeout_s
-        self.last_screen = config.env.simulated.last_screen
         self.rng = rng
         self.centre: Size = (0, 0)
         self.course = Course(1, True, None)
@@ -80,7 +77,9 @@ class SimulatedEnvironment:
         self.clicks, self.missed = 0, False
         await self._simulate_call("reset", 0)
         self.centre = box_centre(task)
-        x, y = self._policy_centre() if self.course.success else beside(self._policy_centre(), self.policy_size)
+        seen = rescale(Click(*self.centre), SIZE, self.policy_size)
+        assert isinstance(seen, Click)
+        x, y = (seen.x, seen.y) if self.course.success else beside((seen.x, seen.y), self.policy_size)
         times = f" Click it {self.course.steps} times." if self.course.steps > 1 else ""
         self.instruction = f"Click the box at ({x},{y}).{times}"
         return self._screen()
@@ -116,12 +115,6 @@ class SimulatedEnvironment:
             return Course(clicks_wanted(task.page), True, None)
         return course(self.workload, task.task_id, typical, self.rng)
 
-    def _policy_centre(self) -> Size:
-        """Return the centre of the box in pixels of the policy's image."""
-        moved = rescale(Click(*self.centre), SIZE, self.policy_size)
-        assert isinstance(moved, Click)
-        return moved.x, moved.y
-
     def _click(self, x: int, y: int) -> None:
         inside = abs(x - self.centre[0]) <= BOX[0] // 2 and abs(y - self.centre[1]) <= BOX[1] // 2
         self.clicks += inside or self.workload is not None
@@ -133,7 +126,9 @@ class SimulatedEnvironment:
     def _screen(self, last: bool = False) -> Screen:
         done = self._is_done()
         return Screen(
-            image=None if (done or last) and not self.last_screen else picture(self.centre, self.clicks % len(COLOURS)),
+            image=None
+            if (done or last) and not self.settings.last_screen
+            else picture(self.centre, self.clicks % len(COLOURS)),
             media_type="image/png",
             width=SIZE[0],
             height=SIZE[1],
@@ -145,13 +140,13 @@ class SimulatedEnvironment:
         """Sleep a call's duration, or hang until the time-out, or fail. ``number`` is its index in the course."""
         drawn = self.rng.random()
         if drawn < self.settings.hang_rate or (number is not None and number == self.course.hangs_at):
-            await asyncio.sleep(self.call_timeout_s)
-            raise EnvironmentFault(f"simulated hang: no response within {self.call_timeout_s:g} s")
+            await asyncio.sleep(self.settings.call_timeout_s)
+            raise EnvironmentFault(f"simulated hang: no response within {self.settings.call_timeout_s:g} s")
         if drawn < self.settings.hang_rate + self.settings.fault_rate:
             raise EnvironmentFault("simulated fault")
         seconds = self.spreads[call].draw(self.rng) / self.scale
         if seconds > 0:
-            await asyncio.sleep(min(seconds, self.call_timeout_s))
+            await asyncio.sleep(min(seconds, self.settings.call_timeout_s))
 
 
 def spreads(settings: Simulated, workload: Workload | None) -> dict[Call, Spread]:

@@ -16,10 +16,7 @@ class Incomplete(Exception):
 def summarise(observations: Sequence[Observation]) -> Trajectory:
     """Summarise a trajectory, steps 0..n in order, the last one with ``end``.
 
-    Raises
-    ------
-    Incomplete
-        If a step is missing, or the trajectory has not ended.
+    Raises Incomplete if a step is missing, or the trajectory has not ended.
     """
     steps = [observation.step for observation in observations]
     if steps != list(range(len(steps))):

@@ -44,23 +44,18 @@ class Engine(Protocol):
 
     async def start(self, version: WeightVersion) -> None:
         """Make ready to serve ``version``, a first generation included; raise :class:`LoadFault` if it cannot load."""
-        ...
 
     async def generate(self, request: ActionRequest) -> Generation:
         """Answer one request; raise :class:`EngineFault` if that fails, :class:`EngineDead` if all would."""
-        ...
 
     async def load(self, version: WeightVersion) -> float:
         """Switch to ``version`` in place and return how long generation stood still (milliseconds).
 
         Raises :class:`LoadFault`, with the old weights still served, if the version cannot be loaded.
         """
-        ...
 
     async def check(self) -> None:
         """Raise :class:`EngineDead` if the engine has failed for good."""
-        ...
 
     async def stop(self) -> None:
         """Free everything."""
-        ...

@@ -22,8 +22,7 @@ from topics import action_requests, actions
 from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine, LoadFault
 from workers.rollout.request_server import RequestServer
-from workers.rollout.weight_updater import RETRY_S, WeightUpdater
-from workers.rollout.weight_watcher import WeightWatcher
+from workers.rollout.weight_updater import RETRY_S, WeightUpdater, WeightWatcher
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import OrderedConsumer
 

@@ -46,10 +46,7 @@ class PatchCache:
     async def get(self, refs: Sequence[BlobRef]) -> tuple[list[ImagePatches], float]:
         """Return the patches of each image, and how long reading the bytes took (milliseconds).
 
-        Raises
-        ------
-        EngineFault
-            If an image is not in the store, or is none.
+        Raises EngineFault if an image is not in the store, or is none.
         """
         missing = {ref.sha256: ref for ref in refs if ref.sha256 not in self._cache}
         found = {ref.sha256: self._cache[ref.sha256] for ref in refs if ref.sha256 not in missing}
@@ -61,13 +58,12 @@ class PatchCache:
             except MissingBlob as error:
                 raise EngineFault(str(error)) from None
             fetch_ms = (time.perf_counter() - started) * 1000
-            found |= await asyncio.to_thread(self._make_all, dict(zip(missing.values(), blobs, strict=True)))
+            found |= await asyncio.to_thread(
+                lambda: {ref.sha256: self._make(ref, data) for ref, data in zip(missing.values(), blobs, strict=True)}
+            )
         for sha256, patches in found.items():
             self._store(sha256, patches)
         return [found[ref.sha256] for ref in refs], fetch_ms
-
-    def _make_all(self, blobs: dict[BlobRef, bytes]) -> dict[str, ImagePatches]:
-        return {ref.sha256: self._make(ref, data) for ref, data in blobs.items()}
 
     def _make(self, ref: BlobRef, data: bytes) -> ImagePatches:
         try:

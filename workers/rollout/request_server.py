@@ -16,8 +16,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.clock import now_ms
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter, ObservedGauge
-from dart_streams.telemetry.propagation import context_of
-from dart_streams.telemetry.spans import ActiveSpan
+from dart_streams.telemetry.spans import ActiveSpan, context_of
 from topics import actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
@@ -64,7 +63,9 @@ class RequestServer:
             reason = f"reply_partition {request.reply_partition}, but {actions.TOPIC.name} has {self.reply_partitions}"
             await self.consumer.dead_letter(delivery.record, reason)
             return
-        received_s, waited_ms = time.monotonic(), overlap_ms((delivery.record.timestamp, now_ms()), self.full_ms)
+        full_from_ms, full_until_ms = self.full_ms
+        waited_ms = max(0, min(now_ms(), full_until_ms) - max(delivery.record.timestamp, full_from_ms))
+        received_s = time.monotonic()
         self._count(+1)
         try:
             await self.answer(request, delivery.record, received_s - waited_ms / 1000)
@@ -147,8 +148,3 @@ class RequestServer:
             error=error,
         )
         return reply, generation
-
-
-def overlap_ms(one: tuple[int, int], other: tuple[int, int]) -> int:
-    """Return the overlap of two intervals (begin, end; milliseconds)."""
-    return max(0, min(one[1], other[1]) - max(one[0], other[0]))

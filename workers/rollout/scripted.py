@@ -18,10 +18,10 @@ import struct
 import time
 
 from dart_streams import actions
-from dart_streams.config import Config, Policy
+from dart_streams.config import Config
 from dart_streams.screens import smart_resize
 from topics.action_requests import ActionRequest
-from topics.values import MessagePart, VersionSpan
+from topics.values import VersionSpan
 from topics.weights import WeightVersion
 from workers.rollout.engine import Generation
 
@@ -61,7 +61,8 @@ class ScriptedEngine:
         text = self.answer(request)
         pieces = PIECES.findall(text)
         logprobs, entropies = distributions(request.request_id, len(pieces))
-        prompt = prompt_text(request.turns)
+        # An image is its digest.
+        prompt = "\n".join(f"{t.role}: {t.text or (t.image.sha256 if t.image else '')}" for t in request.turns)
         return Generation(
             text=text,
             tokens=[token_of(piece) for piece in pieces],
@@ -95,15 +96,17 @@ class ScriptedEngine:
         """Nothing to free."""
 
     def answer(self, request: ActionRequest) -> str:
-        """Return the action text for ``request``."""
-        width, height = policy_image_size(request.turns, self.policy)
+        """Return the action text for ``request``: a click in pixels of its newest image, resized as for the policy."""
+        image = next((turn.image for turn in reversed(request.turns) if turn.image is not None), None)
+        width, height = (max(image.width, 1), max(image.height, 1)) if image is not None else (1, 1)
+        width, height = smart_resize(width, height, self.policy.min_pixels, self.policy.max_pixels)
         if self.settings.behaviour == "random":
-            x, y = (fraction("x", request.request_id) * width, fraction("y", request.request_id) * height)
-            return click(int(x), int(y))
-        x, y = target(request) or (width // 2, height // 2)
-        if fraction("success", request.request_id) >= self.settings.success_rate:
-            x, y = (x + width // 2) % width, (y + height // 2) % height
-        return click(x, y)
+            x, y = int(fraction("x", request.request_id) * width), int(fraction("y", request.request_id) * height)
+        else:
+            x, y = target(request) or (width // 2, height // 2)
+            if fraction("success", request.request_id) >= self.settings.success_rate:
+                x, y = (x + width // 2) % width, (y + height // 2) % height
+        return actions.format(actions.Click(x, y))
 
 
 class Pauses:
@@ -143,11 +146,6 @@ class Pauses:
         return self._paused_s + present_s
 
 
-def click(x: int, y: int) -> str:
-    """Return the canonical text of a click."""
-    return actions.format(actions.Click(x, y))
-
-
 def target(request: ActionRequest) -> tuple[int, int] | None:
     """Return the point, in policy-image pixels, that the instruction names for this step; None if it names none.
 
@@ -159,18 +157,6 @@ def target(request: ActionRequest) -> tuple[int, int] | None:
         return None
     x, y = points[min(request.step, len(points) - 1)]
     return int(x), int(y)
-
-
-def policy_image_size(turns: list[MessagePart], policy: Policy) -> tuple[int, int]:
-    """Return (width, height) in pixels of the newest image, resized as for the policy."""
-    image = next((turn.image for turn in reversed(turns) if turn.image is not None), None)
-    width, height = (image.width, image.height) if image is not None else (0, 0)
-    return smart_resize(max(width, 1), max(height, 1), policy.min_pixels, policy.max_pixels)
-
-
-def prompt_text(turns: list[MessagePart]) -> str:
-    """Return the prompt as text; an image as its digest."""
-    return "\n".join(f"{turn.role}: {turn.text or (turn.image.sha256 if turn.image else '')}" for turn in turns)
 
 
 @functools.lru_cache(maxsize=4096)

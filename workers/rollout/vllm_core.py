@@ -6,13 +6,15 @@ Everything here runs on that thread. Imports vllm: import it only after
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import torch
 from vllm import EngineArgs, SamplingParams
+from vllm.config import VllmConfig
 from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import MultiModalInput, TokensInput, mm_input, tokens_input
 from vllm.multimodal.inputs import (
@@ -26,15 +28,22 @@ from vllm.multimodal.inputs import (
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from dart_streams.config import Config, SwitchMode
 from dart_streams.policy.rendering import Prompt, Renderer
 from topics.values import Sampling, VersionSpan
 from workers.rollout import vllm_settings
 from workers.rollout.engine import EngineFault, Generation
-from workers.rollout.logits_processor import ENTROPIES, processor_class
 from workers.rollout.patches import ImagePatches
 from workers.rollout.weight_loading import DoubleBuffered, InPlace, Tensors
+
+ENTROPIES = "entropies"
+"""The extra sampling argument: a dict that receives the request's entropies (nats) by token index.
+
+A token computed again, after a switch of weights, overwrites its entry.
+"""
 
 
 class EngineRequest:
@@ -205,3 +214,50 @@ def item(image: ImagePatches) -> MultiModalKwargsItem:
             "image_grid_thw": MultiModalFieldElem(data=image.grid, field=MultiModalBatchedField(keep_on_cpu=True)),
         }
     )
+
+
+class RowState(NamedTuple):
+    """One request in the batch; ``tokens`` is vLLM's own growing list of its output."""
+
+    entropies: dict[int, float]
+    temperature: float
+    tokens: list[int]
+
+
+def processor_class(allowed_mask: Callable[[int], torch.Tensor]) -> type[LogitsProcessor]:
+    """Return a processor that masks all but ``allowed_mask(vocabulary)`` (vocabulary,), and records entropies.
+
+    Exact entropies cost one softmax a step here; requesting the log-probabilities of the whole vocabulary from vLLM
+    would cost as much as generating. vLLM's log-probabilities are over the same allowed tokens, as the trainer's are.
+    A class made at run time, because vLLM makes the instance; vLLM must therefore run in this process.
+    """
+
+    class AllowedTokens(LogitsProcessor):
+        def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
+            self.banned = ~allowed_mask(vllm_config.model_config.get_vocab_size()).to(device)
+            self.device = device
+            self.rows: dict[int, RowState] = {}
+
+        def is_argmax_invariant(self) -> bool:
+            return False
+
+        def update_state(self, batch_update: BatchUpdate | None) -> None:
+            process_dict_updates(self.rows, batch_update, row_of)
+
+        def apply(self, logits_BV: torch.Tensor) -> torch.Tensor:
+            logits_BV.masked_fill_(self.banned, float("-inf"))
+            rows = self.rows
+            scales = [rows[index].temperature if index in rows else 1.0 for index in range(len(logits_BV))]
+            scaled_BV = logits_BV / torch.tensor(scales, device=self.device).unsqueeze(1)
+            for index, entropy in enumerate(torch.special.entr(scaled_BV.softmax(-1)).sum(-1).tolist()):
+                if index in rows:
+                    rows[index].entropies[len(rows[index].tokens)] = entropy
+            return logits_BV
+
+    return AllowedTokens
+
+
+def row_of(params: SamplingParams, _prompt: list[int] | None, tokens: list[int]) -> RowState | None:
+    """Return the state of a request that enters the batch; the entropies of greedy ones are of temperature 1."""
+    entropies = (params.extra_args or {}).get(ENTROPIES)
+    return None if entropies is None else RowState(entropies, params.temperature or 1.0, tokens)

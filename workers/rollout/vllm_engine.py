@@ -7,34 +7,136 @@ Import it only after :func:`workers.rollout.vllm_settings.environment` is set.
 
 import asyncio
 import functools
+import queue
 import random
 import shutil
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText
 
 from dart_streams.config import Config
 from dart_streams.policy import probe, recipe, weights
-from dart_streams.policy.rendering import Renderer
+from dart_streams.policy.rendering import Prompt, Renderer
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.action_requests import ActionRequest
 from topics.values import Sampling
 from topics.weights import WeightVersion
-from workers.rollout.engine import EngineFault, Generation, LoadFault
-from workers.rollout.patches import PatchCache, ReadBlob, patches_of
-from workers.rollout.vllm_core import VllmCore
-from workers.rollout.vllm_thread import EngineThread
-from workers.rollout.weight_schema import WeightSchema
+from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
+from workers.rollout.patches import ImagePatches, PatchCache, ReadBlob, patches_of
+from workers.rollout.vllm_core import EngineRequest, VllmCore
 
 PATCH_CACHE_BYTES = 256 << 20
 STOP_S = 1.0
 
+T = TypeVar("T")
+Command = Callable[[VllmCore], None]
+
 log = structlog.get_logger()
+
+
+class EngineThread:
+    """The thread on which vLLM runs: commands are executed between two steps.
+
+    Continuous batching: every request that has come by the next step is part of it.
+
+    An unexpected error in the engine ends the thread, and every call fails with
+    :class:`EngineDead`: half-loaded weights must not serve.
+    """
+
+    def __init__(self, build: Callable[[], VllmCore]) -> None:
+        self.build = build
+        self.loop = asyncio.get_running_loop()
+        self.dead: EngineDead | None = None
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._pending: set[Future[Any]] = set()
+        # A daemon, so that a start that hangs does not keep a stopped process alive.
+        self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
+        self._thread.start()
+
+    async def generate(self, prompt: Prompt, images: Sequence[ImagePatches], sampling: Sampling) -> Generation:
+        """Generate a response, without its text; when cancelled, the engine aborts the request.
+
+        Raises EngineFault if the engine rejects it, for instance as too long, EngineDead if the thread has ended.
+        """
+        request = EngineRequest(prompt, images, sampling)
+
+        def add(core: VllmCore) -> None:
+            try:
+                core.add(request)
+            except EngineFault as fault:
+                request.future.set_exception(fault)
+
+        try:
+            return await self._submit(add, request.future)
+        except asyncio.CancelledError:
+            self._commands.put(lambda core: core.abort(request))
+            raise
+
+    async def call(self, function: Callable[[VllmCore], T]) -> T:
+        """Run ``function`` on the thread between two steps; an error in it ends the engine."""
+        future: Future[T] = Future()
+        return await self._submit(lambda core: future.set_result(function(core)), future)
+
+    async def _submit(self, command: Command, future: Future[T]) -> T:
+        """Have the thread execute ``command``, and return what it sets on ``future``."""
+        self.check()
+        future.set_running_or_notify_cancel()  # The thread may set it even if the caller is cancelled.
+        self._pending.add(future)
+        self._commands.put(command)
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            self._pending.discard(future)
+
+    def check(self) -> None:
+        """Raise :class:`EngineDead` if the thread has ended."""
+        if self.dead is not None:
+            raise self.dead
+
+    async def stop(self, timeout_s: float) -> None:
+        """End the thread after its present step; one that is still starting is left behind."""
+        self._commands.put(None)
+        await asyncio.to_thread(self._thread.join, timeout_s)
+
+    def _run(self) -> None:
+        try:
+            core = self.build()
+            while self._execute_commands(core):
+                if core.busy:
+                    core.step()
+        except BaseException as error:
+            self.loop.call_soon_threadsafe(self._die, error)
+            raise
+
+    def _execute_commands(self, core: VllmCore) -> bool:
+        """Execute the commands in the queue, waiting for one while the engine is idle; return False to end."""
+        while True:
+            try:
+                command = self._commands.get(block=not core.busy)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command(core)
+
+    def _die(self, error: BaseException) -> None:
+        self.dead = EngineDead(f"vLLM failed: {type(error).__name__}: {error}")
+        self.dead.__cause__ = error
+        for future in self._pending:
+            if not future.done():
+                future.set_exception(self.dead)
 
 
 class VllmEngine:
@@ -53,7 +155,10 @@ class VllmEngine:
     async def start(self, version: WeightVersion) -> None:
         """Build the engine, load ``version``, and generate once: the first time compiles kernels."""
         folder = await self.fetch(version)
-        self.read = self.read or await self.connect_store()
+        if self.read is None:
+            store = self.config.store
+            session = await connect_async(store)
+            self.read = AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
         self.images = PatchCache(self.renderer, self.read, PATCH_CACHE_BYTES)
         if self.thread is None:
             seed = random.SystemRandom().getrandbits(31)
@@ -72,10 +177,7 @@ class VllmEngine:
     async def check_parity(self, thread: EngineThread, folder: Path, version: WeightVersion) -> None:
         """Compare the engine's log-probabilities with those of transformers, stored beside the weights in ``folder``.
 
-        Raises
-        ------
-        ParityFault
-            If they disagree, with the likely reason.
+        Raises ParityFault, with the likely reason, if they disagree.
         """
         stored = probe.read(folder)
         if stored is None:
@@ -144,15 +246,42 @@ class VllmEngine:
         log.debug("weights fetched", version=version.version, took_s=round(time.perf_counter() - started, 3))
         return folder
 
-    async def connect_store(self) -> ReadBlob:
-        """Connect to the store; raise :class:`~dart_streams.errors.ServiceUnavailable` if it does not answer."""
-        store = self.config.store
-        session = await connect_async(store)
-        return AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
-
 
 def remove_all_but(kept: Path, cache: Path) -> None:
     """Remove the copies of older versions."""
     for copy in cache.iterdir():
         if copy != kept:
             shutil.rmtree(copy, ignore_errors=True)
+
+
+class WeightSchema:
+    """The tensor shapes of a model, by name; tied tensors may be missing from a file.
+
+    A weights file is checked before generation pauses for it: vLLM loads what it finds and only warns of missing
+    tensors, and a mix of two versions must never be served.
+    """
+
+    def __init__(self, model_config: Any) -> None:
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(model_config)
+        self.shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+        self.tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+
+    def check(self, folder: Path) -> None:
+        """Raise :class:`LoadFault` unless the weights in ``folder`` are of this model."""
+        found = read_shapes(folder)
+        unknown = sorted(found.keys() - self.shapes.keys())
+        missing = sorted(self.shapes.keys() - found.keys() - self.tied)
+        wrong = [f"{name} {shape}" for name, shape in found.items() if shape != self.shapes.get(name, shape)]
+        if unknown or missing or wrong:
+            difference = f"unknown {unknown[:3]}, missing {missing[:3]}, of another shape {wrong[:3]}"
+            raise LoadFault(f"{folder} is of another model: {difference}")
+
+
+def read_shapes(folder: Path) -> dict[str, list[int]]:
+    """Read names and shapes from the header; raise :class:`LoadFault` if it has none."""
+    try:
+        with safe_open(folder / weights.FILE, framework="pt") as file:
+            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise LoadFault(f"{folder / weights.FILE} cannot be read: {error}") from None

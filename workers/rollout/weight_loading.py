@@ -53,7 +53,10 @@ class DoubleBuffered:
         runners: list[Any] = llm.collective_rpc(lambda worker: worker.model_runner)
         (runner,) = runners
         self.serving: torch.nn.Module = runner.get_model()
-        self.config = separate_config(runner.vllm_config)
+        # The second model has a copy of the configuration: attention layers are registered in it by name.
+        self.config: VllmConfig = copy.copy(runner.vllm_config)
+        self.config.compilation_config = copy.copy(self.config.compilation_config)
+        self.config.compilation_config.static_forward_context = {}
         # vLLM caches rotary embeddings by their settings: two models would share one.
         rotary_embedding._ROPE_DICT.clear()
         with set_current_vllm_config(self.config):
@@ -89,11 +92,3 @@ class DoubleBuffered:
 def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     """Return the parameters and buffers of a model, in the order of its layers."""
     return itertools.chain(model.parameters(), model.buffers())
-
-
-def separate_config(config: VllmConfig) -> VllmConfig:
-    """Return a copy of the configuration for a second model: attention layers are registered in it by name."""
-    other = copy.copy(config)
-    other.compilation_config = copy.copy(config.compilation_config)
-    other.compilation_config.static_forward_context = {}
-    return other

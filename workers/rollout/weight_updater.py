@@ -1,24 +1,41 @@
-"""Keeps the engine on the newest weights, as the rolling update allows, and announces what it serves."""
+"""Keeps the engine on the newest weights, as the rolling update allows, and announces what it serves.
+
+The rolling update: each worker decides from all records of weights-serving whether it may switch weights now. A worker
+*has tried* version v if it serves v or newer, or has reported that it failed to load v. Workers switch in the order of
+(newest version tried, worker id), at most ``width`` at a time; those that have tried the version are not waited for. A
+worker reports a version only after it serves it, so a stale view of the others makes a worker wait longer, never switch
+too early: at least N - ``width`` of N workers generate at any time. A retry of a version that failed is not counted
+against the width: what fails is the fetch, during which the old weights keep serving.
+"""
 
 import asyncio
 import time
+from collections.abc import Mapping
+from typing import Self
 
 import msgspec
 import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 from opentelemetry import metrics
 
-from dart_streams.bus.clients import Publisher
+from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
+from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ROOT, ActiveSpan, train_step
-from topics import weights_serving
+from dart_streams.telemetry.stall_detector import StallDetector
+from topics import Topic, weights, weights_serving
+from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from workers.rollout.engine import Engine, LoadFault
-from workers.rollout.rolling_update import may_switch
-from workers.rollout.weight_watcher import WeightWatcher, wait_until
+
+WATCHED: tuple[Topic, ...] = (weights.TOPIC, weights_serving.TOPIC)
+POLL_S = 0.5
+RETRY_S = 5.0
+"""Seconds before weights that failed to load are retried; a newer version is tried immediately."""
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
@@ -27,8 +44,111 @@ pause_ms = meter.create_histogram(names.ROLLOUT_SWITCH_PAUSE_MS, "ms")
 load_ms = meter.create_histogram(names.ROLLOUT_SWITCH_LOAD_MS, "ms")
 switches = meter.create_counter(names.ROLLOUT_SWITCHES)
 
-RETRY_S = 5.0
-"""Seconds before weights that failed to load are retried; a newer version is tried immediately."""
+
+def may_switch(
+    me: str, target: int, serving: Mapping[str, WeightsServing], now_ms: int, liveness_ms: int, width: int
+) -> bool:
+    """Return whether worker ``me`` may switch to version ``target`` now.
+
+    ``serving`` has the newest record of each worker, its own included. A worker whose ``alive_ms`` is more than
+    ``liveness_ms`` before ``now_ms`` is dead: it is not waited for. At most ``width`` workers switch at the same time.
+    """
+    own = (serving[me].tried, me) if me in serving else (-1, me)
+    ahead = [
+        record
+        for worker_id, record in serving.items()
+        if worker_id != me
+        and now_ms - record.alive_ms <= liveness_ms
+        and record.tried < target
+        and (record.tried, worker_id) < own
+    ]
+    return len(ahead) < width
+
+
+class WeightWatcher:
+    """Folds ``weights`` and ``weights-serving`` from their beginnings, without a group; ``changed``: at each record."""
+
+    def __init__(self, config: Config, worker_id: str, publisher: Publisher) -> None:
+        self.bus = config.bus
+        self.publisher = publisher
+        self.topics = {config.bus.prefix + topic.name: topic for topic in WATCHED}
+        self.weights = WeightState(model_id=config.policy.model_id)
+        self.serving: dict[str, WeightsServing] = {}
+        self.changed = asyncio.Event()
+        what = f"a first version of {self.weights.model_id!r} on {config.bus.prefix}{weights.TOPIC.name}"
+        self.stalls = StallDetector(log, what, config.telemetry.stall_s)
+        self.records: AIOKafkaConsumer = consumer(config.bus, group=None, client_id=f"{worker_id}-weights")
+
+    async def __aenter__(self) -> Self:
+        """Seek to the beginning of both topics; raise ServiceUnavailable if the broker or a topic is not there."""
+        partitions = [
+            TopicPartition(name, number)
+            for name, topic in self.topics.items()
+            for number in range(await self.publisher.partitions_of(topic))
+        ]
+        await start_within(self.records, self.bus)
+        self.records.assign(partitions)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.records.stop()
+
+    async def _poll(self, seconds: float) -> None:
+        """Apply new records, waiting at most ``seconds`` for a first one."""
+        for batch in (await self.records.getmany(timeout_ms=int(seconds * 1000))).values():
+            for record in batch:
+                self._apply(record)
+
+    async def catch_up(self) -> None:
+        """Return when every record published by now was applied; :meth:`watch` must run."""
+        ends = await self.records.end_offsets(self.records.assignment())
+        while not await reached(self.records, ends):
+            await wait_until(self.next_change(), POLL_S)
+
+    async def watch(self) -> None:
+        """Apply records as they come, until cancelled."""
+        while True:
+            await self._poll(POLL_S)
+
+    async def first_version(self) -> WeightVersion:
+        """Return the newest version published by now, or the first one as soon as the trainer publishes it."""
+        ends = await self.records.end_offsets(self.records.assignment())
+        while self.weights.newest is None or not await reached(self.records, ends):
+            await self._poll(POLL_S)
+            self.stalls.check()
+        return self.weights.newest
+
+    async def wait_for_newer(self, than: WeightVersion, seconds: float) -> None:
+        """Return when there is a newer version, after ``seconds`` at the latest."""
+        until = time.monotonic() + seconds
+        while self.weights.version <= than.version and time.monotonic() < until:
+            await self._poll(min(POLL_S, seconds))
+
+    def next_change(self) -> asyncio.Event:
+        """Return an event that is set at the next record."""
+        self.changed.clear()
+        return self.changed
+
+    def _apply(self, record: ConsumerRecord) -> None:
+        try:
+            event = event_of(self.topics[record.topic], record)
+        except Undecodable as error:
+            log.error("record skipped", topic=record.topic, offset=record.offset, reason=str(error))
+            return
+        if isinstance(event, WeightVersion):
+            self.weights = self.weights.accept(event)
+        else:
+            self.serving[event.worker_id] = event
+        self.changed.set()
+
+
+async def wait_until(event: asyncio.Event, seconds: float) -> None:
+    """Return when ``event`` is set, at the latest after ``seconds``."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
 
 
 class WeightUpdater:

@@ -102,13 +102,7 @@ async def cancel_on_stop(stop: asyncio.Event, start: Coroutine[Any, Any, T]) -> 
 
 
 async def run_until_first_exit(work: Coroutine[Any, Any, None], **background: Awaitable[Any]) -> None:
-    """Run ``work`` to its end beside background tasks; the end of a background task, even a clean one, is an error.
-
-    Raises
-    ------
-    UnexpectedExit
-        If a background task, named by its keyword, returned.
-    """
+    """Run ``work`` to its end; raise UnexpectedExit if a background task, named by its keyword, returns before."""
     main = asyncio.create_task(work)
     tasks = {asyncio.ensure_future(task): name for name, task in background.items()}
     try:

@@ -17,8 +17,7 @@ from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
-from workers.runtime.in_flight import DeliveryStatus, InFlightRecords
-from workers.runtime.offsets import TrackedOffset
+from workers.runtime.in_flight import DeliveryStatus, InFlightRecords, TrackedOffset
 
 COMMIT_S = 0.5
 MARGIN_S = 3.0

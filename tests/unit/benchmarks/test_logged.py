@@ -21,7 +21,7 @@ from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
 from topics.values import BlobRef, Sampling
-from workers.env.trajectory_ids import new_trajectory_id
+from workers.env.episode import new_trajectory_id
 
 T0 = 1_000_000
 CLOCK = Clock(T0, T0 + 2_000, 10.0)

@@ -33,7 +33,7 @@ from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
 from topics.values import BlobRef, Sampling
 from topics.weights_serving import WeightsServing
-from workers.env.trajectory_ids import new_trajectory_id
+from workers.env.episode import new_trajectory_id
 
 SHOT = BlobRef(sha256="", size=1, width=1, height=1)
 

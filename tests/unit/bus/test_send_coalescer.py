@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from dart_streams.bus.send_coalescer import SendCoalescer
+from dart_streams.bus.clients import SendCoalescer
 
 
 def sends_at_once(coalescer: SendCoalescer) -> bool:

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from dart_streams.bus import strimzi
-from dart_streams.bus.topology import TopicSpec, declared, plan
+from dart_streams.bus.topology import TopicSpec, declared, plan, strimzi_resource, strimzi_yaml
 from dart_streams.cli import topics as command
 from dart_streams.config import Bus, Config
 from workers.curator.changelogs import changelog_topics
@@ -18,7 +17,7 @@ topic_names = st.text("aZ9._-", min_size=1, max_size=249)
 
 def exported(bus: Bus) -> list[dict]:
     specs = declared(bus, changelog_topics(Config(bus=bus)))
-    return list(yaml.safe_load_all(strimzi.as_yaml(specs, "kafka")))
+    return list(yaml.safe_load_all(strimzi_yaml(specs, "kafka")))
 
 
 def as_topic(resource: dict) -> TopicSpec:
@@ -50,7 +49,7 @@ def test_a_name_that_kubernetes_takes_is_written_once():
 
 @given(st.lists(topic_names, unique=True))
 def test_every_topic_has_a_resource_of_its_own(names: list[str]):
-    made = [strimzi.resource(TopicSpec(name=name), "kafka") for name in names]
+    made = [strimzi_resource(TopicSpec(name=name), "kafka") for name in names]
     assert len({topic["metadata"]["name"] for topic in made}) == len(names)
     assert all(KUBERNETES_NAME.fullmatch(topic["metadata"]["name"]) for topic in made)
     assert [as_topic(topic).name for topic in made] == names

@@ -21,8 +21,7 @@ from dart_streams.tasks import Task
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
-from workers.env.environment import EnvironmentFault
-from workers.env.scaling import rescale
+from workers.env.environment import EnvironmentFault, rescale
 from workers.env.simulated import SimulatedBackend
 from workers.rollout.scripted import Pauses, ScriptedEngine
 

@@ -8,9 +8,8 @@ import pytest
 import tomli_w
 
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls, load, parse
-from dart_streams.connection import auth, connection_errors
-from dart_streams.connection.connection_errors import Endpoint
-from dart_streams.connection.protocol_probes import KAFKA
+from dart_streams.connection import auth, protocol_probes
+from dart_streams.connection.protocol_probes import KAFKA, Endpoint
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
 from dart_streams.launch.restarts import Deaths, after_death
 
@@ -153,7 +152,7 @@ def test_a_secret_is_in_no_text_of_the_configuration(monkeypatch: pytest.MonkeyP
 def test_what_a_service_alerts_of_is_told_from_its_going_away(reason: str, shows: bool, text: str | None):
     error = ssl.SSLError(1, "x")
     error.reason = reason
-    found = connection_errors.describe(error, ENDPOINT, shows)
+    found = protocol_probes.describe(error, ENDPOINT, shows)
     assert (found is None) if text is None else (text in (found or ""))
 
 
@@ -161,7 +160,7 @@ def test_what_a_service_alerts_of_is_told_from_its_going_away(reason: str, shows
 def test_a_certificate_s_faults_are_told_apart(code: int, text: str):
     error = ssl.SSLCertVerificationError(1, "x")
     error.verify_code, error.verify_message = code, "certificate has expired"
-    assert text in (connection_errors.describe(error, ENDPOINT, False) or "")
+    assert text in (protocol_probes.describe(error, ENDPOINT, False) or "")
 
 
 def test_a_worker_that_is_refused_is_not_started_again():

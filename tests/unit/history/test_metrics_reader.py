@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import NumberDataPoint, PeriodicExportingMetricReader
 
 from dart_streams.history.metrics_reader import Distribution, MetricsReader
-from dart_streams.telemetry.json_lines import LineMetricExporter, append, point_of
+from dart_streams.telemetry.exporters import LineMetricExporter, append, point_of
 
 LIVES = ((0, 0, 5), (0, 400_000, 8), (300_000, 900_000, 2))
 """Start, time (nanoseconds) and value of points of one counter: two of a life, one of the next."""

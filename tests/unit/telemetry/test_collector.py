@@ -19,8 +19,7 @@ from opentelemetry.sdk.resources import Resource
 
 from dart_streams.history.traces import Timeline, lines_in
 from dart_streams.telemetry import names, spans
-from dart_streams.telemetry.collector import span_exporter
-from dart_streams.telemetry.span_processor import CountingSpanProcessor
+from dart_streams.telemetry.exporters import CountingSpanProcessor, collector_exporters
 from dart_streams.telemetry.spans import ActiveSpan, SpanRef
 
 ERROR = 2
@@ -105,7 +104,8 @@ def processor() -> Iterator[Callable[[int], CountingSpanProcessor]]:
 
     def start(port: int, **settings) -> CountingSpanProcessor:
         provider = spans.Provider(1.0, Resource.create({"service.instance.id": "env-0"}))
-        made.append(CountingSpanProcessor(span_exporter(f"http://127.0.0.1:{port}/"), every_s=0.01, **settings))
+        _, exporter = collector_exporters(f"http://127.0.0.1:{port}/")
+        made.append(CountingSpanProcessor(exporter, every_s=0.01, **settings))
         provider.add_span_processor(made[-1])
         spans.enable(1.0, provider)
         return made[-1]

@@ -2,7 +2,7 @@
 
 import logging
 
-from dart_streams.telemetry.rate_limit import RateLimitFilter
+from dart_streams.telemetry.setup import RateLimitFilter
 
 
 def record(at: float, message: str, *arguments: object, name: str = "aiokafka") -> logging.LogRecord:

@@ -17,10 +17,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dart_streams.telemetry import json_lines as lines
-from dart_streams.telemetry import names, propagation, spans
-from dart_streams.telemetry.json_lines import LineSpanExporter
-from dart_streams.telemetry.span_processor import CountingSpanProcessor
+from dart_streams.telemetry import exporters as lines
+from dart_streams.telemetry import names, spans
+from dart_streams.telemetry.exporters import CountingSpanProcessor, LineSpanExporter
 from dart_streams.telemetry.spans import ActiveSpan
 
 Start = Callable[[float], list[ReadableSpan]]
@@ -73,19 +72,19 @@ def test_a_named_span_has_the_ids_that_others_link_to_and_its_children_have_thei
 def test_the_context_crosses_a_record_s_headers(tracing: Start):
     written = tracing(1.0)
     with ActiveSpan(names.SPAN_STEP, parent=spans.ROOT):
-        headers = propagation.current_headers()
-    with ActiveSpan(names.SPAN_RECORD, parent=propagation.context_of(headers)):
+        headers = spans.current_headers()
+    with ActiveSpan(names.SPAN_RECORD, parent=spans.context_of(headers)):
         pass
     step, record = written
     assert ref(record.parent) == ref(step.context)
-    assert propagation.current_headers() == []
+    assert spans.current_headers() == []
 
 
 @settings(deadline=None)
 @given(st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.booleans())
 def test_what_we_write_into_headers_is_what_opentelemetry_reads(trace_id: int, span_id: int, sampled: bool):
     with spans.UseSpan(spans.SpanRef(trace_id, span_id, sampled)):
-        headers = propagation.current_headers()
+        headers = spans.current_headers()
     carrier = {name: value.decode() for name, value in headers}
     context = trace.get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()
     assert (context.trace_id, context.span_id, context.trace_flags.sampled) == (trace_id, span_id, sampled)
@@ -112,7 +111,7 @@ IDS = f"{7:032x}-{9:016x}"
     ],
 )
 def test_headers_that_others_write_are_read_as_opentelemetry_reads_them(value: str):
-    read = propagation.context_of([("id", b"x"), ("traceparent", None), ("traceparent", value.encode())])
+    read = spans.context_of([("id", b"x"), ("traceparent", None), ("traceparent", value.encode())])
     context = trace.get_current_span(TraceContextTextMapPropagator().extract({"traceparent": value})).get_span_context()
     expected = (context.trace_id, context.span_id, context.trace_flags.sampled) if context.is_valid else spans.ROOT
     assert read == expected
@@ -171,7 +170,7 @@ def test_without_telemetry_spans_are_nothing_and_records_carry_no_context():
     with ActiveSpan(names.SPAN_STEP, ids=spans.trajectory("t")) as span:
         span.set_attributes(ATTR_OUTCOME="success")
         span.set_error("why")
-        assert propagation.current_headers() == []
+        assert spans.current_headers() == []
     assert spans.current() == spans.ROOT
 
 

@@ -1,4 +1,4 @@
-"""The browser process: found, started, and killed with all its children."""
+"""The browser process and the pool of its pages: found, started, restarted when dead, killed with its children."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,13 @@ from pathlib import Path
 
 import structlog
 
+from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.tasks import Task
+from workers.env import metrics
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools
+from workers.env.miniwob.page import MiniwobPage
 
 PLACES = (
     "/usr/lib/chromium/chromium-headless-shell",
@@ -57,6 +61,8 @@ FLAGS = (
 NICENESS = 10
 """Browsers do most of the work, and a slow page delays one episode only, unlike the policy, the broker or the trainer.
 Started by root, Chromium would even raise its own priority above theirs."""
+SPARE_PAGES = 2
+"""Idle pages kept per slot for an episode of their document: each costs 20 MB, and saves loading the document."""
 START_S = 30.0
 END_S = 5.0
 
@@ -147,3 +153,57 @@ async def connect(read_fd: int, write_fd: int, timeout_s: float) -> DevTools:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", 0))
     writer, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(write_fd, "wb", 0))
     return DevTools(reader, writer, timeout_s)
+
+
+class MiniwobBackend:
+    """Opens pages in the browser; a slot whose page or browser crashed recovers with the next :meth:`open`."""
+
+    def __init__(self, config: Config) -> None:
+        self.timeout_s = config.env.miniwob.call_timeout_s
+        self.isolation = config.env.miniwob.isolation
+        self.last_screen = config.env.miniwob.last_screen
+        self.spare = SPARE_PAGES * config.env.slots
+        self.browser: Browser | None = None
+        self._launch_lock = asyncio.Lock()
+        self._idle: list[MiniwobPage] = []
+        self._keep = None if self.isolation == "context" else self._idle.append
+
+    async def start(self) -> None:
+        """Start the browser; raise :class:`~dart_streams.errors.ServiceUnavailable` if that is impossible."""
+        await self._running_browser()
+
+    async def open(self, task: Task) -> MiniwobPage:
+        """Return a page that no open episode shares; raise :class:`EnvironmentFault` if the browser refuses."""
+        browser = await self._running_browser()
+        if page := self._take_idle(task.page):
+            return page
+        try:
+            page = MiniwobPage(browser.devtools, self.isolation, self._keep, self.last_screen)
+            await page.open()
+            return page
+        except KeyError as missing:
+            raise EnvironmentFault(f"the browser's response lacks {missing}") from None
+
+    def _take_idle(self, name: str) -> MiniwobPage | None:
+        """Return an idle page, preferably with document ``name``; None if there is room for a new one."""
+        for place in reversed(range(len(self._idle))):
+            if self.isolation == "document" or self._idle[place].page == name:
+                return self._idle.pop(place)
+        return self._idle.pop(0) if len(self._idle) >= self.spare else None
+
+    async def stop(self) -> None:
+        """End the browser."""
+        if self.browser is not None:
+            await self.browser.kill()
+            self.browser = None
+
+    async def _running_browser(self) -> Browser:
+        async with self._launch_lock:
+            if self.browser is not None and not self.browser.alive:
+                log.warning("browser died; starting another", exit_code=self.browser.process.poll())
+                metrics.browser_restarts.add(1)
+                await self.stop()
+                self._idle.clear()
+            if self.browser is None:
+                self.browser = await Browser.launch(self.timeout_s)
+            return self.browser

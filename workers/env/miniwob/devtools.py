@@ -46,19 +46,16 @@ class DevTools:
         self._numbers = itertools.count(1)
         self._pending: dict[int, Pending] = {}
         self._loads: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._crashed: set[str] = set()
+        self.crashed: set[str] = set()
         self._decoder = msgspec.json.Decoder(Message)
         self._reading = asyncio.create_task(self._read(), name="devtools")
 
     async def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """Call a method and return its result.
 
-        Raises
-        ------
-        EnvironmentFault
-            If the browser rejects the call or does not respond in time, or it or the page is gone.
+        Raises EnvironmentFault if the browser rejects the call or does not respond in time, or it or the page is gone.
         """
-        if self.closed or session in self._crashed:
+        if self.closed or session in self.crashed:
             raise EnvironmentFault(f"{method}: the {'browser' if self.closed else 'page'} is gone")
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": params}
@@ -88,10 +85,6 @@ class DevTools:
         finally:
             self._loads.pop(session, None)
 
-    def forget_session(self, session: str) -> None:
-        """Drop the state of a closed session."""
-        self._crashed.discard(session)
-
     async def close(self) -> None:
         """End the connection; pending calls fail."""
         self._writer.close()
@@ -118,9 +111,10 @@ class DevTools:
             else:
                 future.set_exception(EnvironmentFault(f"the browser rejected it: {message.error.get('message')}"))
         elif message.method == LOADED and message.sessionId in self._loads:
-            resolve(self._loads[message.sessionId])
+            if not (loaded := self._loads[message.sessionId]).done():
+                loaded.set_result({})
         elif message.method == CRASHED and message.sessionId:
-            self._crashed.add(message.sessionId)
+            self.crashed.add(message.sessionId)
             self._fail(message.sessionId, "the page crashed")
         elif message.method == DETACHED:
             self._fail(str(message.params.get("sessionId")), "the page is gone")
@@ -133,9 +127,3 @@ class DevTools:
             if not future.done():
                 future.set_exception(EnvironmentFault(reason))
                 future.exception()
-
-
-def resolve(future: "asyncio.Future[dict[str, Any]]") -> None:
-    """Resolve a future without a result."""
-    if not future.done():
-        future.set_result({})

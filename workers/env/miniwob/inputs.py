@@ -2,19 +2,7 @@
 
 from typing import Any
 
-from dart_streams.actions import (
-    Action,
-    CallUser,
-    Click,
-    DoubleClick,
-    Drag,
-    Finished,
-    Hotkey,
-    RightClick,
-    Scroll,
-    Type,
-    Wait,
-)
+from dart_streams import actions
 
 Call = tuple[str, dict[str, Any]]
 """A DevTools method and its parameters."""
@@ -42,25 +30,25 @@ NAMED_KEYS |= {f"arrow{name}": NAMED_KEYS[name] for name in ("left", "up", "righ
 EDITING = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut", "z": "undo"}
 
 
-def input_calls(action: Action) -> list[Call]:
+def input_calls(action: actions.Action) -> list[Call]:
     """Return the events that carry out ``action``, given in page pixels; none for those that have no input."""
     match action:
-        case Click(x, y):
+        case actions.Click(x, y):
             return click(x, y, "left", 1)
-        case DoubleClick(x, y):
+        case actions.DoubleClick(x, y):
             return click(x, y, "left", 1) + click(x, y, "left", 2)[1:]
-        case RightClick(x, y):
+        case actions.RightClick(x, y):
             return click(x, y, "right", 1)
-        case Drag():
+        case actions.Drag():
             return drag(action)
-        case Type(content):
+        case actions.Type(content):
             return typing(content)
-        case Hotkey(keys):
+        case actions.Hotkey(keys):
             return hotkey(keys)
-        case Scroll(x, y, direction):
+        case actions.Scroll(x, y, direction):
             right, down = SCROLLS[direction]
             return [mouse("mouseWheel", x, y, deltaX=right * SCROLL_PIXELS, deltaY=down * SCROLL_PIXELS)]
-        case Wait() | Finished() | CallUser():
+        case actions.Wait() | actions.Finished() | actions.CallUser():
             return []
 
 
@@ -78,7 +66,7 @@ def click(x: int, y: int, button: str, count: int) -> list[Call]:
     ]
 
 
-def drag(action: Drag) -> list[Call]:
+def drag(action: actions.Drag) -> list[Call]:
     """Return a press at the start, moves over the middle to the end, and a release there."""
     middle = (action.x + action.to_x) // 2, (action.y + action.to_y) // 2
     return [

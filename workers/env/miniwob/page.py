@@ -107,9 +107,12 @@ class MiniwobPage:
         self.done, self.raw_reward, self._executed = False, 0.0, ""
         self.episodes += 1
         again = self.isolation == "problem" and before == task.page and task.page in RESTARTABLE
-        instruction = await self._restart(task.seed) if again else None
+        instruction: str | None = None
+        if again:  # None if this is not the document that was loaded
+            await self._call(MOUSE, **AWAY)
+            instruction = await self._in_problem(f"again({task.seed})")
         self.instruction = await self._load(task) if instruction is None else instruction
-        return self._screen(await self._screenshot())
+        return await self._screen()
 
     async def _load(self, task: Task) -> str:
         url = page_url(task.page)
@@ -118,12 +121,6 @@ class MiniwobPage:
         with self._mark_faulty():
             await self.devtools.navigate(self.session, url)
         return str(await self._in_problem(f"first({task.seed})"))
-
-    async def _restart(self, seed: int) -> str | None:
-        """Restart the problem in the present document; return None if that is not the one that was loaded."""
-        await self._call(MOUSE, **AWAY)
-        instruction: str | None = await self._in_problem(f"again({seed})")
-        return instruction
 
     async def _in_problem(self, expression: str) -> Any:
         return await self.evaluate_script(f"(() => {{ {PROBLEM}; return {expression}; }})()")
@@ -135,8 +132,7 @@ class MiniwobPage:
             for method, params in input_calls(action):
                 await self._call(method, **params)
             self.done, self.raw_reward = await self.evaluate_script(STATE)
-        over = self.done or last
-        return self._screen(await self._screenshot() if self.last_screen or not over else None)
+        return await self._screen(self.last_screen or not (self.done or last))
 
     async def evaluate(self) -> float:
         """Return the page's raw reward clipped to [0, 1].
@@ -167,7 +163,7 @@ class MiniwobPage:
         """Close the browser context and all that is in it."""
         with contextlib.suppress(EnvironmentFault):  # The browser is gone, and the context with it.
             await self.devtools.call("Target.disposeBrowserContext", browserContextId=self.context)
-        self.devtools.forget_session(self.session)
+        self.devtools.crashed.discard(self.session)
 
     async def evaluate_script(self, expression: str) -> Any:
         """Evaluate JavaScript in the page; raise :class:`EnvironmentFault` if it throws."""
@@ -178,11 +174,11 @@ class MiniwobPage:
             raise EnvironmentFault(f"page {self.page}: {what[:300]}")
         return response["result"].get("value")
 
-    async def _screenshot(self) -> bytes:
-        screenshot = await self._call("Page.captureScreenshot", format="png", clip=CLIP, optimizeForSpeed=True)
-        return base64.b64decode(screenshot["data"])
-
-    def _screen(self, image: bytes | None) -> Screen:
+    async def _screen(self, wanted: bool = True) -> Screen:
+        image = None
+        if wanted:
+            screenshot = await self._call("Page.captureScreenshot", format="png", clip=CLIP, optimizeForSpeed=True)
+            image = base64.b64decode(screenshot["data"])
         return Screen(
             image=image,
             media_type="image/png",

@@ -13,11 +13,10 @@ from dart_streams.actions import Click, Drag, Scroll, Wait
 from dart_streams.config import parse
 from dart_streams.screens import smart_resize
 from dart_streams.tasks import Task
-from workers.env.environment import EnvironmentFault
+from workers.env.environment import EnvironmentFault, rescale
+from workers.env.episode import new_trajectory_id
 from workers.env.metrics import SlotTimes
-from workers.env.scaling import rescale
 from workers.env.simulated import SimulatedBackend, box_centre
-from workers.env.trajectory_ids import new_trajectory_id
 
 side = st.integers(1, 4000)
 

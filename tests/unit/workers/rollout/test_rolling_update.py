@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.weights_serving import WeightsServing
-from workers.rollout.rolling_update import may_switch
+from workers.rollout.weight_updater import may_switch
 
 LIVENESS_MS = 1000
 

@@ -1,8 +1,7 @@
 """Records in flight: handled once, committed when finished, redelivered when not."""
 
 from workers.runtime import in_flight
-from workers.runtime.in_flight import DeliveryStatus, InFlightRecords
-from workers.runtime.offsets import TrackedOffset
+from workers.runtime.in_flight import DeliveryStatus, InFlightRecords, TrackedOffset
 
 
 def owning(*partitions: int) -> InFlightRecords[int]:

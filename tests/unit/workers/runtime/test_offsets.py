@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from workers.runtime.offsets import DonePrefix, Offsets, TrackedOffset
+from workers.runtime.in_flight import DonePrefix, Offsets, TrackedOffset
 
 ascending = st.lists(st.integers(0, 1000), min_size=1, max_size=40, unique=True).map(sorted)
 

@@ -10,7 +10,7 @@ from dart_streams.errors import ServiceUnavailable
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
-from workers.runtime.offsets import TrackedOffset
+from workers.runtime.in_flight import TrackedOffset
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 PLACE = TopicPartition("orders", 0)
