@@ -12,7 +12,7 @@ from trainer.main import live, stopped_by_signals
 
 
 def read(file: Path) -> Config:
-    """Return the configuration in a TOML file, or in the JSON that ``trainer.launch`` writes for its ranks."""
+    """Return the configuration in a TOML file, or in the JSON that ``trainer.main.torchrun`` writes for its ranks."""
     if file.suffix != ".json":
         return load(file)
     try:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,15 @@ NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 log = structlog.get_logger()
 
 
+@dataclass
 class Checkpoints:
     """The checkpoints of a run in one folder that all ranks share. All methods are collective.
 
     The tensors are written shard by shard by their own rank, and can be read by another number of ranks.
     """
 
-    def __init__(self, folder: Path, ranks: Ranks) -> None:
-        self.folder = folder
-        self.ranks = ranks
+    folder: Path
+    ranks: Ranks
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainerState, epoch: int) -> None:
         """Write a checkpoint: first aside, durable, then under its name. Older ones but one are removed."""

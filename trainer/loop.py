@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -15,7 +16,7 @@ from trainer.checkpoint import Checkpoints
 from trainer.data.batch_builder import Batch, BatchFeed
 from trainer.data.samples import REASONS
 from trainer.learning import sft_phase
-from trainer.learning.learner import Learner, StepResult, WeightSnapshot, merged, never_stop
+from trainer.learning.learner import Learner, StepResult, merged, never_stop
 from trainer.learning.step import Stopped
 from trainer.publish import Rank0Outputs
 from trainer.ranks import Ranks
@@ -25,30 +26,23 @@ from trainer.state import TrainerState
 log = structlog.get_logger()
 
 
+@dataclass
 class Loop:
     """Trains until it is stopped, or has made all steps it was asked for."""
 
-    def __init__(
-        self,
-        config: Config,
-        ranks: Ranks,
-        learner: Learner,
-        feed: BatchFeed,
-        checkpoints: Checkpoints,
-        outputs: Rank0Outputs | None,
-        epoch: int,
-        stop: threading.Event,
-    ) -> None:
-        self.settings = config.trainer
-        self.ranks = ranks
-        self.learner = learner
-        self.sft_learner = learner.sft_learner()
-        self.feed = feed
-        self.checkpoints = checkpoints
-        self.outputs = outputs
-        self.epoch = epoch
-        self.stop = stop
-        self.run_id = config.bus.run
+    config: Config
+    ranks: Ranks
+    learner: Learner
+    feed: BatchFeed
+    checkpoints: Checkpoints
+    outputs: Rank0Outputs | None
+    epoch: int
+    stop: threading.Event
+
+    def __post_init__(self) -> None:
+        self.settings = self.config.trainer
+        self.run_id = self.config.bus.run
+        self.sft_learner = self.learner.sft_learner()
 
     def run(self, state: TrainerState) -> None:
         """Train from ``state`` on, and end with a checkpoint of the last step."""
@@ -94,8 +88,9 @@ class Loop:
         crash_points.reach(crash_points.AFTER_STEP)
         if not result.updated:
             return self._skip(state, batch), saved_step
-        after = state.after(batch.position, self._trained_step(state, batch, result), self._memory(state, batch))
-        return after, self._complete(after, batch, saved_step)
+        step = self._trained_step(state, batch, result)
+        after = state.after(batch.position, step, self._memory(state, batch))
+        return after, self._complete(after, step, batch, saved_step)
 
     def _learn(self, batch: Batch, version: int) -> StepResult:
         """Make a step's updates: those of a supervised phase are one step, which can't be aborted after the first."""
@@ -138,7 +133,7 @@ class Loop:
             at_ms=now_ms(),
         )
 
-    def _complete(self, state: TrainerState, batch: Batch, saved_step: int) -> int:
+    def _complete(self, state: TrainerState, step: TrainedStep, batch: Batch, saved_step: int) -> int:
         """Make a step count, and return the step of the newest checkpoint.
 
         1. The checkpoint: from here on the groups are trained, whatever happens. A process that dies before it trains
@@ -154,20 +149,14 @@ class Loop:
             saved_step = state.train_step
         crash_points.reach(crash_points.AFTER_CHECKPOINT)
         if self.outputs:
-            self._publish(self.outputs, state, batch, snapshot, since_ms(started))
+            checkpoint_ms = since_ms(started)
+            self.outputs.consumer.check()
+            started = time.perf_counter()
+            self.outputs.publisher.publish(state, snapshot)
+            publish_ms = since_ms(started)
+            crash_points.reach(crash_points.AFTER_EVENT)
+            metrics = step.metrics | {"publish_ms": publish_ms, "checkpoint_ms": checkpoint_ms}
+            self.outputs.record(msgspec.structs.replace(step, metrics=metrics))
+            self.outputs.consumer.commit(state.position)
+            self.outputs.reporter.trained(state.train_step, state.version, batch, metrics)
         return saved_step
-
-    def _publish(
-        self, outputs: Rank0Outputs, state: TrainerState, batch: Batch, snapshot: WeightSnapshot, checkpoint_ms: float
-    ) -> None:
-        if state.last is None:
-            raise ValueError("a step without its record")
-        outputs.consumer.check()
-        started = time.perf_counter()
-        outputs.publisher.publish(state, snapshot)
-        publish_ms = since_ms(started)
-        crash_points.reach(crash_points.AFTER_EVENT)
-        metrics = state.last.metrics | {"publish_ms": publish_ms, "checkpoint_ms": checkpoint_ms}
-        outputs.record(msgspec.structs.replace(state.last, metrics=metrics))
-        outputs.consumer.commit(state.position)
-        outputs.reporter.trained(state.train_step, state.version, batch, metrics)

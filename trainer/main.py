@@ -13,6 +13,7 @@ rank of a job that another launcher starts.
 """
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -20,7 +21,11 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import structlog
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dart_streams.config import Config
 from dart_streams.policy import cpu_features, recipe
@@ -30,12 +35,10 @@ from dart_streams.telemetry import setup
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curated
 from topics.curated import CuratedGroup
-from trainer import launch
 from trainer.checkpoint import Checkpoints
-from trainer.data.batch_builder import BatchBuilder, BatchFeed
+from trainer.data.batch_builder import BatchBuilder, BatchFeed, TokenBudget
 from trainer.data.consumer import CuratedConsumer
 from trainer.data.prefetch import GroupReader, Prefetcher
-from trainer.data.token_budget import TokenBudget
 from trainer.learning.learner import Learner
 from trainer.loop import Loop
 from trainer.publish import Rank0Outputs, WeightPublisher
@@ -46,10 +49,12 @@ from trainer.state import TrainerState
 PREFETCH_STEPS = 2
 """Groups are read ahead for up to this number of steps."""
 
-log = structlog.get_logger()
-
 PREFETCH_MB = 256
 """Megabytes of screenshots read ahead, beyond those of one step."""
+RANKS_FILE = "trainer.json"
+"""The configuration as :func:`torchrun` gives it to the ranks."""
+
+log = structlog.get_logger()
 
 
 def run(config: Config) -> int:
@@ -57,9 +62,38 @@ def run(config: Config) -> int:
     folder = recipe.model_folder(config)
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     if config.trainer.processes > 1:
-        return launch.torchrun(config)
+        return torchrun(config)
     with stopped_by_signals() as stop:
         return live(config, folder, stop)
+
+
+def torchrun(config: Config) -> int:
+    """Run ``trainer.processes`` ranks here and return the exit code: of the rank that failed first, if one did.
+
+    A signal is passed on to the ranks, which then have the time of a drain; ending so is a success.
+    """
+    file = config.run.folder / RANKS_FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(msgspec.json.encode(config))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    job = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=config.trainer.processes,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        run_id=config.run.id,
+        max_restarts=0,
+        signals_to_handle="SIGTERM,SIGINT",
+    )
+    try:
+        elastic_launch(job, sys.executable)("-m", "trainer", str(file))
+    except SignalException:
+        return 0
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
+    return 0
 
 
 def live(config: Config, folder: Path, stop: threading.Event) -> int:

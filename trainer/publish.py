@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import fsspec
@@ -30,8 +30,7 @@ from topics.weights_serving import WeightsServing
 from trainer.data.consumer import CuratedConsumer
 from trainer.learning.learner import WeightSnapshot
 from trainer.reporting import StepReporter
-from trainer.retention import first_version, needed_from
-from trainer.state import TrainerState
+from trainer.state import TrainerState, first_version, needed_from
 
 SEND_S = 30.0
 CLOSE_S = 5.0
@@ -79,12 +78,13 @@ class WeightPublisher:
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:
-            self._send_version(under_epoch(found.newest, self.epoch, start.position.groups_consumed))
+            self._send_again(found.newest, start.position.groups_consumed)
         else:
             self.publish(start, snapshot)
         after = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
-        meanwhile = before_epoch(after[len(before) :], found.model_id, self.epoch)
-        overtaking = max((announced.version for announced in meanwhile), default=-1)
+        of_model = (record for record in after[len(before) :] if record.model_id == found.model_id)
+        meanwhile = itertools.takewhile(lambda record: record.epoch < self.epoch, of_model)
+        overtaking = max((record.version for record in meanwhile), default=-1)
         if overtaking >= version:
             start = msgspec.structs.replace(start, version=overtaking + 1)
             self.publish(start, snapshot)
@@ -114,11 +114,14 @@ class WeightPublisher:
         """
         newest = self.weights.newest
         if newest is not None and groups_consumed > newest.groups_consumed:
-            self._send_version(under_epoch(newest, self.epoch, groups_consumed))
+            self._send_again(newest, groups_consumed)
 
     def publish_trained(self, step: TrainedStep) -> None:
         """Send the record of a step, once its row is durable; the log then has all that the store has."""
         self._send(trained.TOPIC, step, f"step {step.train_step}", record_id=f"{step.epoch}/{step.train_step}")
+
+    def _send_again(self, version: WeightVersion, groups_consumed: int) -> None:
+        self._send_version(msgspec.structs.replace(version, epoch=self.epoch, groups_consumed=groups_consumed))
 
     def _send_version(self, event: WeightVersion) -> None:
         self._send(weights.TOPIC, event, f"weight version {event.version}")
@@ -150,7 +153,8 @@ class WeightPublisher:
         newest = self.weights.newest
         if newest is None:
             return
-        oldest = min(newest.version, needed_from(self._served().values(), now_ms(), self.liveness_ms))
+        self.serving.update((event.worker_id, event) for event in self._heartbeats.events_to_end())
+        oldest = min(newest.version, needed_from(self.serving.values(), now_ms(), self.liveness_ms))
         kept = {uri.rpartition("/")[2] for uri in list(self.uris)[-self.keep :]}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
         for path in filesystem.ls(folder, detail=False):
@@ -159,12 +163,6 @@ class WeightPublisher:
             if match and name not in kept and int(match[1]) < oldest and int(match[2]) <= self.epoch:
                 with contextlib.suppress(FileNotFoundError):
                     filesystem.rm(path, recursive=True)
-
-    def _served(self) -> dict[str, WeightsServing]:
-        """Return the newest record of each rollout worker."""
-        for event in self._heartbeats.events_to_end():
-            self.serving[event.worker_id] = event
-        return self.serving
 
 
 class Rank0Outputs(NamedTuple):
@@ -182,18 +180,7 @@ class Rank0Outputs(NamedTuple):
         self.publisher.publish_trained(step)
 
 
-def under_epoch(version: WeightVersion, epoch: int, groups_consumed: int) -> WeightVersion:
-    """Return the same weights as published by ``epoch``."""
-    return msgspec.structs.replace(version, epoch=epoch, groups_consumed=groups_consumed)
-
-
 def sha256_of(state: Mapping[str, Tensor]) -> str:
     """Return the digest under which ``state`` is published."""
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
         return weight_files.save(state, scratch)
-
-
-def before_epoch(records: Iterable[WeightVersion], model_id: str, epoch: int) -> list[WeightVersion]:
-    """Return the records of a model before the first of ``epoch``."""
-    of_model = (record for record in records if record.model_id == model_id)
-    return list(itertools.takewhile(lambda record: record.epoch < epoch, of_model))

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,13 +14,13 @@ TIMEOUT = datetime.timedelta(minutes=10)
 """After this a silent rank counts as dead; rank 0 broadcasts far more often (see ``trainer.data.batch_builder``)."""
 
 
+@dataclass
 class Ranks:
     """The process's place among the ranks of the job, and what they exchange. All methods are collective."""
 
-    def __init__(self, rank: int, count: int, device: torch.device) -> None:
-        self.rank = rank
-        self.count = count
-        self.device = device
+    rank: int
+    count: int
+    device: torch.device
 
     @property
     def first(self) -> bool:

@@ -5,13 +5,13 @@ Later steps whose weights are gone continue from the step before, as the trainer
 state begins at the first step made here.
 """
 
+import itertools
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.bundle_inputs import config_of, tasks_of
@@ -27,9 +27,8 @@ from topics.observations import Observation
 from topics.trained import TrainedStep
 from topics.values import BlobRef
 from trainer.data.prefetch import GroupReader
-from trainer.data.samples import ReadyGroup
 from trainer.learning.learner import Learner, never_stop
-from trainer.ranks import Ranks, joined
+from trainer.ranks import joined
 
 TOLERANCE = 1e-5
 """How far a loss made again may be from the recorded one."""
@@ -58,12 +57,8 @@ class RecordedStore:
             for identity in trajectories
             if identity in state.observations
         }
-        shown = {
-            seen.screenshot.sha256
-            for steps in self.observations.values()
-            for seen in steps
-            if seen.screenshot is not None
-        }
+        seen_steps = itertools.chain.from_iterable(self.observations.values())
+        shown = {seen.screenshot.sha256 for seen in seen_steps if seen.screenshot is not None}
         self.blobs = {blob.sha256: blob.data for blob in bundle.blobs() if blob.sha256 in shown}
 
     def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
@@ -82,12 +77,8 @@ class RecordedStore:
 def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     """Make ``steps`` recorded steps again, from step ``first`` on (by default the first whose weights are there).
 
-    Raises
-    ------
-    BundleError
-        If the bundle lacks something: it has to be captured with ``--blobs``.
-    UserError
-        If there is no such step, its groups or its first weights are gone, or the model's directory is not there.
+    Raises ``BundleError`` if the bundle lacks something: it has to be captured with ``--blobs``. Raises
+    :class:`UserError` if there is no such step, its groups or first weights are gone, or there is no model directory.
     """
     bundle = Bundle(path)
     config, state = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
@@ -98,47 +89,35 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     recording = RecordedStore(bundle, state, members)
     renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
     reader = GroupReader(recording, renderer, config.policy)  # type: ignore[arg-type]
-    with joined() as ranks:
-        return repeat(chosen, state, config, folder, renderer, reader, ranks)
-
-
-def repeat(
-    chosen: Sequence[TrainedStep],
-    state: RunState,
-    config: Config,
-    folder: Path,
-    renderer: Renderer,
-    reader: GroupReader,
-    ranks: Ranks,
-) -> list[ReproducedStep]:
-    """Make the chosen steps again, in order."""
     result: list[ReproducedStep] = []
     learner: Learner | None = None
-    for step in chosen:
-        start = weights_before(state, step)
-        if start is not None:
-            learner = Learner(folder, renderer, config.trainer, ranks, start)
-        if learner is None:
-            raise UserError(
-                f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at their "
-                f"URI any more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin with "
-                "another --from"
+    with joined() as ranks:
+        for step in chosen:
+            start = weights_before(state, step)
+            if start is not None:
+                learner = Learner(folder, renderer, config.trainer, ranks, start)
+            if learner is None:
+                raise UserError(
+                    f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at "
+                    f"their URI any more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin "
+                    "with another --from"
+                )
+            ready = [reader.read(group) for group in groups_of(state, step)]
+            if not any(group.samples for group in ready):
+                why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
+                raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")
+            loss = learner.learn(ready, step.version - 1, never_stop).metrics["loss"]
+            result.append(
+                ReproducedStep(
+                    train_step=step.train_step,
+                    version=step.version,
+                    weights=f"v{step.version - 1}" if start is not None else "the step before",
+                    recorded_loss=step.metrics["loss"],
+                    loss=loss,
+                    equal=abs(loss - step.metrics["loss"]) <= TOLERANCE,
+                    refused=sum(group.refused.total() for group in ready),
+                )
             )
-        ready = [reader.read(group) for group in groups_of(state, step)]
-        refuse_missing(ready)
-        loss = learner.learn(ready, step.version - 1, never_stop).metrics["loss"]
-        recorded = step.metrics["loss"]
-        result.append(
-            ReproducedStep(
-                train_step=step.train_step,
-                version=step.version,
-                weights=f"v{step.version - 1}" if start is not None else "the step before",
-                recorded_loss=recorded,
-                loss=loss,
-                equal=abs(loss - recorded) <= TOLERANCE,
-                refused=sum(sum(group.refused.values()) for group in ready),
-            )
-        )
     return result
 
 
@@ -171,10 +150,3 @@ def weights_before(state: RunState, step: TrainedStep) -> Path | None:
         return weight_files.fetch(version.event, Path(tempfile.gettempdir()))
     except (weight_files.MissingWeights, weight_files.WrongDigest, OSError):
         return None
-
-
-def refuse_missing(ready: Sequence[ReadyGroup]) -> None:
-    """Raise :class:`UserError` if nothing of the groups can be trained: most likely the screenshots are missing."""
-    if not any(group.samples for group in ready):
-        why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
-        raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")

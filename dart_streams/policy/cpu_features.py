@@ -36,11 +36,7 @@ def limit_isa(dtype: str, state_dir: Path) -> None:
     """Set the cap for this process and its children if layers compute in ``dtype``; float32 needs none.
 
     To be called before the first layer runs: oneDNN reads the variable then. A value that is set already stays.
-
-    Raises
-    ------
-    UserError
-        If such layers end a process under every cap.
+    Raises :class:`UserError` if such layers end a process under every cap.
     """
     if dtype == "float32" or VARIABLE in os.environ:
         return
@@ -66,11 +62,6 @@ def first_usable(probe: Sequence[str]) -> str:
     """Return the highest of ``CAPS`` under which the command ``probe`` is not ended by a signal.
 
     A probe that fails otherwise gives no evidence against the CPU.
-
-    Raises
-    ------
-    UserError
-        If it is ended under every cap.
     """
     for cap in CAPS:
         environment = {**os.environ, VARIABLE: cap} if cap else {k: v for k, v in os.environ.items() if k != VARIABLE}

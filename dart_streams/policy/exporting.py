@@ -21,13 +21,7 @@ WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.js
 
 
 def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
-    """Return the newest published version of a model, or the one with this ``number``.
-
-    Raises
-    ------
-    UserError
-        If there is none.
-    """
+    """Return the newest published version of a model, or that ``number``; raise :class:`UserError` without one."""
     found = None
     for event in sync_clients.read_events(bus, "policy-export", weights_topic.TOPIC):
         if event.model_id == model_id and number in (None, event.version):
@@ -44,12 +38,8 @@ def export(model_dir: Path, version: WeightVersion, target: Path) -> None:
     """Write ``version`` of the model in ``model_dir`` to ``target``, which appears complete or not at all.
 
     Configuration, tokenizer and image processor are those of ``model_dir``. Weights have the names, and are in the
-    precision, that they have there.
-
-    Raises
-    ------
-    UserError
-        If ``target`` exists, or ``model_dir`` or the version's weights do not.
+    precision, that they have there. Raises :class:`UserError` if ``target`` exists, or ``model_dir`` or the version's
+    weights do not.
     """
     refuse_missing(model_dir)
     if target.exists():

@@ -30,7 +30,6 @@ CHATML = (
 """For directories that bring no chat template: the one of Qwen2.5-VL."""
 
 CACHED_TEXTS = 4096
-CACHED_IMAGES = 256
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +46,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 class Renderer:
     """Renders prompts for the model in ``model_dir``; the bounds on an image's pixels are those of the deployment.
 
-    Raises
-    ------
-    UserError
-        If ``model_dir`` is not a directory of a Qwen2.5-VL class model.
+    Raises :class:`UserError` if ``model_dir`` is not a directory of a Qwen2.5-VL class model.
     """
 
     def __init__(self, model_dir: Path, min_pixels: int, max_pixels: int) -> None:

@@ -5,7 +5,6 @@ import hashlib
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import fsspec
 import torch
@@ -19,8 +18,6 @@ from topics.weights import WeightVersion
 FILE = "model.safetensors"
 PROBE = "probe.json"
 """What transformers makes of a fixed prompt with these weights, if it is there: :mod:`dart_streams.policy.probe`."""
-NOTHING: Mapping[str, bytes] = MappingProxyType({})
-CHUNK = 1 << 20
 
 
 class WrongDigest(Exception):
@@ -31,7 +28,7 @@ class MissingWeights(UserError):
     """There are no weights where they should be."""
 
 
-def save(state_dict: Mapping[str, torch.Tensor], uri: str, beside: Mapping[str, bytes] = NOTHING) -> str:
+def save(state_dict: Mapping[str, torch.Tensor], uri: str, beside: Mapping[str, bytes] = {}) -> str:
     """Write ``state_dict`` to the directory ``uri``, small files ``beside`` it, and return its SHA-256 (hex).
 
     The file appears under its final name only when it is complete; on a local disk all of it is durable on return. Of
@@ -60,14 +57,8 @@ def save(state_dict: Mapping[str, torch.Tensor], uri: str, beside: Mapping[str, 
 def fetch(version: WeightVersion, cache: Path) -> Path:
     """Return a local directory that holds the weights of ``version``, verified.
 
-    Local URIs are used where they lie; others are copied once into ``cache``.
-
-    Raises
-    ------
-    WrongDigest
-        If the file's SHA-256 is not the published one.
-    MissingWeights
-        If there is no such file.
+    Local URIs are used where they lie; others are copied once into ``cache``. Raises :class:`WrongDigest` if the file's
+    SHA-256 is not the published one, :class:`MissingWeights` if there is no such file.
     """
     filesystem, folder = fsspec.core.url_to_fs(version.uri)
     if "file" in protocols(filesystem):
@@ -82,10 +73,7 @@ def fetch(version: WeightVersion, cache: Path) -> Path:
 def load(model: torch.nn.Module, path: Path) -> None:
     """Copy the weights in directory ``path`` into ``model``; refuse unknown and missing names.
 
-    Raises
-    ------
-    MissingWeights
-        If ``path`` has no weights file.
+    Raises :class:`MissingWeights` if ``path`` has no weights file.
     """
     if not (path / FILE).is_file():
         raise MissingWeights(f"no {FILE} in {path}")
@@ -97,8 +85,7 @@ def load(model: torch.nn.Module, path: Path) -> None:
 
 def of_model(folder: Path) -> Mapping[str, torch.Tensor]:
     """Return the state of a Hugging Face directory under the model's own names, as versions have them."""
-    state: Mapping[str, torch.Tensor] = AutoModelForImageTextToText.from_pretrained(folder).state_dict()
-    return state
+    return dict(AutoModelForImageTextToText.from_pretrained(folder).state_dict())
 
 
 def digest(file: Path) -> str:

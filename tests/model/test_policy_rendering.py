@@ -12,7 +12,7 @@ from transformers import AutoProcessor
 
 from dart_streams import actions
 from dart_streams.errors import UserError
-from dart_streams.policy import probe, tiny, vocabulary
+from dart_streams.policy import probe, tiny
 from dart_streams.policy.rendering import CHATML, Renderer
 from tests.model.plain_transformers import training_inputs
 from topics.values import BlobRef, MessagePart
@@ -37,7 +37,7 @@ def picture() -> Image.Image:
     return Image.open(io.BytesIO(probe.screen())).convert("RGB")
 
 
-TOKENIZER = vocabulary.build()
+TOKENIZER = tiny.tokenizer()
 
 
 @settings(deadline=None)

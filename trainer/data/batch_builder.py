@@ -4,21 +4,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
 
+from dart_streams import stateless_random
 from dart_streams.clock import since_ms
-from dart_streams.curation.staleness import staleness
+from dart_streams.config import Config
+from dart_streams.curation.staleness import capacity, staleness
 from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.curated import CuratedGroup
-from trainer.data.consumer import Arrival, CuratedConsumer
-from trainer.data.position import Position
+from trainer.data.consumer import Arrival, CuratedConsumer, Position
 from trainer.data.prefetch import Prefetcher
-from trainer.data.samples import ReadyGroup
-from trainer.data.token_budget import TokenBudget, fitted, tokens_of
+from trainer.data.samples import ReadyGroup, TrainingSample
 
 BUILD_S = 2.0
 """The longest wait for groups before rank 0 broadcasts again and checks for a stop."""
@@ -58,30 +59,22 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     supervised: bool = False
 
 
+@dataclass
 class BatchBuilder:
     """Rank 0's side: takes arrivals in the log's order, drops repeats and stale groups.
 
     ``ahead`` is filled by others with what has arrived, for the other ranks to read ahead.
     """
 
-    def __init__(
-        self,
-        consumer: CuratedConsumer,
-        position: Position,
-        size: int,
-        max_staleness: int,
-        stalls: StallDetector,
-        ahead: deque[CuratedGroup],
-    ) -> None:
-        self.consumer = consumer
-        self.position = position
-        self.size = size
-        self.max_staleness = max_staleness
-        self.stalls = stalls
-        self.ahead = ahead
-        self.chosen: list[CuratedGroup] = []
-        self.dropped: list[CuratedGroup] = []
-        self.stale = 0
+    consumer: CuratedConsumer
+    position: Position
+    size: int
+    max_staleness: int
+    stalls: StallDetector
+    ahead: deque[CuratedGroup]
+    chosen: list[CuratedGroup] = field(default_factory=list)
+    dropped: list[CuratedGroup] = field(default_factory=list)
+    stale: int = 0
 
     def build(self, version: int, timeout_s: float, stop: threading.Event) -> BatchPlan:
         """Return a full plan, or after ``timeout_s`` one without groups. Groups taken so far are kept for the next."""
@@ -129,29 +122,51 @@ class BatchBuilder:
         return plan
 
 
+class TokenBudget(NamedTuple):
+    """A constant number of tokens a step, however long answers are: C3PO (Ring-lite, arXiv 2506.14731).
+
+    With a constant number of groups, a step on long trajectories has many times the tokens of one on short ones, and
+    the size of the gradient's noise goes up and down with it. A step takes groups until they have ``tokens`` answer
+    tokens, or until there are ``groups`` of them.
+
+    Dispatch opens at most ``groups`` groups before the trainer has taken some: waiting for more would not end.
+    """
+
+    tokens: int
+    groups: int
+
+    @classmethod
+    def of(cls, config: Config) -> "TokenBudget | None":
+        """Return the budget of a deployment, None if its steps are counted in groups."""
+        tokens = config.trainer.c3po.tokens_per_step
+        if not tokens:
+            return None
+        return cls(tokens, capacity(config.trainer.groups_per_step, config.curation.max_staleness))
+
+    def is_met(self, tokens: float, groups: int) -> bool:
+        """Return whether a batch with ``tokens`` (of all ranks) in ``groups`` is full."""
+        return tokens >= self.tokens or groups >= self.groups
+
+
+@dataclass
 class BatchFeed:
     """Where the training loop gets its batches from, on every rank.
 
     With a ``budget`` the builder gives one group at a time, and this gathers them up to the budget.
     """
 
-    def __init__(
-        self,
-        ranks: "Ranks",
-        prefetcher: Prefetcher,
-        builder: BatchBuilder | None,
-        stop: threading.Event,
-        budget: TokenBudget | None = None,
-    ) -> None:
-        self.ranks = ranks
-        self.prefetcher = prefetcher
-        self.builder = builder
-        self.stop = stop
-        self.budget = budget
+    ranks: "Ranks"
+    prefetcher: Prefetcher
+    builder: BatchBuilder | None
+    stop: threading.Event
+    budget: TokenBudget | None = None
+
+    def __post_init__(self) -> None:
+        self._start_batch()
+
+    def _start_batch(self) -> None:
         self._gathered: list[ReadyGroup] = []
-        self._tokens = 0.0
-        self._stale = 0
-        self._waited_ms = 0.0
+        self._tokens, self._stale, self._waited_ms = 0.0, 0, 0.0
 
     @property
     def held(self) -> int:
@@ -170,11 +185,10 @@ class BatchFeed:
             if plan.stop:
                 return None
             self._gather(plan)
-            full = bool(plan.groups) and self._is_full()
-            if full or not plan.groups:
+            if not plan.groups or self.budget is None or self.budget.is_met(self._tokens, len(self._gathered)):
                 break
         self._waited_ms += since_ms(started)
-        if not full:
+        if not plan.groups:
             return Batch(groups=[], position=plan.position, stale=0, waited_ms=0.0)
         return self._batch(plan.position)
 
@@ -196,9 +210,6 @@ class BatchFeed:
         if self.budget and taken:
             self._tokens += self.ranks.total([tokens_of(taken)])[0]
 
-    def _is_full(self) -> bool:
-        return self.budget is None or self.budget.is_met(self._tokens, len(self._gathered))
-
     def _batch(self, position: Position) -> Batch:
         """Return what was gathered as a batch, cut to the budget, and begin anew."""
         groups, left_out = self._gathered, 0
@@ -208,5 +219,31 @@ class BatchFeed:
         batch = Batch(
             groups=groups, position=position, stale=self._stale, waited_ms=self._waited_ms, tokens_left_out=left_out
         )
-        self._gathered, self._tokens, self._stale, self._waited_ms = [], 0.0, 0, 0.0
+        self._start_batch()
         return batch
+
+
+def tokens_of(groups: Sequence[ReadyGroup]) -> int:
+    """Return the answer tokens of groups, as one rank reads them."""
+    return sum(len(item.answer) for group in groups for item in group.samples)
+
+
+def fitted(groups: Sequence[ReadyGroup], tokens: int) -> list[ReadyGroup]:
+    """Return groups with at most ``tokens`` answer tokens, less than one answer below that.
+
+    Steps are dropped by a hash of their ids, so that neither late groups nor long answers lose more than others.
+    """
+    kept: set[int] = set()
+    for item in sorted((item for group in groups for item in group.samples), key=draw):
+        tokens -= len(item.answer)
+        if tokens < 0:
+            break
+        kept.add(id(item))
+    return [
+        msgspec.structs.replace(group, samples=[item for item in group.samples if id(item) in kept]) for group in groups
+    ]
+
+
+def draw(item: TrainingSample) -> int:
+    """Return a step's stateless random number; those with the largest are dropped first."""
+    return stateless_random.number("left out", item.group_id, item.trajectory_id, item.step)

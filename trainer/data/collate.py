@@ -65,7 +65,10 @@ class Collator:
         """Return the samples of all groups, packed by :func:`pack`."""
         seen = {sha256: self._image_tokens(data) for group in groups for sha256, data in group.images.items()}
         samples = [item for group in groups for item in group.samples]
-        return list(pack(samples, [length(item, seen) for item in samples], sequences, tokens))
+        lengths = [
+            len(item.prompt) + len(item.answer) + sum(seen[ref.sha256] - 1 for ref in item.images) for item in samples
+        ]
+        return list(pack(samples, lengths, sequences, tokens))
 
     def batches(
         self, groups: Sequence[ReadyGroup], pieces: Sequence[Sequence[TrainingSample]], count: int
@@ -134,11 +137,6 @@ class Collator:
     def _cut(self, data: bytes) -> Patches:
         with Image.open(io.BytesIO(data)) as image:
             return self.renderer.pixels([image.convert("RGB")])
-
-
-def length(item: TrainingSample, seen: Mapping[str, int]) -> int:
-    """Return the tokens of a sample, its images included; ``seen`` has those of each image."""
-    return len(item.prompt) + len(item.answer) + sum(seen[ref.sha256] - 1 for ref in item.images)
 
 
 def pack(

@@ -8,8 +8,10 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+import msgspec
 import structlog
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
@@ -22,10 +24,9 @@ from dart_streams.config import Bus
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names
-from topics import Topic, curated, weights
+from topics import curated, weights
 from topics.curated import CuratedGroup
 from topics.weights import WeightVersion
-from trainer.data.position import Position
 
 POLL_MS = 200
 MAX_POLL_RECORDS = 4
@@ -34,12 +35,43 @@ SEND_S = 30.0
 CLIENT = "trainer"
 GROUP = "trainer"
 """The consumer group under which offsets are committed, for displays of lag: training resumes from the checkpoint's."""
+REMEMBERED = 4096
+"""Groups taken last, by which repeated ones are recognised."""
 
 log = structlog.get_logger()
 
 
 class Fenced(UserError):
     """A newer incarnation of the trainer has taken over."""
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the trainer stands in the ``curated`` log: a value that each checkpoint holds.
+
+    ``offsets`` has the next offset to take of each partition; later ones are pending, and still in the log.
+
+    ``recent`` names the groups taken last: ``curated`` is delivered at least once, and a group is trained once.
+    ``groups_consumed`` counts the different groups taken so far, those dropped included.
+    """
+
+    offsets: dict[int, int] = {}
+    groups_consumed: int = 0
+    recent: tuple[str, ...] = ()
+
+    def contains(self, group_id: str) -> bool:
+        """Return whether this group is among the last ``REMEMBERED`` that were taken."""
+        return group_id in self.recent
+
+    def after(self, partition: int, offset: int, group_id: str) -> "Position":
+        """Return the position after taking the group at this place; a repeated one only moves the offset."""
+        offsets = {**self.offsets, partition: max(offset + 1, self.offsets.get(partition, 0))}
+        if self.contains(group_id):
+            return msgspec.structs.replace(self, offsets=offsets)
+        return Position(
+            offsets=offsets,
+            groups_consumed=self.groups_consumed + 1,
+            recent=(*self.recent, group_id)[-REMEMBERED:],
+        )
 
 
 class Arrival(NamedTuple):
@@ -50,29 +82,22 @@ class Arrival(NamedTuple):
     group: CuratedGroup
 
 
+@dataclass
 class CuratedConsumer:
     """Reads in a thread of its own; use it as a context, and take arrivals in order with :meth:`take`.
 
     ``on_group`` is called in that thread with each group, to read it ahead; while ``is_full``, no more is fetched.
     """
 
-    def __init__(
-        self,
-        bus: Bus,
-        position: Position,
-        model_id: str,
-        epoch: int,
-        capacity: int,
-        on_group: Callable[[CuratedGroup], None] = lambda _: None,
-        is_full: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.bus = bus
-        self.position = position
-        self.model_id = model_id
-        self.epoch = epoch
-        self.capacity = capacity
-        self._on_group = on_group
-        self._is_full = is_full
+    bus: Bus
+    position: Position
+    model_id: str
+    epoch: int
+    capacity: int
+    on_group: Callable[[CuratedGroup], None] = lambda _: None
+    is_full: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
         self._queue: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._newer: WeightVersion | None = None
@@ -90,12 +115,7 @@ class CuratedConsumer:
     def take(self, timeout_s: float) -> Arrival | None:
         """Return the next group, or None if none came within ``timeout_s``.
 
-        Raises
-        ------
-        Fenced
-            If a newer trainer runs.
-        ServiceUnavailable, KafkaError
-            What ended the thread.
+        Raises :class:`Fenced` if a newer trainer runs, and whatever error ended the thread.
         """
         deadline = Deadline(timeout_s)
         while True:
@@ -137,7 +157,7 @@ class CuratedConsumer:
         ):
             while not self._stopping.is_set():
                 self._check_fencing(announcements)
-                if self._queue.qsize() < self.capacity and not self._is_full():
+                if self._queue.qsize() < self.capacity and not self.is_full():
                     for record in groups.poll(POLL_MS):
                         self._apply(record, producer)
                 else:
@@ -155,18 +175,17 @@ class CuratedConsumer:
         try:
             group: CuratedGroup = decode(curated.TOPIC, record.value, record.headers)
         except Undecodable as error:
-            dead_letter(producer, curated.TOPIC, record, str(error))
+            dead_letter(producer, record, str(error))
             return
-        self._on_group(group)
+        self.on_group(group)
         self._queue.put(Arrival(record.partition, record.offset, group))
 
     def _commit_offsets(self, records: KafkaConsumer) -> None:
         position, self._commit = self._commit, None
         if position is None:
             return
-        topic = self.bus.prefix + curated.TOPIC.name
         offsets = {
-            TopicPartition(topic, partition): OffsetAndMetadata(offset, "", -1)
+            TopicPartition(self.bus.prefix + curated.TOPIC.name, partition): OffsetAndMetadata(offset, "", -1)
             for partition, offset in position.offsets.items()
         }
         try:
@@ -175,11 +194,11 @@ class CuratedConsumer:
             log.warning("offsets not committed", reason=str(error), effect="only the displayed lag")
 
 
-def dead_letter(producer: KafkaProducer, topic: Topic, record: Any, error: str) -> None:
+def dead_letter(producer: KafkaProducer, record: Any, error: str) -> None:
     """Send ``record`` unchanged to its dead-letter topic, with the reason; return when the broker has it."""
     log.error("dead letter", record=f"{record.topic}[{record.partition}]@{record.offset}", reason=error)
     place = dead_letters.place_headers(record, error, 1, now_ms())
     producer.send(
         record.topic + dead_letters.SUFFIX, key=record.key, value=record.value, headers=[*record.headers, *place]
     ).get(timeout=SEND_S)
-    metrics.get_meter(names.METER).create_counter(names.DEAD_LETTERS).add(1, {"topic": topic.name})
+    metrics.get_meter(names.METER).create_counter(names.DEAD_LETTERS).add(1, {"topic": curated.TOPIC.name})

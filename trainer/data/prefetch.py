@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,15 +22,15 @@ if TYPE_CHECKING:  # torch
 log = structlog.get_logger()
 
 
+@dataclass
 class GroupReader:
     """Reads this rank's share of a group from the store. Threads may share it."""
 
-    def __init__(self, store: SyncStore, renderer: "Renderer", policy: Policy, rank: int = 0, ranks: int = 1) -> None:
-        self.store = store
-        self.renderer = renderer
-        self.policy = policy
-        self.rank = rank
-        self.ranks = ranks
+    store: SyncStore
+    renderer: "Renderer"
+    policy: Policy
+    rank: int = 0
+    ranks: int = 1
 
     def read(self, group: CuratedGroup) -> ReadyGroup:
         """Return what can be trained of a group; what can't is counted and logged, an example a group."""

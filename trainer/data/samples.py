@@ -120,13 +120,7 @@ def sample(
     renderer: "Renderer",
     policy: Policy,
 ) -> TrainingSample:
-    """Return a member's selected step ``number`` as a sample.
-
-    Raises
-    ------
-    RejectedStep
-        If the store lacks the step, its record contradicts itself, or its prompt was rendered differently.
-    """
+    """Return a member's selected step ``number`` as a sample; raise :class:`RejectedStep` if it can't be one."""
     step = member.selected[number]
     place = f"step {step} of trajectory {member.trajectory_id}"
     if [observation.step for observation in observations[: step + 2]] != list(range(step + 2)):

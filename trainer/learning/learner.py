@@ -98,10 +98,8 @@ class Learner:
     def learn(self, groups: Sequence[ReadyGroup], version: int, should_stop: Callable[[], bool]) -> StepResult:
         """Make one step of all ranks' samples: ``epochs`` passes of ``minibatches`` updates each.
 
-        Raises
-        ------
-        step.Stopped
-            If ``should_stop`` before the first update; the weights are unchanged. After it the step is completed.
+        Raises :class:`step.Stopped` if ``should_stop`` before the first update; the weights are unchanged. After it the
+        step is completed.
         """
         started = time.perf_counter()
         samples = [item for group in groups for item in group.samples]
@@ -117,7 +115,9 @@ class Learner:
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise
-        metrics = self._metrics(updates)
+        own = functools.reduce(step.Sums.plus, (update.sums for update in updates))
+        metrics = step.mean_metrics(step.Sums(*self.ranks.total(list(own))), len(updates))
+        metrics["grad_norm"] = sum(update.grad_norm for update in updates) / len(updates)
         lost = sum(not math.isfinite(update.grad_norm) for update in updates)
         if lost:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
@@ -138,37 +138,23 @@ class Learner:
         self, batches: Iterable[MicroBatch], count: int, tokens: float, version: int, should_stop: Callable[[], bool]
     ) -> list[Update]:
         parts = min(self.settings.minibatches, count)
-        if parts * self.settings.epochs == 1:
-            return [self._update(batches, None, tokens, version, should_stop)]
-        kept = list(batches)
-        old_BA = step.scored(self.scorer, kept, self.ranks, should_stop)
-        cuts = [round(number * count / parts) for number in range(parts + 1)]
-        pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
-        counts = self.ranks.total([float(sum(batch.mask_BA.sum().item() for batch in kept[piece])) for piece in pieces])
+        plan: Sequence[tuple[Iterable[MicroBatch], Iterable[Tensor] | None, float]] = [(batches, None, tokens)]
+        if parts * self.settings.epochs > 1:
+            kept = list(batches)
+            old_BA = step.scored(self.scorer, kept, self.ranks, should_stop)
+            cuts = [round(number * count / parts) for number in range(parts + 1)]
+            pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
+            own = [float(sum(batch.mask_BA.sum().item() for batch in kept[piece])) for piece in pieces]
+            shares = zip(pieces, self.ranks.total(own), strict=True)
+            plan = [(kept[piece], old_BA[piece], max(share, 1.0)) for piece, share in shares] * self.settings.epochs
         updates: list[Update] = []
-        for _ in range(self.settings.epochs):
-            for piece, share in zip(pieces, counts, strict=True):
-                may_stop = never_stop if updates else should_stop
-                updates.append(self._update(kept[piece], old_BA[piece], max(share, 1.0), version, may_stop))
+        for part, old, share in plan:
+            may_stop = never_stop if updates else should_stop
+            sums = step.accumulate(
+                self.scorer, part, old, self.settings, version, share, self.ranks, may_stop, self.reference
+            )
+            updates.append(Update(sums, step.apply(self.scorer, self.optimizer, self.settings.grad_clip)))
         return updates
-
-    def _update(
-        self,
-        batches: Iterable[MicroBatch],
-        old_BA: Iterable[Tensor] | None,
-        tokens: float,
-        version: int,
-        should_stop: Callable[[], bool],
-    ) -> Update:
-        sums = step.accumulate(
-            self.scorer, batches, old_BA, self.settings, version, tokens, self.ranks, should_stop, self.reference
-        )
-        return Update(sums, step.apply(self.scorer, self.optimizer, self.settings.grad_clip))
-
-    def _metrics(self, updates: Sequence[Update]) -> dict[str, float]:
-        own = functools.reduce(step.Sums.plus, (update.sums for update in updates))
-        norm = sum(update.grad_norm for update in updates) / len(updates)
-        return step.mean_metrics(step.Sums(*self.ranks.total(list(own))), len(updates)) | {"grad_norm": norm}
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole state on rank 0, under the model's own names, and nothing elsewhere."""

@@ -75,12 +75,7 @@ def load(
     """Return the policy of a Hugging Face directory in float32, with dropout off, not yet sharded.
 
     With ``recompute`` the backward pass computes a layer's activations again instead of keeping them. With the
-    directory of a ``version`` it has that version's weights.
-
-    Raises
-    ------
-    UserError
-        If ``folder`` holds no such model.
+    directory of a ``version`` it has that version's weights. Raises :class:`UserError` if there is no such model.
     """
     refuse_missing(folder)
     transformers_logging.disable_progress_bar()

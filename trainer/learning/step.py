@@ -68,13 +68,7 @@ def unless_stopped(
 def scored(
     scorer: nn.Module, batches: Iterable[MicroBatch], ranks: Ranks, should_stop: Callable[[], bool]
 ) -> list[Tensor]:
-    """Return each micro-batch's log-probabilities (B, A) under the weights as they are, without gradient.
-
-    Raises
-    ------
-    Stopped
-        If ``should_stop`` on any rank before a micro-batch.
-    """
+    """Return each micro-batch's log-probabilities (B, A) under the weights as they are, without gradient."""
     with torch.no_grad():
         return [scorer(batch)[0] for batch in unless_stopped(batches, ranks, should_stop)]
 
@@ -93,11 +87,6 @@ def accumulate(
     """Add the gradient of the mean loss over ``tokens`` (of all ranks) to the parameters; return this rank's sums.
 
     ``old_BA`` has each micro-batch's log-probabilities at the start of the step; None if this is its first update.
-
-    Raises
-    ------
-    Stopped
-        If ``should_stop`` on any rank before a micro-batch.
     """
     sums = Sums(*[0.0] * len(Sums._fields))
     going = unless_stopped(batches, ranks, should_stop)

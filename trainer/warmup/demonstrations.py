@@ -8,7 +8,6 @@
 import contextlib
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import structlog
 from kafka.errors import KafkaError
@@ -77,12 +76,8 @@ def gather(
 ) -> list[ReadyGroup]:
     """Wait until all ``orders`` have ended; return the steps of each success as a group to imitate, in their order.
 
-    ``report`` is called with the number of ended orders while this waits.
-
-    Raises
-    ------
-    UserError
-        If none ends for ``evaluation.timeout_s``, or no demonstration succeeds.
+    ``report`` is called with the number of ended orders while this waits. Raises :class:`UserError` if none ends for
+    ``evaluation.timeout_s``, or no demonstration succeeds.
     """
     pending = {order.order_id for order in orders}
     succeeded: dict[str, ReadyGroup] = {}
@@ -90,7 +85,12 @@ def gather(
     silence = Deadline(bound_s)
     with sync_clients.TopicReader(config.bus, CLIENT, trajectories.TOPIC) as records:
         while pending:
-            for ended in decoded(records.poll(POLL_MS)):
+            for record in records.poll(POLL_MS):
+                try:
+                    ended: Trajectory = decode(trajectories.TOPIC, record.value, record.headers)
+                except Undecodable as error:
+                    log.warning("not a trajectory", offset=record.offset, reason=str(error))
+                    continue
                 if ended.order_id in pending:
                     silence = Deadline(bound_s)
                     pending.remove(ended.order_id)
@@ -107,14 +107,3 @@ def gather(
     if not succeeded:
         raise UserError(f"{len(orders)} demonstrations finished and none succeeded: see the env worker's log")
     return [succeeded[order.order_id] for order in orders if order.order_id in succeeded]
-
-
-def decoded(records: Iterable[Any]) -> list[Trajectory]:
-    """Return the trajectories of Kafka records; one that does not decode is logged and skipped."""
-    found = []
-    for record in records:
-        try:
-            found.append(decode(trajectories.TOPIC, record.value, record.headers))
-        except Undecodable as error:
-            log.warning("not a trajectory", offset=record.offset, reason=str(error))
-    return found

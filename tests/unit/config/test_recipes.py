@@ -10,7 +10,7 @@ from dart_streams import tasks
 from dart_streams.config import Config, load
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
-from trainer.data.token_budget import TokenBudget
+from trainer.data.batch_builder import TokenBudget
 from trainer.learning.sft_phase import SuccessMemory, is_due, sft_groups
 
 FOLDER = Path(__file__).parents[3] / "deploy/config/recipes"

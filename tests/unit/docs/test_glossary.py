@@ -16,7 +16,7 @@ DEFINED_TWICE: dict[str, str] = {}
 """Class names that may stand for two things, each with the reason."""
 OWNER = re.compile(r"`((?:topics|dart_streams|workers|trainer)(?:\.\w+)*)` \|$")
 PRIVATE = re.compile(
-    r"\b(told|telling|heard|hears|knock\w*|so[ ]many|lets in|let in|leash\w*|clerks?|scribes?|desks?)\b",
+    r"\b(told|tells|telling|heard|hears|knock\w*|so[ ]many|lets in|let in|leash\w*|clerks?|scribes?|desks?)\b",
     re.IGNORECASE,
 )
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}

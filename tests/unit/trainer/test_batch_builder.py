@@ -8,8 +8,7 @@ import structlog
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.curated import CuratedGroup, Member
 from trainer.data.batch_builder import BatchBuilder, BatchPlan
-from trainer.data.consumer import Arrival
-from trainer.data.position import Position
+from trainer.data.consumer import Arrival, Position
 
 
 def group(name: str, version: int = 5) -> CuratedGroup:

@@ -9,8 +9,8 @@ from dart_streams.curation.staleness import staleness
 from topics.curated import CuratedGroup, Member
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
-from trainer.data.position import REMEMBERED, Position
-from trainer.retention import first_version
+from trainer.data.consumer import REMEMBERED, Position
+from trainer.state import first_version
 
 
 def announced(

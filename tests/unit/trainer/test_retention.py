@@ -3,7 +3,7 @@
 import math
 
 from topics.weights_serving import WeightsServing
-from trainer.retention import needed_from
+from trainer.state import needed_from
 
 NOW_MS = 100_000
 LIVENESS_MS = 10_000

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dart_streams.config import Entropulse
 from topics.curated import CuratedGroup, Member
-from trainer.data.position import Position
+from trainer.data.consumer import Position
 from trainer.learning.sft_phase import SuccessMemory, is_due, sft_groups
 from trainer.state import TrainerState
 

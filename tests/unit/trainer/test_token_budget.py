@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from dart_streams.config import parse
 from topics.curated import CuratedGroup
+from trainer.data.batch_builder import TokenBudget, fitted, tokens_of
 from trainer.data.samples import ReadyGroup, TrainingSample
-from trainer.data.token_budget import TokenBudget, fitted, tokens_of
 
 
 def ready(number, lengths):
