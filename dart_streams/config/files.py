@@ -20,10 +20,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 def load(path: Path, *, recorded: bool = False) -> Config:
     """Read and check a configuration file; ``recorded``: by an earlier version perhaps, so with old keys.
 
-    Raises
-    ------
-    ConfigError
-        If the file is missing, is not TOML, or has unknown keys or wrong values; the text names all of them.
+    Raises :class:`ConfigError`, which names every error, if it is missing, no TOML, or has wrong keys or values.
     """
     data = read_tables(path, f"no configuration file {path}: name one, for instance deploy/config/demo.toml")
     config = parse(migrated(data, str(path)) if recorded else data, source=str(path))

@@ -66,10 +66,7 @@ DROPPED = frozenset(
 def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
     """Return a recorded configuration with the present keys; a key given under both names keeps its present one.
 
-    Raises
-    ------
-    ConfigError
-        If a key that is now a constant had another value: the run could not be decided again as it was.
+    Raises :class:`ConfigError` if a key that is now a constant had another value: the run could not be repeated.
     """
     result: dict[str, Any] = {}
     old: list[tuple[str, Any]] = []

@@ -22,15 +22,7 @@ CONFIG_FILE = "bootstrap.toml"
 
 
 async def policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> str:
-    """Build the run's policy if it is missing, write its path into the run's configuration, and describe it.
-
-    Raises
-    ------
-    ConfigError
-        If ``policy.path`` names no directory.
-    ProcessFailedError
-        If the tiny policy could not be built.
-    """
+    """Build the run's policy if it is missing, write its path into the run's configuration, and describe it."""
     config = folder.config()
     path = named(config) if config.policy.path else recipe.folder(config, folder.tasks()).absolute()
     how = "" if config.policy.path else " (cached)"

@@ -19,10 +19,7 @@ async def evaluate(
 ) -> EvaluationResult:
     """Order the missing episodes of an evaluation of ``version`` and return its result when all have finished.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If they have not within ``evaluation.timeout_s``; the text says how many are missing.
+    Raises :class:`ServiceUnavailable` if they have not within ``evaluation.timeout_s``.
     """
     wanted = evaluation.orders(config, tasks, version)
     ordered: set[str] = set()

@@ -34,13 +34,7 @@ def programs(prefix: Path = Path(sys.prefix)) -> Programs:
 
 
 def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessSet:
-    """Return every process that ``config`` asks for.
-
-    Raises
-    ------
-    UserError
-        If an environment that one of them needs is missing.
-    """
+    """Return every process of ``config``; raise :class:`UserError` if an environment that one needs is missing."""
     model_side = config.rollout.engine == "vllm"
     for program in [found.streams, found.model] if model_side else [found.streams]:
         if not program.exists():

@@ -17,13 +17,17 @@ import msgspec
 import psutil
 import structlog
 
-from dart_streams.errors import UserError
+from dart_streams.errors import AccessRefused, UserError
 from dart_streams.launch import process_registry, subreaper
 from dart_streams.launch.process_registry import ProcessIdentity, ProcessRegistry
-from dart_streams.launch.restarts import Deaths, after_death, explain
 
 TAIL_LINES = 15
 KILL_MARGIN_S = 2.0
+QUICK_S = 30.0
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 15.0
+QUICK_DEATHS = 5
+FATAL_CODES = (UserError.exit_code, AccessRefused.exit_code)
 
 
 class ProcessFailedError(UserError):
@@ -41,6 +45,12 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     name: str
     command: tuple[str, ...]
     last: bool = False
+
+
+class Deaths(msgspec.Struct, frozen=True):
+    """How often in a row a process has died quickly."""
+
+    quick: int = 0
 
 
 class Child:
@@ -206,3 +216,24 @@ class Supervisor:
     def remove_registry(self) -> None:
         """Remove the file: nothing of this run is left to be found."""
         self.registry_file.unlink(missing_ok=True)
+
+
+def after_death(deaths: Deaths, lived_s: float, code: int) -> tuple[Deaths, float | None]:
+    """Return the new count and the seconds until the next start, None to give up.
+
+    A life of at least ``QUICK_S`` starts the count anew. An error that the user must correct is not tried again.
+    """
+    quick = 1 if lived_s >= QUICK_S else deaths.quick + 1
+    if code in FATAL_CODES or quick >= QUICK_DEATHS:
+        return Deaths(quick), None
+    return Deaths(quick), min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (quick - 1))
+
+
+def explain(code: int) -> str:
+    """Describe how a process ended; ``code`` above 128 stands for a signal."""
+    if code > 128:
+        try:
+            return f"killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            pass
+    return "ended by itself (exit code 0)" if code == 0 else f"exit code {code}"

@@ -130,12 +130,7 @@ class TrainingRun:
         self.notify(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
 
     async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:
-        """Start all processes but the curator, and return when weights are served; demonstrations run meanwhile.
-
-        Returns
-        -------
-        The ids of the orders of the demonstrations.
-        """
+        """Start all processes but the curator; return the ids of the demonstrations' orders when weights are served."""
         run = self.processes
         await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor])
         demonstrations = await self.order_demonstrations(follower, publisher)

@@ -23,12 +23,7 @@ def silent(text: str) -> None:
 def one_at_a_time(folder: Path, wait_s: float, notify: Notify = silent) -> Iterator[None]:
     """Hold the lock of ``folder``, which is created if need be.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If another process holds it for more than ``wait_s`` seconds.
-    ConfigError
-        If the folder can't be written to.
+    Raises :class:`ServiceUnavailable` if another process holds it for more than ``wait_s`` seconds.
     """
     lock = FileLock(folder / "lock")
     try:

@@ -17,13 +17,7 @@ FULL_HEAP = "OutOfMemoryError"
 
 
 def refuse_too_little(services: Sequence[Service]) -> None:
-    """Return if what is free is enough for ``services``, none of which runs yet.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If it is not; the text says what they need, what there is, and whose limit it is.
-    """
+    """Raise :class:`ServiceUnavailable` if there is too little memory for ``services``, none of which runs yet."""
     needed = sum(service.heap_mb + service.overhead_mb for service in services)
     free, bound = min([(machine_mb(), "this machine"), *limits_mb()])
     if services and needed > free:

@@ -12,13 +12,7 @@ HOME_MARK = "-Ddart.streams.home="
 
 
 def local_address(server: str, setting: str) -> tuple[str, int]:
-    """Split ``host:port`` of one server on this machine into an IPv4 address and a port.
-
-    Raises
-    ------
-    ConfigError
-        If it names several servers, no port, or another machine.
-    """
+    """Split ``host:port`` of one server on this machine into an IPv4 address and a port; raise for any other."""
     host, _, port = server.strip().rpartition(":")
     if "," in server or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(

@@ -12,7 +12,7 @@ from dart_streams.connection import auth, connection_errors
 from dart_streams.connection.connection_errors import Endpoint
 from dart_streams.connection.protocol_probes import KAFKA
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
-from dart_streams.launch.restarts import Deaths, after_death
+from dart_streams.launch.supervisor import Deaths, after_death
 
 SECRET = "unlike-anything-else-7f3a"
 ENDPOINT = Endpoint("Kafka", "bus", "kafka.example", 9093, KAFKA)
