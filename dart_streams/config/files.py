@@ -9,9 +9,9 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
+from dart_streams.config.connections import anchored
 from dart_streams.config.deployment import Config
 from dart_streams.config.migration import hint, migrated
-from dart_streams.config.secrets import anchored
 from dart_streams.errors import ConfigError
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -69,9 +69,9 @@ class Session:
             self.folder,
             supervisor,
             self.processes,
-            extra_topics=tuple(changelog_topics(self.config)),
+            extra_topics=changelog_topics(self.config),
             notify=self.notify,
-            find_policy=functools.partial(self.find_policy, supervisor) if self.find_policy else None,
+            find_policy=self.find_policy,
             before_only=self.before_only,
         )
 

@@ -5,7 +5,7 @@ It starts and stops processes and publishes orders; everything it knows of their
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -51,10 +51,10 @@ class TrainingRun:
         supervisor: Supervisor,
         processes: ProcessSet | None,
         *,
-        extra_topics: tuple[TopicSpec, ...] = (),
+        extra_topics: Sequence[TopicSpec],
         notify: Callable[[str], None],
-        find_policy: Callable[[], Awaitable[str]] | None = None,
-        before_only: bool = False,
+        find_policy: Callable[[Supervisor], Awaitable[str]] | None,
+        before_only: bool,
     ) -> None:
         self.folder = folder
         self.config: Config = folder.config()
@@ -77,7 +77,7 @@ class TrainingRun:
         """Go through the phases in their order; the services are up."""
         if self.find_policy is not None:
             with self.phase("policy"):
-                self.notify(await self.find_policy())
+                self.notify(await self.find_policy(self.supervisor))
         with self.phase("topics"):
             await self.apply_topics()
         async with (
