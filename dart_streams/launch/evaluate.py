@@ -17,10 +17,7 @@ from topics.rollout_orders import RolloutOrder
 async def evaluate(
     config: Config, tasks: TaskSet, follower: RunFollower, publisher: Publisher, version: int
 ) -> EvaluationResult:
-    """Order the missing episodes of an evaluation of ``version`` and return its result when all have finished.
-
-    Raises :class:`ServiceUnavailable` if they have not within ``evaluation.timeout_s``.
-    """
+    """Order the missing episodes of an evaluation of ``version`` and return its result when all have finished."""
     wanted = evaluation.orders(config, tasks, version)
     ordered: set[str] = set()
 

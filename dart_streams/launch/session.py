@@ -38,10 +38,7 @@ class InterruptedRun(UserError):
 
 
 class Session:
-    """One run on this machine, of ``processes`` (None: attached); ``finish`` writes its report.
-
-    ``find_policy``, if given, is called first.
-    """
+    """One run on this machine, of ``processes`` (None: attached); ``find_policy`` begins it, ``finish`` reports."""
 
     def __init__(
         self,
@@ -133,7 +130,7 @@ class Session:
             self.notify(f"stopped {' and '.join(stopped)}" if stopped else "the services were down already")
         run.journal = msgspec.structs.replace(run.journal, outcome=outcome)
         self.folder.write_journal(run.journal)
-        run.supervisor.remove_registry()
+        run.supervisor.registry_file.unlink(missing_ok=True)
 
 
 @contextlib.asynccontextmanager
@@ -199,7 +196,7 @@ def moment_of(run: TrainingRun, lag: dict[tuple[str, str], int], trained: dict[s
         lag=lag,
         trained=trained,
         children=tuple((name, child.starts) for name, child in sorted(run.supervisor.children.items())),
-        news=policy.last_line() if policy else "",
+        news=policy.tail().rpartition("\n")[2].strip() if policy else "",
     )
 
 

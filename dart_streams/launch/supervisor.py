@@ -47,12 +47,6 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     last: bool = False
 
 
-class Deaths(msgspec.Struct, frozen=True):
-    """How often in a row a process has died quickly."""
-
-    quick: int = 0
-
-
 class Child:
     """One supervised process; ``starts`` counts how often it was started, ``once`` whether it may end by itself."""
 
@@ -84,10 +78,6 @@ class Child:
             file.seek(max(self.log_start, self.log.stat().st_size - 16_384))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
         return ""
-
-    def last_line(self) -> str:
-        """Return the last line written since the latest start."""
-        return self.tail().rpartition("\n")[2].strip()
 
     def send(self, number: signal.Signals) -> None:
         """Signal the subreaper, which passes it on."""
@@ -136,7 +126,7 @@ class Supervisor:
 
     async def keep_alive(self, child: Child) -> None:
         """Restart a process whenever it dies without having been stopped, with back-off; give up if it keeps dying."""
-        deaths = Deaths()
+        deaths = 0
         while True:
             assert child.process is not None
             code = await child.process.wait()
@@ -165,10 +155,10 @@ class Supervisor:
             await child.start(self.drain_s)
             self.save_registry()
 
-    def give_up(self, child: Child, reason: str, deaths: Deaths) -> None:
+    def give_up(self, child: Child, reason: str, deaths: int) -> None:
         """Fail the run with the process's name, the reason and the end of its log."""
         if not self.gave_up.done():
-            times = "" if deaths.quick <= 1 else f" {deaths.quick} times in a row"
+            times = "" if deaths <= 1 else f" {deaths} times in a row"
             self.gave_up.set_exception(
                 ProcessFailedError(f"{child.spec.name} died{times}: {reason}. The end of {child.log}:\n{child.tail()}")
             )
@@ -213,20 +203,16 @@ class Supervisor:
         self.registry = ProcessRegistry(self.registry.supervisor, tuple(running), services)
         process_registry.write(self.registry_file, self.registry)
 
-    def remove_registry(self) -> None:
-        """Remove the file: nothing of this run is left to be found."""
-        self.registry_file.unlink(missing_ok=True)
 
-
-def after_death(deaths: Deaths, lived_s: float, code: int) -> tuple[Deaths, float | None]:
-    """Return the new count and the seconds until the next start, None to give up.
+def after_death(deaths: int, lived_s: float, code: int) -> tuple[int, float | None]:
+    """Return the new count of quick deaths in a row and the seconds until the next start, None to give up.
 
     A life of at least ``QUICK_S`` starts the count anew. An error that the user must correct is not tried again.
     """
-    quick = 1 if lived_s >= QUICK_S else deaths.quick + 1
-    if code in FATAL_CODES or quick >= QUICK_DEATHS:
-        return Deaths(quick), None
-    return Deaths(quick), min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (quick - 1))
+    deaths = 1 if lived_s >= QUICK_S else deaths + 1
+    if code in FATAL_CODES or deaths >= QUICK_DEATHS:
+        return deaths, None
+    return deaths, min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (deaths - 1))
 
 
 def explain(code: int) -> str:

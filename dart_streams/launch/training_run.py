@@ -153,10 +153,7 @@ class TrainingRun:
         return min((state.serving[name].version for name in live), default=None)
 
     async def order_demonstrations(self, follower: RunFollower, publisher: Publisher) -> set[str]:
-        """Order one demonstration of each training task, for the experience pool, and return their ids.
-
-        They need no weights, so they run while trainer and engine start.
-        """
+        """Order a demonstration of each training task, which needs no weights, for the pool; return their ids."""
         if not (self.config.curation.pool.enabled and self.config.run.demonstrate):
             return set()
         wanted = [demonstration(task, self.config) for task in self.tasks.train]

@@ -55,10 +55,7 @@ def folder_of(config: Config) -> Path:
 
 
 def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> list[RunningService]:
-    """Start what does not run yet and return when all answer.
-
-    Raises :class:`ServiceUnavailable` if Java, Maven, memory, a port or time (``services.ready_s``) is missing.
-    """
+    """Start what does not run yet and return when all answer; raise :class:`ServiceUnavailable` if one cannot."""
     folder = folder_of(config)
     services = services_of(config)
     with one_at_a_time(folder, LOCK_S, notify):

@@ -18,7 +18,6 @@ from dart_streams.launch.supervisor import (
     LONGEST_DELAY_S,
     QUICK_DEATHS,
     QUICK_S,
-    Deaths,
     ProcessFailedError,
     ProcessSpec,
     Supervisor,
@@ -229,7 +228,7 @@ def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):
 
 @given(st.lists(st.floats(0, QUICK_S, exclude_max=True), min_size=QUICK_DEATHS, max_size=QUICK_DEATHS))
 def test_delays_double_until_giving_up(lives):
-    deaths, delays = Deaths(), []
+    deaths, delays = 0, []
     for lived_s in lives:
         deaths, delay_s = after_death(deaths, lived_s, 1)
         delays.append(delay_s)
@@ -237,8 +236,8 @@ def test_delays_double_until_giving_up(lives):
 
 
 def test_a_long_life_forgives():
-    assert after_death(Deaths(4), QUICK_S, 1) == (Deaths(1), 0.5)
-    assert after_death(Deaths(3), 0, 1)[1] <= LONGEST_DELAY_S
+    assert after_death(4, QUICK_S, 1) == (1, 0.5)
+    assert after_death(3, 0, 1)[1] <= LONGEST_DELAY_S
 
 
 @pytest.mark.parametrize(
