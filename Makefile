@@ -25,8 +25,7 @@ lint: streams-environment types ## Check style and types.
 	else echo "Left out, for want of .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
 
 reference: streams-environment ## Write docs/configuration.md and docs/cli.md again.
-	@$(STREAMS)/python -m dart_streams.config.reference > docs/configuration.md
-	@$(STREAMS)/python -m dart_streams.cli.reference > docs/cli.md
+	@$(STREAMS)/python -m docs.reference
 
 types: streams-environment
 	@$(STREAMS)/mypy topics dart_streams workers benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'

@@ -1,4 +1,5 @@
-"""What every process shares: configuration, tasks, actions, prompts, the bus, the store, curation, telemetry.
+"""The project but for its processes, in layers: tests/unit/test_imports.py has their order.
 
-Imports topics; never workers or trainer; never torch, but in policy/.
+From config, bus, store, telemetry, curation and policy, which the workers import, up to history, views, launch and
+cli, which import the workers. Nothing below launch starts a process.
 """

@@ -1,4 +1,4 @@
-"""``dart-streams config``: a configuration file resolved, checked, and the reference of all keys."""
+"""``dart-streams config``: a configuration file resolved, or checked."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,14 +44,6 @@ def check(
             note(f"{file}: ok")
     if number := sum(map(len, found.values())):
         raise UserError(f"{number} errors" if number > 1 else "1 error")
-
-
-@app.command("reference")
-def reference() -> None:
-    """Print the reference of all keys, as docs/configuration.md has it."""
-    from dart_streams.config.reference import markdown
-
-    typer.echo(markdown(), nl=False)
 
 
 def errors_in(file: Path) -> list[str]:

@@ -31,7 +31,7 @@ COMMANDS = (
     Command("run", "dart_streams.cli.run:run", "Start every process of a deployment, train, and write a report."),
     Command("eval", "dart_streams.cli.run:evaluate", "Evaluate a policy on the held-out tasks."),
     Command("report", "dart_streams.cli.run:report", "Write the report of a run again."),
-    Command("config", "dart_streams.cli.config:app", "Show and check configuration files; the reference of all keys."),
+    Command("config", "dart_streams.cli.config:app", "Show and check configuration files."),
     Command("topics", "dart_streams.cli.topics:app", "Plan, apply and describe the topics."),
     Command(
         "worker",

@@ -1,4 +1,4 @@
 """Starting things: local Kafka and Cassandra, the supervisor, the phases of a supervised run, evaluation.
 
-No other process knows of it; a deployment with an orchestrator of its own needs none of it.
+Nothing but the CLI imports it; a deployment with an orchestrator of its own needs none of it.
 """

@@ -328,7 +328,7 @@ async def test_a_crashed_page_is_a_fault_at_once_and_others_go_on():
 
 
 async def test_an_endless_script_is_a_fault_after_the_time_out():
-    async with browser(call_timeout_s=1.5) as backend:
+    async with browser(call_timeout_s=4.0) as backend:
         page = await backend.open(TASK)
         await page.reset(task("click-test", 1))
         with pytest.raises(EnvironmentFault, match="no answer"):

@@ -1,1 +1,4 @@
-"""The monitor process: reports stalls and consumer lag. It only reads; nothing may depend on it."""
+"""The monitor: reports stalled topics and consumer lag.
+
+It only reads, through dart_streams.history; nothing may depend on it.
+"""

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from dart_streams.cli import main
 from dart_streams.config import load, parse
-from dart_streams.config.reference import markdown
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "deploy/config/demo.toml"
@@ -89,7 +88,3 @@ def test_loading_reports_all_errors_too(file):
     file.write_text("[env]\nslot = 3\nworkers = 'many'\n")
     with pytest.raises(Exception, match=r"c\.toml:\n  unknown key 'env\.slot'.*\n  env\.workers: Expected"):
         load(file)
-
-
-def test_the_reference_is_printed():
-    assert command("reference").stdout == markdown()

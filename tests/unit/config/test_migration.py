@@ -7,10 +7,10 @@ import tomli_w
 
 from dart_streams.config import Config, load, parse
 from dart_streams.config.migration import DROPPED, FIXED, MOVED, migrated
-from dart_streams.config.reference import keys
 from dart_streams.errors import ConfigError
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.bundle_inputs import CONFIG, config_of
+from docs.reference import keys
 
 GOLDEN = Path(__file__).parents[1] / "golden/bundle.v1.dart"
 

@@ -1,18 +1,21 @@
-"""The reference of all keys, as docs/configuration.md has it: ``python -m dart_streams.config.reference`` prints it.
+"""Writes docs/configuration.md and docs/cli.md from the code: ``python -m docs.reference``, or ``make reference``.
 
-Core tables come first; then those that a deployment has only with a certain backend, rule or secured service.
+Of the configuration, core tables come first; then those that a deployment has only with a certain backend, rule or
+secured service.
 """
 
 import ast
 import inspect
-import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
+import typer.main
 from msgspec.structs import FieldInfo
 
+from dart_streams.cli.main import COMMANDS, build
 from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
 from dart_streams.config.section import Section
@@ -20,7 +23,7 @@ from dart_streams.config.section import Section
 UNITS = {"_s": "seconds", "_ms": "milliseconds", "_mb": "MB", "_gib": "GiB", "_nats": "nats"}
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
-HEAD = """# Configuration
+CONFIGURATION = """# Configuration
 
 A deployment is one TOML file, which every process reads. Each key has a default, so a file has only what differs.
 `dart-streams config show FILE` prints the resolved file (`--diff`: only what differs from the defaults), and
@@ -37,6 +40,16 @@ PLUG_INS = """
 Tables of a single backend, of another paper's rule, or of services with TLS and logins. A deployment that uses none of
 them has none of these tables.
 """
+
+COMMAND_LINE = """# Commands
+
+`dart-streams COMMAND --help` says the same. A command that needs a deployment reads the file of `--config`, by default
+`deploy/config/demo.toml`. A command that looks at a run takes `--run`, by default the latest.
+
+This page is generated from `dart_streams/cli/`: `make reference` writes it.
+"""
+DEFAULT = r" \[default: "
+"""How help texts give a default of their own; the brackets are escaped, as they would be markup."""
 
 
 class Key(NamedTuple):
@@ -159,10 +172,52 @@ def rows(own: list[Key]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |\n"
 
 
-def markdown() -> str:
-    """Return the page."""
-    return "".join([HEAD, CORE, *tables(core=True), PLUG_INS, *tables(core=False)])
+def configuration() -> str:
+    """Return the page of all keys."""
+    return "".join([CONFIGURATION, CORE, *tables(core=True), PLUG_INS, *tables(core=False)])
+
+
+def commands() -> str:
+    """Return the page of all commands."""
+    application: Any = typer.main.get_command(build([command.name for command in COMMANDS]))
+    return COMMAND_LINE + "".join(text for name, own in application.commands.items() for text in section(name, own, 2))
+
+
+def section(name: str, command: Any, level: int) -> Iterator[str]:
+    """Yield a command's heading, help, usage and parameters, and those of its own commands."""
+    yield f"\n{'#' * level} {name}\n\n{' '.join((command.help or '').split())}\n"
+    if hasattr(command, "commands"):
+        for inner, own in command.commands.items():
+            yield from section(f"{name} {inner}", own, level + 1)
+        return
+    parameters = [parameter for parameter in command.params if parameter.name != "help"]
+    arguments = [usage(one) for one in parameters if one.param_type_name == "argument"]
+    options = ["[OPTIONS]"] if len(arguments) < len(parameters) else []
+    yield f"\n```\n{' '.join(['dart-streams', name, *options, *arguments])}\n```\n"
+    if parameters:
+        yield "\n| option | what it is | default |\n|---|---|---|\n"
+        yield from map(row, parameters)
+
+
+def usage(argument: Any) -> str:
+    """Return an argument as a usage line has it."""
+    name = argument.metavar or argument.name.upper()
+    return name if argument.required else f"[{name}]"
+
+
+def row(parameter: Any) -> str:
+    """Return a line of the table of parameters."""
+    is_option = parameter.param_type_name == "option"
+    name = ", ".join([*parameter.opts, *parameter.secondary_opts]) if is_option else usage(parameter).strip("[]")
+    text, _, default = (parameter.help or "").partition(DEFAULT)
+    if not default and parameter.default not in (None, "", False):
+        default = str(parameter.default)
+    return f"| `{name}` | {text} | {default.removesuffix(']')} |\n".replace(
+        f"`{name}`", f"`{name}`".replace("|", "\\|")
+    )
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    folder = Path(__file__).parent
+    (folder / "configuration.md").write_text(configuration())
+    (folder / "cli.md").write_text(commands())
