@@ -22,8 +22,8 @@ from dart_streams.config import Config
 from dart_streams.connection.protocol_probes import Probe, speaks_cql, speaks_kafka
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
+from dart_streams.launch.services.daemon import describe, in_use, local_address, owner_of
 from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, find_java, jar_folder
-from dart_streams.launch.services.ports import describe, in_use, local_address, owner_of
 from dart_streams.policy import cpu_features
 from dart_streams.store import sessions
 

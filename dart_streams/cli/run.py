@@ -18,7 +18,7 @@ from dart_streams.errors import UserError
 from dart_streams.history import evaluation, run_folder
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import following
-from dart_streams.launch import bootstrap, process_registry
+from dart_streams.launch import process_registry
 from dart_streams.launch import processes as run_processes
 from dart_streams.launch.evaluate import evaluate as evaluate_policy
 from dart_streams.launch.session import Session, live
@@ -81,7 +81,7 @@ def own_session(made: RunFolder, *, owns_services: bool) -> Session:
         run_processes.processes_of(config, made.config_file, programs),
         write_report,
         Console(),
-        find_policy=functools.partial(bootstrap.policy, made, found=programs)
+        find_policy=functools.partial(run_processes.find_policy, made, found=programs)
         if config.rollout.engine == "vllm"
         else None,
         owns_services=owns_services,
@@ -105,7 +105,7 @@ def with_model(init: Path | None, config: Config) -> Config:
         policy = msgspec.structs.replace(config.policy, path=str(init.absolute()))
         config = msgspec.structs.replace(config, policy=policy)
     if config.policy.path:
-        bootstrap.named(config)
+        run_processes.named_policy(config)
     return config
 
 

@@ -15,11 +15,10 @@ from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.launch.services import memory
-from dart_streams.launch.services.daemon import Home, is_alive, stop
+from dart_streams.launch.services.daemon import Home, describe, in_use, is_alive, owner_of, stop
 from dart_streams.launch.services.jars import SHARED_JARS, fetch_jars, find_java
 from dart_streams.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.launch.services.lock import Notify, one_at_a_time, silent
-from dart_streams.launch.services.ports import describe, in_use, owner_of
 
 LOCK_S = 900.0
 """More than any command needs, the first fetch of the jars included."""

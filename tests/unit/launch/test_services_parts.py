@@ -16,11 +16,10 @@ import pytest
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection import protocol_probes
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from dart_streams.launch.services import jars, local, ports
-from dart_streams.launch.services.daemon import PORT_MARK, Home, is_alive, stop
+from dart_streams.launch.services import daemon, jars, local
+from dart_streams.launch.services.daemon import HOME_MARK, PORT_MARK, Home, is_alive, local_address, stop
 from dart_streams.launch.services.jvm import Cassandra, Kafka
 from dart_streams.launch.services.lock import one_at_a_time, silent
-from dart_streams.launch.services.ports import HOME_MARK, local_address
 
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
 DEAF = [
@@ -137,12 +136,12 @@ def test_a_listener_that_says_nothing_does_not_answer():
 
 def test_the_owner_of_a_port_is_named():
     with listener() as port:
-        assert ports.in_use("127.0.0.1", port)
-        owner = ports.owner_of(port)
+        assert daemon.in_use("127.0.0.1", port)
+        owner = daemon.owner_of(port)
         assert owner is not None
         assert owner.pid == os.getpid()
-        assert f"pid {os.getpid()}" in ports.describe(owner)
-    assert not ports.in_use("127.0.0.1", port)
+        assert f"pid {os.getpid()}" in daemon.describe(owner)
+    assert not daemon.in_use("127.0.0.1", port)
 
 
 def test_a_taken_port_is_an_error_that_names_the_program_and_the_setting():
@@ -157,7 +156,7 @@ def test_a_port_that_was_just_given_up_is_free_again():
     with listener(b"x") as port, closing(socket.create_connection(("127.0.0.1", port))) as client:
         client.sendall(b"?")
         assert client.recv(1) == b"x"
-    assert not ports.in_use("127.0.0.1", port)
+    assert not daemon.in_use("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(
