@@ -73,14 +73,12 @@ def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
     if not blobs:
         capturing.capture(config, path, chosen, traces=traces, report=note)
         return
-    from dart_streams.store import SyncStore, connect
+    from dart_streams.cli.store import connected
+    from dart_streams.store import SyncStore
 
-    session = connect(config.store)
-    try:
+    with connected(config) as session:
         store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
         capturing.capture(config, path, chosen, store, traces, note)
-    finally:
-        session.cluster.shutdown()
 
 
 def replay(
