@@ -1,7 +1,4 @@
-"""``dart-streams capture`` and ``replay``: a run's records in one file, and its decisions repeated from that file.
-
-A replay repeats the decisions as they were, or shows what other settings would have changed.
-"""
+"""``dart-streams capture`` and ``replay``: a run's records in one file; its decisions repeated, or other settings tried."""
 
 from collections.abc import Sequence
 from datetime import datetime

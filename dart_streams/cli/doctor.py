@@ -111,8 +111,7 @@ def is_local(address: str) -> bool:
 def check_broker(config: Config) -> Finding:
     """The broker that the configuration names."""
     bus = msgspec.structs.replace(config.bus, wait_s=CONNECT_S)
-    if bus.tls.enabled or bus.login.user:
-        how = [*(["TLS"] if bus.tls.enabled else []), *([bus.login.mechanism] if bus.login.user else [])]
+    if how := [*(["TLS"] if bus.tls.enabled else []), *([bus.login.mechanism] if bus.login.user else [])]:
         found = f"Kafka at {bus.servers} accepts the client ({', '.join(how)})"
         return authenticate("broker", found, lambda: readiness.await_broker(bus, Deadline(CONNECT_S)))
     return reach("broker", config.bus.servers.split(","), speaks_kafka, "Kafka", "bus.servers")
@@ -121,8 +120,7 @@ def check_broker(config: Config) -> Finding:
 def check_database(config: Config) -> Finding:
     """The database that the configuration names."""
     store = msgspec.structs.replace(config.store, wait_s=CONNECT_S)
-    if store.tls.enabled or store.login.user:
-        how = [*(["TLS"] if store.tls.enabled else []), *(["password"] if store.login.user else [])]
+    if how := [*(["TLS"] if store.tls.enabled else []), *(["password"] if store.login.user else [])]:
         found = f"Cassandra at {sessions.place_of(store)} accepts the client ({', '.join(how)})"
         return authenticate("database", found, lambda: sessions.check(store))
     servers = [f"{host}:{config.store.port}" for host in config.store.hosts]

@@ -1,7 +1,4 @@
-"""Kafka, Cassandra and the local JVM services that stand in for both; TLS and logins.
-
-Passwords stay out of the file and off the wire.
-"""
+"""Kafka, Cassandra, the local JVM services that stand in for both, and TLS and logins that keep passwords secret."""
 
 import ipaddress
 import re
