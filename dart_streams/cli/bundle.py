@@ -1,4 +1,4 @@
-"""``dart-streams capture`` and ``replay``: a run's records in one file; its decisions repeated, or other settings tried."""
+"""``dart-streams capture`` and ``replay``: a run's records in one file; its decisions repeated or varied."""
 
 from collections.abc import Sequence
 from datetime import datetime
