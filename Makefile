@@ -32,7 +32,7 @@ types: streams-environment
 
 docs: ## Build the documentation site, strictly.
 	@deploy/local/setup.sh docs
-	@.venv/docs/bin/mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --strict
 
 streams-environment:
 	@deploy/local/setup.sh dev

@@ -394,7 +394,8 @@ def test_a_worker_whose_weights_give_something_else_than_the_trainers_does_not_s
     state = policies.model.state_dict()
     louder = {name: tensor * 1.01 for name, tensor in state.items()}
     version = policies.release(louder, 0, str(policies.folder / "louder"), policies.probe(state))
-    with pytest.raises(probe.ParityFault, match=r"differ from the trainer's, in float32, by .*rollout\.parity_nats"):
+    differs = r"differ from the trainer's, in float32, by .*rollout\.vllm\.parity_nats"
+    with pytest.raises(probe.ParityFault, match=differs):
         loop.run(engine.start(version))
     loop.run(engine.start(policies.versions[0]))
     assert loop.run(engine.generate(request(7))).tokens, "what was scored leaves nothing behind"

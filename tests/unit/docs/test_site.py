@@ -1,0 +1,163 @@
+"""The documentation: links resolve, paths, keys and commands that it mentions exist, and the site builds."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dart_streams.cli.main import COMMANDS
+from dart_streams.config.migration import DROPPED, FIXED, MOVED
+from docs.reference import keys
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]+`")
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+PATH = re.compile(
+    r"(?:topics|dart_streams|workers|trainer|tests|benchmarks|examples|deploy|docs|requirements)/[\w./-]*\w/?"
+)
+KEY = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+")
+COMMAND = re.compile(r"(?<![/\w-])(?<!-n )dart-streams (?:([a-z]+)(?: ([a-z]+(?:\|[a-z]+)*))?)")
+OURS = ("topics", "dart_streams", "workers", "trainer", "benchmarks", "examples")
+GROUPS = {"topics", "store", "dlq", "policy", "bench", "config"}
+HISTORY = {ROOT / "CHANGELOG.md"}
+"""Names that were, not those that are."""
+GENERATED = {DOCS / "configuration.md", DOCS / "cli.md"}
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def slug(heading: str) -> str:
+    """Return a heading's anchor, as GitHub and MkDocs make it for headings of words."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text))
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    return {slug(heading) for heading in HEADING.findall(FENCE.sub("", path.read_text()))}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=ids)
+def test_relative_links_and_their_anchors_resolve(page: Path):
+    for link in LINK.findall(CODE.sub("", FENCE.sub("", page.read_text()))):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{link}: no such file"
+        if anchor:
+            assert anchor in anchors(file), f"{link}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_a_page_of_the_site_links_to_nothing_outside_of_it(page: Path):
+    for link in LINK.findall(CODE.sub("", FENCE.sub("", page.read_text()))):
+        if "://" not in link and not link.startswith("#"):
+            assert (page.parent / link.partition("#")[0]).resolve().is_relative_to(DOCS), link
+
+
+@pytest.mark.parametrize("page", [text for text in TEXTS if text not in HISTORY], ids=ids)
+def test_paths_that_are_mentioned_exist(page: Path):
+    for span in CODE.findall(FENCE.sub("", page.read_text())):
+        text = span.strip("`")
+        if (match := PATH.match(text)) and not re.search(r"[*<>{…]|[A-Z]{4,}", text):
+            path = match[0].rstrip(".")
+            assert (ROOT / path).exists(), span
+
+
+SECTIONS = {key.table.partition(".")[0] for key in keys()}
+KEYS = {key.place for key in keys()} | {key.table for key in keys()}
+
+
+@pytest.mark.parametrize("page", [text for text in TEXTS if text not in HISTORY | GENERATED], ids=ids)
+def test_configuration_keys_that_are_mentioned_exist(page: Path):
+    for span in CODE.findall(FENCE.sub("", page.read_text())):
+        text = span.strip("`").partition(" =")[0]
+        first, _, rest = text.partition(".")
+        if KEY.fullmatch(text) and first in SECTIONS and not (ROOT / first / rest.partition(".")[0]).exists():
+            owner = (ROOT / first / f"{rest.partition('.')[0]}.py").exists()
+            assert owner or text in KEYS or Path(text).suffix in (".json", ".py", ".toml", ".md"), span
+
+
+def verbs_of(name: str) -> set[str]:
+    """Return the commands of a group: those that docs/cli.md has a section for; of the benchmarks, their functions."""
+    if name == "bench":
+        return set(re.findall(r"@app.command\(.*\)\ndef (\w+)", (ROOT / "benchmarks/commands.py").read_text()))
+    return set(re.findall(rf"^##+ {name} (\w+)$", (DOCS / "cli.md").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", [text for text in TEXTS if text not in HISTORY], ids=ids)
+def test_commands_that_are_mentioned_exist(page: Path):
+    names = {command.name for command in COMMANDS}
+    for line in page.read_text().splitlines():
+        if "`" not in line and not line.lstrip().startswith("dart-streams"):
+            continue
+        for verb, inner in COMMAND.findall(line):
+            assert verb in names, f"{verb}: {line}"
+            if verb in GROUPS and inner:
+                assert set(inner.split("|")) <= verbs_of(verb), line
+
+
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed == {str(page.relative_to(DOCS)) for page in PAGES}
+
+
+def test_the_site_loads_nothing_from_elsewhere():
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert config["theme"]["font"] is False
+    assert not any("//" in place for key in ("extra_css", "extra_javascript") for place in config.get(key, []))
+
+
+def test_the_pictures_are_those_of_the_script(tmp_path: Path):
+    copy = shutil.copy(DOCS / "pictures/draw.py", tmp_path)
+    subprocess.run([sys.executable, copy], check=True, timeout=60)
+    drawn = sorted(tmp_path.glob("*.svg"))
+    assert len(drawn) == 4
+    for picture in drawn:
+        assert picture.read_text() == (DOCS / "pictures" / picture.name).read_text(), "python docs/pictures/draw.py"
+
+
+def mkdocs() -> str | None:
+    own = ROOT / ".venv/docs/bin/mkdocs"
+    return str(own) if own.exists() else shutil.which("mkdocs")
+
+
+@pytest.mark.skipif(mkdocs() is None, reason="no mkdocs in .venv/docs (make docs) or on PATH")
+def test_the_site_builds_without_a_warning(tmp_path: Path):
+    command = [str(mkdocs()), "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    page = (tmp_path / "site/api/curation.html").read_text()
+    assert "rollouts_for" in page and "length_cap" in page, "the reference is made from docstrings"
+    assert not re.search(r'<(script|link)[^>]+(src|href)="https?://(?!jcristharif)', page), "nothing from a CDN"
+
+
+def test_the_changelog_names_every_key_that_moved_or_went():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    for key in [*MOVED, *FIXED, *DROPPED]:
+        assert f"`{key}" in text, key
+    for key, places in MOVED.items():
+        assert f"`{key}` | {', '.join(f'`{place}`' for place in places)} |" in text, key
+
+
+def test_where_things_go_names_every_package():
+    text = (DOCS / "development.md").read_text() + (DOCS / "pictures/floors.svg").read_text()
+    for package in [path.parent for name in OURS for path in (ROOT / name).rglob("__init__.py")]:
+        if package.relative_to(ROOT).parts[:2] not in {("workers", "env"), ("dart_streams", "launch")}:
+            assert package.name in text, package
