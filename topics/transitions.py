@@ -1,6 +1,6 @@
 """What may follow what in the life of an order, a trajectory and a weight version: each rule once, for every process.
 
-Pure. Whoever folds these topics uses the rules here, so processes agree on the same log without asking each other.
+Pure. Every process that folds these topics uses these rules, so all of them derive the same state from the same log.
 """
 
 from typing import Literal, TypeVar
@@ -52,13 +52,7 @@ class IllegalTransition(Exception):
 
 
 def transition(table: dict[Stage, frozenset[Stage]], before: Stage, after: Stage) -> Stage:
-    """Return ``after``.
-
-    Raises
-    ------
-    IllegalTransition
-        If ``table`` does not have it follow ``before``.
-    """
+    """Return ``after``; raise :class:`IllegalTransition` if ``table`` does not have it follow ``before``."""
     if after not in table[before]:
         raise IllegalTransition(f"{after} cannot follow {before}, only {', '.join(sorted(table[before])) or 'nothing'}")
     return after
@@ -80,7 +74,7 @@ def next_attempt(outcome: OutcomeKind, attempt: int, attempts: int) -> int | Non
 
 
 Announcement = Literal["fenced", "outdated", "repeated", "published"]
-"""What a weights record is to whoever has seen an epoch and a version: of a fenced trainer; of an older version; the
+"""How a weights record relates to the newest epoch and version seen: of a fenced trainer; of an older version; the
 newest version again, with more groups consumed or by a trainer that took over; a new version."""
 
 

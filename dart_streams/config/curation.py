@@ -45,7 +45,7 @@ class Dispatch(Section, frozen=True):
     """Which tasks are ordered, and when."""
 
     mode: Literal["rollout-wise", "task-wise", "coupled"] = "rollout-wise"
-    """DART's ``rollout-wise`` dispatch, or one of those it is compared with (dart_streams/curation/admission.py)."""
+    """DART's ``rollout-wise`` dispatch, or one of those it is compared with (dart_streams/curation/dispatch.py)."""
     seed: int = 0
     """The seed of the tasks' order."""
     choice: Literal["informative", "even"] = "informative"

@@ -1,9 +1,47 @@
-"""Step-level group advantages: each step carries its trajectory's reward, and all steps of the group are the sample."""
+"""The rewards of a group, and the advantages computed from them.
+
+Step-level: each step carries its trajectory's reward, and all steps of the group are the sample. On top of that, single
+steps may be credited: a step's future return against those of the group's other trajectories at the same step.
+"""
 
 import math
 from collections.abc import Sequence
 
+from dart_streams.curation.reducer import InvalidEvent
+from topics.trajectories import Trajectory
+from topics.transitions import REWARDED
+
 EPSILON = 1e-6
+SUCCESS = 0.999
+"""A reward from here on is a success; below it, partial credit."""
+
+
+def is_success(reward: float) -> bool:
+    """Say whether a reward in [0, 1] is a success. Partial credit is not, but it counts in rates and advantages."""
+    return reward >= SUCCESS
+
+
+def rewarded(trajectory: Trajectory) -> float | None:
+    """Return the reward of a trajectory, None where its outcome carries none; raise InvalidEvent if it is invalid."""
+    if trajectory.outcome not in REWARDED:
+        return None
+    reward = trajectory.reward
+    if reward is None or not 0.0 <= reward <= 1.0:
+        raise InvalidEvent(f"trajectory {trajectory.trajectory_id}: outcome {trajectory.outcome} with reward {reward}")
+    return reward
+
+
+def shortest_path(rewards: Sequence[float], steps: Sequence[int], alpha: float) -> list[float]:
+    """Return a group's rewards, those of successes lowered by ``alpha`` x (T - T_min) / T for their T steps.
+
+    T_min is the length of the group's shortest success, which keeps its reward whole; failures keep theirs. With
+    ``alpha`` 0 nothing changes. Source: the shortest-path reward adjustment of AdaGRPO (MobileRL, arXiv 2509.18119).
+    """
+    shortest = min((n for reward, n in zip(rewards, steps, strict=True) if is_success(reward)), default=0)
+    return [
+        reward * (1.0 - alpha * (n - shortest) / n) if is_success(reward) and n else reward
+        for reward, n in zip(rewards, steps, strict=True)
+    ]
 
 
 def statistics(rewards: Sequence[float], steps: Sequence[int]) -> tuple[float, float]:
@@ -29,3 +67,31 @@ def step_level(rewards: Sequence[float], steps: Sequence[int]) -> list[float]:
     """
     mean, std = statistics(rewards, steps)
     return [(reward - mean) / (std + EPSILON) for reward in rewards]
+
+
+def future_returns(reward: float, steps: int, discount: float) -> list[float]:
+    """Return the future return of each of a trajectory's steps: ``discount`` for each step to its end, x ``reward``."""
+    return [reward * discount ** (steps - 1 - step) for step in range(steps)]
+
+
+def of_single_steps(rewards: Sequence[float], steps: Sequence[int], discount: float) -> list[list[float]]:
+    """Return, for each trajectory, the advantage of each of its steps.
+
+    It is (return - mean) / (sigma + 1e-6) over the trajectories of the group that have a step of that number, and 0 for
+    a trajectory that is the only one. Source: the step-level advantage of UI-S1 (arXiv 2509.11543). Its rewards are of
+    single steps; environments here reward the end only, so an early step of a long success has a smaller return than
+    that of a short one.
+    """
+    returns = [future_returns(reward, n, discount) for reward, n in zip(rewards, steps, strict=True)]
+    advantages: list[list[float]] = [[] for _ in returns]
+    for step in range(max(steps, default=0)):
+        members = [index for index, n in enumerate(steps) if step < n]
+        of_step = step_level([returns[index][step] for index in members], [1] * len(members))
+        for index, advantage in zip(members, of_step, strict=True):
+            advantages[index].append(advantage)
+    return advantages
+
+
+def returns_differ(rewards: Sequence[float], steps: Sequence[int], discount: float) -> bool:
+    """Say whether trajectories of one and the same reward have steps whose future returns differ."""
+    return any(rewards) and discount != 1.0 and len(set(steps)) > 1

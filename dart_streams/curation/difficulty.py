@@ -8,9 +8,9 @@ a success all the same, because the length cap comes from the task's past succes
 
 import msgspec
 
+from dart_streams.curation.advantages import is_success, rewarded
 from dart_streams.curation.order_tracker import Limits, OrderTracker, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
-from dart_streams.curation.rewards import is_success, rewarded
 from topics import task_difficulty
 from topics.task_difficulty import Cause, TaskDifficulty
 from topics.trajectories import Trajectory
@@ -28,7 +28,7 @@ class Finishes(msgspec.Struct):
 
 
 class DifficultyState(msgspec.Struct):
-    """Each task's finishes; ``orders`` tells second finishes of an order from first ones."""
+    """Each task's finishes; ``orders`` distinguishes second finishes of an order from first ones."""
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
     orders: OrderTracker = msgspec.field(default_factory=OrderTracker, name="book")
@@ -38,13 +38,7 @@ class DifficultyState(msgspec.Struct):
 def apply(
     state: DifficultyState, record: InputRecord, window: int, limits: Limits
 ) -> tuple[DifficultyState, list[Decision]]:
-    """Apply one trajectory.
-
-    Raises
-    ------
-    InvalidEvent
-        If it carries no reward though its outcome does, or is of an order that dispatch never places.
-    """
+    """Apply one trajectory; raise InvalidEvent if its reward or its order is invalid."""
     trajectory: Trajectory = record.event
     reward = rewarded(trajectory)
     if trajectory.purpose == "eval":
@@ -54,21 +48,14 @@ def apply(
         state.orders.open_up_to(key.number, trajectory.group_size, limits.horizon)
         if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":
             return state, []
-    task = state.tasks.get(trajectory.task_id)
-    if task is None:
-        task = state.tasks[trajectory.task_id] = Finishes()
+    task = state.tasks.setdefault(trajectory.task_id, Finishes())
     if reward is not None:
-        add_finish(task, trajectory, reward, window)
+        if trajectory.purpose == "train":
+            task.rewards.append(reward)
+            del task.rewards[:-window]
+        if is_success(reward):
+            task.longest_success = max(trajectory.steps, task.longest_success or 0)
     return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory))]
-
-
-def add_finish(task: Finishes, trajectory: Trajectory, reward: float, window: int) -> None:
-    """Add one rewarded finish to those of its task."""
-    if trajectory.purpose == "train":
-        task.rewards.append(reward)
-        del task.rewards[:-window]
-    if is_success(reward):
-        task.longest_success = max(trajectory.steps, task.longest_success or 0)
 
 
 def difficulty_of(task: Finishes, trajectory: Trajectory) -> TaskDifficulty:

@@ -1,25 +1,26 @@
 """The dispatch agent: budgets, curated groups and weight versions in, single rollout orders out.
 
-It starts with the first weight version. From then on it keeps a backlog of open orders and never waits for a group or a
-batch: each finish makes room for the next. A fault is ordered again. It opens a group only while the staleness bound
-admits one more (:func:`dart_streams.curation.staleness.capacity`), counting open groups and curated ones that the
-newest version has not consumed; a group dropped for equal rewards counts as neither.
+It starts with the first weight version. A fault is ordered again. Every input can make room, so every input ends in a
+refill, and no clock is needed. When one more group may be opened is a rule of the mode (:func:`admits`):
 
-Every input can make room, so every input ends in a refill, and no clock is needed.
+``rollout-wise`` is DART's: a backlog of single rollouts, without waiting for a group or a batch. Only the staleness
+bound limits it (:func:`dart_streams.curation.staleness.capacity`), counting open groups and curated ones that the
+newest version has not consumed; a group dropped for equal rewards counts as neither. The other two are the baselines:
 
-That is its ``rollout-wise`` mode. :mod:`dart_streams.curation.admission` has the others; the coupled one also reads
-which version the rollout workers serve.
+``task-wise``: a group reserves as many slots as it has rollouts, until its slowest rollout has ended.
+``coupled``: a whole batch is ordered at once; then nothing until all of its groups have ended, the trainer has taken
+them, and every rollout worker serves the version that they made.
 """
 
 import msgspec
 
 from dart_streams.config import Config
-from dart_streams.curation import admission, difficulty
-from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad
+from dart_streams.curation import difficulty, staleness
 from dart_streams.curation.order_tracker import (
     Limits,
     OrderKey,
     OrderTracker,
+    backlog,
     format_group_id,
     format_order_id,
     parse_order_id,
@@ -79,7 +80,6 @@ class Settings(msgspec.Struct, frozen=True):
 
     config: Config
     sampling: Sampling
-    bounds: AdmissionLimits
     limits: Limits
     limits_of_tasks: dict[str, int]
     task_ids: tuple[str, ...]
@@ -90,7 +90,6 @@ class Settings(msgspec.Struct, frozen=True):
         return cls(
             config=config,
             sampling=config.sampling(),
-            bounds=AdmissionLimits.of(config),
             limits=Limits.of(config),
             limits_of_tasks={task.task_id: task.max_steps for task in tasks.train},
             task_ids=tuple(task.task_id for task in tasks.train),
@@ -161,25 +160,35 @@ def close_group(state: DispatchState, number: int) -> None:
 def refill(state: DispatchState, settings: Settings) -> list[Decision]:
     """Open groups for as long as the mode's rule admits more."""
     decisions: list[Decision] = []
-    while admission.admits(load_of(state), settings.bounds):
-        if settings.bounds.mode == "coupled" and state.next_group >= state.batch_end:
-            state.batch_end = state.next_group + settings.bounds.batch
+    while admits(state, settings.config):
+        if settings.config.curation.dispatch.mode == "coupled" and state.next_group >= state.batch_end:
+            state.batch_end = state.next_group + settings.config.trainer.groups_per_step
         decisions += open_group(state, settings)
     return decisions
 
 
-def load_of(state: DispatchState) -> AdmissionLoad:
-    """Return the load that admission depends on."""
-    return AdmissionLoad(
-        opened=state.next_group,
-        open=len(state.groups),
-        unconsumed=max(0, state.curated - state.consumed),
-        consumed=state.consumed,
-        orders=state.open_orders,
-        reserved=state.reserved,
-        serving=sum(version >= (state.version or 0) for version in state.serving.values()),
-        batch_end=state.batch_end,
-    )
+def admits(state: DispatchState, config: Config) -> bool:
+    """Say whether one more group may be opened now."""
+    curation, batch = config.curation, config.trainer.groups_per_step
+    if curation.dispatch.mode == "coupled":
+        return state.next_group < state.batch_end or begins_batch(state, config.rollout.workers)
+    unconsumed = max(0, state.curated - state.consumed)
+    if not staleness.admits(len(state.groups), unconsumed, batch, curation.max_staleness):
+        return False
+    if curation.dispatch.mode == "task-wise":
+        slots = config.env.workers * config.env.slots
+        return not state.groups or state.reserved + curation.budget.base <= slots
+    return state.open_orders < backlog(config)
+
+
+def begins_batch(state: DispatchState, workers: int) -> bool:
+    """Say whether the next batch may begin: the last one is trained on, and all workers serve the version it made.
+
+    The groups agent publishes each group of a batch, also one without a learning signal. So the trainer has consumed as
+    many groups as were ever opened exactly when the last batch is over.
+    """
+    serving = sum(version >= (state.version or 0) for version in state.serving.values())
+    return state.next_group >= state.batch_end and state.consumed >= state.next_group and serving >= workers
 
 
 def open_group(state: DispatchState, settings: Settings) -> list[Decision]:

@@ -4,7 +4,7 @@ A group is complete when each of its own ``group_size`` orders has ended: with a
 attempt. So a group of four is complete at four, and a lost rollout never holds up the other seven.
 
 A complete group is trained on if its members' rewards differ. Before that, members older than the staleness bound are
-dropped, and if no member succeeded, one stored success of the task replaces one failure.
+dropped, and if no member succeeded, one stored success of the task replaces one failure (DART's experience pool).
 
 In the coupled mode a group without a learning signal is published as well, without members: the trainer waits for the
 whole batch, so it has to know that the group is over.
@@ -16,11 +16,10 @@ import msgspec
 
 from dart_streams import stateless_random
 from dart_streams.config import Curation
-from dart_streams.curation import advantages, credit, entropy, pool
+from dart_streams.curation import advantages, entropy
+from dart_streams.curation.advantages import is_success, rewarded, shortest_path
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_group_id, order_key_of
-from dart_streams.curation.pool import PooledSuccess
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
-from dart_streams.curation.rewards import is_success, rewarded, shortest_path
 from dart_streams.curation.staleness import is_stale
 from topics import curated
 from topics.curated import CuratedGroup, Member
@@ -39,6 +38,15 @@ class Finish(msgspec.Struct, frozen=True):
     step_entropies: list[float]
     version_min: int | None
     version_max: int | None
+
+
+class PooledSuccess(msgspec.Struct, frozen=True):
+    """A trajectory that solved its task, by demonstration or online; ``steps`` counts actions."""
+
+    trajectory_id: str
+    order_id: str
+    reward: float
+    steps: int
 
 
 class Counts(msgspec.Struct):
@@ -67,13 +75,7 @@ class GroupsState(msgspec.Struct):
 def apply(
     state: GroupsState, record: InputRecord, settings: Curation, limits: Limits
 ) -> tuple[GroupsState, list[Decision]]:
-    """Apply one trajectory; decide on its group if it completes it.
-
-    Raises
-    ------
-    InvalidEvent
-        If it carries no reward though its outcome does, or is of an order that dispatch never places.
-    """
+    """Apply one trajectory; decide on its group if it completes it. Raise InvalidEvent if it is invalid."""
     trajectory: Trajectory = record.event
     reward = rewarded(trajectory)
     if trajectory.purpose == "train":
@@ -124,7 +126,26 @@ def store_success(state: GroupsState, trajectory: Trajectory, reward: float, set
     if settings.pool.enabled and is_success(reward):
         success = PooledSuccess(trajectory.trajectory_id, trajectory.order_id, reward, trajectory.steps)
         stored = state.pools.setdefault(trajectory.task_id, [])
-        pool.add(stored, success, settings.pool.size, trajectory.purpose == "demonstration")
+        add_to_pool(stored, success, settings.pool.size, trajectory.purpose == "demonstration")
+
+
+def add_to_pool(pool: list[PooledSuccess], success: PooledSuccess, size: int, demonstration: bool) -> None:
+    """Store a success, oldest first, unless it is a second finish of an order.
+
+    Demonstrations fill free places only; online successes replace the oldest.
+    """
+    if size < 1 or any(stored.order_id == success.order_id for stored in pool):
+        return
+    if len(pool) < size:
+        pool.append(success)
+    elif not demonstration:
+        del pool[: len(pool) - size + 1]
+        pool.append(success)
+
+
+def draw_from_pool(pool: list[PooledSuccess], task_id: str, group_id: str, seed: int) -> PooledSuccess | None:
+    """Return the success that this group takes, the same one for the same pool; None from an empty pool."""
+    return pool[stateless_random.number("pool", seed, task_id, group_id) % len(pool)] if pool else None
 
 
 def decide(
@@ -142,7 +163,7 @@ def decide(
         return None
     stored = None
     if settings.pool.enabled and len(fresh) > 1 and not any(is_success(m.reward) for m in fresh):
-        stored = pool.draw(state.pools.get(task_id, []), task_id, group_id, settings.dispatch.seed)
+        stored = draw_from_pool(state.pools.get(task_id, []), task_id, group_id, settings.dispatch.seed)
     if stored is not None:
         counts.injected += 1
         del fresh[stateless_random.number("replaced", settings.dispatch.seed, task_id, group_id) % len(fresh)]
@@ -200,7 +221,7 @@ def has_signal(members: Sequence[Finish], settings: Curation) -> bool:
     if len(set(rewards)) > 1:
         return True
     steps = [member.steps for member in members]
-    return settings.ui_s1.step_weight != 0 and credit.differs(rewards, steps, settings.ui_s1.discount)
+    return settings.ui_s1.step_weight != 0 and advantages.returns_differ(rewards, steps, settings.ui_s1.discount)
 
 
 def step_advantages(
@@ -210,7 +231,7 @@ def step_advantages(
     weight = settings.ui_s1.step_weight
     if not weight:
         return [[] for _ in rewards]
-    of_steps = credit.step_advantages(rewards, steps, settings.ui_s1.discount)
+    of_steps = advantages.of_single_steps(rewards, steps, settings.ui_s1.discount)
     return [[whole + weight * step for step in own] for whole, own in zip(of_trajectories, of_steps, strict=True)]
 
 

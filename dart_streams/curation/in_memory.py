@@ -7,8 +7,6 @@ publish ``trajectories``, and hand curated groups to a trainer, for instance :cl
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from dart_streams.config import Config
 from dart_streams.curation.agents import agents
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
@@ -127,14 +125,9 @@ class InMemoryCircle:
             positions = [position for (_, name), position in self.positions.items() if name == topic]
             log.delete_before(min(positions, default=0))
 
-    def restart(self, name: str) -> None:
-        """Serialise an agent's state and restore it, as after a crash."""
-        packed = msgspec.msgpack.encode(self.states[name])
-        self.states[name] = msgspec.msgpack.decode(packed, type=self.agents[name].state)
-
 
 class CountingTrainer:
-    """In the trainer's place: a weight version for every ``groups_per_step`` groups; ``trained`` are those consumed."""
+    """A stand-in for the trainer: one weight version per ``groups_per_step`` groups; ``trained`` are those consumed."""
 
     def __init__(self, groups_per_step: int) -> None:
         self.groups_per_step = groups_per_step
@@ -143,12 +136,8 @@ class CountingTrainer:
         self.version = 0
 
     def take(self, group: CuratedGroup) -> WeightVersion | None:
-        """Take a group; return the version that it completes, if any."""
+        """Take a group; return the version of the optimiser step that it completes, if any."""
         self.waiting.append(group)
-        return self.train()
-
-    def train(self) -> WeightVersion | None:
-        """Make an optimiser step if there are enough groups."""
         if len(self.waiting) < self.groups_per_step:
             return None
         self.trained += self.waiting[: self.groups_per_step]

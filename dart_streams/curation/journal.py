@@ -73,8 +73,6 @@ class MissingInputs(UserError):
     """A state that can no longer be rebuilt from the topics."""
 
 
-SNAPSHOT = "snapshot"
-ENTRY = "entry"
 _pack = msgspec.msgpack.Encoder()
 _entries = msgspec.msgpack.Decoder(Entry)
 _snapshots = msgspec.msgpack.Decoder(Snapshot)
@@ -82,12 +80,12 @@ _snapshots = msgspec.msgpack.Decoder(Snapshot)
 
 def snapshot_key(partition: int) -> bytes:
     """Return the key of the snapshot of one partition's state."""
-    return f"{partition}/{SNAPSHOT}".encode()
+    return f"{partition}/snapshot".encode()
 
 
 def entry_key(partition: int, slot: int) -> bytes:
     """Return the key of a journal slot. Slots count from 0 after each snapshot, so that old entries are overwritten."""
-    return f"{partition}/{ENTRY}/{slot}".encode()
+    return f"{partition}/entry/{slot}".encode()
 
 
 def encode(record: Entry | Snapshot) -> bytes:
@@ -132,7 +130,7 @@ def newest(stored: Mapping[bytes, bytes], partition: int) -> int:
 
 def stored_of(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapshot | None, list[Entry]]:
     """Return the snapshot of a partition, if any, and its entries, in no order."""
-    snapshot, prefix = stored.get(snapshot_key(partition)), f"{partition}/{ENTRY}/".encode()
+    snapshot, prefix = stored.get(snapshot_key(partition)), f"{partition}/entry/".encode()
     entries = [_entries.decode(value) for key, value in stored.items() if key.startswith(prefix)]
     return _snapshots.decode(snapshot) if snapshot else None, entries
 
@@ -182,13 +180,7 @@ def apply_all(
 
 
 def record_of(read: Input) -> InputRecord:
-    """Return the record that an input stands for.
-
-    Raises
-    ------
-    Undecodable
-        If it is not an event of its topic.
-    """
+    """Return the record that an input stands for; raise Undecodable if it is not an event of its topic."""
     event = decode(topics.BY_NAME[read.topic], read.value, read.headers)
     identity = header(read.headers, ID) or b""
     return InputRecord(read.topic, read.partition, read.offset, event, identity.decode(errors="replace"), read.at_ms)

@@ -70,13 +70,7 @@ def parse_order_id(order_id: str) -> OrderKey | None:
 
 
 def order_key_of(trajectory: Trajectory) -> OrderKey:
-    """Return the key of the order that a training trajectory has carried out.
-
-    Raises
-    ------
-    InvalidEvent
-        If dispatch never places such an order.
-    """
+    """Return the key of a training trajectory's order; raise InvalidEvent if dispatch never places such an order."""
     key = parse_order_id(trajectory.order_id)
     if key is None or key.sample >= trajectory.group_size:
         raise InvalidEvent(
@@ -98,25 +92,20 @@ class OrderTracker(msgspec.Struct):
     closed: set[int] = set()
 
     def open_up_to(self, number: int, size: int, horizon: int) -> dict[int, int]:
-        """Open group ``number`` of ``size`` samples if it is new.
+        """Open group ``number`` of ``size`` samples if it is new, and remove the groups behind the horizon.
 
-        Return the groups that fall behind the horizon and so are abandoned, each with the number of its open samples.
+        Return those of them that were open and so are abandoned, each with the number of its open samples.
         """
         if number <= self.newest - horizon or number in self.open or number in self.closed:
             return {}
         self.open[number] = [0] * size
         if number < self.newest:
             return {}
-        self.newest = number
-        return self._abandon(horizon)
-
-    def _abandon(self, horizon: int) -> dict[int, int]:
-        """Remove the open groups behind the horizon, and the closed ones from time to time; return the open ones."""
-        edge = self.newest - horizon
-        behind = sorted(number for number in self.open if number <= edge)
-        abandoned = {number: sum(attempt != ENDED for attempt in self.open.pop(number)) for number in behind}
+        self.newest, edge = number, number - horizon
+        behind = sorted(old for old in self.open if old <= edge)
+        abandoned = {old: sum(attempt != ENDED for attempt in self.open.pop(old)) for old in behind}
         if len(self.closed) > 2 * horizon:
-            self.closed = {number for number in self.closed if number > edge}
+            self.closed = {old for old in self.closed if old > edge}
         return abandoned
 
     def finish(self, key: OrderKey, outcome: OutcomeKind, attempts: int) -> FinishKind:

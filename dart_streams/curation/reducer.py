@@ -7,7 +7,7 @@ record (published twice around a crash): decisions carry the id of the record th
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -46,16 +46,11 @@ class AgentProgress(msgspec.Struct):
     digest: str = ""
 
 
-class AgentState(Protocol):
-    """The state of an agent: serialisable by msgspec, owned and changed by its reducer."""
-
-    progress: AgentProgress
-
-
 class Agent(NamedTuple):
-    """One of the four: its topics, its empty state and its reducer, with the settings already bound.
+    """One of the four: its topics, the type of its state and its reducer, with the settings already bound.
 
-    The reducer changes the state it is given and returns it; the old one must not be used any more.
+    A state is a Struct with a field ``progress``, an :class:`AgentProgress`. The reducer changes the state it is given
+    and returns it; the old one must not be used any more.
     """
 
     name: str

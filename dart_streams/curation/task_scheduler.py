@@ -103,10 +103,7 @@ def probe(tasks: dict[str, TaskState], task_ids: tuple[str, ...], number: int, s
 
 def state_of(tasks: dict[str, TaskState], task_id: str) -> TaskState:
     """Return the state of a task, adding an empty one if it has none yet."""
-    task = tasks.get(task_id)
-    if task is None:
-        task = tasks[task_id] = TaskState()
-    return task
+    return tasks.setdefault(task_id, TaskState())
 
 
 def is_solved(task: TaskState, settings: Curation) -> bool:

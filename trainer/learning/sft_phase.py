@@ -11,7 +11,7 @@ import msgspec
 
 from dart_streams import stateless_random
 from dart_streams.config import Entropulse
-from dart_streams.curation.rewards import is_success
+from dart_streams.curation.advantages import is_success
 from topics.curated import CuratedGroup, Member
 
 

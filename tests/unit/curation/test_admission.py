@@ -1,12 +1,14 @@
 """The modes of dispatch: what each promises, in any interleaving of rollouts, agents, trainer and workers."""
 
+from typing import NamedTuple
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
-from dart_streams.config import parse
-from dart_streams.curation.admission import AdmissionLimits, AdmissionLoad, admits
+from dart_streams.config import Config, parse
+from dart_streams.curation.dispatch import DispatchState, OpenGroup, admits
 from dart_streams.curation.order_tracker import ENDED, parse_order_id
 from dart_streams.errors import ConfigError
 
@@ -137,13 +139,45 @@ def test_task_wise_groups_never_have_more_rollouts_than_there_are_slots_and_neve
     assert len(sizes) == circle.states["dispatch"].next_group
 
 
-def bounds(mode="rollout-wise", **changes) -> AdmissionLimits:
-    return AdmissionLimits(mode, slots=16, backlog=32, largest=8, batch=4, max_staleness=2, workers=2)._replace(
-        **changes
+def deployment(mode="rollout-wise", slots=16) -> Config:
+    """Return a deployment with a backlog of 32 orders and groups of at most 8 rollouts."""
+    return parse(
+        {
+            "env": {"workers": 1, "slots": slots},
+            "rollout": {"workers": 2},
+            "trainer": {"groups_per_step": 4},
+            "curation": {"max_staleness": 2, "dispatch": {"mode": mode}, "budget": {"base": 8}},
+        }
     )
 
 
-QUIET = AdmissionLoad(opened=0, open=0, unconsumed=0, consumed=0, orders=0, reserved=0, serving=2, batch_end=0)
+class Load(NamedTuple):
+    """The present load: groups opened so far, open now, and curated but not consumed; orders; workers that serve."""
+
+    opened: int
+    open: int
+    unconsumed: int
+    consumed: int
+    orders: int
+    reserved: int
+    serving: int
+    batch_end: int
+
+    def state(self) -> DispatchState:
+        return DispatchState(
+            groups={number: OpenGroup("task", 8, 10) for number in range(self.open)},
+            open_orders=self.orders,
+            reserved=self.reserved,
+            next_group=self.opened,
+            version=1,
+            curated=self.consumed + self.unconsumed,
+            consumed=self.consumed,
+            serving={f"worker-{number}": int(number < self.serving) for number in range(2)},
+            batch_end=self.batch_end,
+        )
+
+
+QUIET = Load(opened=0, open=0, unconsumed=0, consumed=0, orders=0, reserved=0, serving=2, batch_end=0)
 
 
 @pytest.mark.parametrize(
@@ -166,11 +200,11 @@ QUIET = AdmissionLoad(opened=0, open=0, unconsumed=0, consumed=0, orders=0, rese
     ],
 )
 def test_each_mode_has_its_rule(mode, load, admitted):
-    assert admits(load, bounds(mode)) is admitted
+    assert admits(load.state(), deployment(mode)) is admitted
 
 
 def test_a_group_larger_than_all_slots_is_played_all_the_same():
-    assert admits(QUIET, bounds("task-wise", slots=3))
+    assert admits(QUIET.state(), deployment("task-wise", slots=3))
 
 
 def test_the_modes_that_do_not_wait_for_workers_do_not_hear_their_heartbeats():

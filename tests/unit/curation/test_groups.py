@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.config import parse
-from dart_streams.curation import advantages, credit, groups
+from dart_streams.curation import advantages, groups
+from dart_streams.curation.advantages import shortest_path
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.reducer import InputRecord
-from dart_streams.curation.rewards import shortest_path
 from topics.trajectories import Trajectory
 
 LIMITS = Limits(attempts=2, horizon=256)
@@ -266,7 +266,7 @@ def test_only_selected_steps_have_an_advantage_of_their_own():
     group = agent.see(1, 0.0, 2, steps=5, step_entropies=[0.6, 0.7, 0.8, 0.9, 1.0])
     first, second = group.members
     assert (first.selected, len(first.step_advantages), len(second.step_advantages)) == ([2, 3, 4], 3, 5)
-    whole = credit.step_advantages([1.0, 0.0], [5, 5], 0.5)[0]
+    whole = advantages.of_single_steps([1.0, 0.0], [5, 5], 0.5)[0]
     assert first.step_advantages == [first.advantage + whole[step] for step in first.selected]
 
 
@@ -301,9 +301,9 @@ def test_equal_successes_teach_by_their_length_only_where_steps_are_credited(wei
 )
 def test_step_advantages_are_one_a_step_and_sum_to_nothing_at_each_step(members, discount):
     rewards, steps = [reward for reward, _ in members], [n for _, n in members]
-    credited = credit.step_advantages(rewards, steps, discount)
+    credited = advantages.of_single_steps(rewards, steps, discount)
     assert [len(own) for own in credited] == steps
     for step in range(max(steps)):
         assert sum(own[step] for own in credited if step < len(own)) == pytest.approx(0.0, abs=1e-6)
-    if len(set(rewards)) == 1 and not credit.differs(rewards, steps, discount):
+    if len(set(rewards)) == 1 and not advantages.returns_differ(rewards, steps, discount):
         assert all(abs(gain) < 1e-6 for own in credited for gain in own)

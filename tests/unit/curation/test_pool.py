@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.curation import pool
-from dart_streams.curation.pool import PooledSuccess
+from dart_streams.curation.groups import PooledSuccess, add_to_pool, draw_from_pool
 
 
 def success(name):
@@ -12,7 +11,7 @@ def success(name):
 def filled(names, size, demonstration=False):
     stored = []
     for name in names:
-        pool.add(stored, success(name), size, demonstration)
+        add_to_pool(stored, success(name), size, demonstration)
     return [one.order_id.removeprefix("o") for one in stored]
 
 
@@ -27,8 +26,8 @@ def test_demonstrations_only_fill_free_places():
 def test_an_online_success_replaces_the_oldest_demonstration():
     stored = []
     for name in "ab":
-        pool.add(stored, success(name), 2, demonstration=True)
-    pool.add(stored, success("c"), 2, demonstration=False)
+        add_to_pool(stored, success(name), 2, demonstration=True)
+    add_to_pool(stored, success("c"), 2, demonstration=False)
     assert [one.order_id for one in stored] == ["ob", "oc"]
 
 
@@ -37,23 +36,24 @@ def test_a_second_finish_of_an_order_is_not_stored_again():
 
 
 def test_an_empty_pool_gives_nothing():
-    assert pool.draw([], "task", "g000000", 0) is None
+    assert draw_from_pool([], "task", "g000000", 0) is None
 
 
 @given(st.integers(1, 8), st.integers(0, 3), st.text())
 def test_a_group_always_draws_the_same_success(size, seed, group_id):
     stored = [success(str(number)) for number in range(size)]
-    assert pool.draw(stored, "task", group_id, seed) == pool.draw(list(stored), "task", group_id, seed)
+    assert draw_from_pool(stored, "task", group_id, seed) == draw_from_pool(list(stored), "task", group_id, seed)
 
 
 def test_different_groups_draw_different_successes():
     stored = [success(str(number)) for number in range(4)]
-    assert {pool.draw(stored, "task", f"g{number}", 0).order_id for number in range(64)} == {"o0", "o1", "o2", "o3"}
+    drawn = {draw_from_pool(stored, "task", f"g{number}", 0).order_id for number in range(64)}
+    assert drawn == {"o0", "o1", "o2", "o3"}
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=50), st.integers(0, 5))
 def test_a_pool_never_exceeds_its_size(added, size):
     stored = []
     for name, demonstration in added:
-        pool.add(stored, success(name), size, demonstration)
+        add_to_pool(stored, success(name), size, demonstration)
         assert len(stored) <= size
