@@ -12,7 +12,7 @@ from benchmarks.decoupling_run import ModeRunner
 from benchmarks.modes import Mode
 from dart_streams.config import Config
 from dart_streams.history import run_folder as folder
-from dart_streams.launch import bootstrap, processes, wiring
+from dart_streams.launch import processes
 from dart_streams.launch.session import Finish, Session
 from dart_streams.views.metrics import USAGE_FILE, usages
 
@@ -32,8 +32,8 @@ def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Sess
     """Return the session of a run with its own processes; the tiny policy is built first if it is not there yet."""
     found = processes.programs()
     run_processes = processes.processes_of(made.config(), made.config_file, found)
-    find_policy = functools.partial(bootstrap.policy, made, found=found)
-    return wiring.session_of(made, run_processes, finish, console, find_policy=find_policy)
+    find_policy = functools.partial(processes.find_policy, made, found=found)
+    return Session(made, run_processes, finish, console, find_policy=find_policy)
 
 
 def costs(played: ModeRunner) -> dict[Mode, dict[str, Any]]:

@@ -21,9 +21,9 @@ from dart_streams.history import run_folder as folder
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
-from dart_streams.launch import processes, wiring
+from dart_streams.launch import processes
 from dart_streams.launch.services.local import folder_of
-from dart_streams.launch.session import Finish, Session
+from dart_streams.launch.session import Finish, Session, live
 from dart_streams.launch.supervisor import ProcessSpec
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import names
@@ -121,7 +121,7 @@ class ModeRunner:
         async def finish(circle: TrainingRun) -> None:
             found.append(await asyncio.to_thread(account_of, circle.config, clock_of(circle)))
 
-        wiring.live(made, lambda log: self.wired(made, Console(file=log), finish))
+        live(made, lambda log: self.wired(made, Console(file=log), finish))
         self.newest[mode], self.folders[mode] = found[0], made
         return found[0]
 
@@ -130,7 +130,7 @@ def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Sess
     """Return the session of a run with the stand-in for the trainer."""
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", TRAINER, str(made.config_file)))
     run = processes.processes_of(made.config(), made.config_file, processes.programs())
-    return wiring.session_of(made, msgspec.structs.replace(run, trainer=(stand_in,)), finish, console)
+    return Session(made, msgspec.structs.replace(run, trainer=(stand_in,)), finish, console)
 
 
 def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:

@@ -16,8 +16,8 @@ from filelock import FileLock, Timeout
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.errors import UserError
 from dart_streams.launch.services import local
+from dart_streams.launch.services.daemon import free_port
 from dart_streams.launch.services.jars import RECIPES
-from dart_streams.launch.services.ports import free_port
 
 ENVIRONMENT = "DART_TEST_SERVICES"
 HOMES = RECIPES.parents[1] / ".dart" / "private"

@@ -14,7 +14,7 @@ from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import run_folder as folder
 from dart_streams.history.metrics_reader import MetricsReader
-from dart_streams.launch import wiring
+from dart_streams.launch.session import live
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.views import report
 from dart_streams.views.metrics import USAGE_FILE, usages
@@ -38,7 +38,7 @@ def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str
     async def finish(run: TrainingRun) -> None:
         await report.finish(run.folder, run.follower, run.lags)
 
-    wiring.live(made, lambda log: session_of(made, Console(file=log), finish))
+    live(made, lambda log: session_of(made, Console(file=log), finish))
     phase = made.journal().phase("circle")
     assert phase is not None and phase.ended_ms is not None
     metrics = made.path / "metrics"

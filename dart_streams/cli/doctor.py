@@ -22,9 +22,8 @@ from dart_streams.config import Config
 from dart_streams.connection.protocol_probes import Probe, speaks_cql, speaks_kafka
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
-from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, jar_folder
-from dart_streams.launch.services.java import find_java
-from dart_streams.launch.services.ports import describe, in_use, local_address, owner_of
+from dart_streams.launch.services.daemon import describe, in_use, local_address, owner_of
+from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, find_java, jar_folder
 from dart_streams.policy import cpu_features
 from dart_streams.store import sessions
 
@@ -33,7 +32,7 @@ CONNECT_S = 5.0
 BROWSERS = ("chromium-headless-shell", "/usr/lib/chromium/chromium-headless-shell")
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(msgspec.Struct, frozen=True):
     """The outcome of one check: what was found, and what to do if that is not enough."""
 
     check: str
@@ -56,9 +55,9 @@ def check_python(_: Config) -> Finding:
     found = f"{platform.python_version()} ({sys.base_prefix})"
     # Debian optimises its own without saying so in the arguments.
     if sys.base_prefix == "/usr" or "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""):
-        return Finding(check="Python", status="ok", found=found)
+        return Finding("Python", "ok", found)
     advice = "this interpreter was built without optimisation; `make setup` takes the distribution's"
-    return Finding(check="Python", status="warn", found=found, advice=advice)
+    return Finding("Python", "warn", found, advice)
 
 
 def check_environments(_: Config) -> Finding:
@@ -69,17 +68,16 @@ def check_environments(_: Config) -> Finding:
         if not list(Path(".venv", name).glob(f"lib/python*/site-packages/{library}"))
     ]
     if missing:
-        found = f"not complete: {', '.join(missing)}"
-        return Finding(check="environments", status="fail", found=found, advice="make setup, in the repository")
-    return Finding(check="environments", status="ok", found=".venv/streams, .venv/model")
+        return Finding("environments", "fail", f"not complete: {', '.join(missing)}", "make setup, in the repository")
+    return Finding("environments", "ok", ".venv/streams, .venv/model")
 
 
 def check_java(config: Config) -> Finding:
     """Java runs the local services."""
     try:
-        return Finding(check="Java", status="ok", found=str(find_java()))
+        return Finding("Java", "ok", str(find_java()))
     except UserError as error:
-        return Finding(check="Java", status=severity(config), found="no Java 17", advice=str(error))
+        return Finding("Java", severity(config), "no Java 17", str(error))
 
 
 def check_jars(config: Config) -> Finding:
@@ -87,14 +85,13 @@ def check_jars(config: Config) -> Finding:
     try:
         missing = [service for service in SERVICES if not jar_folder(service, SHARED_JARS).is_dir()]
     except UserError as error:
-        return Finding(check="jars", status=severity(config), found="no recipe", advice=str(error))
+        return Finding("jars", severity(config), "no recipe", str(error))
     if not missing:
-        return Finding(check="jars", status="ok", found=str(SHARED_JARS))
+        return Finding("jars", "ok", str(SHARED_JARS))
     if shutil.which("mvn"):
-        advice = "`dart-streams up` fetches them"
-        return Finding(check="jars", status="warn", found=f"not fetched: {', '.join(missing)}", advice=advice)
+        return Finding("jars", "warn", f"not fetched: {', '.join(missing)}", "`dart-streams up` fetches them")
     advice = "apt-get install maven (as root), then `dart-streams up`"
-    return Finding(check="jars", status=severity(config), found="no jars, and no Maven to fetch them", advice=advice)
+    return Finding("jars", severity(config), "no jars, and no Maven to fetch them", advice)
 
 
 def severity(config: Config) -> Literal["warn", "fail"]:
@@ -114,8 +111,7 @@ def is_local(address: str) -> bool:
 def check_broker(config: Config) -> Finding:
     """The broker that the configuration names."""
     bus = msgspec.structs.replace(config.bus, wait_s=CONNECT_S)
-    if bus.tls.enabled or bus.login.user:
-        how = [*(["TLS"] if bus.tls.enabled else []), *([bus.login.mechanism] if bus.login.user else [])]
+    if how := [*(["TLS"] if bus.tls.enabled else []), *([bus.login.mechanism] if bus.login.user else [])]:
         found = f"Kafka at {bus.servers} accepts the client ({', '.join(how)})"
         return authenticate("broker", found, lambda: readiness.await_broker(bus, Deadline(CONNECT_S)))
     return reach("broker", config.bus.servers.split(","), speaks_kafka, "Kafka", "bus.servers")
@@ -124,8 +120,7 @@ def check_broker(config: Config) -> Finding:
 def check_database(config: Config) -> Finding:
     """The database that the configuration names."""
     store = msgspec.structs.replace(config.store, wait_s=CONNECT_S)
-    if store.tls.enabled or store.login.user:
-        how = [*(["TLS"] if store.tls.enabled else []), *(["password"] if store.login.user else [])]
+    if how := [*(["TLS"] if store.tls.enabled else []), *(["password"] if store.login.user else [])]:
         found = f"Cassandra at {sessions.place_of(store)} accepts the client ({', '.join(how)})"
         return authenticate("database", found, lambda: sessions.check(store))
     servers = [f"{host}:{config.store.port}" for host in config.store.hosts]
@@ -137,8 +132,8 @@ def authenticate(check: str, found: str, connect: Callable[[], None]) -> Finding
     try:
         connect()
     except UserError as error:
-        return Finding(check=check, status="fail", found="the client is rejected", advice=str(error))
-    return Finding(check=check, status="ok", found=found)
+        return Finding(check, "fail", "the client is rejected", str(error))
+    return Finding(check, "ok", found)
 
 
 def reach(check: str, servers: list[str], probe: Probe, title: str, setting: str) -> Finding:
@@ -147,58 +142,57 @@ def reach(check: str, servers: list[str], probe: Probe, title: str, setting: str
     for server in servers:
         host, _, port = server.strip().rpartition(":")
         if port.isdecimal() and probe(host, int(port), 2.0):
-            return Finding(check=check, status="ok", found=f"{title} answers at {server}")
+            return Finding(check, "ok", f"{title} answers at {server}")
     if not is_local(servers[0]):
-        return Finding(check=check, status="fail", found=f"no {title} at {where}", advice=f"start it, or set {setting}")
+        return Finding(check, "fail", f"no {title} at {where}", f"start it, or set {setting}")
     host, port_number = local_address(servers[0], setting)
     if in_use(host, port_number):
         found = f"{where} is taken by {describe(owner_of(port_number))}, which is no {title} that answers"
         advice = f"stop that program, or set another port in {setting}"
-        return Finding(check=check, status="fail", found=found, advice=advice)
-    return Finding(check=check, status="warn", found=f"no {title} at {where}", advice="dart-streams up")
+        return Finding(check, "fail", found, advice)
+    return Finding(check, "warn", f"no {title} at {where}", "dart-streams up")
 
 
 def check_browser(config: Config) -> Finding:
     """The miniwob environment needs Chromium's headless shell."""
     if config.env.backend != "miniwob":
-        return Finding(check="browser", status="ok", found=f"not needed by environment {config.env.backend!r}")
+        return Finding("browser", "ok", f"not needed by environment {config.env.backend!r}")
     advice = "apt-get install chromium-headless-shell fonts-dejavu-core (as root), or `make setup`"
     command = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if command is None:
-        return Finding(check="browser", status="fail", found="no chromium-headless-shell", advice=advice)
+        return Finding("browser", "fail", "no chromium-headless-shell", advice)
     try:
         done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding(check="browser", status="fail", found=f"{command} does not run: {error}", advice=advice)
-    return Finding(check="browser", status="ok", found=done.stdout.strip() or command)
+        return Finding("browser", "fail", f"{command} does not run: {error}", advice)
+    return Finding("browser", "ok", done.stdout.strip() or command)
 
 
 def check_model(config: Config) -> Finding:
     """The policy's directory, if the configuration names one."""
     if not config.policy.path:
-        return Finding(check="model", status="ok", found="the tiny policy, built when it is needed")
+        return Finding("model", "ok", "the tiny policy, built when it is needed")
     folder = Path(config.policy.path)
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).exists()]
     if missing:
-        found = f"{folder} has no {', '.join(missing)}"
         advice = "set policy.path to a Hugging Face directory of an image-text-to-text model, or leave it out"
-        return Finding(check="model", status="fail", found=found, advice=advice)
-    return Finding(check="model", status="ok", found=str(folder))
+        return Finding("model", "fail", f"{folder} has no {', '.join(missing)}", advice)
+    return Finding("model", "ok", str(folder))
 
 
 def check_half_precision(config: Config) -> Finding:
     """Layers in bfloat16, which end a process where the CPU announces AMX that is not usable."""
-    check, python = "bfloat16", Path(".venv/model/bin/python")
+    python = Path(".venv/model/bin/python")
     if config.trainer.dtype == "float32":
-        return Finding(check=check, status="ok", found="not needed: trainer.dtype is float32")
+        return Finding("bfloat16", "ok", "not needed: trainer.dtype is float32")
     if not python.exists():
-        return Finding(check=check, status="warn", found=f"not checked: no {python}", advice="make setup")
+        return Finding("bfloat16", "warn", f"not checked: no {python}", "make setup")
     try:
         cap = cpu_features.needed_cap(Path(config.run.state_dir), str(python))
     except UserError as error:
-        return Finding(check=check, status="fail", found="no instruction set works", advice=str(error))
+        return Finding("bfloat16", "fail", "no instruction set works", str(error))
     found = f"AMX is not usable: {cpu_features.VARIABLE}={cap} is set for it" if cap else "its layers run"
-    return Finding(check=check, status="ok", found=found)
+    return Finding("bfloat16", "ok", found)
 
 
 def check_tasks(config: Config) -> Finding:
@@ -206,9 +200,9 @@ def check_tasks(config: Config) -> Finding:
     try:
         found = tasks.load(Path(config.tasks.file))
     except UserError as error:
-        return Finding(check="tasks", status="fail", found="no usable task set", advice=str(error))
+        return Finding("tasks", "fail", "no usable task set", str(error))
     sizes = f"{len(found.pages)} pages, {len(found.train)} training and {len(found.heldout)} held-out tasks"
-    return Finding(check="tasks", status="ok", found=sizes)
+    return Finding("tasks", "ok", sizes)
 
 
 def check_disk(config: Config) -> Finding:
@@ -217,8 +211,7 @@ def check_disk(config: Config) -> Finding:
     while not folder.exists():
         folder = folder.parent
     if not os.access(folder, os.W_OK):
-        advice = "set run.state_dir to a folder you may write to"
-        return Finding(check="disk", status="fail", found=f"{folder} is not writable", advice=advice)
+        return Finding("disk", "fail", f"{folder} is not writable", "set run.state_dir to a folder you may write to")
     return amount("disk", shutil.disk_usage(folder).free / GIB, 3, 10, f"free at {folder}", "make room there")
 
 
@@ -231,7 +224,7 @@ def amount(check: str, gib: float, least: float, enough: float, what: str, advic
     """Judge an amount: fail below ``least``, warn below ``enough`` GiB."""
     status: Literal["ok", "warn", "fail"] = "ok" if gib >= enough else "warn" if gib >= least else "fail"
     advice = "" if status == "ok" else f"{advice}: {enough:g} GiB are enough"
-    return Finding(check=check, status=status, found=f"{gib:.1f} GiB {what}", advice=advice)
+    return Finding(check, status, f"{gib:.1f} GiB {what}", advice)
 
 
 CHECKS: tuple[Callable[[Config], Finding], ...] = (

@@ -1,7 +1,4 @@
-"""``dart-streams policy``: build the tiny policy of a deployment, once, from demonstrations that travel the topics.
-
-And the way out: a trained version as a Hugging Face directory.
-"""
+"""``dart-streams policy``: build the tiny policy of a deployment, once; export a trained version."""
 
 import time
 from pathlib import Path

@@ -18,10 +18,10 @@ from dart_streams.errors import UserError
 from dart_streams.history import evaluation, run_folder
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import following
-from dart_streams.launch import bootstrap, process_registry, wiring
+from dart_streams.launch import process_registry
 from dart_streams.launch import processes as run_processes
 from dart_streams.launch.evaluate import evaluate as evaluate_policy
-from dart_streams.launch.session import Session
+from dart_streams.launch.session import Session, live
 from dart_streams.launch.training_run import TrainingRun, required_steps
 from dart_streams.telemetry import setup
 
@@ -57,7 +57,7 @@ def run(
     run_id = resume or name or run_folder.new_id()
     made = run_folder.create(wanted, Path(wanted.tasks.file), run_id, resume=bool(resume))
     note(f"run {made.id} in {made.path}")
-    wiring.live(made, lambda _: own_session(made, owns_services=services))
+    live(made, lambda _: own_session(made, owns_services=services))
 
 
 def run_attached(config: Config, *, before_only: bool) -> None:
@@ -65,23 +65,23 @@ def run_attached(config: Config, *, before_only: bool) -> None:
     required_steps(config)
     made = run_folder.attach(config, Path(config.tasks.file))
     note(f"run {made.id} in {made.path}")
-    wiring.live(made, lambda _: attached_session(made, before_only=before_only))
+    live(made, lambda _: attached_session(made, before_only=before_only))
 
 
 def attached_session(made: RunFolder, *, before_only: bool) -> Session:
     """Return the session of a run without processes of its own."""
-    return wiring.session_of(made, None, no_report if before_only else write_report, Console(), before_only=before_only)
+    return Session(made, None, no_report if before_only else write_report, Console(), before_only=before_only)
 
 
 def own_session(made: RunFolder, *, owns_services: bool) -> Session:
     """Return the session of a run with its own processes."""
     config, programs = made.config(), run_processes.programs()
-    return wiring.session_of(
+    return Session(
         made,
         run_processes.processes_of(config, made.config_file, programs),
         write_report,
         Console(),
-        find_policy=functools.partial(bootstrap.policy, made, found=programs)
+        find_policy=functools.partial(run_processes.find_policy, made, found=programs)
         if config.rollout.engine == "vllm"
         else None,
         owns_services=owns_services,
@@ -105,7 +105,7 @@ def with_model(init: Path | None, config: Config) -> Config:
         policy = msgspec.structs.replace(config.policy, path=str(init.absolute()))
         config = msgspec.structs.replace(config, policy=policy)
     if config.policy.path:
-        bootstrap.named(config)
+        run_processes.named_policy(config)
     return config
 
 

@@ -1,4 +1,4 @@
-"""``dart-streams topics``: the topics of a deployment, as declared and as the broker has them."""
+"""``dart-streams topics`` and ``dlq``: topics as declared and as the broker has them, and dead letters."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,11 +12,18 @@ from dart_streams.bus.topology import Change, TopicSpec, declared, named, strimz
 from dart_streams.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.history import dead_letters as letters
 from workers.curator.changelogs import changelog_topics
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
+dead_letters = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
 AS_DECLARED = "all topics are as declared"
+OfTopic = Annotated[str, typer.Argument(help="The topic whose dead letters are meant.", metavar="TOPIC")]
+Place = Annotated[
+    str, typer.Option("--at", help="A single letter, by its place.", metavar="PARTITION@OFFSET", show_default=False)
+]
 
 
 def wanted_by(config: Config) -> list[TopicSpec]:
@@ -83,3 +90,43 @@ def print_schema(
         show_json(msgspec.json.schema(named(name).event))
     else:
         show_json({topic.schema: msgspec.json.schema(topic.event) for topic in topics.ALL})
+
+
+@dead_letters.command("list")
+def list_letters(
+    run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False
+) -> None:
+    """Count each topic's dead letters, by reason."""
+    bus = run_config(run, state, config).bus
+    show(letters.summary(bus), as_json=as_json, empty=f"no dead letters under {bus.prefix!r}")
+
+
+@dead_letters.command("show")
+def show_letters(
+    topic: OfTopic,
+    place: Place = "",
+    run: RunId = "",
+    state: State = Path(".dart"),
+    config: RunConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a topic's dead letters: where each came from, why it was rejected, and its value."""
+    found = letters.shown(run_config(run, state, config).bus, letters.topic_of(topic), place)
+    show(found, as_json=as_json, empty=f"no dead letters of {topic}")
+
+
+@dead_letters.command("redrive")
+def redrive(
+    topic: OfTopic,
+    place: Place = "",
+    everything: Annotated[bool, typer.Option("--all", help="Send all of the topic's letters back.")] = False,
+    run: RunId = "",
+    state: State = Path(".dart"),
+    config: RunConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish dead letters to their topic again, as they first were; one that was sent back before is skipped."""
+    if bool(place) == everything:
+        raise UserError("name what to send back: one letter with --at PARTITION@OFFSET, or --all of them")
+    result = letters.redrive(run_config(run, state, config).bus, letters.topic_of(topic), place)
+    show(result, as_json=as_json, empty=f"no dead letters of {topic}")

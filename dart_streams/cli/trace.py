@@ -1,7 +1,7 @@
 """``dart-streams trace``: from any id to what it came from and went into; the slowest requests; how much is traced."""
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,7 +10,7 @@ from rich.tree import Tree
 
 from dart_streams.cli.options import AsJson, FromBundle, RunId, State, run_or_bundle
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
-from dart_streams.config import Bus, Config
+from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import traces
 from dart_streams.history.bundle import Bundle
@@ -22,26 +22,16 @@ LONGEST = 60
 """Characters of a field in the tree; --json has it whole."""
 
 
-class TraceSource(NamedTuple):
-    """A run's records and spans: on the broker and in its folder, or both in a bundle."""
+def spans_of(config: Config, source: Bundle | None) -> traces.Timeline:
+    """Read the spans of a run's folder, or of a bundle."""
+    if source is None:
+        return traces.Timeline(traces.lines_in(config.run.folder / "traces"))
+    return traces.Timeline(source.lines("traces") if source.has("traces") else ())
 
-    config: Config
-    bundle: Bundle | None
 
-    @property
-    def bus(self) -> Bus:
-        """The run's bus."""
-        return self.config.bus
-
-    def timeline(self) -> traces.Timeline:
-        """Read the spans."""
-        if self.bundle is None:
-            return traces.Timeline(traces.lines_in(self.config.run.folder / "traces"))
-        return traces.Timeline(self.bundle.lines("traces") if self.bundle.has("traces") else ())
-
-    def state(self) -> RunState:
-        """Read the records."""
-        return RunState(keep_steps=True).fold(read_log(self.bundle or self.bus, READ))
+def records_of(config: Config, source: Bundle | None) -> RunState:
+    """Read the records on the broker, or of a bundle."""
+    return RunState(keep_steps=True).fold(read_log(source or config.bus, READ))
 
 
 def trace(
@@ -67,20 +57,20 @@ def trace(
     log_to_stderr()
     if bool(identity) + slowest + coverage != 1:
         raise UserError("give an id, or --slowest, or --coverage")
-    source = TraceSource(*run_or_bundle(run, state, bundle))
-    spans = source.timeline()
-    if (sampling := source.config.telemetry.sampling) < 1:
+    config, source = run_or_bundle(run, state, bundle)
+    spans = spans_of(config, source)
+    if (sampling := config.telemetry.sampling) < 1:
         note(f"telemetry.sampling was {sampling:g}: only that share of traces was written, and spans that failed")
     if slowest:
         show(traces.slowest(spans, most), as_json=as_json, title="slowest requests", empty="no request was traced")
     elif coverage:
-        show_coverage(traces.coverage(source.state(), spans, source.bus.run), as_json=as_json)
+        show_coverage(traces.coverage(records_of(config, source), spans, config.bus.run), as_json=as_json)
     else:
-        node = Lineage(source.state(), spans, source.bus.run).of(identity)
+        node = Lineage(records_of(config, source), spans, config.bus.run).of(identity)
         if as_json:
             show_json(node)
         else:
-            Console().print(tree_of(node))
+            Console().print(grown(Tree(label(node)), node))
 
 
 def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
@@ -97,11 +87,6 @@ def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
         typer.echo(f"  {number} end at: {missing}")
     for example in found.examples:
         typer.echo(f"  for instance {example}")
-
-
-def tree_of(node: Node) -> Tree:
-    """Return a node and all that hangs on it as a tree of text."""
-    return grown(Tree(label(node)), node)
 
 
 def grown(tree: Tree, node: Node) -> Tree:

@@ -3,16 +3,13 @@
 Every process of a run reads the same file. What is no user's choice is a constant beside its use and not in here.
 """
 
-from dart_streams.config.connections import Bus, Services, Store
+from dart_streams.config.connections import Bus, KafkaLogin, Login, Services, Store, Tls
 from dart_streams.config.curation import Curation
-from dart_streams.config.deployment import Config
+from dart_streams.config.deployment import Config, Evaluation, Run, Tasks
 from dart_streams.config.env import Env, Isolation, Miniwob, Simulated
 from dart_streams.config.files import load, parse
 from dart_streams.config.rollout import Policy, Rollout, SwitchMode, Warmup
-from dart_streams.config.run import Evaluation, Run, Tasks, Telemetry
-from dart_streams.config.secrets import KafkaLogin, Login, Tls
 from dart_streams.config.trainer import DualClip, Entropulse, Trainer
-from dart_streams.config.workload import Workload
 
 __all__ = [
     "Bus",
@@ -34,11 +31,9 @@ __all__ = [
     "Store",
     "SwitchMode",
     "Tasks",
-    "Telemetry",
     "Tls",
     "Trainer",
     "Warmup",
-    "Workload",
     "load",
     "parse",
 ]

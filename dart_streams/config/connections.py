@@ -1,9 +1,101 @@
-"""Kafka, Cassandra, and the local JVM services that stand in for both."""
+"""Kafka, Cassandra, the local JVM services that stand in for both, and TLS and logins that keep passwords secret."""
 
-from typing import ClassVar
+import ipaddress
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Literal, TypeVar
 
-from dart_streams.config.secrets import KafkaLogin, Login, Tls, refuse_clear_password
+import msgspec
+
 from dart_streams.config.section import AboveZero, Optional, Positive, Section
+
+SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
+"""A reference to a password, never the password itself, so that a configuration can be shown, kept and sent around."""
+
+
+class Tls(Optional, frozen=True):
+    """TLS to a service. Paths are relative to the file; untrusted certificates and wrong host names are refused."""
+
+    enabled: bool = False
+    """Connect with TLS."""
+    ca_file: str = ""
+    """Authorities to trust (PEM); empty: those of the system."""
+    certificate_file: str = ""
+    """The client's certificate, for services that ask for one (mutual TLS)."""
+    key_file: str = ""
+    """The key of ``certificate_file``."""
+    key_password: str = ""
+    """Where the key's password is: ``env:NAME`` or ``file:PATH``."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would be ignored silently."""
+        if not self.enabled and (self.ca_file or self.certificate_file or self.key_file):
+            raise ValueError("files are given, but TLS is off: set enabled = true here")
+        if bool(self.certificate_file) != bool(self.key_file) or (self.key_password and not self.key_file):
+            raise ValueError("certificate_file and key_file go together, and key_password with them")
+        refuse_literal(self.key_password, "key_password")
+
+
+class Login(Optional, frozen=True):
+    """The account at a service; empty: none."""
+
+    user: str = ""
+    """The user name."""
+    password: str = ""
+    """Where the password is: ``env:NAME`` for an environment variable, or ``file:PATH``."""
+
+    def __post_init__(self) -> None:
+        """Refuse half a login, and a password in the configuration itself."""
+        if bool(self.user) != bool(self.password):
+            raise ValueError("user and password go together")
+        refuse_literal(self.password, "password")
+
+
+class KafkaLogin(Login, frozen=True):
+    """The SASL account at the broker; empty: none."""
+
+    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
+    """The SASL mechanism; the broker must have it enabled."""
+
+
+def refuse_literal(reference: str, key: str) -> None:
+    """Raise ValueError, without showing it, if ``reference`` is not of the form :data:`SECRET`."""
+    if reference and not SECRET.fullmatch(reference):
+        raise ValueError(
+            f"{key} must say where the password is, not be it: env:NAME for an environment variable, or file:PATH"
+        )
+
+
+def refuse_clear_password(hosts: Sequence[str], tls: Tls) -> None:
+    """Raise ValueError if a password would leave this machine unencrypted."""
+    if not tls.enabled and not all(map(is_loopback, hosts)):
+        raise ValueError("the password would travel in the clear: set tls.enabled = true")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine; a name other than localhost never is."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+S = TypeVar("S", Tls, KafkaLogin, Login)
+
+
+def anchored(section: S, folder: Path) -> S:
+    """Return a table with its paths made absolute: they are relative to ``folder``."""
+
+    def absolute(key: str, text: str) -> str:
+        if key.endswith("_file"):
+            return str((folder / text).absolute())
+        if key.endswith("password") and text.startswith("file:"):
+            return f"file:{(folder / text.removeprefix('file:')).absolute()}"
+        return text
+
+    texts = {key: value for key, value in msgspec.structs.asdict(section).items() if value and isinstance(value, str)}
+    return msgspec.structs.replace(section, **{key: absolute(key, text) for key, text in texts.items()})
 
 
 class Bus(Section, frozen=True):

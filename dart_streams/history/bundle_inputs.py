@@ -8,7 +8,7 @@ from dart_streams import config as configuration
 from dart_streams import tasks as task_sets
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
-from dart_streams.config.migration import migrated
+from dart_streams.config.files import migrated
 from dart_streams.errors import ConfigError
 from dart_streams.history.bundle import Bundle, BundleError
 from dart_streams.history.run_log import full_event

@@ -153,13 +153,7 @@ FORMULAS = {
 
 
 def with_changes(changes: Mapping[str, float]) -> dict[str, Constant]:
-    """Return the constants by name, with some replaced.
-
-    Raises
-    ------
-    UserError
-        If there is no constant of such a name.
-    """
+    """Return the constants by name, with some replaced; raise :class:`UserError` for a name that is none."""
     known = {constant.name: constant for constant in CONSTANTS}
     for name, value in changes.items():
         if name not in known:

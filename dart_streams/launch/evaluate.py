@@ -17,13 +17,7 @@ from topics.rollout_orders import RolloutOrder
 async def evaluate(
     config: Config, tasks: TaskSet, follower: RunFollower, publisher: Publisher, version: int
 ) -> EvaluationResult:
-    """Order the missing episodes of an evaluation of ``version`` and return its result when all have finished.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If they have not within ``evaluation.timeout_s``; the text says how many are missing.
-    """
+    """Order the missing episodes of an evaluation of ``version`` and return its result when all have finished."""
     wanted = evaluation.orders(config, tasks, version)
     ordered: set[str] = set()
 

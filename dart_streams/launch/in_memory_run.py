@@ -101,13 +101,7 @@ class InMemoryRun:
         )
 
     async def run(self, rollouts: int) -> list[Trajectory]:
-        """Play until ``rollouts`` rollouts have ended, and return them in the order in which they ended.
-
-        Raises
-        ------
-        ServiceUnavailable
-            If the backend cannot start.
-        """
+        """Play until ``rollouts`` rollouts have ended, and return them in the order in which they ended."""
         finished: list[Trajectory] = []
         orders: list[RolloutOrder] = []
         self.circle.publish(weights.TOPIC.name, "", self.trainer.weights())

@@ -70,9 +70,7 @@ def read(path: Path) -> ProcessRegistry | None:
 def end_leftovers(runs: Path) -> tuple[list[str], bool]:
     """End the processes of runs whose supervisor is gone, and all below them.
 
-    Returns
-    -------
-    The names of what was ended, as ``run/process``, and whether such a run had started the local services.
+    Return their names, as ``run/process``, and whether such a run had started the local services.
     """
     ended: list[str] = []
     services = False

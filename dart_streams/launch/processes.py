@@ -1,13 +1,24 @@
-"""Which processes a run has, and the command line of each: the right environment's program, the run's configuration."""
+"""Which processes a run has, with the command line of each; and the policy it starts from, built once and cached.
 
+`dart-streams policy build` builds the tiny policy in the model environment, from demonstrations that an environment
+worker and a recorder produce under a topic prefix of their own.
+"""
+
+import asyncio
 import sys
 from pathlib import Path
 
 import msgspec
 
-from dart_streams.config import Config
-from dart_streams.errors import UserError
-from dart_streams.launch.supervisor import ProcessSpec
+from dart_streams.bus import admin
+from dart_streams.config import Config, Tasks
+from dart_streams.errors import ConfigError, UserError
+from dart_streams.history import run_folder as folders
+from dart_streams.history.run_folder import RunFolder
+from dart_streams.launch.supervisor import ProcessSpec, Supervisor
+from dart_streams.policy import recipe
+
+BOOTSTRAP_FILE = "bootstrap.toml"
 
 
 class Programs(msgspec.Struct, frozen=True):
@@ -34,13 +45,7 @@ def programs(prefix: Path = Path(sys.prefix)) -> Programs:
 
 
 def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessSet:
-    """Return every process that ``config`` asks for.
-
-    Raises
-    ------
-    UserError
-        If an environment that one of them needs is missing.
-    """
+    """Return every process of ``config``; raise :class:`UserError` if an environment that one needs is missing."""
     model_side = config.rollout.engine == "vllm"
     for program in [found.streams, found.model] if model_side else [found.streams]:
         if not program.exists():
@@ -62,8 +67,55 @@ def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessS
     )
 
 
-def policy_build(config_file: Path, found: Programs) -> ProcessSpec:
+def build_command(config_file: Path, found: Programs) -> ProcessSpec:
     """Return the command that builds the tiny policy."""
     if not found.model.exists():
         raise UserError(f"{found.model} is missing: run `make setup`")
     return ProcessSpec("policy", (str(found.model), "policy", "build", "--config", str(config_file)))
+
+
+async def find_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> str:
+    """Build the run's policy if it is missing, write its path into the run's configuration, and describe it."""
+    config = folder.config()
+    path = named_policy(config) if config.policy.path else recipe.folder(config, folder.tasks()).absolute()
+    how = "" if config.policy.path else " (cached)"
+    if not await asyncio.to_thread(path.is_dir):
+        await build_policy(folder, supervisor, found)
+        how = " (built)"
+    settings = msgspec.structs.replace(config.policy, path=str(path))
+    folders.write_toml(
+        folder.config_file, msgspec.structs.replace(config, policy=settings, tasks=relative_tasks(config))
+    )
+    return f"policy {path}{how}"
+
+
+def named_policy(config: Config) -> Path:
+    """Return the configured model directory; raise :class:`ConfigError` if it is none."""
+    path = Path(config.policy.path).absolute()
+    if not (path / "config.json").is_file():
+        raise ConfigError(
+            f"policy.path: {path} is no Hugging Face model directory (it has no config.json): correct the path, "
+            "or leave policy.path empty for the tiny policy"
+        )
+    return path
+
+
+async def build_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> None:
+    """Build the tiny policy; an environment worker and a recorder run meanwhile."""
+    config = folder.config()
+    bus = msgspec.structs.replace(config.bus, prefix=f"{config.bus.prefix.rstrip('.')}-policy.")
+    file = folder.path / BOOTSTRAP_FILE
+    folders.write_toml(file, msgspec.structs.replace(config, bus=bus, tasks=relative_tasks(config)))
+    await asyncio.to_thread(admin.apply_all, bus)
+    run = processes_of(config, file, found)
+    helpers = [ProcessSpec(f"policy-{spec.name}", spec.command) for spec in (run.env[0], run.recorder[0])]
+    await supervisor.start(helpers)
+    try:
+        await supervisor.run_once(build_command(file, found))
+    finally:
+        await supervisor.stop(*(spec.name for spec in helpers))
+
+
+def relative_tasks(config: Config) -> Tasks:
+    """Return the task settings with the file's path relative to the configuration file."""
+    return msgspec.structs.replace(config.tasks, file="tasks.toml")

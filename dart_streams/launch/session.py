@@ -8,6 +8,7 @@ import contextlib
 import functools
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TextIO
 
 import msgspec
 from rich.console import Console
@@ -19,10 +20,13 @@ from dart_streams.errors import UserError
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.trained_rows import TrainedRows
 from dart_streams.launch import process_usage
+from dart_streams.launch.processes import ProcessSet
 from dart_streams.launch.services import local
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.launch.training_run import TrainingRun
+from dart_streams.telemetry import setup
 from dart_streams.views.terminal import Display, Moment, summarise
+from workers.curator.changelogs import changelog_topics
 
 Finish = Callable[[TrainingRun], Awaitable[None]]
 
@@ -34,38 +38,46 @@ class InterruptedRun(UserError):
 
 
 class Session:
-    """One run on this machine. ``make_run`` and ``finish`` (the report) are given, so that tests can vary them."""
+    """One run on this machine, of ``processes`` (None: attached); ``find_policy`` begins it, ``finish`` reports."""
 
     def __init__(
         self,
         folder: RunFolder,
-        make_run: Callable[[Supervisor], TrainingRun],
+        processes: ProcessSet | None,
         finish: Finish,
         console: Console,
         *,
+        find_policy: Callable[[Supervisor], Awaitable[str]] | None = None,
+        before_only: bool = False,
         owns_services: bool = False,
     ) -> None:
         self.folder = folder
         self.config: Config = folder.config()
-        self.make_run = make_run
+        self.processes = processes
         self.finish = finish
         self.console = console
+        self.find_policy = find_policy
+        self.before_only = before_only
         self.owns_services = owns_services
+
+    def make_run(self, supervisor: Supervisor) -> TrainingRun:
+        """Return the training run, with the topics that the curator needs."""
+        return TrainingRun(
+            self.folder,
+            supervisor,
+            self.processes,
+            extra_topics=changelog_topics(self.config),
+            notify=self.notify,
+            find_policy=self.find_policy,
+            before_only=self.before_only,
+        )
 
     def notify(self, text: str) -> None:
         """Show the user at the terminal what happens."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     async def run(self) -> None:
-        """Go through the whole run, and stop everything at its end.
-
-        Raises
-        ------
-        InterruptedRun
-            If a signal ended it early, after everything has drained.
-        UserError
-            If a process keeps failing, or something that was waited for did not come; the text says what to do.
-        """
+        """Go through the whole run, and stop everything at its end; raise :class:`InterruptedRun` after a signal."""
         supervisor = Supervisor(self.folder.path, self.config.run.drain_s, self.notify)
         run = self.make_run(supervisor)
         outcome = "failed"
@@ -118,7 +130,7 @@ class Session:
             self.notify(f"stopped {' and '.join(stopped)}" if stopped else "the services were down already")
         run.journal = msgspec.structs.replace(run.journal, outcome=outcome)
         self.folder.write_journal(run.journal)
-        run.supervisor.remove_registry()
+        run.supervisor.registry_file.unlink(missing_ok=True)
 
 
 @contextlib.asynccontextmanager
@@ -184,5 +196,13 @@ def moment_of(run: TrainingRun, lag: dict[tuple[str, str], int], trained: dict[s
         lag=lag,
         trained=trained,
         children=tuple((name, child.starts) for name, child in sorted(run.supervisor.children.items())),
-        news=policy.last_line() if policy else "",
+        news=policy.tail().rpartition("\n")[2].strip() if policy else "",
     )
+
+
+def live(made: RunFolder, make_session: Callable[[TextIO], Session]) -> None:
+    """Run a session with its log in the run's folder; ``make_session`` is given the log's file."""
+    (made.path / "logs").mkdir(exist_ok=True)
+    with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
+        setup.start_logs("supervisor", log)
+        asyncio.run(make_session(log).run())

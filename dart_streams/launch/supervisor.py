@@ -17,13 +17,17 @@ import msgspec
 import psutil
 import structlog
 
-from dart_streams.errors import UserError
+from dart_streams.errors import AccessRefused, UserError
 from dart_streams.launch import process_registry, subreaper
 from dart_streams.launch.process_registry import ProcessIdentity, ProcessRegistry
-from dart_streams.launch.restarts import Deaths, after_death, explain
 
 TAIL_LINES = 15
 KILL_MARGIN_S = 2.0
+QUICK_S = 30.0
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 15.0
+QUICK_DEATHS = 5
+FATAL_CODES = (UserError.exit_code, AccessRefused.exit_code)
 
 
 class ProcessFailedError(UserError):
@@ -75,10 +79,6 @@ class Child:
             return "\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
         return ""
 
-    def last_line(self) -> str:
-        """Return the last line written since the latest start."""
-        return self.tail().rpartition("\n")[2].strip()
-
     def send(self, number: signal.Signals) -> None:
         """Signal the subreaper, which passes it on."""
         if self.process is not None and self.process.returncode is None:
@@ -126,7 +126,7 @@ class Supervisor:
 
     async def keep_alive(self, child: Child) -> None:
         """Restart a process whenever it dies without having been stopped, with back-off; give up if it keeps dying."""
-        deaths = Deaths()
+        deaths = 0
         while True:
             assert child.process is not None
             code = await child.process.wait()
@@ -155,10 +155,10 @@ class Supervisor:
             await child.start(self.drain_s)
             self.save_registry()
 
-    def give_up(self, child: Child, reason: str, deaths: Deaths) -> None:
+    def give_up(self, child: Child, reason: str, deaths: int) -> None:
         """Fail the run with the process's name, the reason and the end of its log."""
         if not self.gave_up.done():
-            times = "" if deaths.quick <= 1 else f" {deaths.quick} times in a row"
+            times = "" if deaths <= 1 else f" {deaths} times in a row"
             self.gave_up.set_exception(
                 ProcessFailedError(f"{child.spec.name} died{times}: {reason}. The end of {child.log}:\n{child.tail()}")
             )
@@ -203,6 +203,23 @@ class Supervisor:
         self.registry = ProcessRegistry(self.registry.supervisor, tuple(running), services)
         process_registry.write(self.registry_file, self.registry)
 
-    def remove_registry(self) -> None:
-        """Remove the file: nothing of this run is left to be found."""
-        self.registry_file.unlink(missing_ok=True)
+
+def after_death(deaths: int, lived_s: float, code: int) -> tuple[int, float | None]:
+    """Return the new count of quick deaths in a row and the seconds until the next start, None to give up.
+
+    A life of at least ``QUICK_S`` starts the count anew. An error that the user must correct is not tried again.
+    """
+    deaths = 1 if lived_s >= QUICK_S else deaths + 1
+    if code in FATAL_CODES or deaths >= QUICK_DEATHS:
+        return deaths, None
+    return deaths, min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (deaths - 1))
+
+
+def explain(code: int) -> str:
+    """Describe how a process ended; ``code`` above 128 stands for a signal."""
+    if code > 128:
+        try:
+            return f"killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            pass
+    return "ended by itself (exit code 0)" if code == 0 else f"exit code {code}"

@@ -5,7 +5,7 @@ It starts and stops processes and publishes orders; everything it knows of their
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -51,10 +51,10 @@ class TrainingRun:
         supervisor: Supervisor,
         processes: ProcessSet | None,
         *,
-        extra_topics: tuple[TopicSpec, ...] = (),
+        extra_topics: Sequence[TopicSpec],
         notify: Callable[[str], None],
-        find_policy: Callable[[], Awaitable[str]] | None = None,
-        before_only: bool = False,
+        find_policy: Callable[[Supervisor], Awaitable[str]] | None,
+        before_only: bool,
     ) -> None:
         self.folder = folder
         self.config: Config = folder.config()
@@ -77,7 +77,7 @@ class TrainingRun:
         """Go through the phases in their order; the services are up."""
         if self.find_policy is not None:
             with self.phase("policy"):
-                self.notify(await self.find_policy())
+                self.notify(await self.find_policy(self.supervisor))
         with self.phase("topics"):
             await self.apply_topics()
         async with (
@@ -130,12 +130,7 @@ class TrainingRun:
         self.notify(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
 
     async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:
-        """Start all processes but the curator, and return when weights are served; demonstrations run meanwhile.
-
-        Returns
-        -------
-        The ids of the orders of the demonstrations.
-        """
+        """Start all processes but the curator; return the ids of the demonstrations' orders when weights are served."""
         run = self.processes
         await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor])
         demonstrations = await self.order_demonstrations(follower, publisher)
@@ -158,10 +153,7 @@ class TrainingRun:
         return min((state.serving[name].version for name in live), default=None)
 
     async def order_demonstrations(self, follower: RunFollower, publisher: Publisher) -> set[str]:
-        """Order one demonstration of each training task, for the experience pool, and return their ids.
-
-        They need no weights, so they run while trainer and engine start.
-        """
+        """Order a demonstration of each training task, which needs no weights, for the pool; return their ids."""
         if not (self.config.curation.pool.enabled and self.config.run.demonstrate):
             return set()
         wanted = [demonstration(task, self.config) for task in self.tasks.train]

@@ -212,11 +212,10 @@ def pauses(inputs: ReportInputs) -> str | None:
     return made.svg
 
 
-LEARNING = ("reward", "entropy", "loss", "grad_norm", "clip_share", "same_version_mismatch")
-
-TITLES = {
+LEARNING = {
     "reward": "mean reward of a batch",
     "entropy": "entropy, nats a token",
+    "loss": "loss",
     "grad_norm": "gradient norm",
     "clip_share": "share of clipped tokens",
     "same_version_mismatch": "gap engine to trainer, nats a token",
@@ -225,7 +224,7 @@ TITLES = {
 
 def learning(inputs: ReportInputs) -> str | None:
     """Draw the optimiser's metrics, a small panel each."""
-    known = [name for name in LEARNING if any(name in row["metrics"] for row in inputs.trained)][:6]
+    known = [name for name in LEARNING if any(name in row["metrics"] for row in inputs.trained)]
     if not known:
         return None
     columns = min(3, len(known))
@@ -234,7 +233,7 @@ def learning(inputs: ReportInputs) -> str | None:
         for axes, name in zip(made.axes, known, strict=False):
             points = [(r["train_step"], r["metrics"][name]) for r in inputs.trained if name in r["metrics"]]
             axes.plot([step for step, _ in points], [value for _, value in points], color=BLUE, lw=1.5)
-            axes.set_title(TITLES.get(name, name), loc="left", fontsize=10, color=INK)
+            axes.set_title(LEARNING[name], loc="left", fontsize=10, color=INK)
             axes.locator_params(nbins=4)
         for axes in made.axes[len(known) :]:
             axes.set_visible(False)

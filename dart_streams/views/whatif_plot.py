@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from dart_streams.history.whatif import WhatIfMetrics
 from dart_streams.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, drawing
+from dart_streams.views.terminal import sparkline
 
 COLOURS = (GREY, BLUE, GREEN, AMBER, VIOLET, RED, TEAL)
-BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
 
 
@@ -32,4 +32,4 @@ def bars(figures: WhatIfMetrics, most: int) -> str:
     """Return a setting's optimiser steps over its rollouts as a line of bars; the highest is ``most``."""
     curve = [steps for _, steps in figures.curve]
     taken = [curve[index * len(curve) // WIDTH] for index in range(WIDTH)] if len(curve) > WIDTH else curve
-    return "".join(BARS[min(len(BARS) - 1, steps * len(BARS) // (most + 1))] for steps in taken)
+    return sparkline([steps / (most + 1) for steps in taken])

@@ -34,7 +34,7 @@ from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import Timeline
 from dart_streams.launch import process_registry as leftovers
-from dart_streams.launch import processes, wiring
+from dart_streams.launch import processes
 from dart_streams.launch.session import InterruptedRun, Session
 from dart_streams.launch.supervisor import ProcessSpec
 from dart_streams.telemetry import names
@@ -61,7 +61,7 @@ def session_of(made: folder.RunFolder, console: Console) -> Session:
     program = Path(sys.executable).parent / "dart-streams"
     cast = processes.processes_of(made.config(), made.config_file, processes.Programs(program, program))
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
-    return wiring.session_of(made, msgspec.structs.replace(cast, trainer=(stand_in,)), write_report, console)
+    return Session(made, msgspec.structs.replace(cast, trainer=(stand_in,)), write_report, console)
 
 
 def living_below(pid: int) -> list[psutil.Process]:

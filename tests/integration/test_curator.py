@@ -33,7 +33,7 @@ from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.history.run_folder import write_toml
-from dart_streams.launch.services.ports import free_port
+from dart_streams.launch.services.daemon import free_port
 from dart_streams.tasks import load
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
 from topics.rollout_orders import RolloutOrder

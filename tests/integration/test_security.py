@@ -28,7 +28,7 @@ from dart_streams.history import run_folder as folder
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.run_folder import write_toml
 from dart_streams.launch.services import memory
-from dart_streams.launch.services.java import find_java
+from dart_streams.launch.services.jars import find_java
 from dart_streams.launch.services.jvm import Kafka
 from dart_streams.store import sessions
 from tests.integration.secured import USER, Secured, secured_services

@@ -18,12 +18,11 @@ from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
 from dart_streams.launch.services import local
-from dart_streams.launch.services.daemon import Home
+from dart_streams.launch.services.daemon import Home, free_port
 from dart_streams.launch.services.jars import SHARED_JARS
 from dart_streams.launch.services.jvm import Kafka
 from dart_streams.launch.services.local import RunningService, bring_up
 from dart_streams.launch.services.lock import silent
-from dart_streams.launch.services.ports import free_port
 
 COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
 

@@ -15,7 +15,7 @@ from dart_streams.cli import main
 from dart_streams.config import Store
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history import run_folder as folder
-from dart_streams.launch.services.ports import free_port
+from dart_streams.launch.services.daemon import free_port
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of
 from topics.observations import EpisodeEnd, Observation

@@ -18,7 +18,7 @@ from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog
 from dart_streams.config import Config, parse
-from dart_streams.launch.services.ports import free_port
+from dart_streams.launch.services.daemon import free_port
 from dart_streams.policy import probe, tiny
 from dart_streams.policy.rendering import Prompt, Renderer
 from tests.model import plain_transformers

@@ -1,10 +1,16 @@
-"""The jars of the local services, fetched once by Maven and kept under the digest of the pom that names them."""
+"""What the local services run on: a Java that suits both, and their jars.
+
+Maven fetches the jars once; they are kept under the digest of the pom that names them.
+"""
 
 import hashlib
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from dart_streams.errors import ServiceUnavailable, UserError
@@ -17,6 +23,19 @@ FETCH_S = 600
 SERVICES = ("kafka", "cassandra")
 SHARED_JARS = RECIPES.parents[1] / ".dart" / "jars"
 """Where jars lie by default, whatever state folder their services use."""
+VERSIONS = range(17, 24)
+"""Kafka 4 needs 17 or newer; Cassandra 5.0 installs a security manager, which Java 24 no longer has."""
+WANTED = f"Java {VERSIONS[0]} to {VERSIONS[-1]}"
+INSTALL = (
+    "apt-get install openjdk-17-jre-headless (as root; Debian 13: openjdk-21-jre-headless), "
+    f"or set JAVA_HOME to a {WANTED}"
+)
+HOMES = {
+    "/usr/lib/jvm": "*",
+    "/opt/homebrew/opt": "openjdk*",
+    "/Library/Java/JavaVirtualMachines": "*/Contents/Home",
+}
+"""Where Linux distributions, Homebrew and macOS keep installed Javas. deploy/local/setup.sh looks there too."""
 
 
 def jar_folder(service: str, cache: Path) -> Path:
@@ -32,13 +51,7 @@ def jar_folder(service: str, cache: Path) -> Path:
 
 
 def fetch_jars(service: str, cache: Path) -> Path:
-    """Return the folder of a service's jars, complete; fetch them with Maven if they are not there.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If Maven is missing, fails or takes longer than ten minutes.
-    """
+    """Return the folder of a service's jars, complete; fetch them with Maven if they are not there."""
     folder = jar_folder(service, cache)
     if folder.is_dir():
         return folder
@@ -63,6 +76,39 @@ def fetch_jars(service: str, cache: Path) -> Path:
             raise ServiceUnavailable(f"Maven could not fetch the jars of {service}:\n{last}")
         jars.rename(folder)
     return folder
+
+
+def find_java() -> Path:
+    """Return a ``java`` that runs both services, of JAVA_HOME, PATH or the usual folders; raise if there is none."""
+    found = {}
+    for command in candidates():
+        version = found[command] = version_of(command)
+        if version in VERSIONS:
+            return command
+    if not found:
+        raise ServiceUnavailable(f"no Java: the local Kafka and Cassandra need {WANTED}. {INSTALL}")
+    seen = ", ".join(f"{command} is {f'Java {version}' if version else 'broken'}" for command, version in found.items())
+    raise ServiceUnavailable(f"no {WANTED}, which the local Kafka and Cassandra need ({seen}). {INSTALL}")
+
+
+def candidates() -> Iterator[Path]:
+    """Yield the ``java`` commands of this machine, the preferred ones first."""
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if on_path := shutil.which("java"):
+        yield Path(on_path)
+    for folder, pattern in HOMES.items():
+        yield from sorted(Path(folder).glob(f"{pattern}/bin/java"))
+
+
+def version_of(command: Path) -> int | None:
+    """Return the major version of a ``java`` command, or None if it does not run."""
+    try:
+        done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(match[1]) if match else None
 
 
 def main() -> int:

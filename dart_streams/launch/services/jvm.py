@@ -5,39 +5,14 @@ import subprocess
 import uuid
 from pathlib import Path
 from string import Template
-from typing import Protocol
 
 from dart_streams.config import Bus, Services, Store
 from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.launch.services.daemon import Home
+from dart_streams.launch.services.daemon import Home, free_port, in_use, local_address
 from dart_streams.launch.services.jars import RECIPES
-from dart_streams.launch.services.ports import free_port, in_use, local_address
 
 FORMAT_S = 60
-
-
-class Service(Protocol):
-    """One JVM service.
-
-    Clients reach it at ``host`` and ``port``, which the configuration key ``setting`` names. ``heap_mb`` is its
-    configured heap, ``overhead_mb`` what it takes beyond that, ``slack_us`` its timer slack (:mod:`.daemon`).
-    """
-
-    name: str
-    title: str
-    setting: str
-    host: str
-    port: int
-    heap_mb: int
-    overhead_mb: int
-    slack_us: int
-
-    def prepare(self, home: Home, java: Path, jars: Path) -> list[str]:
-        """Write the configuration, make the data folder ready, and return the command that runs the service."""
-
-    def answers(self, timeout_s: float = 2.0) -> bool:
-        """Return whether the service takes requests."""
 
 
 class Kafka:
@@ -111,6 +86,13 @@ class Cassandra:
             f"{jars}/*",
             "org.apache.cassandra.service.CassandraDaemon",
         ]
+
+
+Service = Kafka | Cassandra
+"""One JVM service, which the configuration key ``setting`` places at ``host`` and ``port``.
+
+``heap_mb`` is its configured heap, ``overhead_mb`` what it takes beyond that, ``slack_us`` its timer slack.
+"""
 
 
 def compilers(services: Services) -> list[str]:

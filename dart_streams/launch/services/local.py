@@ -15,12 +15,10 @@ from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.launch.services import memory
-from dart_streams.launch.services.daemon import Home, is_alive, stop
-from dart_streams.launch.services.jars import SHARED_JARS, fetch_jars
-from dart_streams.launch.services.java import find_java
+from dart_streams.launch.services.daemon import Home, describe, in_use, is_alive, owner_of, stop
+from dart_streams.launch.services.jars import SHARED_JARS, fetch_jars, find_java
 from dart_streams.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.launch.services.lock import Notify, one_at_a_time, silent
-from dart_streams.launch.services.ports import describe, in_use, owner_of
 
 LOCK_S = 900.0
 """More than any command needs, the first fetch of the jars included."""
@@ -40,13 +38,7 @@ class RunningService(msgspec.Struct, frozen=True):
 
 
 def services_of(config: Config) -> list[Service]:
-    """Return the local services a configuration asks for.
-
-    Raises
-    ------
-    ConfigError
-        If it wants TLS or a login of them: they have neither, and listen on this machine only.
-    """
+    """Return the local services; raise :class:`ConfigError` for TLS or a login, which they do not have."""
     for section, settings in (("bus", config.bus), ("store", config.store)):
         if settings.tls.enabled or settings.login.user:
             raise ConfigError(
@@ -62,13 +54,7 @@ def folder_of(config: Config) -> Path:
 
 
 def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> list[RunningService]:
-    """Start what does not run yet and return when all answer.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If Java, Maven, memory or a port is missing, or a service is not ready within ``services.ready_s``.
-    """
+    """Start what does not run yet and return when all answer; raise :class:`ServiceUnavailable` if one cannot."""
     folder = folder_of(config)
     services = services_of(config)
     with one_at_a_time(folder, LOCK_S, notify):
@@ -80,13 +66,7 @@ def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> lis
 
 
 def ensure_up(config: Config, notify: Notify = silent) -> bool:
-    """Start the local services unless something answers at every configured address; return whether any was started.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If one cannot be started, or a configured service elsewhere does not listen.
-    """
+    """Start the local services unless something answers at every configured address; return whether any was started."""
     servers = [*config.bus.servers.split(","), *(f"{host}:{config.store.port}" for host in config.store.hosts)]
     if all(listens(*server.rpartition(":")[::2]) for server in servers):
         notify("Kafka and Cassandra are up already")
@@ -156,13 +136,7 @@ def refuse_taken_port(service: Service) -> None:
 
 
 def wait_until_ready(service: Service, home: Home, process: psutil.Process, ready_s: float) -> None:
-    """Return when the service answers.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If it ends or is not ready in time; it is ended then, and the text has the last lines of its log.
-    """
+    """Return when the service answers; if it ends or is not ready in time, end it and raise with its last log lines."""
     deadline = Deadline(ready_s)
     while True:
         alive = is_alive(process)

@@ -21,15 +21,7 @@ def silent(text: str) -> None:
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path, wait_s: float, notify: Notify = silent) -> Iterator[None]:
-    """Hold the lock of ``folder``, which is created if need be.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If another process holds it for more than ``wait_s`` seconds.
-    ConfigError
-        If the folder can't be written to.
-    """
+    """Hold the lock of ``folder``, which is created if need be; raise if another holds it for ``wait_s`` seconds."""
     lock = FileLock(folder / "lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -17,15 +17,9 @@ FULL_HEAP = "OutOfMemoryError"
 
 
 def refuse_too_little(services: Sequence[Service]) -> None:
-    """Return if what is free is enough for ``services``, none of which runs yet.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If it is not; the text says what they need, what there is, and whose limit it is.
-    """
+    """Raise :class:`ServiceUnavailable` if there is too little memory for ``services``, none of which runs yet."""
     needed = sum(service.heap_mb + service.overhead_mb for service in services)
-    free, bound = min([(machine_mb(), "this machine"), *limits_mb()])
+    free, bound = min([(psutil.virtual_memory().available // MIB, "this machine"), *limits_mb()])
     if services and needed > free:
         what = " and ".join(
             f"{each.title} {each.heap_mb + each.overhead_mb} (services.{each.name}_heap_mb = {each.heap_mb})"
@@ -37,16 +31,8 @@ def refuse_too_little(services: Sequence[Service]) -> None:
         )
 
 
-def machine_mb() -> int:
-    """Return how many MiB processes of this machine can still get."""
-    return int(psutil.virtual_memory().available // MIB)
-
-
 def limits_mb(groups: Path = CGROUPS, own: Path = OWN_GROUP) -> list[tuple[int, str]]:
-    """Return how many MiB each limited control group that this process is in has left, and the group's name.
-
-    Cached files do not count as used: the kernel drops them first.
-    """
+    """Return the MiB that each limited control group of this process has left, cached files included, and its name."""
     left = []
     for folder, (limit_file, used_file, *cached) in group_folders(groups, own):
         limit, used = read(folder / limit_file).strip(), read(folder / used_file).strip()

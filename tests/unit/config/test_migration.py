@@ -6,7 +6,7 @@ import pytest
 import tomli_w
 
 from dart_streams.config import Config, load, parse
-from dart_streams.config.migration import DROPPED, FIXED, MOVED, migrated
+from dart_streams.config.files import DROPPED, FIXED, MOVED, migrated
 from dart_streams.errors import ConfigError
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.bundle_inputs import CONFIG, config_of

@@ -11,7 +11,7 @@ from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls, load
 from dart_streams.connection import auth, protocol_probes
 from dart_streams.connection.protocol_probes import KAFKA, Endpoint
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
-from dart_streams.launch.restarts import Deaths, after_death
+from dart_streams.launch.supervisor import after_death
 
 SECRET = "unlike-anything-else-7f3a"
 ENDPOINT = Endpoint("Kafka", "bus", "kafka.example", 9093, KAFKA)
@@ -166,4 +166,4 @@ def test_a_certificate_s_faults_are_told_apart(code: int, text: str):
 def test_a_worker_that_is_refused_is_not_started_again():
     codes = [UserError.exit_code, ServiceUnavailable.exit_code, AccessRefused.exit_code]
     assert codes == [2, 3, 5]
-    assert [after_death(Deaths(), 1.0, code)[1] is None for code in codes] == [True, False, True]
+    assert [after_death(0, 1.0, code)[1] is None for code in codes] == [True, False, True]

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dart_streams.cli.main import COMMANDS
-from dart_streams.config.migration import DROPPED, FIXED, MOVED
+from dart_streams.config.files import DROPPED, FIXED, MOVED
 from docs.reference import keys
 
 ROOT = Path(__file__).parents[3]

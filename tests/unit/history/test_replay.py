@@ -18,7 +18,7 @@ from dart_streams.history import whatif
 from dart_streams.history.bundle import Bundle, BundleError, BundleRecord, Writer
 from dart_streams.history.bundle_inputs import config_of, tasks_of
 from dart_streams.history.replay import replay
-from dart_streams.views import whatif_plot
+from dart_streams.views.terminal import BARS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle.v1.dart"
 CONFIG = parse({"env": {"slots": 4}, "trainer": {"groups_per_step": 2}})
@@ -191,5 +191,5 @@ def test_a_what_if_is_told_as_a_table_bars_and_a_plot(made: Path, tmp_path: Path
     told = command("replay", str(made), *settings, "--plot", str(plot))
     assert told.exit_code == 0, told.output
     assert "all of these" in told.stdout
-    assert whatif_plot.BARS[0] in told.stdout
+    assert BARS[0] in told.stdout
     assert plot.read_text().startswith("<svg")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.cli.replay import bound_of, speed_of
+from dart_streams.cli.bundle import bound_of, speed_of
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Bundle, BundleRecord, Manifest, Writer
 from dart_streams.history.republish import PublishRate, TimeSpan, chosen, in_order

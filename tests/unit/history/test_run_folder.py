@@ -7,7 +7,7 @@ from dart_streams.config import Bus, Config, Run, Trainer
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.history import run_folder as folder
 from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
-from dart_streams.launch.bootstrap import named
+from dart_streams.launch.processes import named_policy
 from dart_streams.launch.training_run import required_steps
 
 TASKS = """
@@ -90,7 +90,7 @@ def test_a_policy_that_is_no_model_directory_is_refused(tmp_path):
     config = Config()
     config = msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, path=str(tmp_path)))
     with pytest.raises(ConfigError, match=r"policy\.path: .* has no config\.json"):
-        named(config)
+        named_policy(config)
 
 
 def test_a_missing_task_set_is_named_before_anything_is_written(config, tmp_path):

@@ -16,11 +16,10 @@ import pytest
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection import protocol_probes
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from dart_streams.launch.services import jars, java, local, ports
-from dart_streams.launch.services.daemon import PORT_MARK, Home, is_alive, stop
+from dart_streams.launch.services import daemon, jars, local
+from dart_streams.launch.services.daemon import HOME_MARK, PORT_MARK, Home, is_alive, local_address, stop
 from dart_streams.launch.services.jvm import Cassandra, Kafka
 from dart_streams.launch.services.lock import one_at_a_time, silent
-from dart_streams.launch.services.ports import HOME_MARK, local_address
 
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
 DEAF = [
@@ -137,12 +136,12 @@ def test_a_listener_that_says_nothing_does_not_answer():
 
 def test_the_owner_of_a_port_is_named():
     with listener() as port:
-        assert ports.in_use("127.0.0.1", port)
-        owner = ports.owner_of(port)
+        assert daemon.in_use("127.0.0.1", port)
+        owner = daemon.owner_of(port)
         assert owner is not None
         assert owner.pid == os.getpid()
-        assert f"pid {os.getpid()}" in ports.describe(owner)
-    assert not ports.in_use("127.0.0.1", port)
+        assert f"pid {os.getpid()}" in daemon.describe(owner)
+    assert not daemon.in_use("127.0.0.1", port)
 
 
 def test_a_taken_port_is_an_error_that_names_the_program_and_the_setting():
@@ -157,7 +156,7 @@ def test_a_port_that_was_just_given_up_is_free_again():
     with listener(b"x") as port, closing(socket.create_connection(("127.0.0.1", port))) as client:
         client.sendall(b"?")
         assert client.recv(1) == b"x"
-    assert not ports.in_use("127.0.0.1", port)
+    assert not daemon.in_use("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(
@@ -191,18 +190,18 @@ def test_any_other_address_is_refused_and_the_setting_named(server: str):
 
 
 def test_without_java_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(java, "candidates", lambda: iter(()))
+    monkeypatch.setattr(jars, "candidates", lambda: iter(()))
     with pytest.raises(ServiceUnavailable, match=r"no Java.*apt-get install openjdk-17-jre-headless"):
-        java.find_java()
+        jars.find_java()
 
 
 def test_another_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     fake = tmp_path / "java"
     fake.write_text("#!/bin/sh\necho 'openjdk version \"25.0.2\" 2026-01-20' >&2\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(java, "candidates", lambda: iter([fake, tmp_path / "gone"]))
+    monkeypatch.setattr(jars, "candidates", lambda: iter([fake, tmp_path / "gone"]))
     with pytest.raises(ServiceUnavailable, match=r"java is Java 25.*gone is broken"):
-        java.find_java()
+        jars.find_java()
 
 
 @pytest.mark.parametrize(("version", "fits"), [("11.0.2", False), ("17.0.15", True), ("21.0.2", True), ("24", False)])
@@ -212,12 +211,12 @@ def test_java_is_taken_from_kafkas_oldest_to_cassandras_newest(
     fake = tmp_path / "java"
     fake.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(java, "candidates", lambda: iter([fake]))
+    monkeypatch.setattr(jars, "candidates", lambda: iter([fake]))
     if fits:
-        assert java.find_java() == fake
+        assert jars.find_java() == fake
     else:
         with pytest.raises(ServiceUnavailable, match=r"no Java 17 to 23.*JAVA_HOME"):
-            java.find_java()
+            jars.find_java()
 
 
 def test_without_maven_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -14,8 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.launch import process_registry as leftovers
-from dart_streams.launch.restarts import LONGEST_DELAY_S, QUICK_DEATHS, QUICK_S, Deaths, after_death, explain
-from dart_streams.launch.supervisor import ProcessFailedError, ProcessSpec, Supervisor
+from dart_streams.launch.supervisor import (
+    LONGEST_DELAY_S,
+    QUICK_DEATHS,
+    QUICK_S,
+    ProcessFailedError,
+    ProcessSpec,
+    Supervisor,
+    after_death,
+    explain,
+)
 
 SLEEPS = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
 STUBBORN = (
@@ -74,7 +82,7 @@ async def test_a_dead_process_is_started_again(tmp_path):
 
 
 async def test_quick_deaths_end_the_run_with_the_end_of_the_log(tmp_path, monkeypatch):
-    monkeypatch.setattr("dart_streams.launch.restarts.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("dart_streams.launch.supervisor.FIRST_DELAY_S", 0.01)
     supervisor = Supervisor(tmp_path, drain_s=2)
     await supervisor.start([ProcessSpec("curator", (sys.executable, "-c", "raise SystemExit('the broker said no')"))])
     with pytest.raises(ProcessFailedError, match=r"(?s)curator died 5 times in a row: exit code 1.*the broker said no"):
@@ -91,7 +99,7 @@ async def test_an_error_the_user_must_correct_is_not_tried_again(tmp_path):
 
 
 async def test_a_command_that_does_not_exist_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("dart_streams.launch.restarts.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("dart_streams.launch.supervisor.FIRST_DELAY_S", 0.01)
     supervisor = Supervisor(tmp_path, drain_s=2)
     await supervisor.start([ProcessSpec("env-0", ("/no/such/program",))])
     with pytest.raises(ProcessFailedError, match="cannot start /no/such/program"):
@@ -220,7 +228,7 @@ def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):
 
 @given(st.lists(st.floats(0, QUICK_S, exclude_max=True), min_size=QUICK_DEATHS, max_size=QUICK_DEATHS))
 def test_delays_double_until_giving_up(lives):
-    deaths, delays = Deaths(), []
+    deaths, delays = 0, []
     for lived_s in lives:
         deaths, delay_s = after_death(deaths, lived_s, 1)
         delays.append(delay_s)
@@ -228,8 +236,8 @@ def test_delays_double_until_giving_up(lives):
 
 
 def test_a_long_life_forgives():
-    assert after_death(Deaths(4), QUICK_S, 1) == (Deaths(1), 0.5)
-    assert after_death(Deaths(3), 0, 1)[1] <= LONGEST_DELAY_S
+    assert after_death(4, QUICK_S, 1) == (1, 0.5)
+    assert after_death(3, 0, 1)[1] <= LONGEST_DELAY_S
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dart_streams.tasks import Page, TaskSet
 from dart_streams.views import metrics
 from dart_streams.views import report as page
 from dart_streams.views.metrics import ProcessUsage, ReportInputs
-from dart_streams.views.sample_episodes import Point, SampleEpisode, Shot, choose
+from dart_streams.views.report import Point, SampleEpisode, Shot, choose
 from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory

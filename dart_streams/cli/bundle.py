@@ -1,4 +1,4 @@
-"""``dart-streams replay``: a bundle's decisions repeated, or what other settings would have changed."""
+"""``dart-streams capture`` and ``replay``: a run's records in one file; its decisions repeated or varied."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,16 +11,73 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dart_streams.cli.options import AsJson, ConfigFile, listed, read_config
+from dart_streams.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, listed, read_config, run_config
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
+from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import replay as rerun
 from dart_streams.history import whatif
 from dart_streams.history.bundle import Bundle
+from dart_streams.history.bundle import verify as verify_bundle
 from dart_streams.history.bundle_inputs import config_of, tasks_of
 
 LONGEST = 300
 """Characters of one side of a divergence in the terminal; --json has it whole."""
+
+
+def capture(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The run's id; with --verify a bundle. \\[default: the latest run]",
+            metavar="RUN|BUNDLE",
+            show_default=False,
+        ),
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The bundle to write. \\[default: RUN.dart]", show_default=False),
+    ] = None,
+    topics: Annotated[
+        str, typer.Option(help="Topics to capture, separated by commas. \\[default: all]", show_default=False)
+    ] = "",
+    blobs: Annotated[bool, typer.Option("--blobs", help="Capture the screenshots too.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check a bundle, and capture nothing.")] = False,
+    run: RunId = "",
+    state: State = Path(".dart"),
+    config: RunConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's topics, configuration and task set, with --blobs its screenshots, into one file; or verify one."""
+    log_to_stderr()
+    if verify:
+        show(verify_bundle(Path(name)), as_json=as_json, title=f"{name} is whole")
+        return
+    deployment = run_config("" if config else name or run, state, config)
+    path = output or Path(f"{deployment.bus.run}.dart")
+    if path.exists():
+        raise UserError(f"{path} exists: remove it, or name another file with --output")
+    write(deployment, path, listed(topics), blobs=blobs)
+    show(verify_bundle(path), as_json=as_json, title=f"{path}, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
+    """Capture, with the store at hand if its screenshots are wanted."""
+    from dart_streams.bus.topology import named
+    from dart_streams.history import capture as capturing
+    from topics import ALL
+
+    traces = config.run.folder / capturing.TRACES
+    chosen = [named(name) for name in names] or ALL
+    if not blobs:
+        capturing.capture(config, path, chosen, traces=traces, report=note)
+        return
+    from dart_streams.cli.store import connected
+    from dart_streams.store import SyncStore
+
+    with connected(config) as session:
+        store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
+        capturing.capture(config, path, chosen, store, traces, note)
 
 
 def replay(
