@@ -8,8 +8,8 @@ import random
 
 from dart_streams.actions import Action, Click
 from dart_streams.config import parse
-from dart_streams.launch.in_memory_run import InMemoryRun
 from dart_streams.tasks import Page, Task, TaskSet
+from examples.in_memory_run import InMemoryRun
 from topics.action_requests import ActionRequest
 from workers.env.environment import Screen
 
