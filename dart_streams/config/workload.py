@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dart_streams import stateless_random as names
 from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Share
+from dart_streams.quantiles import quantile
 
 
 class Spread(Optional, frozen=True):
@@ -32,10 +33,7 @@ class Spread(Optional, frozen=True):
     def draw(self, chance: random.Random) -> float:
         """Return a value."""
         if self.quantiles:
-            place = chance.random() * (len(self.quantiles) - 1)
-            low = min(int(place), max(0, len(self.quantiles) - 2))
-            high = min(low + 1, len(self.quantiles) - 1)
-            return self.quantiles[low] + (place - low) * (self.quantiles[high] - self.quantiles[low])
+            return quantile(self.quantiles, chance.random())
         if self.median <= 0:
             return 0.0
         value = self.median * math.exp(chance.gauss(0.0, self.sigma)) if self.sigma else self.median

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from dart_streams.bus.clients import POLL_MS, Publisher, read_to_end, reading
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.lag import Lag, lag_reader
 from dart_streams.config import Bus
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.run_log import HEADERS, RecordMetadata, event_of
@@ -79,8 +79,8 @@ class RunFollower:
         except TimeoutError:
             reason = f"the end of the run's topics could not be read within {FINAL_READ_S:.0f} s; is the broker up?"
             raise ServiceUnavailable(reason) from None
-        deadline_s = time.monotonic() + ANNOUNCED_S
-        while self.progress.lost(lags) and time.monotonic() < deadline_s:
+        deadline = Deadline(ANNOUNCED_S)
+        while self.progress.lost(lags) and not deadline.expired:
             await self.poll()
         return lags
 
@@ -123,17 +123,17 @@ class RunFollower:
         ServiceUnavailable
             If it does not hold in time; the text says what was waited for, and who wrote the last record.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         waiting = StallDetector(self.log, what, self.stall_s)
         while not condition(self.progress):
-            if time.monotonic() >= deadline:
+            if deadline.expired:
                 raise ServiceUnavailable(
                     f"waited {timeout_s:.0f} s for {what}; the last record came from {waiting.last_from}. {advice}"
                 )
             self.raise_if_reader_failed()
             changed = self._changed
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), min(1.0, max(0.0, deadline - time.monotonic())))
+                await asyncio.wait_for(changed.wait(), min(1.0, deadline.remaining_s))
             self.check(waiting)
         return self.progress
 

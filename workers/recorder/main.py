@@ -30,6 +30,7 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
@@ -167,9 +168,9 @@ class Recorder:
         """Record batch after batch until ``stop`` is set, then up to the present ends, for ``drain_s`` at most."""
         while not stop.is_set():
             await self._record_batch()
-        deadline_s = time.monotonic() + self.drain_s
+        deadline = Deadline(self.drain_s)
         ends = await self.records.end_offsets(self.records.assignment())
-        while time.monotonic() < deadline_s and not await reached(self.records, self._assigned(ends)):
+        while not deadline.expired and not await reached(self.records, self._assigned(ends)):
             await self._record_batch()
         await self._commit()
 

@@ -23,6 +23,7 @@ from dart_streams.bus.clients import Publisher, consumer, event_of, reached, sta
 from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ROOT, ActiveSpan, train_step
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -120,8 +121,8 @@ class WeightWatcher:
 
     async def wait_for_newer(self, than: WeightVersion, seconds: float) -> None:
         """Return when there is a newer version, after ``seconds`` at the latest."""
-        until = time.monotonic() + seconds
-        while self.weights.version <= than.version and time.monotonic() < until:
+        deadline = Deadline(seconds)
+        while self.weights.version <= than.version and not deadline.expired:
             await self._poll(min(POLL_S, seconds))
 
     def next_change(self) -> asyncio.Event:
@@ -164,7 +165,7 @@ class WeightUpdater:
         self.watcher = watcher
         now = now_ms()
         self.own = WeightsServing(worker_id=worker_id, version=first, since_ms=now, alive_ms=now)
-        self.retry_at = 0.0
+        self.retry = Deadline(0.0)
 
     async def send_heartbeat(self) -> None:
         """Publish what is served now, and that the engine is alive; raise EngineDead if it is not."""
@@ -199,7 +200,7 @@ class WeightUpdater:
         target = self.watcher.weights.newest
         if target is None or target.version <= self.own.version:
             return None
-        if self.own.failed_version == target.version and time.monotonic() < self.retry_at:
+        if self.own.failed_version == target.version and not self.retry.expired:
             return None
         everyone = {**self.watcher.serving, self.own.worker_id: self.own}
         liveness_ms = int(self.settings.liveness_s * 1000)
@@ -221,7 +222,7 @@ class WeightUpdater:
         except LoadFault as fault:
             log.error("weights not loaded", version=target.version, serving=self.own.version, reason=str(fault))
             switches.add(1, {"result": "failed"})
-            self.retry_at = time.monotonic() + RETRY_S
+            self.retry = Deadline(RETRY_S)
             self.own = msgspec.structs.replace(self.own, failed_version=target.version, error=str(fault))
         else:
             took = (time.monotonic() - started) * 1000
