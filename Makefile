@@ -46,6 +46,7 @@ demo: setup ## Run the whole circle: train the tiny policy, and write a report.
 # Both halves run side by side, for they wait more than they work; real services are started once for both.
 # Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
 test: setup ## Run all tests.
+	@deploy/local/setup.sh docs
 	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		told=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 tests/model >$$told 2>&1 & \

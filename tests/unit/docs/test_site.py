@@ -131,6 +131,15 @@ def test_the_pictures_are_those_of_the_script(tmp_path: Path):
         assert picture.read_text() == (DOCS / "pictures" / picture.name).read_text(), "python docs/pictures/draw.py"
 
 
+def test_modules_of_the_reference_exist():
+    named = re.findall(r"^::: ([\w.]+)$", "\n".join(page.read_text() for page in PAGES), re.MULTILINE)
+    assert len(named) > 20
+    missing = [
+        name for name in named if not any((ROOT / name.replace(".", "/")).with_suffix(s).exists() for s in ("", ".py"))
+    ]
+    assert not missing
+
+
 def mkdocs() -> str | None:
     own = ROOT / ".venv/docs/bin/mkdocs"
     return str(own) if own.exists() else shutil.which("mkdocs")
