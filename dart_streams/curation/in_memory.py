@@ -64,8 +64,8 @@ class InMemoryCircle:
             (agent, topic.name) for agent in self.agents.values() for topic in agent.inputs
         ]
         self.logs: dict[str, TopicLog] = {}
-        self.positions: dict[tuple[str, str], int] = {}
         self.unread = dict.fromkeys(((agent.name, topic) for agent, topic in self.subscriptions), 0)
+        self.positions: dict[tuple[str, str], int] = dict(self.unread)
 
     def replace_agent(self, agent: Agent) -> None:
         """Use another reducer under the name of an agent, with the same topics."""

@@ -407,3 +407,12 @@ def test_memory_does_not_grow_with_the_number_of_finished_groups():
                 sizes[name].append(len(msgspec.msgpack.encode(state)))
     for name, (_, second, third) in sizes.items():
         assert third < second * 1.15 + 500, (name, sizes[name])
+
+
+def test_retention_keeps_what_an_agent_has_not_read_yet():
+    """Also an agent that has read nothing so far, beside another reader that has read all."""
+    circle = SimulatedCircle(parse({}), task_set(2), Odds())
+    assert circle.poll("weights") and circle.waiting()
+    circle.delete_read()
+    circle.settle()
+    assert circle.running, "dispatch has read the first weights"
