@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dart_streams.errors import UserError
 from tests.compose.engine import Engine
 
 ROOT = Path(__file__).parents[2]
@@ -54,9 +55,24 @@ class Stack:
         return self.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "monitor", *arguments)
 
     def containers(self, service: str) -> list[dict[str, Any]]:
-        """Return the containers of a service, running or not, as the engine describes them."""
-        ids = self.compose("ps", "--all", "--quiet", service).split()
-        found: list[dict[str, Any]] = json.loads(self.engine.docker("inspect", *ids)) if ids else []
+        """Return the containers of a service, running or not, as the engine describes them.
+
+        `docker compose ps` is no use here: it inspects every container of the project, also those of `run --rm`, and
+        fails if one is removed between its list and its look.
+        """
+        return self.inspect(f"label=com.docker.compose.service={service}", "label=com.docker.compose.oneoff=False")
+
+    def inspect(self, *filters: str) -> list[dict[str, Any]]:
+        """Return what the engine knows of the project's containers; one that is removed meanwhile is left out."""
+        wanted = (f"label=com.docker.compose.project={self.project}", *filters)
+        listed = self.engine.docker("ps", "--all", "--quiet", *(f"--filter={one}" for one in wanted)).split()
+        found: list[dict[str, Any]] = []
+        for container in listed:
+            try:
+                found += json.loads(self.engine.docker("inspect", "--type", "container", container))
+            except UserError as error:
+                if "No such container" not in str(error):
+                    raise
         return found
 
     def states(self, service: str) -> list[str]:
@@ -72,7 +88,7 @@ class Stack:
 
     def memory_mb(self) -> dict[str, float]:
         """Return what each running container of the project holds in memory, by its name."""
-        ids = self.compose("ps", "--quiet").split()
+        ids = [found["Id"] for found in self.inspect("label=com.docker.compose.oneoff=False", "status=running")]
         rows = self.engine.docker("stats", "--no-stream", "--format", "{{.Name}} {{.MemUsage}}", *ids).splitlines()
         return {name.removeprefix(f"{self.project}-"): megabytes(used) for name, used, *_ in map(str.split, rows)}
 
