@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -14,9 +15,11 @@ from topics.trained import TrainedStep
 from trainer import crash_points
 from trainer.checkpoint import Checkpoints
 from trainer.data.batch_builder import Batch, BatchFeed
-from trainer.data.samples import REASONS
-from trainer.learning import sft_phase
-from trainer.learning.learner import Learner, StepResult, merged, never_stop
+from trainer.data.samples import REASONS, ReadyGroup
+from trainer.data.successes import SuccessMemory, kept_by
+from trainer.learning.imitation import StepImitation, planned, trajectories_of
+from trainer.learning.imitation_term import sft_metrics
+from trainer.learning.learner import Learner, StepResult
 from trainer.learning.step import Stopped
 from trainer.publish import Rank0Outputs
 from trainer.ranks import Ranks
@@ -42,13 +45,14 @@ class Loop:
     def __post_init__(self) -> None:
         self.settings = self.config.trainer
         self.run_id = self.config.bus.run
-        self.sft_learner = self.learner.sft_learner()
 
     def run(self, state: TrainerState) -> None:
         """Train from ``state`` on, and end with a checkpoint of the last step."""
         saved_step = state.train_step
         while self.settings.max_train_steps is None or state.train_step < self.settings.max_train_steps:
-            batch = self._sft_batch(state) or self.feed.next(state.version)
+            imitation = planned(state.memory, self.settings, self.config.curation.dispatch.seed, state.train_step + 1)
+            self.feed.want(imitation.groups)
+            batch = self.feed.next(state.version)
             if batch is None:
                 break
             if not batch.groups:
@@ -57,19 +61,12 @@ class Loop:
                 continue
             with self._span(state, batch):
                 try:
-                    state, saved_step = self._train(state, batch, saved_step)
+                    state, saved_step = self._train(state, batch, imitation, saved_step)
                 except Stopped:
                     log.info("step aborted to stop in time", train_step=state.train_step)
                     break
         if saved_step < state.train_step:
             self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
-
-    def _sft_batch(self, state: TrainerState) -> Batch | None:
-        """Return the batch of a supervised phase, if one is due."""
-        if not sft_phase.is_due(state.memory, self.settings.entropulse):
-            return None
-        groups = sft_phase.sft_groups(state.memory.successes, self.settings.entropulse, state.train_step)
-        return self.feed.read(groups, state.position)
 
     def _span(self, state: TrainerState, batch: Batch) -> spans.ActiveSpan:
         """Return the span of the step that makes the next version; it links the groups that the step takes."""
@@ -81,27 +78,33 @@ class Loop:
             attributes={names.ATTR_VERSION: state.version + 1, names.ATTR_TRAIN_STEP: state.train_step + 1},
         )
 
-    def _train(self, state: TrainerState, batch: Batch, saved_step: int) -> tuple[TrainerState, int]:
+    def _train(
+        self, state: TrainerState, batch: Batch, imitation: StepImitation, saved_step: int
+    ) -> tuple[TrainerState, int]:
         """Make one step of a batch; return the state after it, and the step of the newest checkpoint."""
         crash_points.reach(crash_points.BEFORE_STEP)
-        result = self._learn(batch, state.version)
+        started = time.perf_counter()
+        imitated = self.feed.read(imitation.groups)
+        batch = msgspec.structs.replace(batch, waited_ms=batch.waited_ms + since_ms(started))
+        result = self._learn(batch, imitated[: len(imitation.beside)], imitated[len(imitation.beside) :], state.version)
         crash_points.reach(crash_points.AFTER_STEP)
         if not result.updated:
             return self._skip(state, batch), saved_step
-        step = self._trained_step(state, batch, result)
-        after = state.after(batch.position, step, self._memory(state, batch))
+        step = self._trained_step(state, batch, imitation, result)
+        after = state.after(batch.position, step, self._memory(state, batch, imitation))
         return after, self._complete(after, step, batch, saved_step)
 
-    def _learn(self, batch: Batch, version: int) -> StepResult:
-        """Make a step's updates: those of a supervised phase are one step, which can't be aborted after the first."""
-        if not batch.supervised:
-            return self.learner.learn(batch.groups, version, self.stop.is_set)
-        return merged(
-            [
-                self.sft_learner.learn([group], version, never_stop if number else self.stop.is_set)
-                for number, group in enumerate(batch.groups)
-            ]
-        )
+    def _learn(
+        self, batch: Batch, beside: Sequence[ReadyGroup], phase: Sequence[ReadyGroup], version: int
+    ) -> StepResult:
+        """Make a step's updates, those of a supervised phase last: they are part of it, and can't be aborted."""
+        result = self.learner.learn(batch.groups, version, self.stop.is_set, beside)
+        if not result.updated:
+            return result
+        started = time.perf_counter()
+        updates = [update for group in phase if (update := self.learner.imitate([group])) is not None]
+        metrics = result.metrics | sft_metrics(updates, result.tokens)
+        return result._replace(metrics=metrics, train_ms=result.train_ms + since_ms(started))
 
     def _skip(self, state: TrainerState, batch: Batch) -> TrainerState:
         """Go past a batch that gave no update: nothing in it could be trained, or its gradient was not finite."""
@@ -109,18 +112,19 @@ class Loop:
         if self.outputs:
             self.outputs.reporter.dropped(batch)
             self.outputs.publisher.publish_consumed(batch.position.groups_consumed)
-        memory = state.memory.after_phase() if batch.supervised else state.memory
-        return msgspec.structs.replace(state, position=batch.position, memory=memory)
+        return msgspec.structs.replace(state, position=batch.position)
 
-    def _memory(self, state: TrainerState, batch: Batch) -> sft_phase.SuccessMemory:
-        """Return what supervised phases are made of after a batch; nothing is remembered if there are none."""
-        if batch.supervised:
-            return state.memory.after_phase()
-        if not self.settings.entropulse.every:
+    def _memory(self, state: TrainerState, batch: Batch, imitation: StepImitation) -> SuccessMemory:
+        """Return the successes to imitate after a batch; nothing is remembered if there is no use for it."""
+        kept = kept_by(self.settings)
+        if not kept:
             return state.memory
-        return state.memory.after_step([ready.group for ready in batch.groups], self.settings.entropulse.kept)
+        memory = state.memory.after_step([ready.group for ready in batch.groups], kept)
+        return memory.after_phase() if imitation.phase else memory
 
-    def _trained_step(self, state: TrainerState, batch: Batch, result: StepResult) -> TrainedStep:
+    def _trained_step(
+        self, state: TrainerState, batch: Batch, imitation: StepImitation, result: StepResult
+    ) -> TrainedStep:
         counts = refused_counts(batch.groups)
         refused = dict(zip(REASONS, self.ranks.total([float(counts[reason]) for reason in REASONS]), strict=True))
         return TrainedStep(
@@ -131,6 +135,8 @@ class Loop:
             trajectory_ids=[member.trajectory_id for ready in batch.groups for member in ready.group.members],
             metrics=step_metrics(batch, result, state.version, refused),
             at_ms=now_ms(),
+            imitated=[identity for group in imitation.beside for identity in trajectories_of(group)],
+            sft_updates=[trajectories_of(group) for group in imitation.phase],
         )
 
     def _complete(self, state: TrainerState, step: TrainedStep, batch: Batch, saved_step: int) -> int:

@@ -174,7 +174,10 @@ class Rank0Outputs(NamedTuple):
     reporter: StepReporter
 
     def record(self, step: TrainedStep) -> None:
-        """Write a step's row into the store's ``trained``, then its event; the same step again overwrites the row."""
+        """Write a step's row into the store's ``trained``, then its event; the same step again overwrites the row.
+
+        What the step imitated is in its event alone: the row has no column for it.
+        """
         row = msgspec.structs.asdict(step)
         self.store.write_trained(row.pop("train_step"), row)
         self.publisher.publish_trained(step)

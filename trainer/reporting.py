@@ -15,7 +15,10 @@ from trainer.data.batch_builder import Batch
 from trainer.data.samples import ReadyGroup
 from trainer.learning.learner import StepResult
 
-SHOWN = ("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms")
+SHOWN = (
+    *("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms"),
+    *("imitation_nll", "imitation_share", "sft_updates"),
+)
 
 log = structlog.get_logger()
 
@@ -42,7 +45,6 @@ def step_metrics(batch: Batch, result: StepResult, version: int, refused: Mappin
         "idle_share": batch.waited_ms / busy_ms if busy_ms else 0.0,
         "stale_groups": batch.stale,
         "tokens_left_out": batch.tokens_left_out,
-        "supervised": float(batch.supervised),
         "tokens_per_s": result.tokens * 1000 / result.train_ms if result.train_ms else 0.0,
         "rss_mb": psutil.Process().memory_info().rss / 2**20,
         **{f"staleness/{age}": count for age, count in Counter(ages).items()},
@@ -96,7 +98,7 @@ class StepReporter:
             self._metric.set(value, {"name": name})
         for name, histogram in self._histograms.items():
             histogram.record(step[name])
-        self._groups.add(0 if batch.supervised else len(batch.groups))
+        self._groups.add(len(batch.groups))
         for ready in batch.groups:
             self._read_ms.record(ready.read_ms)
             for member in ready.group.members:

@@ -9,14 +9,14 @@ from topics.trained import TrainedStep
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer.data.consumer import Position
-from trainer.learning.sft_phase import SuccessMemory
+from trainer.data.successes import SuccessMemory
 
 
 class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The small part of a checkpoint: weights ``version``, made by ``train_step`` steps over the log to ``position``.
 
     ``last`` is the newest step, so that a resumed trainer can publish it if the dead one did not come to it.
-    ``memory`` is for supervised phases.
+    ``memory`` is what the policy may imitate.
     """
 
     version: int = 0

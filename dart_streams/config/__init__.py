@@ -9,7 +9,7 @@ from dart_streams.config.deployment import Config, Evaluation, Run, Tasks
 from dart_streams.config.env import Env, Isolation, Miniwob, Simulated
 from dart_streams.config.files import load, parse
 from dart_streams.config.rollout import Policy, Rollout, SwitchMode, Warmup
-from dart_streams.config.trainer import DualClip, Entropulse, Trainer
+from dart_streams.config.trainer import DualClip, Entropulse, Imitate, Trainer
 
 __all__ = [
     "Bus",
@@ -19,6 +19,7 @@ __all__ = [
     "Entropulse",
     "Env",
     "Evaluation",
+    "Imitate",
     "Isolation",
     "KafkaLogin",
     "Login",

@@ -42,7 +42,6 @@ MOVED: dict[str, tuple[str, ...]] = {
     "trainer.pulse.every": ("trainer.entropulse.every",),
     "trainer.pulse.updates": ("trainer.entropulse.updates",),
     "trainer.pulse.trajectories": ("trainer.entropulse.trajectories",),
-    "trainer.pulse.kept": ("trainer.entropulse.kept",),
 }
 """Old key to its new places."""
 
@@ -68,6 +67,8 @@ DROPPED = frozenset(
         "rollout.retry_s",
         "trainer.prefetch_mb",
         "trainer.mismatch_alarm",
+        "trainer.pulse.kept",
+        "trainer.entropulse.kept",
         "telemetry.metrics_every_s",
     }
 )

@@ -39,17 +39,32 @@ class C3po(Optional, frozen=True):
     never waits for more than dispatch admits."""
 
 
+class Imitate(Optional, frozen=True):
+    """Self-imitation (after arXiv 1806.05635): beside each batch, the policy imitates its own past successes.
+
+    They are drawn uniformly from those of the groups that it was trained on, demonstrations not among them. However old
+    they are: the staleness bound is for policy gradients.
+    """
+
+    trajectories: Count = 0
+    """Successes imitated beside each batch, from when there are as many; 0: none."""
+    weight: AboveZero = 1.0
+    """Weight of their mean negative log-likelihood, beside the mean loss of the batch's tokens."""
+    update: Literal["joint", "own"] = "joint"
+    """``joint``: in the loss of the step's first update; ``own``: in one more update of the step."""
+    recent: Annotated[int, Meta(ge=1, le=4096)] = 400
+    """The newest successes, from which they are drawn."""
+
+
 class Entropulse(Optional, frozen=True):
     """Entropulse of ComputerRL (arXiv 2508.14040): supervised phases on the policy's own successes."""
 
     every: Count = 0
-    """Optimiser steps between phases; 0: never."""
+    """Each step of this number ends with a phase; 0: none."""
     updates: Positive = 4
-    """Updates of a phase, which together make one weight version."""
+    """Updates of a phase, which are part of the step and of its weight version."""
     trajectories: Positive = 32
     """Trajectories of an update."""
-    kept: Count = 4
-    """Successes that the trainer remembers of each task."""
 
 
 class Trainer(Section, frozen=True):
@@ -101,6 +116,7 @@ class Trainer(Section, frozen=True):
     truncate: Truncate = Truncate()
     mask: Mask = Mask()
     c3po: C3po = C3po()
+    imitate: Imitate = Imitate()
     entropulse: Entropulse = Entropulse()
 
     def __post_init__(self) -> None:
@@ -108,4 +124,9 @@ class Trainer(Section, frozen=True):
         if (factor := self.dual_clip.factor) and (self.objective == "cispo" or factor <= 1):
             raise ValueError(
                 "dual_clip.factor must be above 1 (0 is off), and cispo has none: it clips weights, not gradients"
+            )
+        if self.imitate.trajectories > self.imitate.recent:
+            raise ValueError(
+                f"imitate.trajectories ({self.imitate.trajectories}) can't be drawn from the imitate.recent "
+                f"({self.imitate.recent}) newest successes: raise imitate.recent"
             )

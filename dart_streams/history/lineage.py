@@ -15,6 +15,7 @@ from dart_streams.telemetry import spans
 from topics import curated, observations, trained, trajectories, weights, weights_serving
 from topics.curated import Member
 from topics.observations import ExecutedAction
+from topics.trained import TrainedStep
 
 READ = (observations.TOPIC, trajectories.TOPIC, curated.TOPIC, trained.TOPIC, weights.TOPIC, weights_serving.TOPIC)
 """The topics that lineage needs."""
@@ -117,9 +118,29 @@ class Lineage:
             id=str(number),
             ms=round(span.ms, 3) if span else None,
             fields={"version": step.version, "epoch": step.epoch, "at_ms": step.at_ms, "metrics": step.metrics},
-            made_of=[self.group(group_id) for group_id in step.group_ids],
+            made_of=[*(self.group(group_id) for group_id in step.group_ids), *self.imitated(step)],
             went_into=self.published(step.version) if up else [],
         )
+
+    def imitated(self, step: TrainedStep) -> list[Node]:
+        """Return the past successes that an optimiser step imitated, those of a supervised phase included."""
+        result = []
+        for identity in (*step.imitated, *itertools.chain.from_iterable(step.sft_updates)):
+            known = self.state.trajectories.get(identity)
+            fields = {"task": known.task_id, "reward": known.reward} if known else {}
+            result.append(Node(kind="imitated", id=identity, fields=fields))
+        return result
+
+    def steps_imitating(self, trajectory_id: str) -> list[Node]:
+        """Return the optimiser steps that imitated a trajectory, and the versions they made."""
+        result = []
+        for number in self.state.imitated_by.get(trajectory_id, []):
+            step = self.state.trained[number]
+            fields = {"version": step.version, "at_ms": step.at_ms, "imitated": True}
+            result.append(
+                Node(kind="train step", id=str(number), fields=fields, went_into=self.published(step.version))
+            )
+        return result
 
     def group(self, group_id: str, *, up: bool = False) -> Node:
         """Return a curated group: its members with the steps trained on, and the optimiser steps that took it."""
@@ -164,7 +185,7 @@ class Lineage:
             ms=round(span.ms, 3) if span else None,
             fields=fields,
             made_of=[self.step(trajectory_id, index) for index in (member.selected if member else range(taken))],
-            went_into=self.groups_with(trajectory_id) if up else [],
+            went_into=[*self.groups_with(trajectory_id), *self.steps_imitating(trajectory_id)] if up else [],
         )
 
     def groups_with(self, trajectory_id: str, index: int | None = None) -> list[Node]:

@@ -27,11 +27,15 @@ from topics.observations import Observation
 from topics.trained import TrainedStep
 from topics.values import BlobRef
 from trainer.data.prefetch import GroupReader
+from trainer.data.successes import RememberedSuccess, sft_group, successes_of
+from trainer.learning.imitation import StepImitation
 from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import joined
 
 TOLERANCE = 1e-5
 """How far a loss made again may be from the recorded one."""
+LOSSES = {"loss", "imitation_nll"}
+"""The metrics of a step that have to come again."""
 
 
 class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +89,12 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     folder = Path(config.policy.path) if config.policy.path else recipe.folder(config, tasks_of(bundle))
     chosen = steps_from(state, steps, first)
-    members = {member.trajectory_id for step in chosen for group in groups_of(state, step) for member in group.members}
+    members = {
+        member.trajectory_id
+        for step in chosen
+        for group in (*groups_of(state, step), *imitation_of(state, step).groups)
+        for member in group.members
+    }
     recording = RecordedStore(bundle, state, members)
     renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
     reader = GroupReader(recording, renderer, config.policy)  # type: ignore[arg-type]
@@ -106,16 +115,22 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
             if not any(group.samples for group in ready):
                 why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
                 raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")
-            loss = learner.learn(ready, step.version - 1, never_stop).metrics["loss"]
+            imitation = imitation_of(state, step)
+            beside = [reader.read(group) for group in imitation.beside]
+            made = learner.learn(ready, step.version - 1, never_stop, beside).metrics
+            for group in imitation.phase:  # the next step may start from the weights that they make
+                learner.imitate([reader.read(group)])
             result.append(
                 ReproducedStep(
                     train_step=step.train_step,
                     version=step.version,
                     weights=f"v{step.version - 1}" if start is not None else "the step before",
                     recorded_loss=step.metrics["loss"],
-                    loss=loss,
-                    equal=abs(loss - step.metrics["loss"]) <= TOLERANCE,
-                    refused=sum(group.refused.total() for group in ready),
+                    loss=made["loss"],
+                    equal=all(
+                        abs(made[name] - step.metrics[name]) <= TOLERANCE for name in LOSSES & step.metrics.keys()
+                    ),
+                    refused=sum(group.refused.total() for group in (*ready, *beside)),
                 )
             )
     return result
@@ -139,6 +154,29 @@ def groups_of(state: RunState, step: TrainedStep) -> list[CuratedGroup]:
         if group_id not in state.groups:
             raise UserError(f"train step {step.train_step} took group {group_id}, which the bundle does not have")
     return [state.groups[group_id][0] for group_id in step.group_ids]
+
+
+def imitation_of(state: RunState, step: TrainedStep) -> StepImitation:
+    """Return what a step imitated: successes of groups that earlier steps took."""
+
+    def group_of(group_id: str, trajectories: Sequence[str]) -> CuratedGroup:
+        return sft_group(group_id, [success_of(state, step, identity) for identity in trajectories])
+
+    return StepImitation(
+        beside=[group_of("imitated", step.imitated)] if step.imitated else [],
+        phase=[group_of(f"phase-{number}", trajectories) for number, trajectories in enumerate(step.sft_updates)],
+    )
+
+
+def success_of(state: RunState, step: TrainedStep, trajectory_id: str) -> RememberedSuccess:
+    """Return a success that a step imitated, as the trainer remembered it from the success's own group."""
+    for group_id in state.groups_of.get(trajectory_id, []):
+        for success in successes_of([state.groups[group_id][0]]):
+            if success.trajectory_id == trajectory_id:
+                return success
+    raise UserError(
+        f"train step {step.train_step} imitated trajectory {trajectory_id}, whose group the bundle does not have"
+    )
 
 
 def weights_before(state: RunState, step: TrainedStep) -> Path | None:

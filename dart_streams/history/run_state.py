@@ -97,11 +97,13 @@ class RunState:
         self.observations: defaultdict[str, dict[int, LogRecord]] = defaultdict(dict)
         self.screenshots: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         self.responses: dict[tuple[str, str], LogRecord] = {}
-        # Groups and the optimiser steps that took them; ``groups_of`` is by trajectory, ``trained_with`` by group.
+        # Groups and the optimiser steps that took them; ``groups_of`` and ``imitated_by`` are by trajectory,
+        # ``trained_with`` by group.
         self.groups: dict[str, tuple[CuratedGroup, int]] = {}
         self.groups_of: defaultdict[str, list[str]] = defaultdict(list)
         self.trained: dict[int, TrainedStep] = {}
         self.trained_with: defaultdict[str, list[int]] = defaultdict(list)
+        self.imitated_by: defaultdict[str, list[int]] = defaultdict(list)
         # Weight versions; ``served`` has each worker's first announcement of each version.
         self.versions: dict[int, PublishedVersion] = {}
         self.serving: dict[str, WeightsServing] = {}
@@ -180,6 +182,8 @@ class RunState:
             self.trained[event.train_step] = event
             for group_id in event.group_ids:
                 self.trained_with[group_id].append(event.train_step)
+            for identity in (*event.imitated, *itertools.chain.from_iterable(event.sft_updates)):
+                self.imitated_by[identity].append(event.train_step)
         return f"trainer epoch {event.epoch}"
 
     def _version(self, event: WeightVersion, record: LogRecord) -> str:

@@ -275,6 +275,24 @@ def trainer(inputs: ReportInputs) -> dict[str, Any]:
         "mismatch": spread(column([row for row in inside if row.get("same_version_tokens")], "same_version_mismatch")),
         "drift": spread(column([row for row in inside if not row.get("supervised")], "mismatch")),
         "stale_groups": int(sum(column(inside, "stale_groups"))),
+        "imitation": imitation(inside),
+    }
+
+
+def imitation(rows: list[dict[str, float]]) -> dict[str, Any] | None:
+    """Return what steps imitated beside their batches, and in supervised phases; None if nothing.
+
+    ``share`` is that of imitated tokens in all, ``nll`` in nats a token: of the first and of the last step that did.
+    """
+    beside, phases = column(rows, "imitation_nll"), column(rows, "sft_nll")
+    if not beside and not phases:
+        return None
+    return {
+        "steps": len(beside),
+        "weight": rounded(mean(column(rows, "imitation_weight"))),
+        "share": rounded(mean(column(rows, "imitation_share"))),
+        "nll": {"first": rounded(beside[0]), "last": rounded(beside[-1])} if beside else None,
+        "phases": {"steps": len(phases), "updates": int(sum(column(rows, "sft_updates")))},
     }
 
 

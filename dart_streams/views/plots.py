@@ -219,6 +219,8 @@ LEARNING = {
     "grad_norm": "gradient norm",
     "clip_share": "share of clipped tokens",
     "same_version_mismatch": "gap engine to trainer, nats a token",
+    "imitation_nll": "imitated successes, NLL, nats a token",
+    "imitation_share": "share of imitated tokens",
 }
 
 

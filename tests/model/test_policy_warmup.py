@@ -18,8 +18,8 @@ from tests.model import plain_transformers
 from topics.values import BlobRef, MessagePart
 from trainer.data.collate import Collator
 from trainer.data.samples import ReadyGroup, TrainingSample
+from trainer.data.successes import sft_group
 from trainer.learning.model import load
-from trainer.learning.sft_phase import sft_group
 from trainer.warmup.build import FLOOR, schedule, warm_up
 
 STEPS = 12

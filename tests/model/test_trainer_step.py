@@ -25,6 +25,7 @@ from tests.model import plain_transformers
 from topics.values import VersionSpan
 from trainer.data.collate import Collator
 from trainer.data.samples import ReadyGroup, TrainingSample, select
+from trainer.data.successes import sft_group, successes_of
 from trainer.learning import step
 from trainer.learning.learner import Learner
 from trainer.learning.model import load
@@ -135,28 +136,139 @@ def test_one_step_is_that_of_plain_transformers_and_torch(model: Path, renderer:
         torch.testing.assert_close(stepped[name], expected, rtol=0, atol=config.trainer.learning_rate * 0.05)
 
 
-def test_imitation_is_a_step_on_the_mean_negative_log_likelihood_of_plain_transformers(
+def likelihood_of(
+    policy: torch.nn.Module, renderer: Renderer, group: ReadyGroup, weight: float = 1.0
+) -> tuple[torch.Tensor, int]:
+    """Return ``weight`` times the mean negative log-likelihood of a group's answers, and their tokens."""
+    tokens = sum(len(item.answer) for item in group.samples)
+    total = sum((plain_logp(policy, renderer, item, group.images).sum() for item in group.samples), torch.zeros(()))
+    return -weight * total / tokens, tokens
+
+
+def policy_loss_of(policy: torch.nn.Module, renderer: Renderer, group: ReadyGroup, cap: float) -> torch.Tensor:
+    """Return the loss of a step's first update on a group."""
+    tokens = sum(len(item.answer) for item in group.samples)
+    total = torch.zeros(())
+    for item in group.samples:
+        logp = plain_logp(policy, renderer, item, group.images)
+        weight = torch.exp(logp.detach() - torch.tensor(item.logprobs)).clamp(max=cap)
+        total = total - (weight * item.advantage * torch.exp(logp - logp.detach())).sum() / tokens
+    return total
+
+
+def imitable(maker: Maker, index: int, renderer: Renderer) -> ReadyGroup:
+    """Return a made-up group as one to imitate."""
+    made = maker.group(index)
+    group = sft_group("imitate-000001", successes_of([made.group]))
+    assert group.members
+    return ready(made._replace(group=group), renderer)
+
+
+def assert_stepped(learner: Learner, policy: torch.nn.Module, updates: int = 1) -> None:
+    """Check weights against those of plain torch: but where a gradient is nothing but rounding, as is Adam's step."""
+    stepped, rate = learner.weights(), learner.settings.learning_rate
+    off = torch.cat([(stepped[name] - value).abs().flatten() for name, value in policy.state_dict().items()])
+    assert (off > updates * rate * 0.05).float().mean() < 1e-4
+
+
+def test_an_update_of_a_supervised_phase_is_on_the_mean_negative_log_likelihood_of_plain_transformers(
     model: Path, renderer: Renderer, ranks: Ranks
 ) -> None:
-    config = parse({"trainer": {"micro_batch": 3, "grad_clip": 0.5, "minibatches": 2, "epochs": 2, "kl_beta": 0.1}})
-    made = ready(Maker(config, renderer).group(1), renderer)
-    alike = [msgspec.structs.replace(item, advantage=1.0, logprobs=None) for item in made.samples]
-    group = msgspec.structs.replace(made, samples=alike)
+    settings = {"micro_batch": 3, "grad_clip": 0.5, "minibatches": 2, "epochs": 2, "kl_beta": 0.1, "objective": "gspo"}
+    config = parse({"trainer": settings})
+    group = imitable(Maker(config, renderer), 1, renderer)
     learner = Learner(model, renderer, config.trainer, ranks)
-    learned = learner.sft_learner().learn([group], 0, lambda: False)
+    made = learner.imitate([group])
 
     policy = AutoModelForImageTextToText.from_pretrained(model).eval()
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
-    tokens = sum(len(item.answer) for item in group.samples)
-    for item in group.samples:
-        (-plain_logp(policy, renderer, item, group.images).sum() / tokens).backward()
+    loss, tokens = likelihood_of(policy, renderer, group)
+    loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
     optimizer.step()
-    assert learned.metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
-    stepped = learner.weights()
-    off = torch.cat([(stepped[name] - expected).abs().flatten() for name, expected in policy.state_dict().items()])
-    # Where a gradient is nothing but rounding, so is the direction of Adam's first step.
-    assert (off > config.trainer.learning_rate * 0.05).float().mean() < 1e-4
+    assert made is not None
+    assert made.tokens == tokens
+    assert made.nll == pytest.approx(loss.item(), rel=1e-4)
+    assert made.grad_norm == pytest.approx(norm.item(), rel=1e-4)
+    assert_stepped(learner, policy)
+
+
+@pytest.mark.parametrize("update", ["joint", "own"])
+def test_imitation_beside_a_batch_is_that_of_plain_transformers_and_torch(
+    model: Path, renderer: Renderer, ranks: Ranks, update: str
+) -> None:
+    """Joint: the gradient is that of the policy loss plus ``weight`` times that of the mean NLL. Own: one after it."""
+    weight = 0.3
+    imitate = {"trajectories": 1, "weight": weight, "update": update}
+    config = parse({"trainer": {"micro_batch": 3, "grad_clip": 0.5, "imitate": imitate}})
+    maker = Maker(config, renderer)
+    group, past = ready(maker.group(1), renderer), imitable(maker, 2, renderer)
+    learner = Learner(model, renderer, config.trainer, ranks)
+    learned = learner.learn([group], 0, lambda: False, [past])
+
+    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
+    loss = policy_loss_of(policy, renderer, group, config.trainer.truncate.cap)
+    norms = []
+    if update == "own":
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    imitation, tokens = likelihood_of(policy, renderer, past, weight)
+    (imitation if update == "own" else loss + imitation).backward()
+    norms.append(torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5).item())
+    optimizer.step()
+
+    assert [learned.metrics[name] for name in ("grad_norm", "imitation_grad_norm") if name in learned.metrics] == (
+        pytest.approx(norms, rel=1e-3)
+    )
+    assert learned.metrics["loss"] == pytest.approx(loss.item(), abs=1e-6), "the batch's own loss, as without imitation"
+    assert learned.metrics["imitation_nll"] == pytest.approx(imitation.item() / weight, rel=1e-3)
+    assert learned.metrics["imitation_weight"] == weight
+    assert learned.metrics["imitation_sequences"] == len(past.samples)
+    assert learned.metrics["imitation_share"] == pytest.approx(tokens / (tokens + learned.tokens))
+    assert_stepped(learner, policy, len(norms))
+
+
+def test_of_several_updates_the_first_imitates(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    settings = {"minibatches": 2, "epochs": 2, "micro_batch": 3, "imitate": {"trajectories": 1}}
+    config = parse({"trainer": settings})
+    maker = Maker(config, renderer)
+    group, past = ready(maker.group(1), renderer), imitable(maker, 2, renderer)
+    looks: list[int] = []
+    learner = Learner(model, renderer, config.trainer, ranks)
+    alone = Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False)
+    learned = learner.learn([group], 0, lambda: looks.append(1) or False, [past])
+    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
+    with torch.no_grad():
+        before, _ = likelihood_of(policy, renderer, past)
+    assert learned.metrics["imitation_nll"] == pytest.approx(before.item(), rel=1e-4), "of the weights at the start"
+    assert learned.metrics["grad_norm"] != pytest.approx(alone.metrics["grad_norm"], rel=1e-3)
+
+
+def test_nothing_to_imitate_leaves_the_step_as_it_was(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    config = parse({"trainer": {"imitate": {"trajectories": 1}}})
+    group = ready(Maker(config, renderer).group(1), renderer)
+    unreadable = msgspec.structs.replace(group, samples=[])
+    learned = [
+        Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False, imitated).metrics
+        for imitated in ([], [unreadable])
+    ]
+    assert learned[0] == learned[1]
+    assert not any(name.startswith("imitation") for name in learned[0])
+
+
+def test_a_step_stopped_while_it_imitates_changes_nothing(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    config = parse({"trainer": {"micro_batch": 50, "imitate": {"trajectories": 1}}})
+    maker = Maker(config, renderer)
+    learner = Learner(model, renderer, config.trainer, ranks)
+    before = copy.deepcopy(dict(learner.weights()))
+    looks = iter([False, True])
+    with pytest.raises(Stopped):
+        learner.learn([ready(maker.group(0), renderer)], 0, lambda: next(looks), [imitable(maker, 1, renderer)])
+    assert all(torch.equal(before[name], value) for name, value in learner.weights().items())
+    assert all(parameter.grad is None for parameter in learner.scorer.parameters())
 
 
 def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, renderer: Renderer, ranks: Ranks) -> None:

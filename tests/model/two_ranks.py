@@ -11,23 +11,26 @@ from benchmarks.synthetic_groups import Maker
 from dart_streams.config import parse
 from dart_streams.policy.rendering import Renderer
 from trainer.data.samples import ReadyGroup, select, share
+from trainer.data.successes import sft_group, successes_of
 from trainer.learning import step
 from trainer.learning.learner import Learner
 from trainer.ranks import Ranks, joined
 
 
-def ready(maker: Maker, index: int, ranks: Ranks) -> ReadyGroup:
-    """Return a rank's share of made-up group ``index``."""
+def ready(maker: Maker, index: int, ranks: Ranks, to_imitate: bool = False) -> ReadyGroup:
+    """Return a rank's share of made-up group ``index``, or of its successes."""
     made = maker.group(index)
     limits = maker.config.policy
-    members = share(made.group, ranks.rank, ranks.count)
-    selection = select(made.group, members, made.observations, maker.renderer, limits)
-    return ReadyGroup(group=made.group, samples=selection.samples, images=made.blobs, refused=Counter(), read_ms=0.0)
+    group = sft_group("imitate", successes_of([made.group])) if to_imitate else made.group
+    members = share(group, ranks.rank, ranks.count)
+    selection = select(group, members, made.observations, maker.renderer, limits)
+    return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=Counter(), read_ms=0.0)
 
 
 def main(model: Path, result: Path) -> None:
     """Write the gradients before the update, the figures, and the weights after it."""
-    config = parse({"policy": {"path": str(model)}, "trainer": {"micro_batch": 4, "entropy_coef": 0.01}})
+    trainer = {"micro_batch": 4, "entropy_coef": 0.01, "imitate": {"trajectories": 1, "weight": 0.5}}
+    config = parse({"policy": {"path": str(model)}, "trainer": trainer})
     with joined() as ranks:
         renderer = Renderer(model, config.policy.min_pixels, config.policy.max_pixels)
         learner = Learner(model, renderer, config.trainer, ranks)
@@ -37,14 +40,15 @@ def main(model: Path, result: Path) -> None:
             for name, parameter in scorer.named_parameters():
                 gradient = parameter.grad
                 if gradient is not None:
-                    gradients[name] = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
+                    whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+                    gradients[name] = whole.clone()  # clipped in place afterwards
             return before(scorer, optimizer, grad_clip)
 
         before, step.apply = step.apply, apply
         maker = Maker(config, renderer)
         # Rank 1 has no sample of the last group: shares need not be equal.
         groups = [ready(maker, index, ranks) for index in range(3)]
-        learned = learner.learn(groups, 0, lambda: False)
+        learned = learner.learn(groups, 0, lambda: False, [ready(maker, 3, ranks, to_imitate=True)])
         weights = learner.weights()
         if ranks.first:
             torch.save({"gradients": gradients, "figures": learned.metrics, "weights": dict(weights)}, result)

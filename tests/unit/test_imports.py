@@ -37,8 +37,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 """From the ground up. Packages on one floor do not import each other. The monitor looks at a run's history."""
 TRAINER_FLOORS = (("trainer.objective", "trainer.ranks"), ("trainer.data",), ("trainer.learning",), ("trainer",))
-LEARNING_READS = {"trainer.data.samples", "trainer.data.collate"}
-"""Learning takes samples; it knows neither Kafka nor the store."""
+LEARNING_READS = {"trainer.data.samples", "trainer.data.collate", "trainer.data.successes"}
+"""Learning takes samples, and values to imitate; it knows neither Kafka nor the store."""
 DOORS = {("dart_streams.cli.bench", "benchmarks.commands")}
 """``dart-streams bench`` opens the benchmarks of a checkout by name; the wheel has none."""
 OURS = tuple(sorted({name.partition(".")[0] for floor in FLOORS for name in floor}))

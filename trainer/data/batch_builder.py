@@ -48,7 +48,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """The groups of one optimiser step, as this rank reads them; empty while there are not enough.
 
-    ``tokens_left_out`` counts, over all ranks, what was beyond the step's budget. A ``supervised`` batch is to imitate.
+    ``tokens_left_out`` counts, over all ranks, what was beyond the step's budget.
     """
 
     groups: list[ReadyGroup]
@@ -56,7 +56,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     stale: int
     waited_ms: float
     tokens_left_out: int = 0
-    supervised: bool = False
 
 
 @dataclass
@@ -192,12 +191,14 @@ class BatchFeed:
             return Batch(groups=[], position=plan.position, stale=0, waited_ms=0.0)
         return self._batch(plan.position)
 
-    def read(self, groups: Sequence[CuratedGroup], position: Position) -> Batch:
-        """Return the batch of a supervised phase."""
-        started = time.perf_counter()
-        ready = [self.prefetcher.take(group) for group in groups]
-        waited_ms = since_ms(started)
-        return Batch(groups=ready, position=position, stale=0, waited_ms=waited_ms, supervised=True)
+    def want(self, groups: Sequence[CuratedGroup]) -> None:
+        """Begin to read groups that are not from the log, for :meth:`read`."""
+        for group in groups:
+            self.prefetcher.want(group)
+
+    def read(self, groups: Sequence[CuratedGroup]) -> list[ReadyGroup]:
+        """Return groups that are not from the log, when they are read."""
+        return [self.prefetcher.take(group) for group in groups]
 
     def _gather(self, plan: BatchPlan) -> None:
         for group in plan.ahead:

@@ -1,6 +1,5 @@
 """The model, its optimiser and the step that a batch of groups makes: what every rank runs."""
 
-import copy
 import functools
 import itertools
 import math
@@ -9,19 +8,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import structlog
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from dart_streams.clock import since_ms
-from dart_streams.config import DualClip, Trainer
+from dart_streams.config import Trainer
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import ReadyGroup
 from trainer.learning import model, step
+from trainer.learning.imitation_term import ImitationTerm, SftUpdate
 from trainer.ranks import Ranks
 
 log = structlog.get_logger()
@@ -49,20 +48,6 @@ class Update(NamedTuple):
 
     sums: step.Sums
     grad_norm: float
-
-
-def merged(parts: Sequence[StepResult]) -> StepResult:
-    """Return several updates as one step: metrics are means, weighted by tokens; counts are sums."""
-    tokens = sum(part.tokens for part in parts)
-    known = [part for part in parts if part.tokens]
-    names = known[0].metrics if known else {}
-    return StepResult(
-        updated=any(part.updated for part in parts),
-        metrics={name: sum(part.metrics[name] * part.tokens for part in known) / tokens for name in names},
-        tokens=tokens,
-        sequences=sum(part.sequences for part in parts),
-        train_ms=sum(part.train_ms for part in parts),
-    )
 
 
 def never_stop() -> bool:
@@ -95,8 +80,16 @@ class Learner:
             self.scorer.parameters(), lr=settings.learning_rate, weight_decay=0.0, fused=True
         )
 
-    def learn(self, groups: Sequence[ReadyGroup], version: int, should_stop: Callable[[], bool]) -> StepResult:
+    def learn(
+        self,
+        groups: Sequence[ReadyGroup],
+        version: int,
+        should_stop: Callable[[], bool],
+        imitated: Sequence[ReadyGroup] = (),
+    ) -> StepResult:
         """Make one step of all ranks' samples: ``epochs`` passes of ``minibatches`` updates each.
+
+        What is ``imitated`` beside them joins the first of the updates, or has one of its own after them.
 
         Raises :class:`step.Stopped` if ``should_stop`` before the first update; the weights are unchanged. After it the
         step is completed.
@@ -110,8 +103,9 @@ class Learner:
         pieces = self.collator.pieces(groups, self.settings.micro_batch, self.settings.micro_batch_tokens)
         count = int(self.ranks.largest(len(pieces)))
         batches = self.collator.batches(groups, pieces, count)
+        term = ImitationTerm.of(imitated, self.settings.imitate.weight, self.settings, self.collator, self.ranks)
         try:
-            updates = self._updates(batches, count, tokens, version, should_stop)
+            updates = self._updates(batches, count, tokens, version, should_stop, term)
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise
@@ -121,21 +115,36 @@ class Learner:
         lost = sum(not math.isfinite(update.grad_norm) for update in updates)
         if lost:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
+        if term is not None and lost < len(updates):
+            if self.settings.imitate.update == "own":
+                metrics["imitation_grad_norm"] = self._apply(term)
+            metrics |= term.metrics(tokens)
         return StepResult(lost < len(updates), metrics, int(tokens), int(sequences), since_ms(started))
 
-    def sft_learner(self) -> "Learner":
-        """Return this learner set for supervised phases: groups of advantage 1, an update each.
+    def imitate(self, groups: Sequence[ReadyGroup]) -> SftUpdate | None:
+        """Make one update on the mean negative log-likelihood of groups; None if there is nothing to train on."""
+        term = ImitationTerm.of(groups, 1.0, self.settings, self.collator, self.ranks)
+        if term is None:
+            return None
+        norm = self._apply(term)
+        return SftUpdate(self.ranks.total([term.nll])[0], term.tokens, norm)
 
-        At ratio 1 the gradient of the policy loss of advantage 1 is that of the answers' mean negative log-likelihood.
-        """
-        other = copy.copy(self)
-        other.settings = msgspec.structs.replace(
-            self.settings, minibatches=1, epochs=1, objective="ppo", dual_clip=DualClip(), kl_beta=0.0, entropy_coef=0.0
-        )
-        return other
+    def _apply(self, term: ImitationTerm) -> float:
+        """Make an update of an imitation term alone; return the norm of its gradient."""
+        term.accumulate(self.scorer, never_stop)
+        norm = step.apply(self.scorer, self.optimizer, self.settings.grad_clip)
+        if not math.isfinite(norm):
+            log.error("gradient not finite: update skipped", updates=1, of=1, loss=term.nll)
+        return norm
 
     def _updates(
-        self, batches: Iterable[MicroBatch], count: int, tokens: float, version: int, should_stop: Callable[[], bool]
+        self,
+        batches: Iterable[MicroBatch],
+        count: int,
+        tokens: float,
+        version: int,
+        should_stop: Callable[[], bool],
+        term: ImitationTerm | None = None,
     ) -> list[Update]:
         parts = min(self.settings.minibatches, count)
         plan: Sequence[tuple[Iterable[MicroBatch], Iterable[Tensor] | None, float]] = [(batches, None, tokens)]
@@ -153,6 +162,8 @@ class Learner:
             sums = step.accumulate(
                 self.scorer, part, old, self.settings, version, share, self.ranks, may_stop, self.reference
             )
+            if term is not None and not updates and self.settings.imitate.update == "joint":
+                term.accumulate(self.scorer, may_stop)
             updates.append(Update(sums, step.apply(self.scorer, self.optimizer, self.settings.grad_clip)))
         return updates
 

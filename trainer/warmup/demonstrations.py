@@ -24,7 +24,7 @@ from topics.trajectories import Trajectory
 from topics.values import Sampling
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
-from trainer.learning.sft_phase import RememberedSuccess, sft_group
+from trainer.data.successes import RememberedSuccess, sft_group
 
 POLL_MS = 200
 SEND_S = 30.0
@@ -95,7 +95,11 @@ def gather(
                     silence = Deadline(bound_s)
                     pending.remove(ended.order_id)
                     if ended.outcome == "success":
-                        success = RememberedSuccess(ended.trajectory_id, list(range(ended.steps)))
+                        success = RememberedSuccess(
+                            trajectory_id=ended.trajectory_id,
+                            task_id=ended.task_id,
+                            selected=list(range(ended.steps)),
+                        )
                         succeeded[ended.order_id] = reader.read(sft_group(ended.order_id, [success]))
             count = len(orders) - len(pending)
             report(count)

@@ -12,7 +12,7 @@ import pytest
 
 import topics
 from dart_streams.bus.codec import decode, encode
-from topics import Topic, curated
+from topics import Topic, curated, trained
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,7 +71,8 @@ def test_a_record_from_before_a_defaulted_field_existed_is_read(topic: Topic):
     defaulted = [f for f in msgspec.structs.fields(topic.event) if not f.required]
     for field in defaulted:
         older = msgspec.json.encode({name: value for name, value in fields.items() if name != field.encode_name})
-        assert getattr(decode(topic, older, golden.header_list), field.name) == field.default
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        assert getattr(decode(topic, older, golden.header_list), field.name) == default
 
 
 class MemberBefore(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +102,27 @@ def test_a_reader_from_before_step_advantages_reads_groups_that_have_them():
     assert [member.step_advantages for member in present.members] == [[0.25, 1.5], [-1.25]]
     kept = [msgspec.structs.replace(member, step_advantages=[]) for member in present.members]
     assert msgspec.to_builtins(before) == msgspec.to_builtins(msgspec.structs.replace(present, members=kept))
+
+
+class TrainedBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """An optimiser step as readers knew it before it said what it imitated."""
+
+    train_step: int
+    version: int
+    epoch: int
+    group_ids: list[str]
+    trajectory_ids: list[str]
+    metrics: dict[str, float]
+    at_ms: int
+
+
+def test_a_reader_from_before_imitation_reads_steps_that_imitated():
+    golden = msgspec.json.decode((GOLDEN / "trained.v1+imitated.json").read_bytes(), type=Record)
+    present = decode(trained.TOPIC, golden.value.encode(), golden.header_list)
+    before = msgspec.json.decode(golden.value, type=TrainedBefore)
+    assert (present.imitated, present.sft_updates) == (["t-1", "t-2"], [["t-3"], ["t-1"]])
+    kept = msgspec.structs.replace(present, imitated=[], sft_updates=[])
+    assert msgspec.to_builtins(before) == msgspec.to_builtins(kept)
 
 
 def test_a_group_from_before_step_advantages_has_none():

@@ -11,7 +11,8 @@ from dart_streams.config import Config, load
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 from trainer.data.batch_builder import TokenBudget
-from trainer.learning.sft_phase import SuccessMemory, is_due, sft_groups
+from trainer.data.successes import SuccessMemory, kept_by
+from trainer.learning.imitation import StepImitation, planned
 
 FOLDER = Path(__file__).parents[3] / "deploy/config/recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))
@@ -83,21 +84,50 @@ def test_ui_s1_credits_the_steps_of_a_trajectory_apart():
     assert any(len(set(member.step_advantages)) > 1 for member in members)
 
 
+def trained_with_imitation(config: Config) -> tuple[list[StepImitation], list[list[CuratedGroup]]]:
+    """Return what each step of a run imitates, and the groups that it takes."""
+    size, memory, imitations, batches = config.trainer.groups_per_step, SuccessMemory(), [], []
+    trained = played(config, rounds=3000).trainer.trained
+    for number, start in enumerate(range(0, len(trained), size)):
+        imitations.append(planned(memory, config.trainer, config.curation.dispatch.seed, number + 1))
+        batches.append(trained[start : start + size])
+        memory = memory.after_step(batches[-1], kept_by(config.trainer))
+        memory = memory.after_phase() if imitations[-1].phase else memory
+    return imitations, batches
+
+
+def own_successes(batches: list[list[CuratedGroup]]) -> set[str]:
+    members = [member for batch in batches for group in batch for member in group.members]
+    return {member.trajectory_id for member in members if member.source == "online" and member.reward == 1.0}
+
+
 def test_entropulse_imitates_successes_of_many_tasks_every_so_many_steps():
     config = load(FOLDER / "entropulse.toml")
-    settings, memory, phases = config.trainer.entropulse, SuccessMemory(), []
-    trained = played(config, rounds=3000).trainer.trained
-    for step, start in enumerate(range(0, len(trained), config.trainer.groups_per_step)):
-        if is_due(memory, settings):
-            phases.append((step, sft_groups(memory.successes, settings, step)))
-            memory = memory.after_phase()
-        memory = memory.after_step(trained[start : start + config.trainer.groups_per_step], settings.kept)
-    assert [step for step, _ in phases] == [settings.every * (n + 1) for n in range(len(phases))] != []
-    successes = {member.trajectory_id for group in trained for member in group.members if member.reward == 1.0}
-    for _, updates in phases:
-        chosen = [member for update in updates for member in update.members]
-        assert {member.trajectory_id for member in chosen} <= successes
-        assert len(chosen) > settings.trajectories
+    every, phases = config.trainer.entropulse.every, 0
+    imitations, batches = trained_with_imitation(config)
+    for step, made in enumerate(imitations, start=1):
+        assert bool(made.phase) == (step % every == 0)
+        assert made.beside == []
+        if made.phase:
+            phases += 1
+            chosen = [member.trajectory_id for update in made.phase for member in update.members]
+            assert set(chosen) <= own_successes(batches[: step - 1])
+            assert len(chosen) > config.trainer.entropulse.trajectories
+    assert phases > 1
+
+
+def test_imitate_has_own_past_successes_beside_each_batch_once_there_are_enough():
+    config = load(FOLDER / "imitate.toml")
+    settings, on = config.trainer.imitate, 0
+    imitations, batches = trained_with_imitation(config)
+    for step, made in enumerate(imitations, start=1):
+        past = own_successes(batches[: step - 1])
+        drawn = [member.trajectory_id for group in made.beside for member in group.members]
+        assert len(set(drawn)) == len(drawn) == (settings.trajectories if len(past) >= settings.trajectories else 0)
+        assert set(drawn) <= past
+        assert made.phase == []
+        on += bool(drawn)
+    assert on > len(imitations) / 2
 
 
 def test_ring_lite_takes_more_groups_where_trajectories_are_short():

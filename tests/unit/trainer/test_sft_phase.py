@@ -1,15 +1,14 @@
 from collections import Counter
 
-import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.config import Entropulse
+from dart_streams.config import Entropulse, Trainer
 from topics.curated import CuratedGroup, Member
-from trainer.data.consumer import Position
-from trainer.learning.sft_phase import SuccessMemory, is_due, sft_groups
-from trainer.state import TrainerState
+from trainer.data.successes import SuccessMemory, kept_by, successes_of
+from trainer.learning.sft_phase import is_due, sft_groups
+
+ENTROPULSE = Trainer(entropulse=Entropulse(every=1, updates=2, trajectories=4))
 
 
 def group(number, *rewards, task_id="task", source="online"):
@@ -29,17 +28,18 @@ def group(number, *rewards, task_id="task", source="online"):
 
 
 def remembered(tasks, each):
-    """Return a memory of so many tasks with so many successes each."""
-    groups = [group(number, *[1.0] * each, task_id=f"task{number}") for number in range(tasks)]
-    return SuccessMemory().after_step(groups, kept=each).successes
+    """Return a history of so many tasks with so many successes each."""
+    return successes_of([group(number, *[1.0] * each, task_id=f"task{number}") for number in range(tasks)])
 
 
-def test_a_phase_is_due_after_so_many_steps_and_not_again_right_after_it():
-    settings, memory = Entropulse(every=2), SuccessMemory()
-    for due in (False, True):
-        memory = memory.after_step([group(0, 1.0)], settings.kept)
-        assert is_due(memory, settings) is due
-    assert not is_due(memory.after_phase(), settings)
+def test_each_so_many_steps_one_ends_with_a_phase():
+    settings, memory = Entropulse(every=3), SuccessMemory()
+    dues = []
+    for _ in range(9):
+        dues.append(is_due(memory, settings))
+        memory = memory.after_step([group(0, 1.0)], kept=9)
+        memory = memory.after_phase() if dues[-1] else memory
+    assert dues == [False, False, True] * 3
     assert not is_due(memory, Entropulse())
 
 
@@ -49,18 +49,23 @@ def test_no_phase_is_due_without_a_success():
     assert not is_due(memory, Entropulse(every=1))
 
 
-def test_the_newest_successes_of_own_rollouts_are_remembered_and_kept_after_a_phase():
-    memory = SuccessMemory().after_step([group(0, 1.0, 0.0, 1.0)], kept=2)
-    memory = memory.after_step([group(1, 1.0, source="pool"), group(2, 1.0)], kept=2).after_phase()
-    assert [success.trajectory_id for success in memory.successes["task"]] == ["t0-2", "t2-0"]
-    assert memory.successes["task"][0].selected == [0, 2]
+def test_a_phase_draws_on_the_whole_history():
+    """Four successes of each task were all that was remembered once; the paper draws on all of them."""
+    memory = SuccessMemory()
+    for number in range(40):
+        memory = memory.after_step([group(number, 1.0, task_id=f"task{number % 4}")], kept_by(ENTROPULSE))
+    assert len(memory.history) == 40
+    settings, drawn = ENTROPULSE.entropulse, set()
+    for train_step in range(60):
+        drawn |= {m.trajectory_id for made in sft_groups(memory.history, settings, train_step) for m in made.members}
+    assert len(drawn) == 40
 
 
 def test_what_is_imitated_has_advantage_one_and_is_not_corrected_for_an_engine():
     [update] = sft_groups(remembered(tasks=1, each=1), Entropulse(every=1), train_step=7)
     [member] = update.members
     assert (member.advantage, member.source, member.selected) == (1.0, "pool", [0, 2])
-    assert update.group_id == "pulse-000007-0"
+    assert update.group_id == "phase-000007-0"
 
 
 def test_tasks_take_turns():
@@ -85,15 +90,3 @@ def test_an_update_is_full_but_the_last_and_nothing_is_imitated_twice(tasks, eac
     names = Counter(member.trajectory_id for update in found for member in update.members)
     assert sum(names.values()) == len(names) == min(tasks * each, updates * trajectories)
     assert all(len(update.members) == trajectories for update in found[:-1])
-
-
-def test_a_checkpoint_keeps_the_memory_and_one_from_before_has_none():
-    memory = SuccessMemory().after_step([group(0, 1.0)], kept=4)
-    state = TrainerState(version=3, train_step=3, position=Position(), memory=memory)
-    assert msgspec.json.decode(msgspec.json.encode(state), type=TrainerState) == state
-    assert msgspec.json.decode(b'{"version":3,"train_step":3}', type=TrainerState).memory == SuccessMemory()
-
-
-@pytest.mark.parametrize("kept", [0, 1])
-def test_nothing_is_kept_where_nothing_may_be(kept):
-    assert sum(map(len, SuccessMemory().after_step([group(0, 1.0, 1.0)], kept).successes.values())) == kept
