@@ -6,12 +6,12 @@ from topics.curated import CuratedGroup
 def capacity(groups_per_step: int, max_staleness: int) -> int:
     """Return how many groups may be open or wait for the trainer, all together.
 
-    The trainer takes ``G = groups_per_step`` groups a step, and each step makes one version. Let the newest version be
-    ``v``, ``O`` groups be open and ``U`` be curated but not counted in the version's ``groups_consumed`` (so those of
-    the step under way are in ``U``). A group opened now is trained after at most ``O + U`` others, that is at the
-    latest in step ``floor((O + U) / G)`` from now, where the step under way is step 0 and starts from version ``v``.
-    Its tokens come from version ``v`` or a later one, so it is then at most ``floor((O + U) / G)`` versions old, and
-    ``O + U < (s + 1) * G`` keeps that at ``s``.
+    The trainer takes ``G = groups_per_step`` groups a step, and each step makes one version, whatever it imitates too.
+    Let the newest version be ``v``, ``O`` groups be open and ``U`` be curated but not counted in the version's
+    ``groups_consumed`` (so those of the step under way are in ``U``). A group opened now is trained after at most
+    ``O + U`` others, that is at the latest in step ``floor((O + U) / G)`` from now, where the step under way is step 0
+    and starts from version ``v``. Its tokens come from version ``v`` or a later one, so it is then at most
+    ``floor((O + U) / G)`` versions old, and ``O + U < (s + 1) * G`` keeps that at ``s``.
 
     The count ignores three things: a worker serves a new version a little after it was published; groups opened later
     may overtake a slow one; and dispatch may read a group's last finish before it reads that the group was curated. One

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,44 @@ from dart_streams.errors import UserError
 from dart_streams.history import capture
 from dart_streams.history import retrain as reproduce
 from dart_streams.history.bundle import Bundle
+from dart_streams.history.lineage import READ
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
 from dart_streams.policy import tiny
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
 from topics import ALL, Topic, curated, observations
+from topics.trained import TrainedStep
 from trainer import main
+from trainer.data.successes import RememberedSuccess
 
 TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"
 STEPS = 3
 
 
 @pytest.fixture(scope="module")
-def run(services: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Config, Path]]:
+def run(services: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
     """A run of three steps that is over, and its bundle."""
+    return recorded(services, tmp_path_factory, {})
+
+
+@pytest.fixture(scope="module")
+def imitating(services: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
+    """The same with imitation beside each batch and in phases, and with the versions of all steps."""
+    trainer = {
+        "keep_versions": STEPS + 1,
+        "imitate": {"trajectories": 2, "weight": 0.5},
+        "entropulse": {"every": 2, "updates": 2, "trajectories": 1},
+    }
+    return recorded(services, tmp_path_factory, trainer)
+
+
+def recorded(services: Any, tmp_path_factory: pytest.TempPathFactory, trainer: dict[str, Any]) -> tuple[Config, Path]:
     folder = tmp_path_factory.mktemp("policy") / "tiny"
     tiny.build(folder)
     config: Config = services.config(
         policy={"path": str(folder)},
-        trainer={"groups_per_step": 2, "micro_batch": 4, "max_train_steps": STEPS, "keep_versions": 2},
+        trainer={"groups_per_step": 2, "micro_batch": 4, "max_train_steps": STEPS, "keep_versions": 2, **trainer},
         curation={"max_staleness": 100},
         tasks={"file": str(TASKS)},
     )
@@ -65,7 +84,7 @@ def run(services: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     session = connect(config.store)
     capture.capture(config, path, ALL, SyncStore(session, config.bus.run, 16))
     session.cluster.shutdown()
-    yield config, path
+    return config, path
 
 
 def test_the_recorded_losses_come_again(run: tuple[Config, Path]) -> None:
@@ -88,3 +107,30 @@ def test_steps_whose_weights_or_records_are_gone_are_refused(run: tuple[Config, 
     assert not Bundle(tmp_path / "bare.dart").has("blobs")
     with pytest.raises(UserError, match="has no blobs"):
         reproduce.run(tmp_path / "bare.dart", 1, 3)
+
+
+def test_what_a_step_imitated_comes_again_with_it(imitating: tuple[Config, Path]) -> None:
+    _, path = imitating
+    steps = RunState(keep_steps=True).fold(read_log(Bundle(path), READ)).trained
+    assert [bool(steps[number].imitated) for number in (1, 2, 3)] == [False, True, True]
+    assert [len(steps[number].sft_updates) for number in (1, 2, 3)] == [0, 2, 0]
+    again = reproduce.run(path, STEPS, None)
+    assert [step.train_step for step in again] == [1, 2, 3]
+    assert all(step.equal and step.refused == 0 for step in again), again
+
+
+def test_a_step_made_again_imitates_or_its_losses_differ(
+    imitating: tuple[Config, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the test above: with another success imitated, the recorded likelihood does not come again."""
+    _, path = imitating
+    state = RunState(keep_steps=True).fold(read_log(Bundle(path), READ))
+    other = next(name for name in state.groups_of if name.endswith("-1") and name not in state.trained[2].imitated)
+
+    def exchanged(state: RunState, step: TrainedStep, trajectory_id: str) -> RememberedSuccess:
+        return original(state, step, other if trajectory_id == step.imitated[0] else trajectory_id)
+
+    original = reproduce.success_of
+    monkeypatch.setattr(reproduce, "success_of", exchanged)
+    [step] = reproduce.run(path, 1, 2)
+    assert not step.equal

@@ -33,7 +33,8 @@ from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
 from tests.model import plain_transformers
-from topics import Topic, curated, weights, weights_serving
+from topics import Topic, curated, trained, weights, weights_serving
+from topics.trained import TrainedStep
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer import crash_points, main
@@ -86,6 +87,11 @@ class Run:
 
     def versions(self) -> list[WeightVersion]:
         return sync_clients.read_events(self.config.bus, "test", weights.TOPIC)
+
+    def steps(self) -> list[TrainedStep]:
+        """Return the steps in the log, each once."""
+        found = sync_clients.read_events(self.config.bus, "test", trained.TOPIC)
+        return list({step.train_step: step for step in found}.values())
 
     def trained(self) -> list[dict[str, Any]]:
         session = connect(self.config.store)
@@ -212,30 +218,69 @@ def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run: Callable[..., R
     assert dict(record.headers)["dlq-offset"] == b"0"
 
 
-def test_supervised_phases_imitate_past_successes_between_steps_also_of_a_killed_trainer(
-    run: Callable[..., Run],
-) -> None:
-    pulse = {"every": 2, "updates": 2, "trajectories": 1}
-    trainer = {"groups_per_step": 1, "max_train_steps": 5, "entropulse": pulse}
+def test_each_version_takes_a_whole_batch_also_one_that_a_supervised_phase_is_part_of(run: Callable[..., Run]) -> None:
+    """Dispatch counts groups to bound staleness in versions: one made from no groups would make every rollout older."""
+    size, steps = 2, 4
+    phases = {"every": 2, "updates": 2, "trajectories": 1}
+    ours = run(trainer={"groups_per_step": size, "max_train_steps": steps, "entropulse": phases})
+    ours.add([ours.maker.group(index) for index in range(size * steps)])
+    assert ours.train() == 0
+    assert [(event.version, event.groups_consumed) for event in ours.versions()] == [
+        (number, size * number) for number in range(steps + 1)
+    ]
+
+
+IMITATION = {
+    "entropulse": {"every": 2, "updates": 2, "trajectories": 1},
+    "imitate": {"trajectories": 2, "weight": 0.5, "recent": 3},
+}
+
+
+def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run: Callable[..., Run]) -> None:
+    trainer = {"groups_per_step": 1, "max_train_steps": 6, **IMITATION}
     undisturbed, killed = run(trainer=trainer), run(trainer=trainer)
     for ours in (undisturbed, killed):
-        ours.add([ours.maker.group(index) for index in range(4)])
+        ours.add([ours.maker.group(index) for index in range(6)])
     assert undisturbed.train() == 0
-    with training(killed.config, f"{crash_points.AFTER_CHECKPOINT}:3") as trainer_process:
-        assert ended(trainer_process) == -signal.SIGKILL
+    for point in (f"{crash_points.AFTER_STEP}:3", f"{crash_points.AFTER_CHECKPOINT}:2"):
+        with training(killed.config, point) as trainer_process:
+            assert ended(trainer_process) == -signal.SIGKILL
     assert killed.train() == 0
 
-    rows = undisturbed.trained()
-    assert [row["metrics"]["supervised"] for row in rows] == [0, 0, 1, 0, 0]
-    assert rows[2]["group_ids"] == ["pulse-000002-0", "pulse-000002-1"]
-    assert sorted(rows[2]["trajectory_ids"]) == ["trajectory-0-1", "trajectory-1-1"], "those that succeeded"
-    assert "reward" not in rows[2]["metrics"]
-    assert rows[2]["metrics"]["mismatch"] == 0, "nothing to correct an engine for"
-    assert [event.groups_consumed for event in undisturbed.versions()] == [0, 1, 2, 2, 3, 4]
-    again = killed.trained()
-    assert [row["group_ids"] for row in again] == [row["group_ids"] for row in rows]
-    losses = [[row["metrics"]["loss"] for row in some] for some in (again, rows)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    steps = undisturbed.steps()
+    won = [f"trajectory-{index}-1" for index in range(6)]
+    assert [len(step.imitated) for step in steps] == [0, 0, 2, 2, 2, 2], "as soon as there are enough"
+    assert [len(step.sft_updates) for step in steps] == [0, 1, 0, 2, 0, 2], "no more than there are successes"
+    for number, step in enumerate(steps):
+        assert set(step.imitated) <= set(won[max(0, number - 3) : number]), "the newest before this step"
+        assert {identity for update in step.sft_updates for identity in update} <= set(won[:number])
+        assert step.group_ids == [f"group-{number}"]
+    assert steps[1].sft_updates == [[won[0]]]
+    assert "imitation_nll" not in steps[1].metrics
+    assert steps[2].metrics["imitation_weight"] == 0.5
+    assert 0 < steps[2].metrics["imitation_share"] < 1
+    assert steps[2].metrics["imitation_nll"] > 0
+    assert [step.metrics.get("sft_updates", 0) for step in steps] == [0, 1, 0, 2, 0, 2]
+
+    again = killed.steps()
+    assert [(step.imitated, step.sft_updates) for step in again] == [(s.imitated, s.sft_updates) for s in steps]
+    for name in ("loss", "imitation_nll", "sft_nll"):
+        expected = [step.metrics.get(name, 0.0) for step in steps]
+        assert [step.metrics.get(name, 0.0) for step in again] == pytest.approx(expected, abs=1e-5), name
+
+
+def test_two_ranks_imitate_what_one_imitates(run: Callable[..., Run]) -> None:
+    trainer = {"groups_per_step": 1, "max_train_steps": 4, **IMITATION}
+    one, two = run(trainer=trainer), run(trainer={**trainer, "processes": 2})
+    for ours in (one, two):
+        ours.add([ours.maker.group(index) for index in range(4)])
+    assert one.train() == 0
+    with training(two.config):
+        until(lambda: len(two.steps()) == 4, "four steps")
+    for step, expected in zip(two.steps(), one.steps(), strict=True):
+        assert (step.imitated, step.sft_updates) == (expected.imitated, expected.sft_updates)
+        for name in {"loss", "grad_norm", "imitation_nll", "imitation_share", "sft_nll"} & expected.metrics.keys():
+            assert step.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3, abs=1e-5), name
 
 
 @pytest.mark.parametrize("processes", [1, 2])
