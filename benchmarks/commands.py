@@ -196,6 +196,22 @@ def circle(
 
 
 @app.command()
+def demonstration(
+    runs: Annotated[int, typer.Option(help="Runs, one after another.", min=1)] = 5,
+    episodes: Annotated[
+        int | None,
+        typer.Option(help="End training after so many episodes. \\[default: run.minutes]", min=1, show_default=False),
+    ] = None,
+    config: Annotated[Path, typer.Option(help="The configuration.", exists=True)] = Path("deploy/config/demo.toml"),
+) -> None:
+    """Gain of whole runs of a configuration: each, the median and the worst, with what else the machine did.
+
+    A run of the demonstration takes about 13 minutes. Runs stay in their folders, with what they showed.
+    """
+    show(module("demonstration").measure(module("modes").located(config), runs, episodes, output.note))
+
+
+@app.command()
 def weights(
     workers: Annotated[int, typer.Option(help="Rollout workers.", min=1)] = 2,
     switches: Annotated[int, typer.Option(help="Versions to switch to.", min=1)] = 20,

@@ -5,6 +5,7 @@ It starts and stops processes and publishes orders; everything it knows of their
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
@@ -42,7 +43,7 @@ class TrainingRun:
     Without ``processes`` the run is *attached*: a container runtime or a cluster keeps its processes alive. It then
     orders the evaluations and waits for the trainer's last step. The curator must not run before the success before
     training is measured: whoever starts the processes sees to that (docker-compose.yml). With ``before_only`` the run
-    ends there.
+    ends there. ``enough`` ends the training phase early: by default after ``run.train_steps``.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class TrainingRun:
         self.has_topics = asyncio.Event()
         self.circle_end: Deadline | None = None
         self.lags: list[Lag] = []
+        self.enough: Callable[[RunState], bool] = functools.partial(has_trained, self.config.run.train_steps)
         self.log: Any = structlog.get_logger()
 
     async def run(self) -> None:
@@ -185,7 +187,7 @@ class TrainingRun:
         return result.version
 
     async def train(self, follower: RunFollower) -> None:
-        """Train for ``run.minutes`` or ``run.train_steps``; an attached run, until its trainer's last step."""
+        """Train for ``run.minutes`` or until there is enough; an attached run, until its trainer's last step."""
         limit_s = self.config.run.minutes * 60
         self.circle_end = end = Deadline(limit_s)
         if self.attached:
@@ -196,9 +198,8 @@ class TrainingRun:
             )
         else:
             await self.supervisor.start(self.processes.curator)
-            bound = self.config.run.train_steps
             await follower.until(
-                lambda state: end.expired or (bound is not None and trained_steps(state) >= bound),
+                lambda state: end.expired or self.enough(state),
                 "training to end",
                 limit_s + GRACE_S,
             )
@@ -253,6 +254,11 @@ def trained_steps(state: RunState) -> int:
     """Return the number of optimiser steps behind the newest version."""
     newest = state.newest_version
     return state.versions[newest].event.train_step if newest is not None else 0
+
+
+def has_trained(steps: int | None, state: RunState) -> bool:
+    """Return whether this number of optimiser steps is made; never without a bound."""
+    return steps is not None and trained_steps(state) >= steps
 
 
 def required_steps(config: Config) -> int:

@@ -1,0 +1,133 @@
+"""Whole runs of a configuration, one after another, and what they gain: ``dart-streams bench demonstration``.
+
+A run's gain depends on its chance and on the machine's other work, so one run says little: the summary has the median
+and the worst. ``episodes`` ends each run's training at so many finished training episodes, which compares learning at
+equal data instead of equal time.
+"""
+
+import statistics
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+from rich.console import Console
+
+from dart_streams.config import Config
+from dart_streams.history import run_folder
+from dart_streams.history.run_state import RunState
+from dart_streams.launch import process_registry, processes
+from dart_streams.launch.session import Session, live
+from dart_streams.launch.supervisor import Supervisor
+from dart_streams.launch.training_run import TrainingRun
+from dart_streams.views import report
+from dart_streams.views.metrics import USAGE_FILE, spent, usages
+
+KEPT = ("episodes", "train_steps", "env_steps_per_s", "lost", "open", "staleness", "evaluation")
+"""What each run tells of its report."""
+
+
+class EpisodeSession(Session):
+    """A session whose training phase also ends after so many finished training episodes."""
+
+    episodes: int | None = None
+
+    def make_run(self, supervisor: Supervisor) -> TrainingRun:
+        """Return the training run with that bound."""
+        run = super().make_run(supervisor)
+        if self.episodes is not None:
+            by_steps, bound = run.enough, self.episodes
+            run.enough = lambda state: by_steps(state) or train_episodes(state) >= bound
+        return run
+
+
+def train_episodes(state: RunState) -> int:
+    """Return the number of finished training episodes."""
+    return sum(trajectory.purpose == "train" for trajectory in state.finished.values())
+
+
+def measure(config: Config, runs: int, episodes: int | None, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Run a configuration so many times; return the runs and their summary.
+
+    Raises
+    ------
+    UserError
+        If a run fails; the text says what to do.
+    """
+    found = []
+    for number in range(1, runs + 1):
+        found.append(one(config, episodes))
+        tell(f"run {number} of {runs}: {found[-1]['gain']:+.1%} after {found[-1]['episodes']} episodes")
+    return {"runs": found, "summary": summary(found)}
+
+
+def one(config: Config, episodes: int | None) -> dict[str, Any]:
+    """Make one run, with its terminal output in the run's folder; return what it tells of its report."""
+    _, services = process_registry.end_leftovers(Path(config.run.state_dir).absolute() / "runs")
+    made = run_folder.create(config, Path(config.tasks.file), f"bench-{uuid.uuid4().hex[:8]}", resume=False)
+    programs = processes.programs()
+
+    async def finish(ended: TrainingRun) -> None:
+        ended.notify(await report.finish(ended.folder, ended.follower, ended.lags))
+
+    with (made.path / "terminal.log").open("w", buffering=1) as shown:
+        session = EpisodeSession(
+            made,
+            processes.processes_of(made.config(), made.config_file, programs),
+            finish,
+            Console(file=shown),
+            find_policy=lambda supervisor: processes.find_policy(made, supervisor, found=programs),
+            owns_services=services,
+        )
+        session.episodes = episodes
+        before = busy_s() - own_s()
+        live(made, lambda _: session)
+        busy = busy_s() - own_s() - before
+    written = msgspec.json.decode((made.path / "report.json").read_bytes())
+    return told(written) | {"folder": str(made.path), "machine": machine(made, busy)}
+
+
+def told(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run tells of its report: the gain is that of the held-out success rate, as a share of 1."""
+    return {name: written.get(name) for name in KEPT} | {
+        "gain": round(written["success_after"] - written["success_before"], 4)
+    }
+
+
+def summary(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the median and the worst over runs."""
+    gains = [run["gain"] for run in found]
+    return {
+        "runs": len(found),
+        "gain_median": round(statistics.median(gains), 4),
+        "gain_worst": min(gains),
+        "gain_best": max(gains),
+        "lost": sum(run["lost"] for run in found),
+        "staleness_max": max(run["staleness"]["max"] for run in found),
+    }
+
+
+def busy_s() -> float:
+    """Return the CPU seconds that this machine has spent since its start, on anything."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+
+
+def own_s() -> float:
+    """Return the CPU seconds of this process."""
+    return sum(psutil.Process().cpu_times()[:2])
+
+
+def machine(made: run_folder.RunFolder, busy: float) -> dict[str, float]:
+    """Return the cores that the run's processes used on average, and those that anything else on the machine did."""
+    phases = made.journal().phases
+    start_ms, end_ms = phases[0].started_ms, phases[-1].ended_ms or phases[-1].started_ms
+    own = sum(spent(usages(made.path / "metrics" / USAGE_FILE), start_ms, end_ms).values())
+    seconds = (end_ms - start_ms) / 1000
+    return {
+        "cores": psutil.cpu_count() or 1,
+        "own_cores": round(own / seconds, 2),
+        "other_cores": round(max(busy - own, 0.0) / seconds, 2),
+    }
