@@ -256,3 +256,26 @@ def test_every_kind_of_id_is_found(state: RunState, identity: str):
 def test_an_unknown_id_says_what_ids_look_like(state: RunState, identity: str):
     with pytest.raises(UserError, match=r"nothing called .*Ids: a request"):
         Lineage(state, timeline([]), RUN).of(identity)
+
+
+def imitated_later() -> RunState:
+    """A run with two more steps: one imitates the trajectory beside its batch, one in a supervised phase."""
+    common = {"epoch": 1, "group_ids": [], "trajectory_ids": [], "metrics": {}, "at_ms": 10}
+    beside = TrainedStep(train_step=5, version=6, imitated=[TRAJECTORY], **common)
+    phase = TrainedStep(train_step=6, version=7, sft_updates=[["another"], [TRAJECTORY]], **common)
+    return RunState(keep_steps=True).fold([*records(), kept(trained.TOPIC, beside), kept(trained.TOPIC, phase)])
+
+
+def test_what_a_step_imitated_is_followed_both_ways():
+    lineage = Lineage(imitated_later(), timeline([]), RUN)
+    [node] = lineage.train_step(5).made_of
+    assert (node.kind, node.id, node.fields["reward"]) == ("imitated", TRAJECTORY, 1.0)
+    assert [node.id for node in lineage.train_step(6).made_of] == ["another", TRAJECTORY]
+    went_into = lineage.trajectory(TRAJECTORY, up=True).went_into
+    assert [(node.kind, node.id) for node in went_into] == [("group", GROUP), ("train step", "5"), ("train step", "6")]
+    assert [node.fields.get("imitated") for node in went_into] == [None, True, True]
+
+
+def test_imitation_breaks_no_chain():
+    """A step's chains are those of its batch: an imitated trajectory's own is that of the step that took it first."""
+    assert traces.coverage(imitated_later(), timeline(lines()), RUN).trained_steps == 2

@@ -327,3 +327,20 @@ def test_samples_show_each_page_once_and_what_was_learnt_first(run):
     assert all(first.task_id == second.task_id for first, second in chosen)
     assert chosen[0][0].trajectory.reward == 0.0
     assert chosen[0][1].trajectory.reward == 1.0
+
+
+def test_what_steps_imitated_is_part_of_the_report_and_nothing_where_none_did():
+    imitating = {"imitation_weight": 0.5, "imitation_sequences": 30.0}
+    rows = [
+        {"loss": 0.1},
+        {"loss": 0.1, "imitation_nll": 2.0, "imitation_share": 0.25, **imitating},
+        {"loss": 0.1, "imitation_nll": 1.5, "imitation_share": 0.35, "sft_nll": 1.0, "sft_updates": 4.0, **imitating},
+    ]
+    assert metrics.imitation(rows) == {
+        "steps": 2,
+        "weight": 0.5,
+        "share": 0.3,
+        "nll": {"first": 2.0, "last": 1.5},
+        "phases": {"steps": 1, "updates": 4},
+    }
+    assert metrics.imitation(rows[:1]) is None
