@@ -1,5 +1,6 @@
 """The training loop: a batch, an optimiser step, a checkpoint, a version. Every rank runs it; rank 0 publishes."""
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -104,7 +105,9 @@ class Loop:
         started = time.perf_counter()
         updates = [update for group in phase if (update := self.learner.imitate([group])) is not None]
         metrics = result.metrics | sft_metrics(updates, result.tokens)
-        return result._replace(metrics=metrics, train_ms=result.train_ms + since_ms(started))
+        made = sum(math.isfinite(update.grad_norm) for update in updates)
+        train_ms = result.train_ms + since_ms(started)
+        return result._replace(metrics=metrics, train_ms=train_ms, updates=result.updates + made)
 
     def _skip(self, state: TrainerState, batch: Batch) -> TrainerState:
         """Go past a batch that gave no update: nothing in it could be trained, or its gradient was not finite."""

@@ -123,7 +123,16 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
             outputs = Rank0Outputs(builder.consumer, publisher, store, StepReporter())
             if state.last is not None:
                 outputs.record(state.last)
-        log.info("training", version=state.version, train_step=state.train_step, epoch=epoch, ranks=ranks.count)
+        log.info(
+            "training",
+            version=state.version,
+            train_step=state.train_step,
+            epoch=epoch,
+            ranks=ranks.count,
+            objective=config.trainer.objective,
+            clip_low=config.trainer.clip_low,
+            clip_high=config.trainer.clip_high,
+        )
         feed = BatchFeed(ranks, prefetcher, builder, stop, TokenBudget.of(config))
         Loop(config, ranks, learner, feed, checkpoints, outputs, epoch, stop).run(state)
         log.info("training ended", stopped=stop.is_set())

@@ -13,7 +13,18 @@ broadcastable to it. Masked positions contribute nothing, whatever they hold (al
 import torch
 from torch import Tensor
 
+from dart_streams.config.clip_bounds import CLIP_BOUNDS
+
 Metrics = dict[str, Tensor]
+PPO, GSPO, CISPO = (CLIP_BOUNDS[name] for name in ("ppo", "gspo", "cispo"))
+
+TRUNCATION_MARGIN = 1e-3
+"""By what share a ratio exceeds the cap before its token counts as truncated: a weight lower by less is none.
+
+With the same weights ratios differ from 1 by float noise, at a cap of 1 on either side of it. In float32 engine and
+trainer agree to 1e-4 nats a token (tests/model/test_vllm_engine.py); this is ten times that. Clipped ratios need no
+such margin: their bounds are apart from 1, where ratios without an update are.
+"""
 
 
 def truncated_weights(old_logp: Tensor, rollout_logp: Tensor, cap: float = 1.0) -> Tensor:
@@ -22,6 +33,11 @@ def truncated_weights(old_logp: Tensor, rollout_logp: Tensor, cap: float = 1.0) 
     Equal inputs give 1, so a step without rollout log-probabilities passes its ``old_logp`` twice.
     """
     return (old_logp - rollout_logp).detach().exp().clamp(max=cap)
+
+
+def truncated(old_logp: Tensor, rollout_logp: Tensor, cap: float = 1.0) -> Tensor:
+    """Return where :func:`truncated_weights` is below the plain ratio by more than float noise; booleans (..., A)."""
+    return (old_logp - rollout_logp).detach().exp() > cap * (1.0 + TRUNCATION_MARGIN)
 
 
 def masked_weights(old_logp: Tensor, rollout_logp: Tensor, low: float = 0.5, high: float = 5.0) -> Tensor:
@@ -40,8 +56,8 @@ def policy_loss(
     advantage: Tensor,
     mask: Tensor,
     weight: Tensor,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
+    clip_low: float = PPO.low.default,
+    clip_high: float = PPO.high.default,
     denominator: float | Tensor | None = None,
     dual_clip: float | None = None,
 ) -> tuple[Tensor, Metrics]:
@@ -81,8 +97,8 @@ def sequence_loss(
     advantage: Tensor,
     mask: Tensor,
     weight: Tensor,
-    clip_low: float = 3e-4,
-    clip_high: float = 4e-4,
+    clip_low: float = GSPO.low.default,
+    clip_high: float = GSPO.high.default,
     denominator: float | Tensor | None = None,
     dual_clip: float | None = None,
 ) -> tuple[Tensor, Metrics]:
@@ -106,14 +122,15 @@ def clipped_weight_loss(
     advantage: Tensor,
     mask: Tensor,
     weight: Tensor,
-    clip_low: float = 1.0,
-    clip_high: float = 0.28,
+    clip_low: float = CISPO.low.default,
+    clip_high: float = CISPO.high.default,
     denominator: float | Tensor | None = None,
 ) -> tuple[Tensor, Metrics]:
     """Return CISPO's loss ``-weight * clip(ratio) * advantage * new_logp``, the clipped ratio without gradient.
 
     No token loses its gradient, also where PPO's clip would remove it; ``clip_fraction`` counts the clipped ratios.
-    Source: MiniMax-M1, arXiv 2506.13585, which bounds the ratio above only: hence ``clip_low`` 1.
+    Source: MiniMax-M1, arXiv 2506.13585, which bounds the ratio above only: hence ``clip_low`` 1, below
+    which no ratio is.
     """
     keep_BA = counted(new_logp, mask, advantage)
     log_ratio_BA = torch.where(keep_BA, new_logp - old_logp, 0.0).detach()
@@ -166,12 +183,26 @@ def mean_loss(
 
 def masked_sum(values_BA: Tensor, keep_BA: Tensor) -> Tensor:
     """Return the sum of ``values_BA`` where ``keep_BA``; what is elsewhere does not count, nor does its gradient."""
-    return torch.where(keep_BA, values_BA, 0.0).sum()
+    return masked(values_BA, keep_BA).sum()
 
 
-def kl_k3(new_logp_BA: Tensor, reference_logp_BA: Tensor) -> Tensor:
-    """Return the k3 estimate of KL(new, reference) of each sampled token, at least 0: ``r - 1 - log r``."""
+def masked(values_BA: Tensor, keep_BA: Tensor) -> Tensor:
+    """Return ``values_BA`` where ``keep_BA``, elsewhere 0 with a gradient of 0.
+
+    What is taken out after an ``exp`` or a product still has its gradient multiplied by 0, and 0 times inf is nan: so
+    mask log-probabilities before they are subtracted. At padding they are -inf, as padding is never sampled.
+    """
+    return torch.where(keep_BA, values_BA, 0.0)
+
+
+def kl_k3(new_logp_BA: Tensor, reference_logp_BA: Tensor, mask_BA: Tensor | None = None) -> Tensor:
+    """Return the k3 estimate of KL(new, reference) of each sampled token, at least 0: ``r - 1 - log r``.
+
+    It is 0 where ``mask_BA`` (B, A), if given, is not true. Only ``new_logp_BA`` gets a gradient.
+    """
     log_ratio_BA = reference_logp_BA.detach() - new_logp_BA
+    if mask_BA is not None:
+        log_ratio_BA = masked(log_ratio_BA, mask_BA.bool())
     return log_ratio_BA.exp() - 1.0 - log_ratio_BA
 
 

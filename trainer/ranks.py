@@ -3,7 +3,7 @@
 import contextlib
 import datetime
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,14 @@ class Ranks:
     def total(self, values: list[float]) -> list[float]:
         """Return the sums over the ranks."""
         return self._reduced(values, dist.ReduceOp.SUM)
+
+    def gathered(self, values: Sequence[int]) -> list[int]:
+        """Return the values of all ranks, rank by rank; each may have a number of its own."""
+        if self.count == 1:
+            return list(values)
+        parts: list[Any] = [None] * self.count
+        dist.all_gather_object(parts, list(values))
+        return [value for part in parts for value in part]
 
     def largest(self, value: float) -> float:
         """Return the largest over the ranks."""

@@ -36,6 +36,7 @@ def step_metrics(batch: Batch, result: StepResult, version: int, refused: Mappin
     found = result.metrics | {
         "tokens": result.tokens,
         "sequences": result.sequences,
+        "updates": result.updates,
         "groups": len(groups),
         "reward": sum(rewards) / len(rewards) if rewards else math.nan,
         "staleness_mean": sum(ages) / max(len(ages), 1),

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
+from dart_streams.config.clip_bounds import without_foreign
 from dart_streams.config.connections import anchored
 from dart_streams.config.deployment import Config
 from dart_streams.errors import ConfigError
@@ -191,6 +192,8 @@ def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
             put(result, place, value)
     if not tables.get("run", {}).get("evaluate", True):
         put(result, "evaluation.episodes", 0, over=True)
+    if "trainer" in result:
+        result["trainer"] = without_foreign(result["trainer"])
     return result
 
 

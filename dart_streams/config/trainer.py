@@ -2,8 +2,10 @@
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
+from dart_streams.config import clip_bounds
 from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section
 
 
@@ -75,7 +77,8 @@ class Trainer(Section, frozen=True):
     groups_per_step: Positive = 8
     """Curated groups of a step."""
     minibatches: Positive = 1
-    """Updates of a pass over the step's groups (PPO's)."""
+    """Updates of a pass over the step's groups (PPO's), each on as many sequences, drawn at random; a step of fewer
+    sequences has as many updates as sequences, and says so."""
     epochs: Positive = 1
     """Passes over the step's groups."""
     learning_rate: NonNegative = 1.5e-4
@@ -83,12 +86,12 @@ class Trainer(Section, frozen=True):
     grad_clip: AboveZero = 1.0
     """The largest norm of the gradient."""
     objective: Literal["ppo", "gspo", "cispo"] = "ppo"
-    """PPO's clip of each token's ratio; ``gspo``, of whole sequences (with clip_low and clip_high of about 3e-4);
-    ``cispo``, of the weight alone."""
-    clip_low: NonNegative = 0.2
-    """Ratios are clipped below 1 - ``clip_low``."""
-    clip_high: NonNegative = 0.28
-    """Ratios are clipped above 1 + ``clip_high``."""
+    """PPO's clip of each token's ratio; ``gspo``, of a sequence's mean ratio; ``cispo``, of the weight alone."""
+    clip_low: NonNegative | None = None
+    """Ratios are clipped below 1 - ``clip_low``; left out, the objective's own: 0.2, ``gspo`` 0.0003, ``cispo`` 1,
+    which is no bound."""
+    clip_high: NonNegative | None = None
+    """Ratios are clipped above 1 + ``clip_high``; left out, the objective's own: 0.28, ``gspo`` 0.0004."""
     correction: Literal["truncate", "mask", "none"] = "truncate"
     """The correction of the trainer's policy against the engine's: ``truncate`` importance weights, ``mask`` tokens of
     too large or too small a ratio, or ``none``."""
@@ -120,7 +123,10 @@ class Trainer(Section, frozen=True):
     entropulse: Entropulse = Entropulse()
 
     def __post_init__(self) -> None:
-        """Refuse what would be ignored silently."""
+        """Give bounds left out the objective's own; refuse what would be ignored silently, or means something else."""
+        low, high = clip_bounds.resolved(self.objective, self.clip_low, self.clip_high)
+        msgspec.structs.force_setattr(self, "clip_low", low)
+        msgspec.structs.force_setattr(self, "clip_high", high)
         if (factor := self.dual_clip.factor) and (self.objective == "cispo" or factor <= 1):
             raise ValueError(
                 "dual_clip.factor must be above 1 (0 is off), and cispo has none: it clips weights, not gradients"

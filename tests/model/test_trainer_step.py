@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+import structlog
 import torch
 from PIL import Image
 from torch.distributed.tensor import DTensor
@@ -26,7 +28,7 @@ from topics.values import VersionSpan
 from trainer.data.collate import Collator
 from trainer.data.samples import ReadyGroup, TrainingSample, select
 from trainer.data.successes import sft_group, successes_of
-from trainer.learning import step
+from trainer.learning import minibatches, step
 from trainer.learning.learner import Learner
 from trainer.learning.model import load
 from trainer.learning.step import Stopped, losses
@@ -272,7 +274,7 @@ def test_a_step_stopped_while_it_imitates_changes_nothing(model: Path, renderer:
 
 
 def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, renderer: Renderer, ranks: Ranks) -> None:
-    """PPO: the ratio is to the policy before the first update, and each minibatch has its own mean over tokens."""
+    """PPO: the ratio is to the policy before the first update; each minibatch, drawn at random, has its own mean."""
     size, rate = 3, 1e-3
     settings = {"micro_batch": size, "minibatches": 2, "epochs": 2, "grad_clip": 0.5, "learning_rate": rate}
     config = parse({"trainer": settings})
@@ -285,11 +287,12 @@ def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, render
     optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, weight_decay=0.0)
     with torch.no_grad():
         old = [plain_logp(policy, renderer, item, group.images) for item in group.samples]
-    count = -(-len(group.samples) // size)
-    cut = round(count / 2) * size
+    parts = minibatches.split([group], minibatches.shuffle_keys([group], 0), 2, 0)
+    drawn = [[group.samples.index(item) for item in part.samples] for [part] in parts]
+    assert sorted(drawn[0] + drawn[1]) == list(range(len(group.samples)))
     clipped = 0
     for _ in range(2):
-        for piece in (range(cut), range(cut, len(group.samples))):
+        for piece in drawn:
             tokens = sum(len(group.samples[index].answer) for index in piece)
             for index in piece:
                 item = group.samples[index]
@@ -303,9 +306,80 @@ def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, render
             optimizer.zero_grad()
     assert clipped, "the clip is part of what is compared"
     assert result.metrics["clip_share"] > 0
+    assert result.updates == 4
     stepped = learned.weights()
     for name, expected in policy.state_dict().items():
         torch.testing.assert_close(stepped[name], expected, rtol=0, atol=4 * rate * 0.1)
+
+
+def test_a_step_of_fewer_sequences_than_minibatches_has_an_update_for_each_and_says_so(
+    model: Path, renderer: Renderer, ranks: Ranks
+) -> None:
+    """However they are packed: a single micro-batch holds all of them."""
+    config = parse({"trainer": {"micro_batch": 50, "minibatches": 100, "learning_rate": 1e-5}})
+    group = ready(Maker(config, renderer).group(0), renderer)
+    learner = Learner(model, renderer, config.trainer, ranks)
+    with structlog.testing.capture_logs() as logs:
+        learned = learner.learn([group], 0, lambda: False)
+    assert learned.updates == len(group.samples) > 1
+    [warned] = [line for line in logs if line["log_level"] == "warning"]
+    assert warned["reason"] == "the step has fewer sequences"
+    assert (warned["minibatches"], warned["updates"]) == (100, learned.updates)
+
+
+def of_lengths(group: ReadyGroup, renderer: Renderer, answers: list[str]) -> ReadyGroup:
+    """Return the first samples of a group with these answers, as if an engine had drawn them."""
+    samples = []
+    for item, text in zip(group.samples, answers, strict=False):
+        tokens = renderer.answer_tokens(text)
+        spans = [VersionSpan(version=0, start=0, end=len(tokens))]
+        samples.append(msgspec.structs.replace(item, answer=tokens, logprobs=[-0.5] * len(tokens), versions=spans))
+    return msgspec.structs.replace(group, samples=samples)
+
+
+@pytest.mark.parametrize("objective", ["ppo", "gspo", "cispo"])
+def test_with_kl_and_entropy_the_gradient_of_padded_answers_is_that_of_each_alone(
+    model: Path, renderer: Renderer, ranks: Ranks, objective: str
+) -> None:
+    """Padding is never sampled, so its log-probability is -inf. After an update the KL has a gradient too."""
+    made = ready(Maker(Config(), renderer).group(0), renderer)
+    group = of_lengths(made, renderer, ["click(start_box='(84,120)')", "wait()", "type(content='a b')", "wait()"])
+    assert len({len(item.answer) for item in group.samples}) > 1
+    settings = {"objective": objective, "kl_beta": 0.1, "entropy_coef": 0.01, "learning_rate": 1e-3}
+    learner = Learner(model, renderer, parse({"trainer": settings}).trainer, ranks)
+    for _ in range(2):
+        learned = learner.learn([group], 0, lambda: False)
+        assert learned.updated
+        assert all(math.isfinite(value) for value in learned.metrics.values())
+    assert learned.metrics["kl_reference"] > 0
+    tokens = float(sum(len(item.answer) for item in group.samples))
+    found = []
+    for size in (50, 1):
+        pieces = learner.collator.pieces([group], size, 10**6)
+        batches = learner.collator.batches([group], pieces, len(pieces))
+        arguments = (learner.settings, 0, tokens, ranks, lambda: False, learner.reference)
+        sums = step.accumulate(learner.scorer, batches, None, *arguments)
+        gradients = {name: full(parameter.grad) for name, parameter in learner.scorer.named_parameters()}
+        learner.optimizer.zero_grad(set_to_none=True)
+        found.append((sums, gradients))
+    (padded, padded_gradients), (alone, alone_gradients) = found
+    assert padded == pytest.approx(alone, rel=1e-4, abs=1e-5)
+    for name, gradient in alone_gradients.items():
+        assert torch.isfinite(gradient).all()
+        assert (padded_gradients[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
+
+
+def test_float_noise_is_not_counted_as_truncated(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+    """The engine's log-probabilities are the trainer's own, but in another packing: equal weights, other rounding."""
+    group = ready(Maker(Config(), renderer).group(0), renderer)
+    learner = Learner(model, renderer, Config().trainer, ranks)
+    with torch.no_grad():
+        for row, item in enumerate(group.samples):
+            logp_BA, _ = learner.scorer(learner.collator.collate([item], group.images))
+            group.samples[row] = msgspec.structs.replace(item, logprobs=logp_BA[0].tolist())
+    learned = learner.learn([group], 0, lambda: False)
+    assert learned.metrics["mismatch"] > 0, "there is noise"
+    assert learned.metrics["truncated_share"] == 0
 
 
 def test_a_step_is_not_stopped_between_its_updates(model: Path, renderer: Renderer, ranks: Ranks) -> None:

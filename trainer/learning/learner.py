@@ -18,12 +18,16 @@ from dart_streams.config import Trainer
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
 from trainer.data.collate import Collator, MicroBatch
-from trainer.data.samples import ReadyGroup
-from trainer.learning import model, step
+from trainer.data.samples import ReadyGroup, TrainingSample
+from trainer.learning import minibatches, model, step
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
 from trainer.ranks import Ranks
 
 log = structlog.get_logger()
+
+
+MicroBatches = Sequence[Sequence[TrainingSample]]
+"""The samples of each micro-batch; an empty one keeps a rank in step with the others."""
 
 
 class WeightSnapshot(NamedTuple):
@@ -34,13 +38,17 @@ class WeightSnapshot(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What a step gave. ``updated`` is false if there was nothing to learn from, or no gradient was finite."""
+    """What a step gave. ``updated`` is false if there was nothing to learn from, or no gradient was finite.
+
+    ``updates`` were made: those of a gradient that was not finite are left out.
+    """
 
     updated: bool
     metrics: dict[str, float]
     tokens: int
     sequences: int
     train_ms: float
+    updates: int = 0
 
 
 class Update(NamedTuple):
@@ -89,6 +97,7 @@ class Learner:
     ) -> StepResult:
         """Make one step of all ranks' samples: ``epochs`` passes of ``minibatches`` updates each.
 
+        A step of fewer sequences than ``minibatches`` has an update for each of them.
         What is ``imitated`` beside them joins the first of the updates, or has one of its own after them.
 
         Raises :class:`step.Stopped` if ``should_stop`` before the first update; the weights are unchanged. After it the
@@ -100,12 +109,10 @@ class Learner:
         tokens, sequences = self.ranks.total([own_tokens, len(samples)])
         if not tokens:
             return StepResult(False, {}, 0, 0, 0.0)
-        pieces = self.collator.pieces(groups, self.settings.micro_batch, self.settings.micro_batch_tokens)
-        count = int(self.ranks.largest(len(pieces)))
-        batches = self.collator.batches(groups, pieces, count)
         term = ImitationTerm.of(imitated, self.settings.imitate.weight, self.settings, self.collator, self.ranks)
         try:
-            updates = self._updates(batches, count, tokens, version, should_stop, term)
+            parts = self._minibatches(groups, version, int(sequences))
+            updates = self._updates(parts, groups, tokens, version, should_stop, term)
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise
@@ -115,11 +122,13 @@ class Learner:
         lost = sum(not math.isfinite(update.grad_norm) for update in updates)
         if lost:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
-        if term is not None and lost < len(updates):
+        made = len(updates) - lost
+        if term is not None and made:
             if self.settings.imitate.update == "own":
-                metrics["imitation_grad_norm"] = self._apply(term)
+                metrics["imitation_grad_norm"] = norm = self._apply(term)
+                made += math.isfinite(norm)
             metrics |= term.metrics(tokens)
-        return StepResult(lost < len(updates), metrics, int(tokens), int(sequences), since_ms(started))
+        return StepResult(made > 0, metrics, int(tokens), int(sequences), since_ms(started), made)
 
     def imitate(self, groups: Sequence[ReadyGroup]) -> SftUpdate | None:
         """Make one update on the mean negative log-likelihood of groups; None if there is nothing to train on."""
@@ -137,21 +146,43 @@ class Learner:
             log.error("gradient not finite: update skipped", updates=1, of=1, loss=term.nll)
         return norm
 
+    def _minibatches(self, groups: Sequence[ReadyGroup], version: int, sequences: int) -> list[MicroBatches]:
+        """Return this rank's samples as the micro-batches of each minibatch, as many of them on every rank."""
+        wanted, parts = self.settings.minibatches, [list(groups)]
+        if wanted > 1:
+            keys = self.ranks.gathered(minibatches.shuffle_keys(groups, version))
+            parts = minibatches.split(groups, keys, wanted, version)
+        if len(parts) < wanted and self.ranks.first:
+            log.warning(
+                "fewer updates than trainer.minibatches",
+                reason="the step has fewer sequences",
+                minibatches=wanted,
+                sequences=sequences,
+                updates=len(parts) * self.settings.epochs,
+            )
+        found: list[MicroBatches] = []
+        for part in parts:
+            packed = self.collator.pieces(part, self.settings.micro_batch, self.settings.micro_batch_tokens)
+            count = int(self.ranks.largest(len(packed)))
+            found.append([*packed, *[()] * (count - len(packed))])
+        return found
+
     def _updates(
         self,
-        batches: Iterable[MicroBatch],
-        count: int,
+        parts: Sequence[MicroBatches],
+        groups: Sequence[ReadyGroup],
         tokens: float,
         version: int,
         should_stop: Callable[[], bool],
         term: ImitationTerm | None = None,
     ) -> list[Update]:
-        parts = min(self.settings.minibatches, count)
+        packed = list(itertools.chain.from_iterable(parts))
+        batches = self.collator.batches(groups, packed, len(packed))
         plan: Sequence[tuple[Iterable[MicroBatch], Iterable[Tensor] | None, float]] = [(batches, None, tokens)]
-        if parts * self.settings.epochs > 1:
+        if len(parts) * self.settings.epochs > 1:
             kept = list(batches)
             old_BA = step.scored(self.scorer, kept, self.ranks, should_stop)
-            cuts = [round(number * count / parts) for number in range(parts + 1)]
+            cuts = [0, *itertools.accumulate(map(len, parts))]
             pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
             own = [float(sum(batch.mask_BA.sum().item() for batch in kept[piece])) for piece in pieces]
             shares = zip(pieces, self.ranks.total(own), strict=True)

@@ -15,10 +15,12 @@ from trainer.objective import (
     Metrics,
     clipped_weight_loss,
     kl_k3,
+    masked,
     masked_sum,
     masked_weights,
     policy_loss,
     sequence_loss,
+    truncated,
     truncated_weights,
 )
 from trainer.ranks import Ranks
@@ -113,28 +115,28 @@ def losses(
     since, and they are those of this very pass. With a frozen ``reference`` the loss has the KL to it; importance
     weights do not apply to that.
     """
-    new_logp_BA, entropy_BA = scorer(batch)
-    if old_logp_BA is None:
-        old_logp_BA = new_logp_BA.detach()
+    mask_BA = batch.mask_BA
+    new_logp_BA, entropy_BA = (masked(values_BA, mask_BA) for values_BA in scorer(batch))
+    old_logp_BA = new_logp_BA.detach() if old_logp_BA is None else masked(old_logp_BA, mask_BA)
     rollout_logp_BA = torch.where(batch.corrected_BA, batch.rollout_logp_BA, old_logp_BA)
     weight_BA, altered_BA = importance(old_logp_BA, rollout_logp_BA, settings)
     policy, metrics = OBJECTIVES[settings.objective](
         new_logp_BA,
         old_logp_BA,
         batch.advantage_B1,
-        batch.mask_BA,
+        mask_BA,
         weight_BA,
         settings.clip_low,
         settings.clip_high,
         denominator=tokens,
         **({"dual_clip": settings.dual_clip.factor} if settings.dual_clip.factor else {}),
     )
-    entropy = masked_sum(entropy_BA, batch.mask_BA) / tokens
+    entropy = masked_sum(entropy_BA, mask_BA) / tokens
     kl = torch.zeros((), device=policy.device)
     if reference is not None:
         with torch.no_grad():
             reference_logp_BA, _ = reference(batch)
-        kl = masked_sum(kl_k3(new_logp_BA, reference_logp_BA), batch.mask_BA) / tokens
+        kl = kl_k3(new_logp_BA, reference_logp_BA, mask_BA).sum() / tokens
     loss = policy + settings.kl_beta * kl - settings.entropy_coef * entropy
     log_ratio_BA = old_logp_BA - rollout_logp_BA
     same_BA = batch.corrected_BA & (batch.versions_BA == version)
@@ -158,9 +160,10 @@ def losses(
 
 def importance(old_BA: Tensor, rollout_BA: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:
     """Return the weight of each token for the engine's other policy, and where it is not the plain ratio; (B, A)."""
-    ratio_BA = (old_BA - rollout_BA).detach().exp()
     if settings.correction == "truncate":
-        return truncated_weights(old_BA, rollout_BA, settings.truncate.cap), ratio_BA > settings.truncate.cap
+        cap = settings.truncate.cap
+        return truncated_weights(old_BA, rollout_BA, cap), truncated(old_BA, rollout_BA, cap)
+    ratio_BA = (old_BA - rollout_BA).detach().exp()
     if settings.correction == "mask":
         weight_BA = masked_weights(old_BA, rollout_BA, settings.mask.low, settings.mask.high)
         return weight_BA, (ratio_BA < settings.mask.low) | (ratio_BA > settings.mask.high)
