@@ -51,9 +51,7 @@ class Imitate(Optional, frozen=True):
     trajectories: Count = 0
     """Successes imitated beside each batch, from when there are as many; 0: none."""
     weight: AboveZero = 1.0
-    """Weight of their mean negative log-likelihood, beside the mean loss of the batch's tokens."""
-    update: Literal["joint", "own"] = "joint"
-    """``joint``: in the loss of the step's first update; ``own``: in one more update of the step."""
+    """Weight of their mean negative log-likelihood in the loss of the step's first update."""
     recent: Annotated[int, Meta(ge=1, le=4096)] = 400
     """The newest successes, from which they are drawn."""
 

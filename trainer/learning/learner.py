@@ -98,7 +98,7 @@ class Learner:
         """Make one step of all ranks' samples: ``epochs`` passes of ``minibatches`` updates each.
 
         A step of fewer sequences than ``minibatches`` has an update for each of them.
-        What is ``imitated`` beside them joins the first of the updates, or has one of its own after them.
+        What is ``imitated`` beside them is a term of the first update's loss, before anything has moved the weights.
 
         Raises :class:`step.Stopped` if ``should_stop`` before the first update; the weights are unchanged. After it the
         step is completed.
@@ -124,9 +124,6 @@ class Learner:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
         made = len(updates) - lost
         if term is not None and made:
-            if self.settings.imitate.update == "own":
-                metrics["imitation_grad_norm"] = norm = self._apply(term)
-                made += math.isfinite(norm)
             metrics |= term.metrics(tokens)
         return StepResult(made > 0, metrics, int(tokens), int(sequences), since_ms(started), made)
 
@@ -135,16 +132,11 @@ class Learner:
         term = ImitationTerm.of(groups, 1.0, self.settings, self.collator, self.ranks)
         if term is None:
             return None
-        norm = self._apply(term)
-        return SftUpdate(self.ranks.total([term.nll])[0], term.tokens, norm)
-
-    def _apply(self, term: ImitationTerm) -> float:
-        """Make an update of an imitation term alone; return the norm of its gradient."""
         term.accumulate(self.scorer, never_stop)
         norm = step.apply(self.scorer, self.optimizer, self.settings.grad_clip)
         if not math.isfinite(norm):
             log.error("gradient not finite: update skipped", updates=1, of=1, loss=term.nll)
-        return norm
+        return SftUpdate(self.ranks.total([term.nll])[0], term.tokens, norm)
 
     def _minibatches(self, groups: Sequence[ReadyGroup], version: int, sequences: int) -> list[MicroBatches]:
         """Return this rank's samples as the micro-batches of each minibatch, as many of them on every rank."""
@@ -193,7 +185,7 @@ class Learner:
             sums = step.accumulate(
                 self.scorer, part, old, self.settings, version, share, self.ranks, may_stop, self.reference
             )
-            if term is not None and not updates and self.settings.imitate.update == "joint":
+            if term is not None and not updates:
                 term.accumulate(self.scorer, may_stop)
             updates.append(Update(sums, step.apply(self.scorer, self.optimizer, self.settings.grad_clip)))
         return updates
