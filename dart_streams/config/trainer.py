@@ -44,8 +44,8 @@ class C3po(Optional, frozen=True):
 class Imitate(Optional, frozen=True):
     """Self-imitation (after arXiv 1806.05635): beside each batch, the policy imitates its own past successes.
 
-    They are drawn uniformly from those of the groups that it was trained on, demonstrations not among them. However old
-    they are: the staleness bound is for policy gradients.
+    They are drawn uniformly from the groups that it was trained on; demonstrations are not among them. The staleness
+    bound, which is for policy gradients, does not apply to them.
     """
 
     trajectories: Count = 0
@@ -60,7 +60,7 @@ class Entropulse(Optional, frozen=True):
     """Entropulse of ComputerRL (arXiv 2508.14040): supervised phases on the policy's own successes."""
 
     every: Count = 0
-    """Each step of this number ends with a phase; 0: none."""
+    """Optimiser steps from one phase to the next, each at the end of its step; 0: none."""
     updates: Positive = 4
     """Updates of a phase, which are part of the step and of its weight version."""
     trajectories: Positive = 32
