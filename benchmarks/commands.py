@@ -13,6 +13,7 @@ import typer
 from dart_streams.cli import output
 from dart_streams.cli.options import AsJson
 from dart_streams.cli.output import cell
+from dart_streams.tasks import load
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -209,6 +210,22 @@ def demonstration(
     A run of the demonstration takes about 13 minutes. Runs stay in their folders, with what they showed.
     """
     show(module("demonstration").measure(module("modes").located(config), runs, episodes, output.note))
+
+
+@app.command()
+def browser(
+    rounds: Annotated[int, typer.Option(help="Turns of each way of taking screens.", min=1)] = 4,
+    episodes: Annotated[int, typer.Option(help="Episodes a turn.", min=8)] = 160,
+    warm_up: Annotated[int, typer.Option(help="Episodes of each before the first turn.", min=8)] = 400,
+    config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/demo.toml"),
+) -> None:
+    """CPU time of Chromium a step, with a frame for each screen and with screenshots, in turns; and whether they agree.
+
+    Without broker, policy and store. Takes about two minutes.
+    """
+    modes, cost = module("modes"), module("browser_cost")
+    base = modes.located(config)
+    show(asyncio.run(cost.measure(load(Path(base.tasks.file)), base, rounds, episodes, warm_up)))
 
 
 @app.command()

@@ -7,6 +7,7 @@ from msgspec import Meta
 from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Section, Share
 
 Isolation = Literal["context", "document", "problem"]
+Capture = Literal["auto", "begin-frame", "screenshot"]
 
 
 class Backend(Optional, frozen=True):
@@ -24,6 +25,9 @@ class Miniwob(Backend, frozen=True):
     isolation: Isolation = "context"
     """A browser ``context`` for each episode; or, for less CPU, a ``document`` loaded afresh in a wiped context; or,
     for the least, a ``problem`` started again in a restored document."""
+    capture: Capture = "auto"
+    """How screens are taken: a frame drawn for each (``begin-frame``, for a third of the CPU; chromium-headless-shell
+    only), or a ``screenshot`` of frames drawn all the time; ``auto``: the first where the browser can."""
 
 
 class Simulated(Backend, frozen=True):

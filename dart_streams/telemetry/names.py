@@ -23,6 +23,8 @@ ENV_REQUESTS_TIMED_OUT = "env.requests.timed_out"  # counter: requests given up 
 ENV_REQUESTS_ABANDONED = "env.requests.abandoned"  # counter: requests whose episode ended before the reply came
 ENV_REPLIES_IGNORED = "env.replies.ignored"  # counter: replies to requests that are no longer waited for
 ENV_BROWSER_RESTARTS = "env.browser.restarts"  # counter: browsers started again after a crash
+ENV_DOCUMENTS_LOADED = "env.documents.loaded"  # counter: resets that loaded the document
+ENV_PROBLEMS_RESTARTED = "env.problems.restarted"  # counter: resets that started a problem again in its document
 
 # Rollout workers
 ROLLOUT_IN_FLIGHT = "rollout.in_flight"  # gauge: requests being generated

@@ -20,8 +20,10 @@ from dart_streams.actions import Click, DoubleClick, Drag, Hotkey, RightClick, S
 from dart_streams.config import Config, Env, Isolation, Miniwob
 from dart_streams.tasks import Task
 from workers.env.environment import EnvironmentFault, Screen
-from workers.env.miniwob.browser import NICENESS, SPARE_PAGES, MiniwobBackend, lower_priority
+from workers.env.miniwob.backend import MiniwobBackend
+from workers.env.miniwob.browser import NICENESS, lower_priority
 from workers.env.miniwob.page import RESTARTABLE, MiniwobPage
+from workers.env.miniwob.seats import TARGETS
 
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
 SEEDS = 3
@@ -205,7 +207,8 @@ async def test_a_problem_that_is_started_again_is_as_in_a_new_document(shared, r
         await used.close()
         chosen = task(name, seed)
         again = await restarting.open(chosen)
-        assert again is used
+        assert again.context == used.context
+        used = again
         first, other = await fresh.reset(chosen), await used.reset(chosen)
         assert other == first, f"seed {seed}: {where_different(first, other)}"
         expected = await state(fresh)
@@ -229,14 +232,14 @@ async def test_a_document_that_was_left_is_loaded_again(restarting):
     await page.devtools.navigate(page.session, "about:blank")
     await page.close()
     again = await restarting.open(TASK)
-    assert again is page
+    assert again.context == page.context
     assert await again.reset(TASK) == first
     await again.close()
 
 
 async def test_pages_for_all_documents_are_not_kept_without_bound():
     async with browser(isolation="problem", slots=1) as backend:
-        names = sorted(RESTARTABLE)[:6]
+        names = sorted(RESTARTABLE)[: TARGETS + 2]
         for name in names + names:
             page = await backend.open(task(name, 1))
             assert (await page.reset(task(name, 1))).instruction
@@ -246,7 +249,7 @@ async def test_pages_for_all_documents_are_not_kept_without_bound():
             )
             await page.close()
         targets = (await backend.browser.devtools.call("Target.getTargets"))["targetInfos"]
-        assert len([target for target in targets if target["url"].startswith("file:")]) == SPARE_PAGES
+        assert len([target for target in targets if target["url"].startswith("file:")]) == TARGETS
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -47,7 +47,7 @@ def backend_of(config: Config) -> EnvironmentBackend:
         from workers.env.simulated import SimulatedBackend
 
         return SimulatedBackend(config)
-    from workers.env.miniwob.browser import MiniwobBackend
+    from workers.env.miniwob.backend import MiniwobBackend
 
     return MiniwobBackend(config)
 

@@ -28,6 +28,8 @@ timed_out = ObservedCounter(meter, names.ENV_REQUESTS_TIMED_OUT)
 abandoned = ObservedCounter(meter, names.ENV_REQUESTS_ABANDONED)
 ignored = ObservedCounter(meter, names.ENV_REPLIES_IGNORED)
 browser_restarts = meter.create_counter(names.ENV_BROWSER_RESTARTS)
+documents_loaded = ObservedCounter(meter, names.ENV_DOCUMENTS_LOADED)
+problems_restarted = ObservedCounter(meter, names.ENV_PROBLEMS_RESTARTED)
 
 
 class SlotTimes:

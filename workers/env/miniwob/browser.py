@@ -1,4 +1,4 @@
-"""The browser process and the pool of its pages: found, started, restarted when dead, killed with its children."""
+"""The browser process: found, started as it can draw, killed with its children."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,12 @@ from pathlib import Path
 
 import structlog
 
-from dart_streams.config import Config
+from dart_streams.config import Capture
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.tasks import Task
-from workers.env import metrics
 from workers.env.environment import EnvironmentFault
-from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools
-from workers.env.miniwob.page import MiniwobPage
+from workers.env.miniwob.capture import BeginFrames, Capturing, Screenshots
+from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools, Rejected
+from workers.env.miniwob.target import Target
 
 PLACES = (
     "/usr/lib/chromium/chromium-headless-shell",
@@ -55,14 +54,14 @@ FLAGS = (
     "--hide-scrollbars",
     "--force-color-profile=srgb",
     "--font-render-hinting=none",
-    "--window-size=500,320",
+    "--in-process-gpu",
+    # Contexts never share a renderer, so this is one for each.
+    "--renderer-process-limit=2",
 )
 """Frames stay limited to 60 Hz: without the limit an idle browser uses a whole core."""
 NICENESS = 10
 """Browsers do most of the work, and a slow page delays one episode only, unlike the policy, the broker or the trainer.
 Started by root, Chromium would even raise its own priority above theirs."""
-SPARE_PAGES = 2
-"""Idle pages kept per slot for an episode of their document: each costs 20 MB, and saves loading the document."""
 START_S = 30.0
 END_S = 5.0
 
@@ -82,10 +81,13 @@ def find_browser() -> str:
 class Browser:
     """A running browser and its connection."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", devtools: DevTools, profile: Path) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", devtools: DevTools, profile: Path, capturing: Capturing
+    ) -> None:
         self.process = process
         self.devtools = devtools
         self.profile = profile
+        self.capturing = capturing
 
     @property
     def alive(self) -> bool:
@@ -93,20 +95,55 @@ class Browser:
         return not self.devtools.closed and self.process.poll() is None
 
     @classmethod
-    async def launch(cls, timeout_s: float) -> "Browser":
-        """Start a browser with a profile of its own; raise :class:`ServiceUnavailable` if it does not come up."""
+    async def launch(cls, timeout_s: float, capture: Capture = "auto") -> "Browser":
+        """Start a browser with a profile of its own; raise :class:`ServiceUnavailable` if it does not come up.
+
+        ``capture`` is ``env.miniwob.capture``: with ``auto`` a browser without begin-frame control is started again
+        for screenshots.
+        """
+        if capture == "screenshot":
+            return await cls._launch(timeout_s, Screenshots)
+        browser = await cls._launch(timeout_s, BeginFrames)
+        try:
+            await browser._draw_once()
+            return browser
+        except (Rejected, KeyError) as error:
+            await browser.kill()
+            if capture == "begin-frame":
+                raise ServiceUnavailable(
+                    f"{find_browser()} has no begin-frame control ({error}): install chromium-headless-shell, or set "
+                    'env.miniwob.capture to "auto"'
+                ) from None
+            log.info("screens are taken as screenshots", reason=str(error), instead_of="begin-frame")
+            return await cls._launch(timeout_s, Screenshots)
+        except BaseException:
+            await browser.kill()
+            raise
+
+    @classmethod
+    async def _launch(cls, timeout_s: float, capturing: type[BeginFrames] | type[Screenshots]) -> "Browser":
         path = find_browser()
         profile = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
-        process, read_fd, write_fd = spawn([path, *FLAGS, f"--user-data-dir={profile}", "about:blank"])
-        browser = cls(process, await connect(read_fd, write_fd, timeout_s), profile)
+        command = [path, *FLAGS, *capturing.flags, f"--user-data-dir={profile}", "about:blank"]
+        process, read_fd, write_fd = spawn(command)
+        devtools = await connect(read_fd, write_fd, timeout_s)
+        browser = cls(process, devtools, profile, capturing(devtools))
         try:
             async with asyncio.timeout(START_S):
                 version = await browser.devtools.call("Browser.getVersion")
         except (EnvironmentFault, TimeoutError) as error:
             await browser.kill()
             raise ServiceUnavailable(f"{path} does not start ({error}): try it by hand with --headless") from None
-        log.info("browser up", product=version["product"], pid=process.pid)
+        log.info("browser up", product=version["product"], pid=process.pid, capture=capturing.name)
         return browser
+
+    async def _draw_once(self) -> None:
+        """Raise Rejected or KeyError if it has no begin-frame control."""
+        context = (await self.devtools.call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
+        target = Target(self.devtools, self.capturing)
+        await target.open(context)
+        await target.draw()
+        await self.devtools.call("Target.disposeBrowserContext", browserContextId=context)
 
     async def kill(self) -> None:
         """Kill the browser and all its children, and remove its profile."""
@@ -153,57 +190,3 @@ async def connect(read_fd: int, write_fd: int, timeout_s: float) -> DevTools:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", 0))
     writer, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(write_fd, "wb", 0))
     return DevTools(reader, writer, timeout_s)
-
-
-class MiniwobBackend:
-    """Opens pages in the browser; a slot whose page or browser crashed recovers with the next :meth:`open`."""
-
-    def __init__(self, config: Config) -> None:
-        self.timeout_s = config.env.miniwob.call_timeout_s
-        self.isolation = config.env.miniwob.isolation
-        self.last_screen = config.env.miniwob.last_screen
-        self.spare = SPARE_PAGES * config.env.slots
-        self.browser: Browser | None = None
-        self._launch_lock = asyncio.Lock()
-        self._idle: list[MiniwobPage] = []
-        self._keep = None if self.isolation == "context" else self._idle.append
-
-    async def start(self) -> None:
-        """Start the browser; raise :class:`~dart_streams.errors.ServiceUnavailable` if that is impossible."""
-        await self._running_browser()
-
-    async def open(self, task: Task) -> MiniwobPage:
-        """Return a page that no open episode shares; raise :class:`EnvironmentFault` if the browser refuses."""
-        browser = await self._running_browser()
-        if page := self._take_idle(task.page):
-            return page
-        try:
-            page = MiniwobPage(browser.devtools, self.isolation, self._keep, self.last_screen)
-            await page.open()
-            return page
-        except KeyError as missing:
-            raise EnvironmentFault(f"the browser's response lacks {missing}") from None
-
-    def _take_idle(self, name: str) -> MiniwobPage | None:
-        """Return an idle page, preferably with document ``name``; None if there is room for a new one."""
-        for place in reversed(range(len(self._idle))):
-            if self.isolation == "document" or self._idle[place].page == name:
-                return self._idle.pop(place)
-        return self._idle.pop(0) if len(self._idle) >= self.spare else None
-
-    async def stop(self) -> None:
-        """End the browser."""
-        if self.browser is not None:
-            await self.browser.kill()
-            self.browser = None
-
-    async def _running_browser(self) -> Browser:
-        async with self._launch_lock:
-            if self.browser is not None and not self.browser.alive:
-                log.warning("browser died; starting another", exit_code=self.browser.process.poll())
-                metrics.browser_restarts.add(1)
-                await self.stop()
-                self._idle.clear()
-            if self.browser is None:
-                self.browser = await Browser.launch(self.timeout_s)
-            return self.browser

@@ -18,6 +18,10 @@ DETACHED = "Target.detachedFromTarget"
 LOADED = "Page.loadEventFired"
 
 
+class Rejected(EnvironmentFault):
+    """The browser answered a call with an error: it does not know it, or cannot do it."""
+
+
 class Message(msgspec.Struct):
     """A message of the browser: the result or error of a call (``id``), or an event (``method``)."""
 
@@ -41,6 +45,7 @@ class DevTools:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.WriteTransport, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self.closed = False
+        self.reason = "the browser is gone"
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count(1)
@@ -50,26 +55,36 @@ class DevTools:
         self._decoder = msgspec.json.Decoder(Message)
         self._reading = asyncio.create_task(self._read(), name="devtools")
 
-    async def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """Call a method and return its result.
+    def send(self, method: str, session: str | None = None, **params: Any) -> "asyncio.Future[dict[str, Any]]":
+        """Send a call at once and return its result to come: calls sent one after another arrive in that order.
 
-        Raises EnvironmentFault if the browser rejects the call or does not respond in time, or it or the page is gone.
+        Raises EnvironmentFault if the browser or the page is gone; the result raises what :meth:`call` does but for the
+        time-out, which is its reader's.
         """
         if self.closed or session in self.crashed:
-            raise EnvironmentFault(f"{method}: the {'browser' if self.closed else 'page'} is gone")
+            raise EnvironmentFault(f"{method}: {self.reason if self.closed else 'the page is gone'}")
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": params}
         if session:
             message["sessionId"] = session
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._pending[number] = session, future
+        future.add_done_callback(lambda _: self._pending.pop(number, None))
         self._writer.write(msgspec.json.encode(message) + b"\0")
+        return future
+
+    async def call(
+        self, method: str, session: str | None = None, timeout_s: float | None = None, **params: Any
+    ) -> dict[str, Any]:
+        """Call a method and return its result; ``timeout_s`` in place of the connection's.
+
+        Raises EnvironmentFault if the browser rejects the call or does not respond in time, or it or the page is gone.
+        """
+        limit_s = timeout_s or self.timeout_s
         try:
-            return await asyncio.wait_for(future, self.timeout_s)
+            return await asyncio.wait_for(self.send(method, session, **params), limit_s)
         except TimeoutError:
-            raise EnvironmentFault(f"{method}: no answer within {self.timeout_s:g} s") from None
-        finally:
-            self._pending.pop(number, None)
+            raise EnvironmentFault(f"{method}: no answer within {limit_s:g} s") from None
 
     async def navigate(self, session: str, url: str) -> None:
         """Load ``url`` and return after its load event; raises like :meth:`call`."""
@@ -85,8 +100,10 @@ class DevTools:
         finally:
             self._loads.pop(session, None)
 
-    async def close(self) -> None:
-        """End the connection; pending calls fail."""
+    async def close(self, reason: str = "the browser is gone") -> None:
+        """End the connection, upon which the browser exits; pending and later calls fail with ``reason``."""
+        if not self.closed:
+            self.reason = reason
         self._writer.close()
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
@@ -99,7 +116,7 @@ class DevTools:
             pass
         finally:
             self.closed = True
-            self._fail(None, "the browser is gone")
+            self._fail(None, self.reason)
 
     def _dispatch(self, message: Message) -> None:
         if message.id is not None:
@@ -109,7 +126,8 @@ class DevTools:
             if message.error is None:
                 future.set_result(message.result)
             else:
-                future.set_exception(EnvironmentFault(f"the browser rejected it: {message.error.get('message')}"))
+                future.set_exception(Rejected(f"the browser rejected it: {message.error.get('message')}"))
+                future.exception()
         elif message.method == LOADED and message.sessionId in self._loads:
             if not (loaded := self._loads[message.sessionId]).done():
                 loaded.set_result({})
@@ -123,7 +141,7 @@ class DevTools:
         """Fail the pending calls of ``session``, or all if it is None."""
         pending = [future for owner, future in self._pending.values() if session in (None, owner)]
         pending += [future for owner, future in self._loads.items() if session in (None, owner)]
-        for future in pending:
+        for future in list(pending):
             if not future.done():
                 future.set_exception(EnvironmentFault(reason))
                 future.exception()

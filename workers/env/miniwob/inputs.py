@@ -52,6 +52,26 @@ def input_calls(action: actions.Action) -> list[Call]:
             return []
 
 
+def batches(calls: list[Call]) -> list[list[Call]]:
+    """Split events into those that are sent together, without waiting for one another.
+
+    Keys and texts take different ways into a page, so the order of the two is kept by waiting. A wheel or a drag's move
+    ends a batch: with the next one before a frame, Chromium would coalesce them.
+    """
+    split: list[list[Call]] = []
+    for call in calls:
+        if not split or split[-1][-1][0] != call[0] or waits_for_frame(split[-1][-1]):
+            split.append([])
+        split[-1].append(call)
+    return split
+
+
+def waits_for_frame(call: Call) -> bool:
+    """Whether Chromium answers an event only with the next frame if nothing follows it."""
+    kind = call[1].get("type")
+    return kind == "mouseWheel" or (kind == "mouseMoved" and "button" in call[1])
+
+
 def mouse(kind: str, x: int, y: int, **more: Any) -> Call:
     """Return one mouse event."""
     return MOUSE, {"type": kind, "x": x, "y": y, **more}

@@ -1,12 +1,7 @@
 """A MiniWoB++ page as an environment: typed actions become input events, the page's own evaluator the reward."""
 
-import asyncio
-import base64
-import contextlib
-import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +9,22 @@ from dart_streams import actions
 from dart_streams.actions import Action, Click
 from dart_streams.config import Isolation
 from dart_streams.tasks import Task
+from workers.env import metrics
 from workers.env.environment import EnvironmentFault, Screen
+from workers.env.miniwob.capture import HEIGHT, WIDTH
 from workers.env.miniwob.devtools import DevTools
-from workers.env.miniwob.inputs import MOUSE, input_calls
+from workers.env.miniwob.inputs import input_calls
 from workers.env.miniwob.oracle import NEXT, next_action
+from workers.env.miniwob.problem import STATE, in_problem
+from workers.env.miniwob.seats import Seat, Seats
+from workers.env.miniwob.target import Target
 
-WIDTH, HEIGHT = 160, 210
-"""The page proper (pixels); the rest of the viewport shows the page's score board."""
-CLIP = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}
 ORIGIN = "file://"
-MAX_EPISODES = 500
-"""Episodes after which a page is replaced, which bounds what the browser accumulates for it."""
 NON_DETERMINISTIC = {"chase-circle", "click-pie", "moving-items"}
 RESTARTABLE = frozenset(NEXT)
 """Pages whose problem can be restarted in the same document: tested for each page that has an oracle."""
-AWAY = {"type": "mouseMoved", "x": 490, "y": 310}
-"""Out of the page proper, where nothing is under the mouse."""
-PROBLEM = files("workers.env.miniwob").joinpath("problem.js").read_text()
-STATE = """(() => {
-  if (WOB_DONE_GLOBAL && core.cover_div) core.cover_div.style.display = 'none';
-  return [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL];
-})()"""
+ANY = ""
+"""The document of a seat that is loaded afresh for each episode."""
 
 
 @cache
@@ -54,83 +44,66 @@ def page_url(name: str) -> str:
     return path.as_uri()
 
 
+def document_of(page: str, isolation: Isolation) -> str:
+    """Return the document of a seat that an episode of ``page`` wants: its own where that can be restarted."""
+    return page if isolation == "problem" and page in RESTARTABLE else ANY
+
+
 class MiniwobPage:
-    """One episode at a time in a page of the browser.
+    """One episode at a time in a seat of the browser.
 
     How much of it the next episode shares is ``env.miniwob.isolation``. ``context``: nothing; each has its own browser
     context. ``document``: the context; its storage and history are wiped and the document is loaded. ``problem``:
     the document too, where the page is restartable; its problem is started again, and what the last one left is taken
-    away. A page that had a fault is never used again. ``keep`` takes a page back that may be.
+    away. A seat that had a fault is never used again.
     """
 
-    def __init__(
-        self,
-        devtools: DevTools,
-        isolation: Isolation,
-        keep: "Callable[[MiniwobPage], None] | None",
-        last_screen: bool,
-    ) -> None:
-        self.devtools = devtools
-        self.context = ""
-        self.session = ""
+    def __init__(self, seats: Seats, seat: Seat, isolation: Isolation, last_screen: bool) -> None:
+        self.seats = seats
+        self.seat = seat
         self.isolation = isolation
-        self.keep = keep
         self.last_screen = last_screen
-        self.faulty = False
-        self.episodes = 0
         self.instruction = ""
         self.page = ""
         self.done = False
         self.raw_reward = 0.0
         self._executed = ""
 
-    async def open(self) -> None:
-        """Create a browser context and a page in it; dispose of the context if the page does not come up."""
-        call = self.devtools.call
-        self.context = (await call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
-        try:
-            target = await call(
-                "Target.createTarget", url="about:blank", browserContextId=self.context, width=500, height=320
-            )
-            attached = await call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-            self.session = attached["sessionId"]
-            await self._call("Page.enable")
-            await self._call("Inspector.enable")
-            await self._call("Emulation.setFocusEmulationEnabled", enabled=True)
-        except (EnvironmentFault, asyncio.CancelledError):
-            await self.dispose()
-            raise
-
     async def reset(self, task: Task) -> Screen:
         """Start the task's problem, in a document loaded afresh or restored, and return the first screen."""
-        before, self.page = self.page, task.page
+        self.page = task.page
         self.done, self.raw_reward, self._executed = False, 0.0, ""
-        self.episodes += 1
-        again = self.isolation == "problem" and before == task.page and task.page in RESTARTABLE
+        self.seat.episodes += 1
+        document = document_of(task.page, self.isolation)
+        try:
+            target = await self.seat.show(document)
+        except KeyError as missing:
+            raise EnvironmentFault(f"the browser's response lacks {missing}") from None
+        target.episodes += 1
         instruction: str | None = None
-        if again:  # None if this is not the document that was loaded
-            await self._call(MOUSE, **AWAY)
-            instruction = await self._in_problem(f"again({task.seed})")
-        self.instruction = await self._load(task) if instruction is None else instruction
+        if document and target.page == task.page:  # None if this is not the document that was loaded
+            await target.move_away()
+            instruction = await target.evaluate_script(in_problem(f"again({task.seed})"))
+        if instruction is not None:
+            metrics.problems_restarted.add(1)
+        self.instruction = await self._load(target, task) if instruction is None else instruction
         return await self._screen()
 
-    async def _load(self, task: Task) -> str:
+    async def _load(self, target: Target, task: Task) -> str:
+        metrics.documents_loaded.add(1)
         url = page_url(task.page)
-        if self.episodes > 1:
-            await self._call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
-        with self._mark_faulty():
-            await self.devtools.navigate(self.session, url)
-        return str(await self._in_problem(f"first({task.seed})"))
-
-    async def _in_problem(self, expression: str) -> Any:
-        return await self.evaluate_script(f"(() => {{ {PROBLEM}; return {expression}; }})()")
+        if self.seat.episodes > 1:
+            await target.call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
+        await target.load(task.page, url)
+        instruction = str(await target.evaluate_script(in_problem(f"first({task.seed})")))
+        await target.settle()
+        return instruction
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action given in screen pixels; a second call with the same id only looks again."""
         if action_id != self._executed:
             self._executed = action_id
-            for method, params in input_calls(action):
-                await self._call(method, **params)
+            await self.target.perform(input_calls(action))
             self.done, self.raw_reward = await self.evaluate_script(STATE)
         return await self._screen(self.last_screen or not (self.done or last))
 
@@ -151,52 +124,41 @@ class MiniwobPage:
             yield actions.Type(found["text"]) if "text" in found else Click(found["x"], found["y"])
 
     async def close(self) -> None:
-        """Return the page to the pool; dispose of one that had a fault or is old."""
-        if self.keep is not None and not self.faulty and self.episodes < MAX_EPISODES:
-            with contextlib.suppress(EnvironmentFault):
-                await self._call("Page.resetNavigationHistory")
-                self.keep(self)
-                return
-        await self.dispose()
-
-    async def dispose(self) -> None:
-        """Close the browser context and all that is in it."""
-        with contextlib.suppress(EnvironmentFault):  # The browser is gone, and the context with it.
-            await self.devtools.call("Target.disposeBrowserContext", browserContextId=self.context)
-        self.devtools.crashed.discard(self.session)
+        """Give the seat back; one that had a fault is disposed of."""
+        await self.seats.give_back(self.seat)
 
     async def evaluate_script(self, expression: str) -> Any:
         """Evaluate JavaScript in the page; raise :class:`EnvironmentFault` if it throws."""
-        response = await self._call("Runtime.evaluate", expression=expression, returnByValue=True)
-        if details := response.get("exceptionDetails"):
-            self.faulty = True
-            what = details.get("exception", {}).get("description") or json.dumps(details)
-            raise EnvironmentFault(f"page {self.page}: {what[:300]}")
-        return response["result"].get("value")
+        return await self.target.evaluate_script(expression)
+
+    @property
+    def target(self) -> Target:
+        """The target that shows the episode; EnvironmentFault before the first reset."""
+        if self.seat.shown is None:
+            raise EnvironmentFault("the page was not reset")
+        return self.seat.shown
+
+    @property
+    def devtools(self) -> DevTools:
+        """The connection to its browser."""
+        return self.seat.devtools
+
+    @property
+    def context(self) -> str:
+        """Its browser context."""
+        return self.seat.context
+
+    @property
+    def session(self) -> str:
+        """The DevTools session of its target."""
+        return self.target.session
 
     async def _screen(self, wanted: bool = True) -> Screen:
-        image = None
-        if wanted:
-            screenshot = await self._call("Page.captureScreenshot", format="png", clip=CLIP, optimizeForSpeed=True)
-            image = base64.b64decode(screenshot["data"])
         return Screen(
-            image=image,
+            image=await self.target.draw() if wanted else None,
             media_type="image/png",
             width=WIDTH,
             height=HEIGHT,
             instruction=self.instruction,
             done=self.done,
         )
-
-    async def _call(self, method: str, **params: Any) -> dict[str, Any]:
-        with self._mark_faulty():
-            return await self.devtools.call(method, self.session, **params)
-
-    @contextlib.contextmanager
-    def _mark_faulty(self) -> Iterator[None]:
-        """Mark the page faulty if a call fails or is cancelled: its state is unknown then."""
-        try:
-            yield
-        except BaseException:
-            self.faulty = True
-            raise

@@ -41,18 +41,31 @@ const start = (seed) => {
   return typeof utterance === 'string' ? utterance : utterance.utterance;
 };
 
-// Take away what an episode left: timers, globals, score, storage, address, marks of the page's own recorder.
-const forget = (fresh) => {
+const clearTimers = (fresh) => {
   const last = setTimeout(() => {}, 0);
   for (let timer = fresh.timer + 1; timer <= last; timer++) clearTimeout(timer);
   fresh.timer = last;
+};
+
+// Stop what an ended episode might still do to those after it in other documents of its context; false if it left its
+// document.
+const quiet = () => {
+  if (!window[FRESH]) return false;
+  clearTimers(window[FRESH]);
+  return true;
+};
+
+// Take away what an episode left: timers, globals, score, storage, address, marks of the page's own recorder.
+const forget = (fresh) => {
+  clearTimers(fresh);
   for (const name of Object.getOwnPropertyNames(window)) if (!fresh.names.has(name)) delete window[name];
   WOB_EPISODE_ID = 0;
   core.wob_latest = '-';
   core.wob_scores = [];
   document.getElementById('reward-display').innerHTML = fresh.display;
-  localStorage.clear();
-  sessionStorage.clear();
+  // Each clear, also of nothing, is broadcast to every document of the context.
+  if (localStorage.length) localStorage.clear();
+  if (sessionStorage.length) sessionStorage.clear();
   if (location.href !== fresh.address) history.replaceState(null, '', fresh.address);
   for (const element of document.querySelectorAll('[data-tampered]')) element.removeAttribute('data-tampered');
 };
