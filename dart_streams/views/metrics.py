@@ -263,17 +263,30 @@ def trainer(inputs: ReportInputs) -> dict[str, Any]:
     """Return the trainer's metrics, from its rows: the share of training time it was idle, and means and medians.
 
     ``mismatch`` is the gap between the engine's and the trainer's log-probabilities for the same weights (nats a
-    token); ``drift`` the gap to the weights that were trained.
+    token); ``drift`` the gap to the weights that were trained. ``kl_reference`` is the divergence from the initial
+    policy (nats a token), null without ``trainer.kl_beta``. Supervised phases are left out of what they don't have.
     """
+    settings = inputs.config.trainer
     start_ms, end_ms = inputs.span_ms
     inside = [row["metrics"] for row in inputs.trained if start_ms <= row["at_ms"] <= end_ms]
+    learned = [row for row in inside if not row.get("supervised")]
     busy_ms = sum(row.get(part, 0.0) for row in inside for part in ("train_ms", "publish_ms", "checkpoint_ms"))
     return {
         "idle_share": rounded(1 - busy_ms / (inputs.circle_s * 1000)) if busy_ms and inputs.circle_s else None,
         "train_ms": rounded(median(column(inside, "train_ms")), 1),
         "publish_ms": rounded(median(column(inside, "publish_ms")), 1),
         "mismatch": spread(column([row for row in inside if row.get("same_version_tokens")], "same_version_mismatch")),
-        "drift": spread(column([row for row in inside if not row.get("supervised")], "mismatch")),
+        "drift": spread(column(learned, "mismatch")),
+        "objective": {
+            "name": settings.objective,
+            "clip_low": settings.clip_low,
+            "clip_high": settings.clip_high,
+            "kl_beta": settings.kl_beta,
+        },
+        "updates": int(sum(updates)) if (updates := column(inside, "updates")) else None,
+        "clip_share": spread(column(learned, "clip_share")),
+        "truncated_share": spread(column(learned, "truncated_share")),
+        "kl_reference": spread(column(learned, "kl_reference")) if settings.kl_beta else None,
         "stale_groups": int(sum(column(inside, "stale_groups"))),
         "imitation": imitation(inside),
     }

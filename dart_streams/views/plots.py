@@ -218,6 +218,7 @@ LEARNING = {
     "loss": "loss",
     "grad_norm": "gradient norm",
     "clip_share": "share of clipped tokens",
+    "kl_reference": "KL from the initial policy, nats a token",
     "same_version_mismatch": "gap engine to trainer, nats a token",
     "imitation_nll": "imitated successes, NLL, nats a token",
     "imitation_share": "share of imitated tokens",
@@ -226,7 +227,10 @@ LEARNING = {
 
 def learning(inputs: ReportInputs) -> str | None:
     """Draw the optimiser's metrics, a small panel each."""
-    known = [name for name in LEARNING if any(name in row["metrics"] for row in inputs.trained)]
+    left_out = set() if inputs.config.trainer.kl_beta else {"kl_reference"}
+    known = [
+        name for name in LEARNING if name not in left_out and any(name in row["metrics"] for row in inputs.trained)
+    ]
     if not known:
         return None
     columns = min(3, len(known))

@@ -34,8 +34,8 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def run(services: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
-    """A run of three steps that is over, and its bundle."""
-    return recorded(services, tmp_path_factory, {})
+    """A run of three steps of two updates that is over, and its bundle."""
+    return recorded(services, tmp_path_factory, {"minibatches": 2})
 
 
 @pytest.fixture(scope="module")

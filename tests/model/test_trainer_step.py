@@ -569,10 +569,10 @@ def test_a_release_has_what_plain_transformers_makes_of_the_probe_with_its_weigh
     assert probe.mismatch(first, release.probe.logprobs) > 1e-3, "the step changed what it says"
 
 
-def step_of(model: Path, count: int, result: Path) -> dict[str, Any]:
+def step_of(model: Path, count: int, result: Path, minibatches: int) -> dict[str, Any]:
     """Return what ``count`` ranks make of the same groups; torchrun would set the same variables."""
     job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, str(TWO_RANKS), str(model), str(result)]
+    command = [sys.executable, str(TWO_RANKS), str(model), str(result), str(minibatches)]
     started = [
         subprocess.Popen(command, env={**os.environ, **job, "RANK": str(rank), "OMP_NUM_THREADS": "1"})
         for rank in range(count)
@@ -585,9 +585,12 @@ def step_of(model: Path, count: int, result: Path) -> dict[str, Any]:
     return torch.load(result)
 
 
-def test_two_ranks_give_the_gradients_and_weights_of_one(model: Path, tmp_path: Path) -> None:
-    results = [step_of(model, count, tmp_path / f"{count}.pt") for count in (1, 2)]
+@pytest.mark.parametrize("minibatches", [1, 3])
+def test_two_ranks_give_the_gradients_and_weights_of_one(model: Path, tmp_path: Path, minibatches: int) -> None:
+    """Minibatches are of the same sequences, though the ranks share them otherwise."""
+    results = [step_of(model, count, tmp_path / f"{count}.pt", minibatches) for count in (1, 2)]
     one, two = results
+    assert one["updates"] == two["updates"] == minibatches
     assert one["gradients"].keys() == two["gradients"].keys()
     for name, gradient in one["gradients"].items():
         difference = (two["gradients"][name] - gradient).norm() / gradient.norm()

@@ -1,4 +1,4 @@
-"""One optimiser step of made-up groups, as one rank of a job; rank 0 writes gradients and weights. Run by torchrun."""
+"""One step of made-up groups, as one rank of a job; rank 0 writes the first update's gradients. Run by torchrun."""
 
 import sys
 from collections import Counter
@@ -27,9 +27,15 @@ def ready(maker: Maker, index: int, ranks: Ranks, to_imitate: bool = False) -> R
     return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=Counter(), read_ms=0.0)
 
 
-def main(model: Path, result: Path) -> None:
-    """Write the gradients before the update, the figures, and the weights after it."""
-    trainer = {"micro_batch": 4, "entropy_coef": 0.01, "imitate": {"trajectories": 1, "weight": 0.5}}
+def main(model: Path, result: Path, minibatches: int) -> None:
+    """Write the gradients before the first update, the figures, and the weights after the last."""
+    trainer = {
+        "micro_batch": 4,
+        "minibatches": minibatches,
+        "entropy_coef": 0.01,
+        "kl_beta": 0.1,
+        "imitate": {"trajectories": 1, "weight": 0.5},
+    }
     config = parse({"policy": {"path": str(model)}, "trainer": trainer})
     with joined() as ranks:
         renderer = Renderer(model, config.policy.min_pixels, config.policy.max_pixels)
@@ -39,7 +45,7 @@ def main(model: Path, result: Path) -> None:
         def apply(scorer: torch.nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float) -> float:
             for name, parameter in scorer.named_parameters():
                 gradient = parameter.grad
-                if gradient is not None:
+                if gradient is not None and name not in gradients:
                     whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
                     gradients[name] = whole.clone()  # clipped in place afterwards
             return before(scorer, optimizer, grad_clip)
@@ -51,8 +57,16 @@ def main(model: Path, result: Path) -> None:
         learned = learner.learn(groups, 0, lambda: False, [ready(maker, 3, ranks, to_imitate=True)])
         weights = learner.weights()
         if ranks.first:
-            torch.save({"gradients": gradients, "figures": learned.metrics, "weights": dict(weights)}, result)
+            torch.save(
+                {
+                    "gradients": gradients,
+                    "figures": learned.metrics,
+                    "updates": learned.updates,
+                    "weights": dict(weights),
+                },
+                result,
+            )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dart_streams.bus.lag import Lag
-from dart_streams.config import Config, Evaluation
+from dart_streams.config import Config, Evaluation, Trainer
 from dart_streams.history import evaluation
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, create
@@ -158,6 +158,9 @@ class MadeUpRun:
                         "train_ms": 5000.0,
                         "publish_ms": 100.0,
                         "clip_share": 0.02 + self.chance.random() * 0.02,
+                        "kl_reference": 0.001 * version,
+                        "truncated_share": 0.25,
+                        "updates": 2.0,
                         "same_version_mismatch": 0.002 + self.chance.random() * 0.001,
                     },
                     "at_ms": at,
@@ -262,6 +265,24 @@ def test_the_report_has_every_figure_of_the_contract(run):
     assert report["lost"] == 0
     assert report["staleness"]["max"] >= 1
     assert report["trainer"]["idle_share"] == pytest.approx(1 - 40 * 5.1 / 540, abs=0.01)
+
+
+def test_the_objective_is_told_as_resolved_and_the_kl_where_there_is_one(run):
+    folder, materials = run
+    without = metrics.report(materials)
+    assert without["trainer"]["kl_reference"] is None
+    assert without["trainer"]["objective"] == {"name": "ppo", "clip_low": 0.2, "clip_high": 0.28, "kl_beta": 0.0}
+    assert "KL from" not in page.render(folder, materials, without, [])
+    trainer = Trainer(objective="gspo", kl_beta=0.1)
+    learned = msgspec.structs.replace(materials, config=msgspec.structs.replace(materials.config, trainer=trainer))
+    report = metrics.report(learned)
+    assert report["trainer"]["kl_reference"] == {"mean": pytest.approx(0.0205), "max": 0.04}
+    assert report["trainer"]["truncated_share"] == {"mean": 0.25, "max": 0.25}
+    assert report["trainer"]["updates"] == 80
+    text = page.render(folder, learned, report, [])
+    assert "gspo, clip 0.0003 below and 0.0004 above; 80 updates" in text
+    assert "0.0205 nats a token, mean; 0.04 max (beta 0.1)" in text
+    assert "KL from the initial policy, nats a token" in text, "the plot"
 
 
 def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
