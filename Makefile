@@ -43,7 +43,7 @@ setup: ## Install what is missing: system packages, two Python environments, jar
 demo: setup ## Run the whole circle: train the tiny policy, and write a report.
 	@$(STREAMS)/dart-streams run deploy/config/demo.toml
 
-peers: setup ## Install the peer that `bench browsergym` compares with.
+peers: setup ## Install the peers that benchmarks compare with: BrowserGym and TRL.
 	@deploy/local/setup.sh peers
 
 # Both halves run side by side, for they wait more than they work; real services are started once for both.
@@ -83,3 +83,4 @@ requirements: streams-environment ## Compile requirements/*.txt anew from pyproj
 	@$(COMPILE) pyproject.toml --extra model-gpu --override requirements/model-overrides.txt -o requirements/model-gpu.txt
 	@$(COMPILE) pyproject.toml --extra docs -o requirements/docs.txt
 	@$(COMPILE) requirements/browsergym.in -o requirements/browsergym.txt
+	@$(COMPILE) requirements/trl.in -o requirements/trl.txt

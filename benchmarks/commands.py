@@ -250,6 +250,24 @@ def browsergym(
 
 
 @app.command()
+def trl(
+    minutes: Annotated[float, typer.Option(help="Minutes of training, each.", min=0.1)] = 4.0,
+    runs: Annotated[int, typer.Option(help="Runs of each, in turns.", min=1)] = 1,
+    side: Annotated[
+        str | None, typer.Option(help="Only trl, or only circle. \\[default: both]", show_default=False)
+    ] = None,
+    config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/demo.toml"),
+) -> None:
+    """Held-out success of the circle and of TRL's GRPO trainer, from the same policy on the same pages of one action.
+
+    Needs `make peers`, and the tiny policy that `make demo` builds. Takes about 12 minutes a run of both.
+    """
+    output.log_to_stderr()
+    trainers, base = module("peers.trainers"), module("modes").located(config)
+    show(trainers.measure(base, minutes, runs, [side] if side else trainers.SIDES, output.note))
+
+
+@app.command()
 def weights(
     workers: Annotated[int, typer.Option(help="Rollout workers.", min=1)] = 2,
     switches: Annotated[int, typer.Option(help="Versions to switch to.", min=1)] = 20,

@@ -4,7 +4,7 @@
 #   setup.sh         what `make demo` and `make test` need: system packages, both Python environments, jars
 #   setup.sh dev     what `make unit` and `make lint` need: the environment of the streams side
 #   setup.sh docs    what `make docs` needs: the environment of MkDocs
-#   setup.sh peers   what `dart-streams bench browsergym` needs: the environment of the peer
+#   setup.sh peers   what `dart-streams bench browsergym` and `bench trl` need: the environments of the peers
 #
 # Runs in bash 3.2 too, which is what macOS has.
 set -euo pipefail
@@ -291,10 +291,11 @@ docs)
     step "environment .venv/docs" docs_environment
     ;;
 peers)
-    steps=3
+    steps=4
     step "Python" system_packages missing_python
     step "tools (uv)" tools
     step "environment .venv/browsergym" peer_environment browsergym
+    step "environment .venv/trl (5 GB)" peer_environment trl
     ;;
 *)
     fail "usage: setup.sh [dev|docs|peers]"

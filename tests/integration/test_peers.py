@@ -1,5 +1,7 @@
-"""The same episodes in this project's browser and in a peer's."""
+"""The same episodes in this project's browser, in a peer's, and behind the socket of the page server."""
 
+import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,9 @@ import pytest
 from benchmarks import modes
 from benchmarks.peers import plays
 from benchmarks.peers.contestants import PYTHON, Contestant, Ours, Peer
+from benchmarks.peers.page_server import PageServer
+from dart_streams import actions
+from dart_streams.config import Config
 from dart_streams.tasks import load
 
 BASE = modes.located(Path(__file__).parents[2] / "deploy/config/demo.toml")
@@ -45,3 +50,28 @@ async def test_recorded_episodes_end_the_same_in_a_peer(variant: str, tmp_path: 
     known = await recorded()
     peer = Peer(variant, 1, plays.write(known, tmp_path / "plays.json"))
     assert await disagreements(peer, known, 5.0) == []
+
+
+async def test_the_page_server_rewards_the_oracle_s_click_and_no_other_text(tmp_path: Path):
+    known = next(play for play in await recorded() if play.reward == 1.0 and len(play.clicks) == 1)
+    right = actions.format(actions.Click(*known.clicks[0]))
+    server = PageServer(Config(env=BASE.env))
+    async with server.serving(tmp_path / "pages"):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "pages", limit=2**24)
+        writer.write(json.dumps({"screens": [[known.page, known.seed]]}).encode() + b"\n")
+        (screen,) = json.loads(await reader.readline())["screens"]
+        assert screen["instruction"] and screen["png"]
+        asked = [[known.page, known.seed, text] for text in (right, "Action: wait()", "click it")]
+        writer.write(json.dumps({"answers": asked}).encode() + b"\n")
+        assert json.loads(await reader.readline()) == {"rewards": [1.0, 0.0, 0.0]}
+        writer.close()
+    assert server.episodes == 3
+
+
+async def test_the_page_server_hangs_up_on_a_page_that_does_not_exist(tmp_path: Path):
+    server = PageServer(Config(env=BASE.env))
+    async with server.serving(tmp_path / "pages"):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "pages")
+        writer.write(b'{"screens": [["no-such-page", 1]]}\n')
+        assert await reader.read() == b""
+        writer.close()

@@ -1,21 +1,26 @@
-"""Comparisons with peers: what is counted, and what peers' programs import."""
+"""Comparisons with peers: what is counted, what both sides of a training run share, and what peers' programs import."""
 
 import ast
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
-from benchmarks.peers import browsers, process_tree
+from benchmarks import modes
+from benchmarks.peers import browsers, process_tree, trainers
 from benchmarks.peers.contestants import SlotTurn, Turn
 from benchmarks.peers.plays import Play
+from dart_streams.tasks import TaskSet, load
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "benchmarks/peers"
+BASE = modes.located(ROOT / "deploy/config/demo.toml")
 PROGRAMS = {
     "browsergym_player.py": {"playwright", "browsergym"},
+    "trl_trainer.py": {"torch", "datasets", "PIL", "transformers", "trl"},
 }
 PLAYS = [Play("click-test", 1, ((80, 100),), True, 1.0), Play("click-tab", 2, ((10, 60),), False, 0.0)]
 
@@ -52,6 +57,26 @@ def test_cpu_time_of_a_child_that_has_ended_counts():
     subprocess.run([sys.executable, "-c", burn], check=True, timeout=60)
     spent = process_tree.spent(before, process_tree.cpu_s(root))
     assert spent["chromium"] >= 0.35
+
+
+def test_the_common_deployment_has_the_pages_of_one_action_and_their_own_seeds(tmp_path: Path):
+    known = load(Path(BASE.tasks.file))
+    tasks = TaskSet([page for page in known.pages if page.max_steps == 1])
+    config = trainers.single_steps(BASE, tasks, tmp_path, 3.0, tmp_path)
+    written = load(Path(config.tasks.file))
+    assert {task.page for task in written.train} == {page.page for page in known.pages if page.max_steps == 1}
+    assert written.heldout == tasks.heldout
+    assert config.evaluation.episodes == len(written.heldout)
+    assert msgspec.structs.replace(
+        config, tasks=BASE.tasks, run=BASE.run, policy=BASE.policy
+    ) == msgspec.structs.replace(BASE, evaluation=config.evaluation)
+
+
+def test_the_settings_are_those_that_the_trainer_of_trl_takes(tmp_path: Path):
+    tree = ast.parse((FOLDER / "trl_trainer.py").read_text())
+    (settings,) = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Settings")
+    fields = {node.target.id for node in settings.body if isinstance(node, ast.AnnAssign)}  # type: ignore[union-attr]
+    assert set(trainers.settings(BASE, load(Path(BASE.tasks.file)), 0, tmp_path)) == fields
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
