@@ -17,12 +17,13 @@ import msgspec
 from dart_streams import stateless_random
 from dart_streams.config import Curation
 from dart_streams.curation import advantages, entropy
-from dart_streams.curation.advantages import is_success, rewarded, shortest_path
+from dart_streams.curation.advantages import rewarded, shortest_path
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_group_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.curation.staleness import is_stale
 from topics import curated
 from topics.curated import CuratedGroup, Member
+from topics.outcomes import is_success
 from topics.trajectories import Trajectory
 
 NAME = "groups"
