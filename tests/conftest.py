@@ -14,7 +14,6 @@ from benchmarks.private_services import ENVIRONMENT, private_services
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, parse
 
-
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 """How long an example takes says how busy the machine is."""
