@@ -289,7 +289,7 @@ def simulate(
     comparing, modes, pictures = (module(name) for name in ("decoupling", "modes", "decoupling_plot"))
     base = modes.read(workload)
     found = []
-    player = comparing.Simulated(base, hours, traced=pictures.SLOTS if timeline else 0)
+    player = comparing.SimulatedRun(base, hours, traced=pictures.SLOTS if timeline else 0)
     for slots, groups in itertools.product(envs or [180], batch or [24]):
         shape = modes.proportioned(slots, groups, staleness, curated=curation)
         found.append(comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape))

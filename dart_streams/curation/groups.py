@@ -51,7 +51,7 @@ class PooledSuccess(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct):
-    """How many groups and members were curated, or dropped for which reason."""
+    """How many groups and members were curated, or dropped for which reason; ``stale_steps`` are the stale members'."""
 
     curated: int = 0
     equal: int = 0
@@ -59,6 +59,7 @@ class Counts(msgspec.Struct):
     abandoned: int = 0
     injected: int = 0
     stale: int = 0
+    stale_steps: int = 0
     repeated: int = 0
 
 
@@ -159,6 +160,7 @@ def decide(
         key=lambda member: member.sample,
     )
     counts.stale += len(members) - len(fresh)
+    counts.stale_steps += sum(member.steps for member in members) - sum(member.steps for member in fresh)
     if not fresh:
         counts.empty += 1
         return None
