@@ -10,7 +10,7 @@ import pytest
 from benchmarks import causes, circle_run, modes
 from benchmarks.causes import ProcessThreads, ThreadUsage
 
-PAGES = Path(__file__).parents[3] / "deploy/config/workload/pages.toml"
+PAGES = Path(__file__).parents[3] / "deploy/config/workload/pages/pages.toml"
 
 
 def sample(at_ms: int, pid: int = 7, **threads: tuple[float, float, int]) -> ProcessThreads:
