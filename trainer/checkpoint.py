@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ class Checkpoints:
 
     folder: Path
     ranks: Ranks
+
+    def __post_init__(self) -> None:
+        # A single rank saves without collectives on purpose, and torch warns of it.
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainerState, epoch: int) -> None:
         """Write a checkpoint: first aside, durable, then under its name. Older ones but one are removed."""
