@@ -29,8 +29,6 @@ BATCH_BYTES = 256 * 1024
 before it to be acknowledged: with a few records a batch, hundreds of slots would queue up."""
 GAP_S = 0.01
 """Single records are sent this often at most, those of the meantime together: a request costs more than a record."""
-TOGETHER_S = 0.005
-"""How long a batch waits for those of others: a partition takes one batch a request."""
 SESSION_MS = 10_000
 """A group member without heartbeats for this long is dead, and its partitions are assigned to the others."""
 POLL_MS = 200
@@ -98,7 +96,6 @@ class Publisher:
     def __init__(self, bus: Bus, client_id: str, batch_bytes: int = BATCH_BYTES) -> None:
         self.bus = bus
         self.coalescer = SendCoalescer(GAP_S)
-        self._together: dict[str, tuple[list[Encoded], asyncio.Task[None]]] = {}
         self.producer = AIOKafkaProducer(
             **auth.kafka(bus),
             client_id=client_id,
@@ -114,7 +111,6 @@ class Publisher:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.gather(*(sending for _, sending in self._together.values()), return_exceptions=True)
         await self.producer.stop()
 
     async def publish(
@@ -148,20 +144,8 @@ class Publisher:
     async def send_all(self, name: str, records: Iterable[Encoded]) -> None:
         """Send records to the topic called ``name``, in order per key; return when all are acknowledged.
 
-        They are packed into batches here, at a fraction of the cost of single sends, with those of other callers within
-        :data:`TOGETHER_S`. Raises as :meth:`send` does. Cancelling it does not take records back.
+        They are packed into batches here, at a fraction of the cost of single sends. Raises as :meth:`send` does.
         """
-        own = list(records)
-        if name not in self._together:
-            self._together[name] = [], asyncio.create_task(self._send_together(name), name=f"send to {name}")
-        together, sending = self._together[name]
-        together.extend(own)
-        await asyncio.shield(sending)
-
-    async def _send_together(self, name: str) -> None:
-        """Send what was gathered for a topic."""
-        await asyncio.sleep(TOGETHER_S)
-        records, _ = self._together.pop(name)
         topic = self.bus.prefix + name
         partitions = sorted(await self.producer.partitions_for(topic))
         batches = self._packed(records, partitions)

@@ -76,23 +76,3 @@ async def test_records_that_the_broker_refuses_are_an_error(bus):
     async with Publisher(bus, "test") as publisher:
         with pytest.raises(MessageSizeTooLargeError):
             await publisher.send_all(NAME, [too_large])
-
-
-async def test_those_who_send_at_the_same_time_share_a_batch_and_one_that_is_cancelled_takes_nothing_back(bus):
-    sent, batches = [Encoded(b"key", b"%d" % number, []) for number in range(5)], []
-    async with Publisher(bus, "test") as publisher:
-        send_batch = publisher.producer.send_batch
-
-        def counted(batch, *args, **settings):
-            batches.append(batch.record_count())
-            return send_batch(batch, *args, **settings)
-
-        publisher.producer.send_batch = counted
-        senders = [asyncio.create_task(publisher.send_all(NAME, [record])) for record in sent]
-        await asyncio.sleep(0)
-        senders[2].cancel()
-        results = await asyncio.gather(*senders, return_exceptions=True)
-    assert [isinstance(result, asyncio.CancelledError) for result in results] == [number == 2 for number in range(5)]
-    assert batches == [5]
-    [own] = [own for own in (await read(bus, 5)).values() if own]
-    assert own == sent
