@@ -1,8 +1,8 @@
 """How an agent processes its input: apply, make durable, publish the effects, acknowledge.
 
-While one batch is processed records queue for the next. The agents of a process begin their batches together, every
-:data:`GAP_S` at most, so that what they send shares requests; after a pause a record is processed at once. A flood
-costs two round trips a batch. A batch is processed in these steps (:meth:`AgentRunner.process`):
+While one batch is processed records queue for the next. The agents that read finished rollouts begin their batches
+together, every :data:`GAP_S` at most, so that what they send shares requests; after a pause a record is processed at
+once. A flood costs two round trips a batch. A batch is processed in these steps (:meth:`AgentRunner.process`):
 
 1. Decode each record; dead-letter those that do not decode.
 2. Apply the records to the state in memory, in the order they arrived; leave out those applied before.
@@ -48,8 +48,10 @@ from workers.curator.journaled_state import JournaledState, input_of, open_state
 MAX_BATCH = 512
 """Records of one batch; as many may be queued for the next."""
 GAP_S = 0.2
-"""Time between two beginnings, unless a queue is full before: larger batches cost less per record. A finished rollout
-passes three agents before it is replaced; meanwhile slots live on dispatch's backlog."""
+"""Time between two batches of finished rollouts, unless a queue is full before: larger ones cost less per record."""
+LATER_GAP_S = 0.05
+"""Time between two batches of agents further on: what they read comes in bursts already, and a finished rollout passes
+three agents before it is replaced."""
 CHECK_S = 1.0
 """Time between two checks for a stall."""
 TRACE = frozenset({"traceparent", "tracestate"})

@@ -32,7 +32,8 @@ from dart_streams.connection import auth
 from dart_streams.curation.agents import agents
 from dart_streams.curation.reducer import Agent
 from dart_streams.errors import ConfigError
-from workers.curator.agent_runner import GAP_S, AgentRunner, enqueue
+from topics import trajectories
+from workers.curator.agent_runner import GAP_S, LATER_GAP_S, AgentRunner, enqueue
 from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id
 from workers.curator.transport import Flow, Transport
 from workers.runtime import lifecycle
@@ -66,9 +67,10 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id, BATCH_BYTES))
     app = create_app(config, worker_id)
-    runners, pace = [], SendCoalescer(GAP_S)
+    runners, head = [], SendCoalescer(GAP_S)
     for agent in agents(config, tasks):
         await check_topics(config, publisher, agent)
+        pace = head if trajectories.TOPIC in agent.inputs else SendCoalescer(LATER_GAP_S)
         runners.append(bind(app, config, agent, publisher, pace))
     resources.push_async_callback(app.stop)
     await app.start()

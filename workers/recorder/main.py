@@ -52,7 +52,7 @@ write_ms = meter.create_histogram(names.RECORDER_WRITE_MS, "ms")
 GROUP = "recorder"
 BATCH = 1024
 """Maximum number of observations written concurrently: enough for a recorder that lags to catch up."""
-FETCH_MAX_WAIT_MS = 200
+FETCH_MAX_WAIT_MS = 100
 FETCH_MIN_BYTES = 64 * 1024
 """A fetch waits for this many bytes, or this long: the database syncs its commit log once a batch."""
 COMMIT_S = 3.0
