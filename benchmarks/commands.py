@@ -6,7 +6,7 @@ import itertools
 import json
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -184,28 +184,34 @@ def circle(
     minutes: Annotated[float, typer.Option(help="Minutes of training, a seed and mode.", min=2)] = 5.0,
     seeds: Annotated[int, typer.Option(help="Seeds; each plays both modes.", min=1)] = 1,
     config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/demo.toml"),
+    mode: Annotated[
+        Literal["coupled", "dart"] | None, typer.Option(help="Play this mode alone.", show_default=False)
+    ] = None,
     timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
     """Coupled against decoupled with real parts: browsers, vLLM and torch; and where the CPU time goes.
 
     Starts a Kafka and a Cassandra, and ends them. Takes a quarter of an hour, and five minutes more where the tiny
-    policy is still to be built. Logs of the runs stay in .dart/bench.
+    policy is still to be built. Logs of the runs stay in .dart/bench. Figures of CPU time begin after a minute; --json
+    has them by thread, and the requests to Kafka by client.
     """
     comparing, circles, modes, runs, pictures = (
         module(name) for name in ("circle", "circle_run", "modes", "decoupling_run", "decoupling_plot")
     )
-    player = circles.player(minutes, output.note)
+    player = circles.CircleRunner(minutes, output.note)
     with runs.with_services(modes.located(config), optimise=False) as base:
-        found = comparing.compared(comparing.measure(base, seeds, player.play), circles.costs(player))
+        played = comparing.measure(base, seeds, player.play, [mode] if mode else comparing.COMPARED)
+        found = comparing.compared(played, circles.costs(player))
     if timeline is not None:
         pictures.draw(found, player.newest, None, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(found)
         return
     output.show(comparing.rows(found), as_json=False, title="MiniWoB++, vLLM and torch on this machine")
-    for mode, cpu in found["cpu"].items():
-        show_lines({f"{mode}: core-ms a step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
+    for name, cpu in found["cpu"].items():
+        show_lines({f"{name}: core-ms a step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
+        show_lines({"requests a second": cpu["requests"].get("by_api", {})})
 
 
 @app.command()

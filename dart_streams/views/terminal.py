@@ -18,7 +18,7 @@ from topics import action_requests
 
 REFRESH_S = 0.5
 LINE_S = 10.0
-LAG_S = 3.0
+LAG_S = 5.0
 CURVE_POINTS = 60
 WINDOW_SLICES = 6
 RECENT_EPISODES = 200
