@@ -241,9 +241,30 @@ def browser(
 
     Without broker, policy and store. Takes about two minutes.
     """
+    output.log_to_stderr()
     modes, cost = module("modes"), module("browser_cost")
     base = modes.located(config)
     show(asyncio.run(cost.measure(load(Path(base.tasks.file)), base, rounds, episodes, warm_up)))
+
+
+@app.command()
+def browsergym(
+    rounds: Annotated[int, typer.Option(help="Turns of each environment.", min=1)] = 3,
+    seconds: Annotated[float, typer.Option(help="Seconds a turn.", min=1)] = 12.0,
+    processes: Annotated[
+        list[int] | None,
+        typer.Option(help="Processes of a peer; may be given again. \\[default: 1, 4]", show_default=False),
+    ] = None,
+    config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/demo.toml"),
+) -> None:
+    """Steps a second and CPU time a step of this project's browser, BrowserGym's and plain Playwright's, in turns.
+
+    All play the same recorded episodes of the same pages. Needs `make peers`. Takes about 8 minutes.
+    """
+    output.log_to_stderr()
+    modes, browsers = module("modes"), module("peers.browsers")
+    base = modes.located(config)
+    show(asyncio.run(browsers.measure(base, load(Path(base.tasks.file)), rounds, seconds, processes or [1, 4])))
 
 
 @app.command()
