@@ -235,16 +235,20 @@ def browser(
     rounds: Annotated[int, typer.Option(help="Turns of each way of taking screens.", min=1)] = 4,
     episodes: Annotated[int, typer.Option(help="Episodes a turn.", min=8)] = 160,
     warm_up: Annotated[int, typer.Option(help="Episodes of each before the first turn.", min=8)] = 400,
+    faults: Annotated[int, typer.Option(help="Instead: faults to cause, and how soon episodes go on.", min=0)] = 0,
     config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/demo.toml"),
 ) -> None:
     """CPU time of Chromium a step, with a frame for each screen and with screenshots, in turns; and whether they agree.
 
-    Without broker, policy and store. Takes about two minutes.
+    Without broker, policy and store. Takes about two minutes, or half a minute a fault.
     """
     output.log_to_stderr()
-    modes, cost = module("modes"), module("browser_cost")
-    base = modes.located(config)
-    show(asyncio.run(cost.measure(load(Path(base.tasks.file)), base, rounds, episodes, warm_up)))
+    base = module("modes").located(config)
+    tasks = load(Path(base.tasks.file))
+    if faults:
+        show(asyncio.run(module("browser_faults").measure(tasks, base, faults, warm_up)))
+    else:
+        show(asyncio.run(module("browser_cost").measure(tasks, base, rounds, episodes, warm_up)))
 
 
 @app.command()

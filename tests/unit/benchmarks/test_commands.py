@@ -11,6 +11,12 @@ from benchmarks import commands
 FILE = Path(commands.__file__)
 
 
+def is_import(value: ast.expr) -> bool:
+    """Say whether an expression is ``module(...)``, or a generator of that."""
+    called = value.elt if isinstance(value, ast.GeneratorExp) else value
+    return isinstance(called, ast.Call) and ast.unparse(called.func) == "module"
+
+
 def imported(function: ast.FunctionDef) -> dict[str, str]:
     """Return the module of each variable that a command binds with ``module(...)``."""
     found = {}
@@ -18,7 +24,8 @@ def imported(function: ast.FunctionDef) -> dict[str, str]:
         if not isinstance(node, ast.Assign):
             continue
         names = [item.id for target in node.targets for item in ast.walk(target) if isinstance(item, ast.Name)]
-        if "module(" in ast.unparse(node.value):
+        bound = list(node.value.elts) if isinstance(node.value, ast.Tuple) else [node.value]
+        if all(is_import(value) for value in bound):
             texts = [c.value for c in ast.walk(node.value) if isinstance(c, ast.Constant) and isinstance(c.value, str)]
             found |= dict(zip(names, texts, strict=True))
     return found
