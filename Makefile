@@ -3,11 +3,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STREAMS := .venv/streams/bin
 MODEL := .venv/model/bin
-MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer examples/objective.py
+MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup demo test test-compose test-k8s up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup peers demo test test-compose test-k8s up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ setup: ## Install what is missing: system packages, two Python environments, jar
 
 demo: setup ## Run the whole circle: train the tiny policy, and write a report.
 	@$(STREAMS)/dart-streams run deploy/config/demo.toml
+
+peers: setup ## Install the peer that `bench browsergym` compares with.
+	@deploy/local/setup.sh peers
 
 # Both halves run side by side, for they wait more than they work; real services are started once for both.
 # Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
@@ -79,3 +82,4 @@ requirements: streams-environment ## Compile requirements/*.txt anew from pyproj
 	@$(COMPILE) pyproject.toml --extra model --extra dev --override requirements/model-overrides.txt -o requirements/model.txt
 	@$(COMPILE) pyproject.toml --extra model-gpu --override requirements/model-overrides.txt -o requirements/model-gpu.txt
 	@$(COMPILE) pyproject.toml --extra docs -o requirements/docs.txt
+	@$(COMPILE) requirements/browsergym.in -o requirements/browsergym.txt

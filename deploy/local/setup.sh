@@ -4,6 +4,7 @@
 #   setup.sh         what `make demo` and `make test` need: system packages, both Python environments, jars
 #   setup.sh dev     what `make unit` and `make lint` need: the environment of the streams side
 #   setup.sh docs    what `make docs` needs: the environment of MkDocs
+#   setup.sh peers   what `dart-streams bench browsergym` needs: the environment of the peer
 #
 # Runs in bash 3.2 too, which is what macOS has.
 set -euo pipefail
@@ -212,18 +213,32 @@ tools() {
     outcome="made"
 }
 
+# Makes an environment hold what is pinned for it, no more.
+synced() { # environment, requirements
+    if [ ! -x "$1/bin/python" ] || [ "$("$1/bin/python" -V)" != "$("$PYTHON" -V)" ]; then
+        rm -rf "$1"
+        quietly .venv/tools/bin/uv venv -q --python "$PYTHON" "$1"
+    fi
+    # `install` would resolve again, and refuse the model side's overrides.
+    patiently .venv/tools/bin/uv pip sync --python "$1/bin/python" --require-hashes "$2"
+}
+
 environment() { # name
     local folder=.venv/$1 requirements=requirements/$1.txt
     if is_current "$folder" "$requirements" pyproject.toml; then return; fi
-    if [ ! -x "$folder/bin/python" ] || [ "$("$folder/bin/python" -V)" != "$("$PYTHON" -V)" ]; then
-        rm -rf "$folder"
-        quietly .venv/tools/bin/uv venv -q --python "$PYTHON" "$folder"
-    fi
-    # `sync` installs what was pinned, no more; `install` would resolve again, and refuse the model side's overrides.
-    patiently .venv/tools/bin/uv pip sync --python "$folder/bin/python" --require-hashes "$requirements"
+    synced "$folder" "$requirements"
     # The project itself, from its sources: setuptools is among the pinned, so that nothing else is fetched.
     quietly .venv/tools/bin/uv pip install -q --python "$folder/bin/python" --no-deps --no-build-isolation \
         --config-settings editable_mode=compat --editable .
+    echo "$digest" >"$folder/.stamp"
+    outcome="made"
+}
+
+# A peer knows nothing of the project.
+peer_environment() { # name
+    local folder=.venv/$1 requirements=requirements/$1.txt
+    if is_current "$folder" "$requirements"; then return; fi
+    synced "$folder" "$requirements"
     echo "$digest" >"$folder/.stamp"
     outcome="made"
 }
@@ -275,8 +290,14 @@ docs)
     step "tools (uv)" tools
     step "environment .venv/docs" docs_environment
     ;;
+peers)
+    steps=3
+    step "Python" system_packages missing_python
+    step "tools (uv)" tools
+    step "environment .venv/browsergym" peer_environment browsergym
+    ;;
 *)
-    fail "usage: setup.sh [dev|docs]"
+    fail "usage: setup.sh [dev|docs|peers]"
     ;;
 esac
 printf 'ready in %s\n' "$(since "$began")"

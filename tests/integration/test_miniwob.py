@@ -120,13 +120,15 @@ async def test_a_seat_that_is_used_again_is_as_new(shared, name):
 STATE = """(() => {
   const names = Object.getOwnPropertyNames(window).sort().filter((name) => !/^\\d+$/.test(name));
   const plain = (value) => value === null || ['number', 'string', 'boolean', 'undefined'].includes(typeof value);
+  // jQuery names what it keeps of the window by chance.
+  const stable = (name) => name.replace(/^jQuery\\d+$/, 'jQuery');
   const elements = [window, document, ...document.querySelectorAll('*')];
   const listeners = (element) => Object.entries(getEventListeners(element)).map(([type, all]) => [type, all.length]);
   return JSON.stringify({
     body: document.body.outerHTML,
     head: document.head.childElementCount,
     fields: Array.from(document.querySelectorAll('input, textarea, select')).map((e) => [e.value, e.checked]),
-    globals: names.map((name) => [name, plain(window[name]) ? window[name] : typeof window[name]]),
+    globals: names.map((name) => [stable(name), plain(window[name]) ? window[name] : typeof window[name]]),
     listeners: elements.map(listeners),
     scrolled: elements.map((e) => [e.scrollTop, e.scrollLeft]).filter(([top, left]) => top || left),
     focus: document.activeElement.tagName,

@@ -1,0 +1,202 @@
+"""Who plays in a comparison of environments: this project's browser code, and processes of a peer, in turns."""
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import psutil
+
+from benchmarks.peers import process_tree
+from benchmarks.peers.plays import Play
+from dart_streams.actions import Click
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from workers.env.environment import EnvironmentFault
+from workers.env.miniwob.backend import MiniwobBackend
+from workers.env.miniwob.browser import find_browser, lower_priority
+from workers.env.miniwob.page import pages
+
+PYTHON = Path(".venv/browsergym/bin/python")
+PLAYER = Path(__file__).with_name("browsergym_player.py")
+WARM_S = 2.0
+"""Seconds of playing before the first turn; for each slot whose seat keeps the documents that it loads."""
+STRIDE = 17
+"""Episodes by which each process of a peer begins later than the one before."""
+PATIENCE_S = 120.0
+"""How long a peer may take to end a turn that is over."""
+
+
+class SlotTurn(msgspec.Struct, frozen=True):
+    """What one environment did in a turn.
+
+    ``ends`` has the number of each episode, whether it ended, and its reward; ``faults`` is how many had none.
+    """
+
+    seconds: float
+    reset_s: list[float]
+    step_s: list[float]
+    ends: list[tuple[int, bool, float]]
+    faults: int = 0
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A turn of all environments of a contestant, and the CPU seconds by kind of process."""
+
+    slots: list[SlotTurn]
+    cpu_s: dict[str, float]
+
+    @property
+    def steps(self) -> int:
+        """Steps taken."""
+        return sum(len(slot.step_s) for slot in self.slots)
+
+    @property
+    def steps_per_s(self) -> float:
+        """Steps a second, as if each environment had gone on at its pace until the last one ended."""
+        return sum(len(slot.step_s) / slot.seconds for slot in self.slots)
+
+    def core_ms(self, kind: str | None = None) -> float:
+        """Return the core-milliseconds a step of one kind of process, or of all."""
+        total = sum(self.cpu_s.values()) if kind is None else self.cpu_s[kind]
+        return 1000 * total / max(1, self.steps)
+
+
+class Contestant(Protocol):
+    """Several environments of one kind."""
+
+    name: str
+    warm_s: float
+    """How long it plays before its first turn."""
+
+    async def turn(self, start: int, seconds: float) -> Turn:
+        """Play recorded episodes, from the ``start``-th on, until the time is over."""
+
+    async def stop(self) -> None:
+        """End all processes."""
+
+
+class Ours:
+    """The browser code of this project without the rest: one browser for all environments, in this process."""
+
+    def __init__(self, name: str, config: Config, slots: int, plays: list[Play], **options: Any) -> None:
+        own = msgspec.structs.replace(config.env.miniwob, **options)
+        env = msgspec.structs.replace(config.env, miniwob=own, slots=slots)
+        self.name = f"{name} x{slots}"
+        self.warm_s = WARM_S * (slots if own.isolation == "problem" else 1)
+        self.slots = slots
+        self.plays = plays
+        self.backend = MiniwobBackend(msgspec.structs.replace(config, env=env))
+
+    async def turn(self, start: int, seconds: float) -> Turn:
+        """See :class:`Contestant`."""
+        await self.backend.start()
+        before = self._cpu_s()
+        waiting = iter(range(start, start + 1_000_000))
+        slots = await asyncio.gather(*(self._slot(waiting, seconds) for _ in range(self.slots)))
+        return Turn(list(slots), process_tree.spent(before, self._cpu_s()))
+
+    def _cpu_s(self) -> dict[str, float]:
+        assert self.backend.browser is not None
+        browser = process_tree.cpu_s(psutil.Process(self.backend.browser.process.pid))
+        own = psutil.Process().cpu_times()
+        ended = own.children_user + own.children_system  # Of a browser that had to be replaced.
+        return {"python": own.user + own.system, "node": 0.0, "chromium": sum(browser.values()) + ended}
+
+    async def _slot(self, waiting: Any, seconds: float) -> SlotTurn:
+        found, faults = SlotTurn(0.0, [], [], []), 0
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            try:
+                await self._play(next(waiting) % len(self.plays), found)
+            except EnvironmentFault:
+                faults += 1
+        return msgspec.structs.replace(found, seconds=time.perf_counter() - began, faults=faults)
+
+    async def _play(self, number: int, found: SlotTurn) -> None:
+        play = self.plays[number]
+        started = time.perf_counter()
+        page = await self.backend.open(play.task)
+        try:
+            await page.reset(play.task)
+            found.reset_s.append(time.perf_counter() - started)
+            for count, (x, y) in enumerate(play.clicks, start=1):
+                started = time.perf_counter()
+                screen = await page.step(Click(x, y), str(count), count == len(play.clicks))
+                found.step_s.append(time.perf_counter() - started)
+                if screen.done:
+                    break
+            found.ends.append((number, page.done, float(page.raw_reward)))
+        finally:
+            await page.close()
+
+    async def stop(self) -> None:
+        """See :class:`Contestant`."""
+        await self.backend.stop()
+
+
+class Peer:
+    """So many processes of a peer, with an environment each, on the same pages and with the same browser.
+
+    They have the low priority of this project's browser, so that other work on the machine slows all alike.
+    """
+
+    def __init__(self, variant: str, slots: int, plays: Path) -> None:
+        if not PYTHON.is_file():
+            raise UserError(f"the peer's environment {PYTHON.parents[1]} is missing: run `make peers`")
+        self.name = f"{variant} x{slots}"
+        self.warm_s = WARM_S
+        command = [str(PYTHON), str(PLAYER), variant, str(plays), find_browser()]
+        environment = os.environ | {"MINIWOB_URL": f"{pages().as_uri()}/"}
+        environment.pop("PYTHONPATH", None)
+        self.processes = [
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+            for _ in range(slots)
+        ]
+        for process in self.processes:
+            lower_priority(process.pid)
+
+    async def turn(self, start: int, seconds: float) -> Turn:
+        """See :class:`Contestant`."""
+        roots = [psutil.Process(process.pid) for process in self.processes]
+        before = [process_tree.cpu_s(root) for root in roots]
+        async with asyncio.timeout(seconds + PATIENCE_S):
+            slots = await asyncio.gather(
+                *(
+                    asyncio.to_thread(self._ask, process, start + number * STRIDE, seconds)
+                    for number, process in enumerate(self.processes)
+                )
+            )
+        after = [process_tree.spent(was, process_tree.cpu_s(root)) for was, root in zip(before, roots, strict=True)]
+        return Turn(list(slots), {kind: sum(one[kind] for one in after) for kind in after[0]})
+
+    def _ask(self, process: "subprocess.Popen[bytes]", start: int, seconds: float) -> SlotTurn:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps({"start": start, "seconds": seconds}).encode() + b"\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        if not answer:
+            raise UserError(f"{self.name} ended: run {PLAYER} by hand to see why")
+        return msgspec.json.decode(answer, type=SlotTurn)
+
+    async def stop(self) -> None:
+        """See :class:`Contestant`."""
+        for process in self.processes:
+            if process.stdin is not None:
+                process.stdin.close()
+        for process in self.processes:
+            try:
+                await asyncio.to_thread(process.wait, 20.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
