@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STREAMS := .venv/streams/bin
 MODEL := .venv/model/bin
-MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer examples/objective.py
+MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 

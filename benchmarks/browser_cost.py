@@ -21,6 +21,7 @@ from dart_streams.actions import Action, Click
 from dart_streams.config import Capture, Config
 from dart_streams.quantiles import quantile
 from dart_streams.tasks import Task, TaskSet
+from workers.env import metrics
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.miniwob.backend import MiniwobBackend
 from workers.env.miniwob.capture import HEIGHT, WIDTH
@@ -134,15 +135,18 @@ class CaptureCost:
         self.played: list[PlayedEpisode] = []
         self.core_ms: list[float] = []
         self.seconds = self.cpu_s = self.worker_cpu_s = 0.0
+        self.loads = 0
 
     async def turn(self, todo: list[tuple[Task, int]], slots: int) -> None:
         """Play a round and count it."""
         cpu, own, started = cpu_s(self.backend), own_cpu_s(), time.perf_counter()
+        loads = metrics.documents_loaded.total
         played = await play_all(self.backend, todo, slots)
         cpu = cpu_s(self.backend) - cpu
         self.seconds += time.perf_counter() - started
         self.worker_cpu_s += own_cpu_s() - own
         self.cpu_s += cpu
+        self.loads += metrics.documents_loaded.total - loads
         self.core_ms.append(1000 * cpu / max(1, sum(len(episode.step_s) for episode in played)))
         self.played += played
 
@@ -157,6 +161,7 @@ class CaptureCost:
             "loop_core_ms_per_step": round(1000 * self.worker_cpu_s / steps, 1),
             "steps": len(step_s),
             "episodes": len(self.played),
+            "documents_loaded": self.loads,
             "faults": sum(bool(episode.fault) for episode in self.played),
             "steps_per_s": round(steps / self.seconds, 1),
             "cores": round(self.cpu_s / self.seconds, 2),

@@ -4,11 +4,13 @@ MiniWoB++ in Chromium, the tiny policy on vLLM, the trainer on torch, everything
 curation and processes in both modes, which take turns over the seeds. Figures are those of
 :mod:`benchmarks.utilization`, by the clock.
 
-What a step costs is told by parts. ``browser`` is what an env worker has started, ``engine`` a rollout worker without
-its event loop, ``trainer`` the trainer; the others are the circle's own overhead.
+What a step costs, once the run is warm, is told by parts. ``browser`` is what an env worker has started, ``engine`` a
+rollout worker without its event loop, ``trainer`` the trainer; the others are the circle's own overhead, and
+:mod:`benchmarks.causes` says what makes it up. With a configuration that has a ``[workload]`` the circle turns without
+browser, model and optimiser, at the workload's pace: then the overhead is nearly all there is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -51,9 +53,11 @@ def deployment(base: Config, mode: Mode, seed: int) -> Config:
     )
 
 
-def measure(base: Config, seeds: int, play: Play) -> dict[Mode, list[UtilizationMetrics]]:
-    """Play both modes with every seed, and return the figures of each."""
-    return by_turns(COMPARED, seeds, lambda mode, seed: figures(play(deployment(base, mode, seed), mode, seed), WARM_S))
+def measure(
+    base: Config, seeds: int, play: Play, modes: Sequence[Mode] = COMPARED
+) -> dict[Mode, list[UtilizationMetrics]]:
+    """Play the modes with every seed, and return the figures of each."""
+    return by_turns(modes, seeds, lambda mode, seed: figures(play(deployment(base, mode, seed), mode, seed), WARM_S))
 
 
 def costs(usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, steps: int) -> dict[str, Any]:
@@ -78,13 +82,14 @@ def costs(usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, steps: int)
 
 
 def compared(found: dict[Mode, list[UtilizationMetrics]], cpu: dict[Mode, dict[str, Any]]) -> dict[str, Any]:
-    """Return medians, ratios and costs as one value for ``--json``."""
+    """Return medians, ratios and costs as one value for ``--json``; ratios are to the first mode."""
+    first = next(iter(found.values()))
     return {
         "modes": {mode: medians(runs) for mode, runs in found.items()},
-        "ratios": {mode: ratios(runs, found["coupled"]) for mode, runs in found.items()},
-        "spread": {mode: spreads(runs, found["coupled"]) for mode, runs in found.items()},
+        "ratios": {mode: ratios(runs, first) for mode, runs in found.items()},
+        "spread": {mode: spreads(runs, first) for mode, runs in found.items()},
         "cpu": cpu,
-        "seeds": len(found["coupled"]),
+        "seeds": len(first),
     }
 
 

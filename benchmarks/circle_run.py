@@ -2,47 +2,76 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
 
 from benchmarks import circle as comparing
+from benchmarks import decoupling_run
+from benchmarks.causes import CauseObserver, causes
 from benchmarks.decoupling_run import ModeRunner
 from benchmarks.modes import Mode
 from dart_streams.config import Config
 from dart_streams.history import run_folder as folder
 from dart_streams.launch import processes
 from dart_streams.launch.session import Finish, Session
+from dart_streams.launch.training_run import TrainingRun
 from dart_streams.views.metrics import USAGE_FILE, usages
 
 
-def player(minutes: float, tell: Callable[[str], None]) -> ModeRunner:
-    """Return who lets a mode live for so many minutes of the clock."""
-    return ModeRunner(minutes, tell, bounded=bounded, wired=session_of)
+class CircleRunner(ModeRunner):
+    """Lets a mode live for so many minutes of the clock; ``observers`` has what each run's processes did meanwhile."""
+
+    def __init__(self, minutes: float, tell: Callable[[str], None]) -> None:
+        super().__init__(minutes, tell, bounded=bounded, wired=self.observed)
+        self.observers: dict[Path, CauseObserver] = {}
+
+    def observed(self, made: folder.RunFolder, console: Console, finish: Finish) -> Session:
+        """Return the session of a run whose processes are observed until it is over."""
+        observer = self.observers[made.path] = CauseObserver(made)
+        observer.start()
+
+        async def finish_observed(run: TrainingRun) -> None:
+            observer.stopping.set()
+            await finish(run)
+
+        return session_of(made, console, finish_observed)
 
 
 def bounded(config: Config, minutes: float) -> Config:
     """Return a configuration that trains for so long, and does nothing else."""
+    if config.workload is not None:
+        return decoupling_run.clocked(config, minutes)
     run = msgspec.structs.replace(config.run, minutes=minutes, demonstrate=False)
     return msgspec.structs.replace(config, run=run, evaluation=msgspec.structs.replace(config.evaluation, episodes=0))
 
 
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
-    """Return the session of a run with its own processes; the tiny policy is built first if it is not there yet."""
+    """Return the session of a run with its own processes; the tiny policy is built first if it is not there yet.
+
+    A workload has the times of environment and model, and a stand-in for the trainer.
+    """
+    if made.config().workload is not None:
+        return decoupling_run.session_of(made, console, finish)
     found = processes.programs()
     run_processes = processes.processes_of(made.config(), made.config_file, found)
     find_policy = functools.partial(processes.find_policy, made, found=found)
     return Session(made, run_processes, finish, console, find_policy=find_policy)
 
 
-def costs(played: ModeRunner) -> dict[Mode, dict[str, Any]]:
-    """Return what a step cost in the last run of each mode."""
+def costs(played: CircleRunner) -> dict[Mode, dict[str, Any]]:
+    """Return what a step cost in the last run of each mode, once it was warm, and what makes it up."""
     found = {}
     for mode, made in played.folders.items():
-        phase = made.journal().phase("circle")
+        phase, observer = made.journal().phase("circle"), played.observers[made.path]
         assert phase is not None and phase.ended_ms is not None
+        start_ms, end_ms = phase.started_ms + round(1000 * comparing.WARM_S), phase.ended_ms
+        steps = sum(at_s >= comparing.WARM_S for at_s in played.newest[mode].actions)
         samples = usages(made.path / "metrics" / USAGE_FILE)
-        steps = len(played.newest[mode].actions)
-        found[mode] = comparing.costs(samples, phase.started_ms, phase.ended_ms, steps)
+        found[mode] = comparing.costs(samples, start_ms, end_ms, steps) | {
+            "causes": causes(observer.samples, start_ms, end_ms, steps),
+            "requests": observer.requests,
+        }
     return found

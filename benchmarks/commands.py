@@ -6,7 +6,7 @@ import itertools
 import json
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,25 +28,37 @@ Trajectories = Annotated[int, typer.Option(help="Finished rollouts to work on.",
 
 
 @app.command()
-def curation(
-    seeds: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 5,
+def learning(
+    seeds: Annotated[int, typer.Option(help="Runs of each variant.", min=1, max=16)] = 3,
+    episodes: Annotated[int, typer.Option(help="Training episodes of a run.", min=16)] = 3200,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A variant beside the base; may be given again. \\[default: all]", show_default=False),
+    ] = None,
+    variants: Annotated[Path, typer.Option(help="The deployment and its variants.", exists=True)] = Path(
+        "benchmarks/learning/variants.toml"
+    ),
+    folder: Annotated[Path, typer.Option(help="Where screens, policies and runs are kept.")] = Path(".dart/bench"),
     plot: Annotated[
-        Path | None, typer.Option(help="Where to draw the curves (svg or png).", show_default=False)
+        Path | None, typer.Option(help="Where to draw the learning curves (svg).", show_default=False)
     ] = None,
-    configs: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder of configurations, one of them base.toml; as shipped, each rule alone, none, and all.",
-            show_default=False,
-        ),
-    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Environment steps until a target, for each configuration of a folder, over the same seeds.
+    """Gain on held-out tasks for each variant of the demonstration, over the same seeds, with 95 % intervals.
 
-    A model, not a measurement of DART: tasks of known difficulty, and a learner instead of a policy.
+    One process and one thread, on recorded screens, without services: a run of 3200 episodes takes about a minute of a
+    core. The screens are recorded first if they are not there. Runs that this code made before are not made again.
     """
-    ablation = module("curation_ablation")
-    show(ablation.compare(seeds, plot, configs or ablation.CONFIGS))
+    comparison, reporting = module("learning.comparison"), module("learning.report")
+    runs = comparison.played(comparison.Plan(variants, folder, list(range(seeds)), episodes, only or []), output.note)
+    compared = reporting.compared(runs)
+    if plot is not None:
+        reporting.draw(runs, plot)
+    if as_json:
+        output.show_json(compared)
+    else:
+        title = f"points gained in {episodes} episodes, with half of the 95 % interval; * where it excludes 0"
+        output.show(reporting.rows(compared), as_json=False, title=title)
 
 
 @app.command()
@@ -172,28 +184,34 @@ def circle(
     minutes: Annotated[float, typer.Option(help="Minutes of training, a seed and mode.", min=2)] = 5.0,
     seeds: Annotated[int, typer.Option(help="Seeds; each plays both modes.", min=1)] = 1,
     config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/demo.toml"),
+    mode: Annotated[
+        Literal["coupled", "dart"] | None, typer.Option(help="Play this mode alone.", show_default=False)
+    ] = None,
     timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
     """Coupled against decoupled with real parts: browsers, vLLM and torch; and where the CPU time goes.
 
     Starts a Kafka and a Cassandra, and ends them. Takes a quarter of an hour, and five minutes more where the tiny
-    policy is still to be built. Logs of the runs stay in .dart/bench.
+    policy is still to be built. Logs of the runs stay in .dart/bench. Figures of CPU time begin after a minute; --json
+    has them by thread, and the requests to Kafka by client.
     """
     comparing, circles, modes, runs, pictures = (
         module(name) for name in ("circle", "circle_run", "modes", "decoupling_run", "decoupling_plot")
     )
-    player = circles.player(minutes, output.note)
+    player = circles.CircleRunner(minutes, output.note)
     with runs.with_services(modes.located(config), optimise=False) as base:
-        found = comparing.compared(comparing.measure(base, seeds, player.play), circles.costs(player))
+        played = comparing.measure(base, seeds, player.play, [mode] if mode else comparing.COMPARED)
+        found = comparing.compared(played, circles.costs(player))
     if timeline is not None:
         pictures.draw(found, player.newest, None, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(found)
         return
     output.show(comparing.rows(found), as_json=False, title="MiniWoB++, vLLM and torch on this machine")
-    for mode, cpu in found["cpu"].items():
-        show_lines({f"{mode}: core-ms a step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
+    for name, cpu in found["cpu"].items():
+        show_lines({f"{name}: core-ms a step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
+        show_lines({"requests a second": cpu["requests"].get("by_api", {})})
 
 
 @app.command()
@@ -217,16 +235,20 @@ def browser(
     rounds: Annotated[int, typer.Option(help="Turns of each way of taking screens.", min=1)] = 4,
     episodes: Annotated[int, typer.Option(help="Episodes a turn.", min=8)] = 160,
     warm_up: Annotated[int, typer.Option(help="Episodes of each before the first turn.", min=8)] = 400,
+    faults: Annotated[int, typer.Option(help="Instead: faults to cause, and how soon episodes go on.", min=0)] = 0,
     config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/demo.toml"),
 ) -> None:
     """CPU time of Chromium a step, with a frame for each screen and with screenshots, in turns; and whether they agree.
 
-    Without broker, policy and store. Takes about two minutes.
+    Without broker, policy and store. Takes about two minutes, or half a minute a fault.
     """
     output.log_to_stderr()
-    modes, cost = module("modes"), module("browser_cost")
-    base = modes.located(config)
-    show(asyncio.run(cost.measure(load(Path(base.tasks.file)), base, rounds, episodes, warm_up)))
+    base = module("modes").located(config)
+    tasks = load(Path(base.tasks.file))
+    if faults:
+        show(asyncio.run(module("browser_faults").measure(tasks, base, faults, warm_up)))
+    else:
+        show(asyncio.run(module("browser_cost").measure(tasks, base, rounds, episodes, warm_up)))
 
 
 @app.command()
@@ -328,7 +350,7 @@ def simulate(
     comparing, modes, pictures = (module(name) for name in ("decoupling", "modes", "decoupling_plot"))
     base = modes.read(workload)
     found = []
-    player = comparing.Simulated(base, hours, traced=pictures.SLOTS if timeline else 0)
+    player = comparing.SimulatedRun(base, hours, traced=pictures.SLOTS if timeline else 0)
     for slots, groups in itertools.product(envs or [180], batch or [24]):
         shape = modes.proportioned(slots, groups, staleness, curated=curation)
         found.append(comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape))

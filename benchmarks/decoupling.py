@@ -148,9 +148,10 @@ def bounds_of(base: Config, shape: DeploymentShape) -> ModeBounds:
 
 
 def medians(runs: Sequence[UtilizationMetrics]) -> dict[str, float]:
-    """Return the median of each figure over seeds; of the largest staleness, the largest."""
+    """Return the median of each known figure over seeds; of the largest staleness, the largest."""
     rows = [msgspec.structs.asdict(run) for run in runs]
-    found = {name: round(statistics.median(row[name] for row in rows), 4) for name in rows[0]}
+    known = {name: [row[name] for row in rows if row[name] is not None] for name in rows[0]}
+    found = {name: round(statistics.median(values), 4) for name, values in known.items() if values}
     return found | {"staleness_max": max(run.staleness_max for run in runs)}
 
 

@@ -18,6 +18,7 @@ from benchmarks.modes import workload_of
 from benchmarks.utilization import Account, OptimiserStep, SlotActivity, SlotSpan
 from dart_streams.config import Config
 from dart_streams.config.workload import Course, course, typical_steps
+from dart_streams.curation import groups
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.staleness import staleness
 from dart_streams.tasks import TaskSet
@@ -107,6 +108,8 @@ class Simulation:
             self.now, _, act, arguments = heapq.heappop(self._due)
             act(*arguments)
         self.account.episodes += [(rollout.began, seconds) for rollout in self.playing]
+        counts = self.curator.states[groups.NAME].counts
+        self.account.left_out = counts.stale, counts.stale_steps
         return self.account
 
     def after(self, seconds: float, act: Callable[..., None], *arguments: Any) -> None:

@@ -35,7 +35,8 @@ class Account(msgspec.Struct):
     """Everything that happened.
 
     ``episodes`` are (start, end), ``actions`` the times at which an action was executed, ``generated`` spans (rollout
-    worker, start, end), and ``finished`` (time, steps) of trajectories that carry a reward.
+    worker, start, end), and ``finished`` (time, steps) of trajectories that carry a reward. ``left_out`` counts the
+    trajectories, and the steps in them, that were too old when their group closed; None where it is not known.
     """
 
     slots: int
@@ -47,6 +48,7 @@ class Account(msgspec.Struct):
     finished: list[tuple[float, int]] = []
     trained: list[OptimiserStep] = []
     spans: list[SlotSpan] = []
+    left_out: tuple[int, int] | None = None
 
 
 class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,8 @@ class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
     rollout workers' time in which at least one request was generated, as a device's own meter counts it;
     ``rollout_occupancy`` the share of their places in use, ``trainer_utilisation`` the share of time in an optimiser
     step. Rates are by the minute of the desktops' time. ``wasted`` is the share of played steps never trained on.
+    ``stale_share`` is the share of rewarded trajectories of the whole run that were too old when their group closed,
+    and ``stale_length`` how many times as long as the mean of all those are.
     """
 
     env_utilisation: float
@@ -69,6 +73,8 @@ class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
     staleness_mean: float
     wasted: float
     minutes: float
+    stale_share: float | None = None
+    stale_length: float | None = None
 
 
 def figures(account: Account, after: float) -> UtilizationMetrics:
@@ -93,6 +99,7 @@ def figures(account: Account, after: float) -> UtilizationMetrics:
     ages = [step.staleness for step in taken]
     played = sum(count for at, count in account.finished if start < at <= end)
     generating = covered(account.generated, start, end)
+    stale_share, stale_length = staleness_bias(account)
     return UtilizationMetrics(
         env_utilisation=overlap(account.episodes, start, end) / (account.slots * lasted),
         rollout_utilisation=generating / (account.workers * lasted),
@@ -106,7 +113,18 @@ def figures(account: Account, after: float) -> UtilizationMetrics:
         staleness_mean=sum(ages) / len(ages),
         wasted=max(0.0, 1 - steps / played) if played else 0.0,
         minutes=lasted / 60,
+        stale_share=stale_share,
+        stale_length=stale_length,
     )
+
+
+def staleness_bias(account: Account) -> tuple[float | None, float | None]:
+    """Return the share of rewarded trajectories that were too old to train on, and their length against all's mean."""
+    if account.left_out is None or not account.finished:
+        return None, None
+    trajectories, steps = account.left_out
+    mean = sum(count for _, count in account.finished) / len(account.finished)
+    return trajectories / len(account.finished), steps / trajectories / mean if trajectories and mean else None
 
 
 def overlap(spans: list[tuple[float, float]], start: float, end: float) -> float:

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 from cassandra.cluster import Cluster
+from hypothesis import settings
 
 from benchmarks.private_services import ENVIRONMENT, private_services
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, parse
+
+settings.register_profile("shared-machine", deadline=None)
+settings.load_profile("shared-machine")
+"""How long an example takes says how busy the machine is."""
 
 
 class Services:

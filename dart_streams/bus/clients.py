@@ -51,24 +51,35 @@ def partition_of(key: bytes | None, partitions: Sequence[int], available: Sequen
 
 
 class SendCoalescer:
-    """Releases waiting senders at most every ``gap_s`` seconds, all at once, in order; after a pause at once."""
+    """Releases waiting senders at most every ``gap_s`` seconds, all at once, in order.
+
+    After a pause it releases at once, and with the first all who come in the same turn of the event loop.
+    """
 
     def __init__(self, gap_s: float) -> None:
         self.gap_s = gap_s
         self._next_s = -math.inf
         self._release: asyncio.Event | None = None
+        self._open = False
 
     async def wait(self) -> None:
-        """Return at once if the last release is ``gap_s`` ago, else with the next one."""
+        """Return at once if the last release is ``gap_s`` ago or of this turn, else with the next one."""
+        if self._open:
+            return
         if self._release is None:
             loop = asyncio.get_running_loop()
             now_s = loop.time()
             if now_s >= self._next_s:
                 self._next_s = now_s + self.gap_s
+                self._open = True
+                loop.call_soon(self._close)
                 return
             self._release = asyncio.Event()
             loop.call_at(self._next_s, self._release_all, self._release)
         await self._release.wait()
+
+    def _close(self) -> None:
+        self._open = False
 
     def _release_all(self, release: asyncio.Event) -> None:
         self._release = None
@@ -224,12 +235,16 @@ def event_of(topic: Topic, record: ConsumerRecord) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def reading(bus: Bus, publisher: Publisher, topics: tuple[Topic, ...]) -> AsyncIterator[AIOKafkaConsumer]:
+async def reading(
+    bus: Bus, publisher: Publisher, topics: tuple[Topic, ...], fetch_ms: int = FETCH_MS
+) -> AsyncIterator[AIOKafkaConsumer]:
     """Yield a consumer at the beginning of all partitions of ``topics``; ``publisher`` has their metadata.
+
+    A fetch waits for ``fetch_ms`` at most, unless there is plenty.
 
     Raises :class:`ServiceUnavailable` if there is no broker, or it lacks the topics.
     """
-    records = consumer(bus, group=None, client_id="watch", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
+    records = consumer(bus, group=None, client_id="watch", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=fetch_ms)
     await start_within(records, bus)
     try:
         partitions = [

@@ -1,7 +1,8 @@
 """The lag of each consumer group of a run: end offset less committed offset."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -35,16 +36,18 @@ class LagReader:
         self.bus = bus
         self.admin = admin
         self.consumer = consumer
+        self._coordinators: dict[str, int] = {}
 
     async def read(self) -> list[Lag]:
         """Return the lag of every group and partition; nothing while the broker is away."""
         prefix = self.bus.prefix
         try:
             groups = [name for name, *_ in await self.admin.list_consumer_groups() if name.startswith(prefix)]
-            committed = {group: await self.admin.list_consumer_group_offsets(group) for group in groups}
+            committed = {group: await self._committed(group) for group in groups}
             partitions: set[TopicPartition] = {partition for offsets in committed.values() for partition in offsets}
             ends = await self.consumer.end_offsets(sorted(partitions)) if partitions else {}
         except (KafkaError, OSError):
+            self._coordinators.clear()
             return []
         return [
             Lag(
@@ -57,6 +60,16 @@ class LagReader:
             for group, offsets in committed.items()
             for partition, metadata in sorted(offsets.items())
         ]
+
+    async def _committed(self, group: str) -> Mapping[TopicPartition, Any]:
+        """Return a group's offsets. Its coordinator is looked up once: one that has moved knows no offsets any more."""
+        coordinator = self._coordinators.get(group)
+        if coordinator is None:
+            coordinator = self._coordinators[group] = await self.admin.find_coordinator(group)
+        found: Mapping[TopicPartition, Any] = await self.admin.list_consumer_group_offsets(group, coordinator)
+        if not found:
+            del self._coordinators[group]
+        return found
 
 
 @asynccontextmanager

@@ -21,6 +21,8 @@ from topics import Topic
 RETRY_S = 0.2
 CHECK_S = 10.0
 POLL_MS = 200
+FETCH_MS = 500
+"""How long the broker holds a fetch without records; it answers at the first one."""
 
 log = structlog.get_logger()
 
@@ -31,7 +33,11 @@ def consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
     Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and ``AccessRefused`` if one rejects
     the client or is not trusted.
     """
-    defaults: dict[str, Any] = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "fetch_max_wait_ms": 200}
+    defaults: dict[str, Any] = {
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "fetch_max_wait_ms": FETCH_MS,
+    }
     return connect(KafkaConsumer, bus, client_id=client_id, **{**defaults, **settings})
 
 

@@ -1,6 +1,9 @@
 """A whole deployment: every table of the configuration file, those of the supervised run among them."""
 
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from dart_streams.config.connections import Bus, Services, Store
 from dart_streams.config.curation import Curation
@@ -48,8 +51,8 @@ class Evaluation(Section, frozen=True):
 
     episodes: Count = 240
     """Rollouts of an evaluation; 0: no evaluation."""
-    temperature: NonNegative = 1.0
-    """Sampling temperature."""
+    temperatures: Annotated[tuple[NonNegative, ...], msgspec.Meta(min_length=1)] = (1.0,)
+    """Sampling temperatures, 0 is greedy. The first is the headline's; at the others each task is played once."""
     timeout_s: AboveZero = 300.0
     """How long an evaluation may take."""
 

@@ -26,7 +26,7 @@ class Miniwob(Backend, frozen=True):
     """A browser ``context`` for each episode; or, for less CPU, a ``document`` loaded afresh in a wiped context; or,
     for the least, a ``problem`` started again in a restored document."""
     capture: Capture = "auto"
-    """How screens are taken: a frame drawn for each (``begin-frame``, for a third of the CPU; chromium-headless-shell
+    """How screens are taken: a frame drawn for each (``begin-frame``, for less CPU; chromium-headless-shell
     only), or a ``screenshot`` of frames drawn all the time; ``auto``: the first where the browser can."""
 
 

@@ -34,6 +34,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "curation.dispatch.phases": ("curation.craft_gui.phases",),
     "curation.credit.step_weight": ("curation.ui_s1.step_weight",),
     "curation.credit.discount": ("curation.ui_s1.discount",),
+    "evaluation.temperature": ("evaluation.temperatures",),
     "trainer.entropy_beta": ("trainer.entropy_coef",),
     "trainer.dual_clip": ("trainer.dual_clip.factor",),
     "trainer.tis_cap": ("trainer.truncate.cap",),
@@ -45,6 +46,9 @@ MOVED: dict[str, tuple[str, ...]] = {
     "trainer.pulse.trajectories": ("trainer.entropulse.trajectories",),
 }
 """Old key to its new places."""
+
+LISTS = frozenset({"evaluation.temperatures"})
+"""Places that hold a list of what the old key held one of."""
 
 FIXED: dict[str, float] = {
     "curation.difficulty.window": 16,
@@ -189,7 +193,7 @@ def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
             put(result, key, value)
     for key, value in old:
         for place in MOVED[key]:
-            put(result, place, value)
+            put(result, place, [value] if place in LISTS else value)
     if not tables.get("run", {}).get("evaluate", True):
         put(result, "evaluation.episodes", 0, over=True)
     if "trainer" in result:

@@ -8,17 +8,11 @@ import math
 from collections.abc import Sequence
 
 from dart_streams.curation.reducer import InvalidEvent
+from topics.outcomes import is_success
 from topics.trajectories import Trajectory
 from topics.transitions import REWARDED
 
 EPSILON = 1e-6
-SUCCESS = 0.999
-"""A reward from here on is a success; below it, partial credit."""
-
-
-def is_success(reward: float) -> bool:
-    """Say whether a reward in [0, 1] is a success. Partial credit is not, but it counts in rates and advantages."""
-    return reward >= SUCCESS
 
 
 def rewarded(trajectory: Trajectory) -> float | None:

@@ -2,16 +2,17 @@
 
 A task's rate is the mean reward of its last ``window`` rewarded finishes in training, partial credit included. Faults
 of the infrastructure change nothing but are published, since dispatch learns of every finish from here. Evaluations are
-ignored. A demonstration says nothing about the policy and so does not count as an attempt; its length counts as that of
-a success all the same, because the length cap comes from the task's past successes of any source.
+ignored. A demonstration says nothing about the policy, so it counts neither as an attempt nor in the longest success:
+an oracle takes the shortest path, and a length cap of that would end rollouts that are about to succeed.
 """
 
 import msgspec
 
-from dart_streams.curation.advantages import is_success, rewarded
+from dart_streams.curation.advantages import rewarded
 from dart_streams.curation.order_tracker import Limits, OrderTracker, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from topics import task_difficulty
+from topics.outcomes import is_success
 from topics.task_difficulty import Cause, TaskDifficulty
 from topics.trajectories import Trajectory
 
@@ -49,10 +50,9 @@ def apply(
         if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":
             return state, []
     task = state.tasks.setdefault(trajectory.task_id, Finishes())
-    if reward is not None:
-        if trajectory.purpose == "train":
-            task.rewards.append(reward)
-            del task.rewards[:-window]
+    if reward is not None and trajectory.purpose == "train":
+        task.rewards.append(reward)
+        del task.rewards[:-window]
         if is_success(reward):
             task.longest_success = max(trajectory.steps, task.longest_success or 0)
     return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory))]

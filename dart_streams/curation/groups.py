@@ -17,12 +17,13 @@ import msgspec
 from dart_streams import stateless_random
 from dart_streams.config import Curation
 from dart_streams.curation import advantages, entropy
-from dart_streams.curation.advantages import is_success, rewarded, shortest_path
+from dart_streams.curation.advantages import rewarded, shortest_path
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_group_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.curation.staleness import is_stale
 from topics import curated
 from topics.curated import CuratedGroup, Member
+from topics.outcomes import is_success
 from topics.trajectories import Trajectory
 
 NAME = "groups"
@@ -50,7 +51,7 @@ class PooledSuccess(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct):
-    """How many groups and members were curated, or dropped for which reason."""
+    """How many groups and members were curated, or dropped for which reason; ``stale_steps`` are the stale members'."""
 
     curated: int = 0
     equal: int = 0
@@ -58,6 +59,7 @@ class Counts(msgspec.Struct):
     abandoned: int = 0
     injected: int = 0
     stale: int = 0
+    stale_steps: int = 0
     repeated: int = 0
 
 
@@ -158,6 +160,7 @@ def decide(
         key=lambda member: member.sample,
     )
     counts.stale += len(members) - len(fresh)
+    counts.stale_steps += sum(member.steps for member in members) - sum(member.steps for member in fresh)
     if not fresh:
         counts.empty += 1
         return None

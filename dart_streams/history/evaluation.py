@@ -81,22 +81,32 @@ def pick(tasks: TaskSet, episodes: int) -> list[Task]:
     return [page[index // len(pages) % len(page)] for index in range(episodes) for page in [pages[index % len(pages)]]]
 
 
-def orders(config: Config, tasks: TaskSet, version: int) -> list[RolloutOrder]:
-    """Return the orders of an evaluation of ``version``, the same ones each time."""
+def orders(config: Config, tasks: TaskSet, version: int, temperature: float | None = None) -> list[RolloutOrder]:
+    """Return the orders of an evaluation of ``version`` at one temperature, the same ones each time.
+
+    By default it is the first of ``evaluation.temperatures``. At a further one each held-out task is played once at
+    most: a second greedy rollout of a task would repeat the first.
+    """
+    settings = config.evaluation
+    group_id, episodes = f"eval-v{version}", settings.episodes
+    if temperature is None:
+        temperature = settings.temperatures[0]
+    elif temperature != settings.temperatures[0]:
+        group_id, episodes = f"{group_id}-t{temperature:g}", min(episodes, len(tasks.heldout))
     return [
         RolloutOrder(
-            order_id=f"eval-v{version}-{index:04d}-0",
-            group_id=f"eval-v{version}",
-            group_size=config.evaluation.episodes,
+            order_id=f"{group_id}-{index:04d}-0",
+            group_id=group_id,
+            group_size=episodes,
             sample=index,
             attempt=0,
             task_id=task.task_id,
             max_steps=task.max_steps,
             purpose="eval",
-            sampling=config.sampling(config.evaluation.temperature),
+            sampling=config.sampling(temperature),
             after_version=version,
         )
-        for index, task in enumerate(pick(tasks, config.evaluation.episodes))
+        for index, task in enumerate(pick(tasks, episodes))
     ]
 
 
@@ -149,9 +159,12 @@ def rate_of(episodes: list[EvaluationEpisode]) -> Rate:
     return rate(sum(episode.trajectory.reward or 0.0 for episode in episodes), len(episodes))
 
 
-def read(config: Config, tasks: TaskSet, progress: RunState, version: int) -> EvaluationResult:
-    """Read an evaluation's result from the log."""
-    return result(version, finished(progress, orders(config, tasks, version), ORDER_ATTEMPTS), tasks)
+def read(
+    config: Config, tasks: TaskSet, progress: RunState, version: int, temperature: float | None = None
+) -> EvaluationResult:
+    """Read an evaluation's result at one temperature, by default the first, from the log."""
+    wanted = orders(config, tasks, version, temperature)
+    return result(version, finished(progress, wanted, ORDER_ATTEMPTS), tasks)
 
 
 class EvaluationRow(msgspec.Struct, frozen=True):

@@ -34,12 +34,13 @@ from trainer.ranks import joined
 
 TOLERANCE = 1e-5
 """How far a loss made again may be from the recorded one."""
-LOSSES = {"loss", "imitation_nll"}
-"""The metrics of a step that have to come again."""
 
 
 class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A repeated step; ``weights`` names where it started from: the recorded version, or the step made before."""
+    """A repeated step; ``weights`` names where it started from: the recorded version, or the step made before.
+
+    The losses are those of its first update: the later ones depend on the optimiser's state, which a bundle lacks.
+    """
 
     train_step: int
     version: int
@@ -118,6 +119,8 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
             imitation = imitation_of(state, step)
             beside = [reader.read(group) for group in imitation.beside]
             made = learner.learn(ready, step.version - 1, never_stop, beside).metrics
+            loss = "first_loss" if "first_loss" in step.metrics else "loss"
+            compared = {loss, "imitation_nll"} & step.metrics.keys()
             for group in imitation.phase:  # the next step may start from the weights that they make
                 learner.imitate([reader.read(group)])
             result.append(
@@ -125,11 +128,9 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
                     train_step=step.train_step,
                     version=step.version,
                     weights=f"v{step.version - 1}" if start is not None else "the step before",
-                    recorded_loss=step.metrics["loss"],
-                    loss=made["loss"],
-                    equal=all(
-                        abs(made[name] - step.metrics[name]) <= TOLERANCE for name in LOSSES & step.metrics.keys()
-                    ),
+                    recorded_loss=step.metrics[loss],
+                    loss=made[loss],
+                    equal=all(abs(made[name] - step.metrics[name]) <= TOLERANCE for name in compared),
                     refused=sum(group.refused.total() for group in (*ready, *beside)),
                 )
             )

@@ -31,6 +31,8 @@ HEARTBEAT = weights_serving.TOPIC.name
 """It is repeated whether anything moves or not."""
 DECODED = frozenset({topic.name for topic in FOLLOWED} | HEADERS.keys())
 BATCH = 2_000
+FETCH_MS = 1000
+"""Who looks on may be a second late: each fetch costs the broker what a record costs it."""
 FINAL_READ_S = 60.0
 ANNOUNCED_S = 10.0
 """A trajectory that has ended is announced within this time, or its order is lost."""
@@ -153,7 +155,7 @@ async def following(
     bus: Bus, publisher: Publisher, stall_s: float, topics: tuple[Topic, ...] = FOLLOWED
 ) -> AsyncIterator[RunFollower]:
     """Yield a follower that has read what is in the topics and keeps reading."""
-    async with reading(bus, publisher, topics) as records:
+    async with reading(bus, publisher, topics, FETCH_MS) as records:
         follower = RunFollower(bus, records, stall_s)
         await follower.read_to_end()
         follower.reader = asyncio.create_task(follower.read(), name="read topics")

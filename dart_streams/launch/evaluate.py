@@ -17,15 +17,19 @@ from topics.rollout_orders import RolloutOrder
 async def evaluate(
     config: Config, tasks: TaskSet, follower: RunFollower, publisher: Publisher, version: int
 ) -> EvaluationResult:
-    """Order the missing episodes of an evaluation of ``version`` and return its result when all have finished."""
-    wanted = evaluation.orders(config, tasks, version)
+    """Order the missing episodes of an evaluation of ``version`` at each temperature.
+
+    Return the result at the first temperature when all have finished.
+    """
+    each = [evaluation.orders(config, tasks, version, value) for value in dict.fromkeys(config.evaluation.temperatures)]
+    wanted = [order for orders in each for order in orders]
     ordered: set[str] = set()
 
     def fresh(state: RunState) -> list[RolloutOrder]:
         return [order for order in evaluation.missing(state, wanted, ORDER_ATTEMPTS) if order.order_id not in ordered]
 
     def left(state: RunState) -> int:
-        return len(wanted) - len(evaluation.finished(state, wanted, ORDER_ATTEMPTS))
+        return len(wanted) - sum(len(evaluation.finished(state, orders, ORDER_ATTEMPTS)) for orders in each)
 
     deadline = Deadline(config.evaluation.timeout_s)
     while left(follower.progress):
@@ -43,4 +47,4 @@ async def evaluate(
                 f"{error}{left(follower.progress)} of {len(wanted)} evaluation episodes have not finished: "
                 "look at the logs of env, rollout and recorder, or raise evaluation.timeout_s"
             ) from None
-    return evaluation.result(version, evaluation.finished(follower.progress, wanted, ORDER_ATTEMPTS), tasks)
+    return evaluation.read(config, tasks, follower.progress, version)

@@ -13,7 +13,7 @@ from dart_streams.launch.supervisor import Supervisor
 from dart_streams.telemetry.exporters import append
 from dart_streams.views.metrics import USAGE_FILE
 
-EVERY_S = 2.0
+EVERY_S = 5.0
 
 
 async def sample(supervisor: Supervisor, services: Path) -> None:

@@ -20,6 +20,11 @@ class ObservedCounter:
         """Add ``count``."""
         self._totals[tuple(attributes.items()) if attributes else ()] += count
 
+    @property
+    def total(self) -> int:
+        """The count so far, over all attributes."""
+        return self._totals.total()
+
     def _read(self, _options: CallbackOptions) -> Iterable[Observation]:
         return [Observation(total, dict(attributes)) for attributes, total in list(self._totals.items())]
 

@@ -93,6 +93,7 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
     before, after = evaluations(inputs)
     return {
         **success(before, after),
+        "further_temperatures": further_temperatures(inputs),
         **volume(inputs),
         "env_utilisation": rounded(utilisation(inputs)),
         "slot_time": slot_time(inputs),
@@ -123,6 +124,29 @@ def evaluations(inputs: ReportInputs) -> tuple[EvaluationResult | None, Evaluati
     return read(inputs.journal.before_version), read(inputs.journal.after_version)
 
 
+def further_temperatures(inputs: ReportInputs) -> list[dict[str, Any]]:
+    """Return held-out success at each further temperature, before and after: a lower one sharpens the policy."""
+    versions = {"before": inputs.journal.before_version, "after": inputs.journal.after_version}
+    found: list[dict[str, Any]] = []
+    for temperature in inputs.config.evaluation.temperatures[1:]:
+        rates = {
+            name: evaluation.read(inputs.config, inputs.tasks, inputs.progress, version, temperature).overall
+            for name, version in versions.items()
+            if version is not None
+        }
+        fields: dict[str, Any] = {name: rate_fields(rates.get(name)) for name in versions}
+        if len(rates) == len(versions):
+            fields["change"] = change_fields(rates["before"], rates["after"])
+        found.append({"temperature": temperature, **fields})
+    return found
+
+
+def change_fields(before: Rate, after: Rate) -> dict[str, float | None]:
+    """Return a change as plain values."""
+    change, low, high = difference(before, after)
+    return {"mean": rounded(change), "low": rounded(low), "high": rounded(high)}
+
+
 def success(before: EvaluationResult | None, after: EvaluationResult | None) -> dict[str, Any]:
     """Return held-out success, whole and by page, with 95 % intervals."""
     results = {"before": before, "after": after}
@@ -140,8 +164,7 @@ def success(before: EvaluationResult | None, after: EvaluationResult | None) -> 
         },
     }
     if before and after:
-        change, low, high = difference(before.overall, after.overall)
-        found["evaluation"]["change"] = {"mean": rounded(change), "low": rounded(low), "high": rounded(high)}
+        found["evaluation"]["change"] = change_fields(before.overall, after.overall)
     return found
 
 

@@ -18,7 +18,7 @@ from topics import action_requests
 
 REFRESH_S = 0.5
 LINE_S = 10.0
-LAG_S = 3.0
+LAG_S = 5.0
 CURVE_POINTS = 60
 WINDOW_SLICES = 6
 RECENT_EPISODES = 200
@@ -84,9 +84,10 @@ def newest_evaluation(progress: RunState) -> tuple[int, int]:
     orders = [order for order, _ in progress.orders.values() if order.purpose == "eval"]
     if not orders:
         return 0, 0
-    newest = orders[-1].group_id
-    ended = [(o.sample, progress.finished.get(o.order_id)) for o in orders if o.group_id == newest]
-    return len({sample for sample, end in ended if end and end.reward is not None}), orders[-1].group_size
+    newest = [order for order in orders if order.after_version == orders[-1].after_version]
+    ended = [(o.group_id, o.sample, progress.finished.get(o.order_id)) for o in newest]
+    rewarded = {(group, sample) for group, sample, end in ended if end and end.reward is not None}
+    return len(rewarded), sum({order.group_id: order.group_size for order in newest}.values())
 
 
 def curve(progress: RunState, first: int, last: int) -> tuple[float | None, ...]:

@@ -317,13 +317,17 @@ async def test_a_hanging_environment_ends_its_episode_only_and_the_slot_heals(co
     assert all(ends[0].end.reward is None for ends in world.ended.values() if ends[0].end.kind == "env_error")
 
 
-async def test_an_episode_past_its_bound_is_cut(configure):
+async def test_an_episode_past_its_bound_is_a_fault(configure):
     config = configure(episode_timeout_s=0.5)
     async with world_of(config, lambda request: None) as world, worker(config):
         await world.order(order(0))
         await world.until(lambda: len(world.ended) == 1)
     [last] = world.ended["o0"]
-    assert (last.end.kind, last.end.reward, last.end.reason) == ("truncated", 0.0, "straggler")
+    assert (last.end.kind, last.end.reward, last.end.reason) == (
+        "policy_error",
+        None,
+        "straggler: waited for an action",
+    )
 
 
 async def test_orders_that_cannot_be_played_are_dead_letters_and_the_worker_goes_on(configure):

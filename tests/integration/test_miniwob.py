@@ -1,46 +1,37 @@
 """MiniWoB++ in a real Chromium: every page's evaluator, determinism, no leaks between episodes, and healing."""
 
 import asyncio
-import io
 import json
 import os
 import random
 import signal
 import subprocess
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 import pytest_asyncio
-from PIL import Image, ImageChops
 
 from dart_streams import tasks
-from dart_streams.actions import Click, DoubleClick, Drag, Hotkey, RightClick, Scroll, Type
-from dart_streams.config import Config, Env, Isolation, Miniwob
-from dart_streams.tasks import Task
-from workers.env.environment import EnvironmentFault, Screen
-from workers.env.miniwob.backend import MiniwobBackend
+from dart_streams.actions import Click, Hotkey, Type
+from dart_streams.config import Env
+from tests.integration.miniwob_backend import (
+    browser,
+    largest_difference,
+    play_anything,
+    play_oracle,
+    task,
+    where_different,
+)
+from workers.env.environment import EnvironmentFault
+from workers.env.miniwob import backend as backend_module
 from workers.env.miniwob.browser import NICENESS, lower_priority
 from workers.env.miniwob.page import RESTARTABLE, MiniwobPage
-from workers.env.miniwob.seats import TARGETS
+from workers.env.miniwob.seats import DOCUMENTS_MIN
 
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
 SEEDS = 3
 RESTARTS = 3
-
-
-@asynccontextmanager
-async def browser(
-    call_timeout_s: float = 15.0, isolation: Isolation = "document", slots: int = 16, last_screen: bool = True
-):
-    own = Miniwob(call_timeout_s=call_timeout_s, isolation=isolation, last_screen=last_screen)
-    backend = MiniwobBackend(Config(env=Env(miniwob=own, slots=slots)))
-    await backend.start()
-    try:
-        yield backend
-    finally:
-        await backend.stop()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -51,26 +42,20 @@ async def shared():
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def one_seat():
+    """One browser with one seat, whose documents are used again."""
+    async with browser(isolation="problem", slots=1) as backend:
+        yield backend
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def restarting():
     """One browser whose documents are used again."""
     async with browser(isolation="problem") as backend:
         yield backend
 
 
-def task(page: str, seed: int) -> Task:
-    return Task(environment="miniwob", page=page, seed=seed, max_steps=10, split="train")
-
-
 TASK = task("click-test", 1)
-
-
-async def play_oracle(page: MiniwobPage, chosen: Task) -> int:
-    steps = 0
-    async for action in page.demonstrate(chosen):
-        steps += 1
-        if (await page.step(action, str(steps))).done or steps > chosen.max_steps:
-            break
-    return steps
 
 
 @pytest.mark.parametrize("family", TASKS.pages, ids=lambda family: family.page)
@@ -86,41 +71,46 @@ async def test_the_evaluator_gives_0_at_the_start_and_1_after_the_oracle(shared,
         await page.close()
 
 
-@pytest.mark.parametrize("family", TASKS.pages, ids=lambda family: family.page)
+LEAVE = """localStorage.setItem('left', 'behind'); sessionStorage.setItem('left', 'behind'); window.name = 'left';
+ window.left = 'behind'; document.cookie = 'left=behind'; history.pushState({}, '', '#left'); 0"""
+LEFT = """[localStorage.getItem('left'), sessionStorage.getItem('left'), window.left, window.name, document.cookie,
+ location.hash]"""
+NOTHING = [None, None, None, "", "", ""]
+
+
+@pytest.mark.parametrize("name", sorted(RESTARTABLE))
+@pytest.mark.parametrize("isolation", ["document", "problem"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_episode_leaves_nothing_to_the_next(shared, family):
-    chosen = family.tasks("train")[0]
-    first = await shared.open(chosen)
+async def test_an_episode_under_way_shares_nothing_with_another(shared, restarting, isolation, name):
+    backend, chosen = {"document": shared, "problem": restarting}[isolation], task(name, 0)
+    first = await backend.open(chosen)
     before = await first.reset(chosen)
-    await first.evaluate_script("localStorage.setItem('left', 'behind'); document.cookie = 'left=behind'; 0")
+    await first.evaluate_script(LEAVE)
     await play_oracle(first, chosen)
-    second = await shared.open(chosen)
+    second = await backend.open(chosen)
+    assert second.context != first.context
     after = await second.reset(chosen)
     assert (after.image, after.instruction, after.done) == (before.image, before.instruction, False)
-    assert await second.evaluate_script("localStorage.getItem('left')") is None
+    assert await second.evaluate_script(LEFT) == NOTHING
     assert await second.evaluate() == 0
     await first.close()
     await second.close()
 
 
-@pytest.mark.parametrize("family", TASKS.pages, ids=lambda family: family.page)
+@pytest.mark.parametrize("name", sorted(RESTARTABLE))
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_page_that_is_used_again_is_as_new(shared, family):
-    chosen = family.tasks("train")[0]
+async def test_a_seat_that_is_used_again_is_as_new(shared, name):
+    chosen = task(name, 0)
     first = await shared.open(chosen)
     before = await first.reset(chosen)
     await play_oracle(first, chosen)
-    await first.evaluate_script(
-        "localStorage.setItem('left', 'behind'); sessionStorage.setItem('left', 'behind'); window.name = 'left';"
-        " window.left = 'behind'; history.pushState({}, '', '#left'); 0"
-    )
+    await first.evaluate_script(LEAVE)
     await first.close()
     again = await shared.open(chosen)
     assert again.context == first.context
     after = await again.reset(chosen)
     assert (after.image, after.instruction, after.done) == (before.image, before.instruction, False)
-    left = "[localStorage.getItem('left'), sessionStorage.getItem('left'), window.left, window.name, location.hash]"
-    assert await again.evaluate_script(left) == [None, None, None, "", ""]
+    assert await again.evaluate_script(LEFT) == NOTHING
     assert await again.evaluate() == 0
     steps = await play_oracle(again, chosen)
     assert await again.evaluate() == 1, f"after {steps} steps"
@@ -130,13 +120,15 @@ async def test_a_page_that_is_used_again_is_as_new(shared, family):
 STATE = """(() => {
   const names = Object.getOwnPropertyNames(window).sort().filter((name) => !/^\\d+$/.test(name));
   const plain = (value) => value === null || ['number', 'string', 'boolean', 'undefined'].includes(typeof value);
+  // jQuery names what it keeps of the window by chance.
+  const stable = (name) => name.replace(/^jQuery\\d+$/, 'jQuery');
   const elements = [window, document, ...document.querySelectorAll('*')];
   const listeners = (element) => Object.entries(getEventListeners(element)).map(([type, all]) => [type, all.length]);
   return JSON.stringify({
     body: document.body.outerHTML,
     head: document.head.childElementCount,
     fields: Array.from(document.querySelectorAll('input, textarea, select')).map((e) => [e.value, e.checked]),
-    globals: names.map((name) => [name, plain(window[name]) ? window[name] : typeof window[name]]),
+    globals: names.map((name) => [stable(name), plain(window[name]) ? window[name] : typeof window[name]]),
     listeners: elements.map(listeners),
     scrolled: elements.map((e) => [e.scrollTop, e.scrollLeft]).filter(([top, left]) => top || left),
     focus: document.activeElement.tagName,
@@ -152,46 +144,6 @@ async def state(page: MiniwobPage) -> dict:
         "Runtime.evaluate", page.session, expression=STATE, returnByValue=True, includeCommandLineAPI=True
     )
     return json.loads(answer["result"]["value"])
-
-
-def largest_difference(one: Screen, other: Screen) -> int:
-    """Return by how much two screens differ at most, in one channel of a pixel (0 to 255)."""
-    one_image, other_image = (Image.open(io.BytesIO(screen.image)).convert("RGB") for screen in (one, other))
-    return max(most for _, most in ImageChops.difference(one_image, other_image).getextrema())
-
-
-def where_different(one: Screen, other: Screen) -> str:
-    """Say which part of two screens differs, and by how much."""
-    if one.image == other.image:
-        return "not in their pixels"
-    images = [Image.open(io.BytesIO(screen.image)).convert("RGB") for screen in (one, other)]
-    return f"in {ImageChops.difference(*images).getbbox()}, by {largest_difference(one, other)} of 255 at most"
-
-
-async def play_anything(page: MiniwobPage, chance: random.Random) -> None:
-    """Do what a policy that knows nothing may do, and leave things behind as no policy can."""
-    for number in range(8):
-        x, y = chance.randrange(160), chance.randrange(50, 210)
-        action = chance.choice(
-            [
-                Click(x, y),
-                Click(x, y),
-                DoubleClick(x, y),
-                RightClick(x, y),
-                Type("some text"),
-                Scroll(x, y, "down"),
-                Drag(x, y, chance.randrange(160), chance.randrange(50, 210)),
-                Hotkey(("ctrl", "a")),
-                Hotkey(("tab",)),
-            ]
-        )
-        if (await page.step(action, f"any-{number}")).done:
-            break
-    await page.evaluate_script(
-        "localStorage.setItem('left', 'behind'); sessionStorage.setItem('left', 'behind'); window.name = 'left';"
-        " window.left = 'behind'; history.pushState({}, '', '#left');"
-        " setTimeout(() => { window.late = 'behind'; }, 1); 0"
-    )
 
 
 @pytest.mark.parametrize("name", sorted(RESTARTABLE))
@@ -237,19 +189,59 @@ async def test_a_document_that_was_left_is_loaded_again(restarting):
     await again.close()
 
 
-async def test_pages_for_all_documents_are_not_kept_without_bound():
+@pytest.mark.parametrize("name", sorted(RESTARTABLE))
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_episode_leaves_nothing_to_another_page_of_its_seat(shared, one_seat, name):
+    """Each page after another one, all in one seat: what the other leaves, timers included, does not reach it."""
+    names = sorted(RESTARTABLE)
+    other = await one_seat.open(task(names[names.index(name) - 1], 0))
+    await other.reset(task(names[names.index(name) - 1], 0))
+    await play_anything(other, random.Random(name))
+    await other.evaluate_script(f"setInterval(() => {{ {LEAVE} }}, 1); 0")
+    await other.close()
+    chosen = task(name, 1)
+    page, fresh = await one_seat.open(chosen), await shared.open(chosen)
+    assert page.context == other.context
+    left = page.session
+    found, expected = await page.reset(chosen), await fresh.reset(chosen)
+    assert page.session != left
+    assert found == expected, where_different(found, expected)
+    assert await state(page) == await state(fresh)
+    await play_oracle(page, chosen)
+    assert await page.evaluate() == 1
+    assert await page.evaluate_script(LEFT) == NOTHING
+    await page.close()
+    await fresh.close()
+
+
+async def documents_in(backend) -> int:
+    targets = (await backend.browser.devtools.call("Target.getTargets"))["targetInfos"]
+    return len([target for target in targets if target["url"].startswith("file:")])
+
+
+async def test_a_seat_keeps_the_document_of_each_page_where_there_is_the_memory():
     async with browser(isolation="problem", slots=1) as backend:
-        names = sorted(RESTARTABLE)[: TARGETS + 2]
+        sessions = []
+        for name in sorted(RESTARTABLE) * 2:
+            page = await backend.open(task(name, 1))
+            await page.reset(task(name, 1))
+            sessions.append(page.session)
+            await page.close()
+        assert sessions[: len(RESTARTABLE)] == sessions[len(RESTARTABLE) :]
+        assert await documents_in(backend) == len(RESTARTABLE) > DOCUMENTS_MIN
+
+
+async def test_with_little_memory_a_seat_keeps_the_documents_shown_last(monkeypatch):
+    monkeypatch.setattr(backend_module, "memory_limit", lambda: 2**26)
+    async with browser(isolation="problem", slots=1) as backend:
+        names = sorted(RESTARTABLE)[: DOCUMENTS_MIN + 2]
         for name in names + names:
             page = await backend.open(task(name, 1))
             assert (await page.reset(task(name, 1))).instruction
             assert await page.evaluate_script("localStorage.length + sessionStorage.length") == 0
-            await page.evaluate_script(
-                "localStorage.setItem('left', 'behind'); sessionStorage.setItem('left', 'it'); 0"
-            )
+            await page.evaluate_script(LEAVE)
             await page.close()
-        targets = (await backend.browser.devtools.call("Target.getTargets"))["targetInfos"]
-        assert len([target for target in targets if target["url"].startswith("file:")]) == TARGETS
+        assert await documents_in(backend) == DOCUMENTS_MIN
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -121,7 +121,7 @@ class CuratedConsumer:
         while True:
             self.check()
             try:
-                return self._queue.get(timeout=min(0.05, deadline.remaining_s))
+                return self._queue.get(timeout=min(POLL_MS / 1000, deadline.remaining_s))
             except queue.Empty:
                 if deadline.expired:
                     return None

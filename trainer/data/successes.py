@@ -12,8 +12,8 @@ import msgspec
 
 from dart_streams import stateless_random
 from dart_streams.config import Trainer
-from dart_streams.curation.advantages import is_success
 from topics.curated import CuratedGroup, Member
+from topics.outcomes import is_success
 
 MOST_REMEMBERED = 4096
 """The longest history, which is written with each checkpoint: about half a megabyte."""

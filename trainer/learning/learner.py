@@ -117,7 +117,10 @@ class Learner:
             self.optimizer.zero_grad(set_to_none=True)
             raise
         own = functools.reduce(step.Sums.plus, (update.sums for update in updates))
-        metrics = step.mean_metrics(step.Sums(*self.ranks.total(list(own))), len(updates))
+        *sums, first_loss = self.ranks.total([*own, updates[0].sums.loss])
+        metrics = step.mean_metrics(step.Sums(*sums), len(updates))
+        if len(updates) > 1:
+            metrics["first_loss"] = first_loss
         metrics["grad_norm"] = sum(update.grad_norm for update in updates) / len(updates)
         lost = sum(not math.isfinite(update.grad_norm) for update in updates)
         if lost:

@@ -1,8 +1,8 @@
 """How an agent processes its input: apply, make durable, publish the effects, acknowledge.
 
-While one batch is processed, and until a tenth of a second after it began, records queue for the next: a lone record is
-processed at once, and a flood costs two round trips a batch. A batch is processed in these steps
-(:meth:`AgentRunner.process`):
+While one batch is processed records queue for the next. The agents that read finished rollouts begin their batches
+together, every :data:`GAP_S` at most, so that what they send shares requests; after a pause a record is processed at
+once. A flood costs two round trips a batch. A batch is processed in these steps (:meth:`AgentRunner.process`):
 
 1. Decode each record; dead-letter those that do not decode.
 2. Apply the records to the state in memory, in the order they arrived; leave out those applied before.
@@ -22,8 +22,6 @@ another order, in which the group already ordered would be another task's.
 """
 
 import asyncio
-import contextlib
-import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,7 +33,7 @@ from opentelemetry import metrics
 
 import topics
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher
+from dart_streams.bus.clients import Publisher, SendCoalescer
 from dart_streams.bus.codec import Encoded, Undecodable, encode
 from dart_streams.curation.journal import Input, record_of
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
@@ -49,8 +47,11 @@ from workers.curator.journaled_state import JournaledState, input_of, open_state
 
 MAX_BATCH = 512
 """Records of one batch; as many may be queued for the next."""
-GAP_S = 0.1
-"""Time between the beginnings of two batches, unless the queue is full before: larger batches cost less per record."""
+GAP_S = 0.2
+"""Time between two batches of finished rollouts, unless a queue is full before: larger ones cost less per record."""
+LATER_GAP_S = 0.05
+"""Time between two batches of agents further on: what they read comes in bursts already, and a finished rollout passes
+three agents before it is replaced."""
 CHECK_S = 1.0
 """Time between two checks for a stall."""
 TRACE = frozenset({"traceparent", "tracestate"})
@@ -66,20 +67,26 @@ class InputQueue(asyncio.Queue[Any]):
         super().__init__(MAX_BATCH)
         self.filled = asyncio.Event()
 
-    async def wait_until_full(self, seconds: float) -> None:
-        """Return when there are enough records for a batch, after ``seconds`` at the latest."""
+    async def wait_until_full(self, pace: SendCoalescer) -> None:
+        """Return when there are enough records for a batch, at the latest when ``pace`` lets the next ones begin."""
         self.filled.clear()
-        if seconds > 0 and not self.full():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.filled.wait(), seconds)
+        if self.full():
+            return
+        waits = [asyncio.create_task(pace.wait()), asyncio.create_task(self.filled.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
-    async def next_batch(self) -> list[Any]:
+    async def next_batch(self, pace: SendCoalescer) -> list[Any]:
         """Return the queued records that fit into one journal entry, at least one; none if none comes for a second."""
         try:
             async with asyncio.timeout(CHECK_S):
                 batch = [await self.get()]
         except TimeoutError:
             return []
+        await self.wait_until_full(pace)
         size = size_of(batch[0])
         while len(batch) < MAX_BATCH and size < MAX_RECORD_BYTES // 4 and not self.empty():
             batch.append(self.get_nowait())
@@ -96,12 +103,18 @@ async def enqueue(queue: InputQueue, stream: Any) -> None:
 
 
 class AgentRunner:
-    """Runs one agent over Kafka. With ``one_state`` all partitions share a state, else each has its own."""
+    """Runs one agent over Kafka. With ``one_state`` all partitions share a state, else each has its own.
 
-    def __init__(self, agent: Agent, table: Any, publisher: Publisher, stall_s: float, *, one_state: bool) -> None:
+    Agents that share a ``pace`` begin their batches together.
+    """
+
+    def __init__(
+        self, agent: Agent, table: Any, publisher: Publisher, pace: SendCoalescer, stall_s: float, *, one_state: bool
+    ) -> None:
         self.agent = agent
         self.table = table
         self.publisher = publisher
+        self.pace = pace
         self.one_state = one_state
         self.stalls = StallDetector(log, " or ".join(topic.name for topic in agent.inputs), stall_s)
         self.prefix = publisher.bus.prefix
@@ -116,11 +129,8 @@ class AgentRunner:
 
     async def run(self) -> None:
         """Process batch after batch, until cancelled."""
-        began_s = -math.inf
         while True:
-            await self.queue.wait_until_full(began_s + GAP_S - time.monotonic())
-            batch = [event for event in await self.queue.next_batch() if self._is_assigned(event)]
-            began_s = time.monotonic() if batch and self.queue.empty() else -math.inf
+            batch = [event for event in await self.queue.next_batch(self.pace) if self._is_assigned(event)]
             self.stalls.check()
             async with self.processing:
                 for partition in dict.fromkeys(self._partition(event) for event in batch):

@@ -26,13 +26,14 @@ import structlog
 from mode.supervisors import CrashingSupervisor
 
 from dart_streams import tasks as task_sets
-from dart_streams.bus.clients import Publisher
+from dart_streams.bus.clients import Publisher, SendCoalescer
 from dart_streams.config import Config
 from dart_streams.connection import auth
 from dart_streams.curation.agents import agents
 from dart_streams.curation.reducer import Agent
 from dart_streams.errors import ConfigError
-from workers.curator.agent_runner import AgentRunner, enqueue
+from topics import trajectories
+from workers.curator.agent_runner import GAP_S, LATER_GAP_S, AgentRunner, enqueue
 from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id
 from workers.curator.transport import Flow, Transport
 from workers.runtime import lifecycle
@@ -42,6 +43,9 @@ BATCH_BYTES = 512 * 1024
 FETCH_BYTES = 128 * 1024
 """Size of a fetch from one partition. The client delivers a whole fetch of one before the next, so with more, a flood
 of trajectories would delay the other agents. A larger record still comes, alone."""
+
+COMMIT_S = 3.0
+"""Time between commits of input offsets. Records read again after a crash are recognised by their offsets."""
 
 log = structlog.get_logger()
 
@@ -63,10 +67,11 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id, BATCH_BYTES))
     app = create_app(config, worker_id)
-    runners = []
+    runners, head = [], SendCoalescer(GAP_S)
     for agent in agents(config, tasks):
         await check_topics(config, publisher, agent)
-        runners.append(bind(app, config, agent, publisher))
+        pace = head if trajectories.TOPIC in agent.inputs else SendCoalescer(LATER_GAP_S)
+        runners.append(bind(app, config, agent, publisher, pace))
     resources.push_async_callback(app.stop)
     await app.start()
     return lifecycle.Worker(
@@ -112,7 +117,7 @@ def create_app(config: Config, worker_id: str) -> faust.App:
         topic_allow_declare=False,
         topic_disable_leader=True,
         value_serializer="raw",
-        broker_commit_interval=0.5,
+        broker_commit_interval=COMMIT_S,
         broker_session_timeout=15.0,
         broker_max_poll_records=200,
         consumer_group_instance_id=worker_id,
@@ -127,11 +132,11 @@ def create_app(config: Config, worker_id: str) -> faust.App:
     return app
 
 
-def bind(app: faust.App, config: Config, agent: Agent, publisher: Publisher) -> AgentRunner:
+def bind(app: faust.App, config: Config, agent: Agent, publisher: Publisher, pace: SendCoalescer) -> AgentRunner:
     """Bind one agent to its topics and its table; its records are queued for the runner returned."""
     source = SOURCES[agent.name]
     table: Any = app.Table(agent.name, key_type=bytes, value_type=bytes, partitions=source.partitions if source else 1)
-    runner = AgentRunner(agent, table, publisher, config.telemetry.stall_s, one_state=source is None)
+    runner = AgentRunner(agent, table, publisher, pace, config.telemetry.stall_s, one_state=source is None)
     names = [config.bus.prefix + topic.name for topic in agent.inputs]
     channel = app.topic(*names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
     app.agent(channel, name=agent.name, concurrency=1, supervisor_strategy=CrashingSupervisor)(

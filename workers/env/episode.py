@@ -14,11 +14,9 @@ from dart_streams import actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
+from topics.outcomes import is_success
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef, MessagePart
-
-SUCCESS = 0.999
-"""Minimum reward of a success; an episode with partial credit below it is a failure that keeps its reward."""
 
 
 class EpisodeLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +81,11 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     def observations(self) -> tuple[Observation, ...]:
         """All observations so far."""
         return self.published if self.latest is None else (*self.published, self.latest)
+
+    @property
+    def awaits_action(self) -> bool:
+        """Whether the action that follows the latest observation is not there yet."""
+        return bool(self.published) and self.latest is None and self.pending is None
 
     @property
     def on_last_step(self) -> bool:
@@ -175,16 +178,23 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=f"{attempt + 1} attempts, the last: {reason}"))
 
     def end_evaluated(self, cut: bool, reward: float) -> EpisodeEnd:
-        """Return the end of an evaluated episode."""
+        """Return the end of an evaluated episode; one that is solved is a success, also at the step limit."""
+        if is_success(reward):
+            return EpisodeEnd(kind="success", reward=reward)
         if cut:
             return EpisodeEnd(kind="truncated", reward=reward, reason="step limit")
-        return EpisodeEnd(kind="success" if reward >= SUCCESS else "failure", reward=reward)
+        return EpisodeEnd(kind="failure", reward=reward)
 
     def end_timed_out(self) -> EpisodeEnd:
-        """Return the end of an episode past its wall-clock limit: before the first screen, the environment's fault."""
+        """Return the end of an episode past its wall-clock limit: a fault of what it waited for, without a reward.
+
+        Slowness says nothing about the policy's actions, so it is nothing to train on.
+        """
+        if self.awaits_action:
+            return EpisodeEnd(kind="policy_error", reward=None, reason="straggler: waited for an action")
         if not self.observations:
             return EpisodeEnd(kind="env_error", reward=None, reason="straggler: no first screen in time")
-        return EpisodeEnd(kind="truncated", reward=0.0, reason="straggler")
+        return EpisodeEnd(kind="env_error", reward=None, reason="straggler: waited for the environment")
 
     def last_observation(self, end: EpisodeEnd, at_ms: int) -> Observation:
         """Return the last observation, with ``end``."""

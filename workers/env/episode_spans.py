@@ -53,7 +53,7 @@ class EpisodeSpans:
             published.add_done_callback(lambda _: step.end())
 
     def set_outcome(self, end: EpisodeEnd) -> None:
-        """Record how the episode ended; a fault or a straggler is an error."""
+        """Record how the episode ended; a fault is an error."""
         self.trajectory.set_attributes(ATTR_OUTCOME=end.kind)
-        if end.kind in FAULTS or end.reason == "straggler":
+        if end.kind in FAULTS:
             self.trajectory.set_error(end.reason or end.kind)

@@ -26,7 +26,7 @@ from dart_streams.history.stalls import Stall, explanation, stalls
 from dart_streams.telemetry import names
 from workers.runtime import lifecycle
 
-INTERVAL_S = 2.0
+INTERVAL_S = 5.0
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)

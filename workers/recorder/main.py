@@ -55,7 +55,7 @@ BATCH = 1024
 FETCH_MAX_WAIT_MS = 100
 FETCH_MIN_BYTES = 64 * 1024
 """A fetch waits for this many bytes, or this long: the database syncs its commit log once a batch."""
-COMMIT_S = 1.0
+COMMIT_S = 3.0
 """Minimum time between commits; a batch that was not committed is repeated by the next recorder, without effect."""
 POLL_MS = 500
 """How long one poll waits for a first observation, and so how late a stop is noticed."""

@@ -6,6 +6,7 @@ from statistics import fmean
 import msgspec
 
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
+from topics.outcomes import agreed
 from topics.trajectories import Trajectory
 
 
@@ -35,7 +36,7 @@ def broken(last: Observation, reason: str) -> Trajectory:
 
 
 def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Trajectory:
-    """Return the summary of ``observations`` that finish with ``end``."""
+    """Return the summary of ``observations`` that finish with ``end``; its outcome agrees with its reward."""
     taken = [observation.taken for observation in observations if observation.taken is not None]
     versions = [span.version for action in taken for span in action.versions]
     first, last = observations[0], observations[-1]
@@ -48,7 +49,7 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         attempt=order.attempt,
         task_id=order.task_id,
         purpose=order.purpose,
-        outcome=end.kind,
+        outcome=agreed(end.kind, end.reward),
         reward=end.reward,
         steps=len(taken),
         step_entropies=entropies_of(taken),

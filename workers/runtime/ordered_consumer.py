@@ -19,7 +19,8 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
 from workers.runtime.in_flight import DeliveryStatus, InFlightRecords, TrackedOffset
 
-COMMIT_S = 0.5
+COMMIT_S = 1.0
+"""Time between commits, and so what a killed worker repeats. A commit is a write to the broker, as a record is."""
 MARGIN_S = 3.0
 """Part of the drain kept for cancelled handlers, the last commit, and closing what the worker uses."""
 

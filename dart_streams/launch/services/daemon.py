@@ -27,7 +27,7 @@ class Home:
     """The folder of one service: ``data/``, its configuration and ``<name>.log``."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
+        self.folder = folder.resolve()
         self.name = folder.name
         self.data = self.folder / "data"
         self.log = self.folder / f"{self.name}.log"

@@ -43,6 +43,11 @@ def test_a_present_configuration_is_left_as_it_is():
     assert parse(migrated(tables, "test")) == parse(tables)
 
 
+def test_a_recorded_temperature_is_the_first_of_several():
+    tables = migrated({"evaluation": {"temperature": 0.5}}, "test")
+    assert parse(tables).evaluation.temperatures == (0.5,)
+
+
 def test_a_recorded_value_that_is_now_fixed_at_another_is_refused():
     with pytest.raises(ConfigError, match=r"recorded with curation\.dispatch\.patience = 8.*fixes at 4"):
         migrated({"curation": {"dispatch": {"patience": 8}}}, "test")

@@ -1,4 +1,4 @@
-"""The neighbours' recipes as shipped: each file runs the circle in memory, and what it is named for happens there."""
+"""The recipes as shipped: each file runs the circle in memory, and what it is named for happens there."""
 
 from pathlib import Path
 
@@ -48,6 +48,16 @@ def test_a_recipe_trains(file: Path):
     circle = played(load(file))
     assert circle.trainer.version >= 2
     assert f"dart-streams run deploy/config/recipes/{file.name}" in file.read_text(), "the file says how to run it"
+
+
+def test_dart_has_the_settings_of_the_paper():
+    config = load(FOLDER / "dart.toml")
+    trainer, curation = config.trainer, config.curation
+    assert (trainer.kl_beta, trainer.clip_low, trainer.clip_high, trainer.truncate.cap) == (0.1, 0.2, 0.28, 1.0)
+    assert (curation.budget.base, curation.budget.threshold, curation.entropy.keep) == (8, 0.6, 0.8)
+    assert curation.length.dynamic and curation.pool.enabled and curation.dispatch.choice == "even"
+    made = groups(played(config))
+    assert {len(group.members) for group in made} != {curation.budget.base}, "fewer rollouts of easier tasks"
 
 
 def test_mobilerl_pays_less_for_longer_successes_and_lets_hopeless_tasks_rest():

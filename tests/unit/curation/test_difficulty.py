@@ -76,9 +76,11 @@ def test_evaluations_are_ignored_altogether():
     assert after(trajectory("eval-v0-0001-0", purpose="eval")) is None
 
 
-def test_a_demonstration_is_no_attempt_but_its_length_counts():
+def test_a_demonstration_is_no_attempt_and_no_success_for_the_length():
     told = after(trajectory("demo-7", purpose="demonstration", steps=4))
-    assert (told.attempts, told.success_rate, told.longest_success) == (0, None, 4)
+    assert (told.attempts, told.success_rate, told.longest_success) == (0, None, None)
+    told = after(trajectory("demo-7", purpose="demonstration", steps=4), trajectory("g000000/0/0", steps=3))
+    assert told.longest_success == 3, "the oracle's length is not the policy's"
 
 
 def test_a_second_finish_of_an_order_is_ignored():

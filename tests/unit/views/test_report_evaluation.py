@@ -1,5 +1,6 @@
 """Evaluation orders, what is still missing of them, and the statistics of what came out."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +31,7 @@ def task_set(**heldout):
     )
 
 
-CONFIG = Config(evaluation=Evaluation(episodes=6, temperature=0.7))
+CONFIG = Config(evaluation=Evaluation(episodes=6, temperatures=(0.7, 0.0)))
 TASKS = task_set(click_test=2, enter_text=5)
 
 
@@ -80,6 +81,15 @@ def test_orders_of_an_evaluation_are_the_same_each_time_and_pair_up():
     assert [o.task_id for o in first] == [o.task_id for o in after]
     assert not {o.order_id for o in first} & {o.order_id for o in after}
     assert {o.sampling.temperature for o in first} == {0.7}
+
+
+def test_at_a_further_temperature_each_task_is_played_at_most_once_under_ids_of_its_own():
+    first, greedy = evaluation.orders(CONFIG, TASKS, 0), evaluation.orders(CONFIG, TASKS, 0, 0.0)
+    assert not {o.order_id for o in first} & {o.order_id for o in greedy}
+    assert {o.sampling.temperature for o in greedy} == {0.0}
+    many = msgspec.structs.replace(CONFIG, evaluation=Evaluation(episodes=100, temperatures=(1.0, 0.0)))
+    assert len(evaluation.orders(many, TASKS, 0)) == 100
+    assert len(evaluation.orders(many, TASKS, 0, 0.0)) == len(TASKS.heldout) == 7
 
 
 def test_only_what_is_missing_is_ordered():

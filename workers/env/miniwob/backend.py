@@ -9,8 +9,9 @@ from dart_streams.tasks import Task
 from workers.env import metrics
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.browser import Browser
+from workers.env.miniwob.memory import memory_limit
 from workers.env.miniwob.page import MiniwobPage, document_of
-from workers.env.miniwob.seats import Seats
+from workers.env.miniwob.seats import Seats, documents_kept
 
 log = structlog.get_logger()
 
@@ -21,6 +22,7 @@ class MiniwobBackend:
     def __init__(self, config: Config) -> None:
         self.own = config.env.miniwob
         self.spare = 0 if self.own.isolation == "context" else config.env.slots
+        self.documents = documents_kept(config.env.slots, memory_limit())
         self.browser: Browser | None = None
         self._seats: Seats | None = None
         self._launch_lock = asyncio.Lock()
@@ -53,5 +55,5 @@ class MiniwobBackend:
                 await self.stop()
             if self.browser is None or self._seats is None:
                 self.browser = await Browser.launch(self.own.call_timeout_s, self.own.capture)
-                self._seats = Seats(self.browser.devtools, self.browser.capturing, self.spare)
+                self._seats = Seats(self.browser.devtools, self.browser.capturing, self.spare, self.documents)
             return self._seats

@@ -15,7 +15,7 @@ from dart_streams.config import Capture
 from dart_streams.errors import ServiceUnavailable
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.capture import BeginFrames, Capturing, Screenshots
-from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools, Rejected
+from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools
 from workers.env.miniwob.target import Target
 
 PLACES = (
@@ -98,8 +98,8 @@ class Browser:
     async def launch(cls, timeout_s: float, capture: Capture = "auto") -> "Browser":
         """Start a browser with a profile of its own; raise :class:`ServiceUnavailable` if it does not come up.
 
-        ``capture`` is ``env.miniwob.capture``: with ``auto`` a browser without begin-frame control is started again
-        for screenshots.
+        ``capture`` is ``env.miniwob.capture``: with ``auto`` a browser that does not draw under begin-frame control is
+        started again for screenshots.
         """
         if capture == "screenshot":
             return await cls._launch(timeout_s, Screenshots)
@@ -107,14 +107,15 @@ class Browser:
         try:
             await browser._draw_once()
             return browser
-        except (Rejected, KeyError) as error:
+        except (EnvironmentFault, KeyError) as error:
             await browser.kill()
             if capture == "begin-frame":
                 raise ServiceUnavailable(
-                    f"{find_browser()} has no begin-frame control ({error}): install chromium-headless-shell, or set "
-                    'env.miniwob.capture to "auto"'
+                    f"{find_browser()} does not draw under begin-frame control ({error}): install "
+                    'chromium-headless-shell, or set env.miniwob.capture to "auto"'
                 ) from None
-            log.info("screens are taken as screenshots", reason=str(error), instead_of="begin-frame")
+            advice = "chromium-headless-shell needs less CPU time"
+            log.warning("screens are taken as screenshots, not by begin-frame", reason=str(error), advice=advice)
             return await cls._launch(timeout_s, Screenshots)
         except BaseException:
             await browser.kill()
@@ -138,7 +139,7 @@ class Browser:
         return browser
 
     async def _draw_once(self) -> None:
-        """Raise Rejected or KeyError if it has no begin-frame control."""
+        """Raise EnvironmentFault or KeyError if it has no begin-frame control."""
         context = (await self.devtools.call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
         target = Target(self.devtools, self.capturing)
         await target.open(context)

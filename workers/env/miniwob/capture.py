@@ -8,6 +8,7 @@ import asyncio
 import base64
 from typing import Any, Literal, Protocol
 
+from dart_streams.deadline import Deadline
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.devtools import DevTools
 from workers.env.miniwob.inputs import MOUSE, Call, batches, waits_for_frame
@@ -24,8 +25,8 @@ FRAME_S = 3.0
 CRASH_S = 1.0
 """How long the frame of a page that hangs may take to fail once its renderer is ended."""
 PNG = {"format": "png", "optimizeForSpeed": True}
-FRAMES_OF_INPUT = 10
-"""Frames within which an input event is answered; one or two, as measured."""
+REDRAW_S = 0.02
+"""Pause before the frame is drawn again in which an input event was not answered, or that has no image."""
 
 
 class Capturing(Protocol):
@@ -88,8 +89,8 @@ class BeginFrames:
     """Chromium's headless shell: it draws a frame for each call, and no other.
 
     Two frames at once would end its GPU process, so one that is under way is waited for whatever becomes of the
-    episode that wanted it. A page that hangs in a frame loses its renderer; if that does not end the frame, or a frame
-    brings no image, the browser is of no further use and is ended.
+    episode that wanted it. A page that hangs in a frame loses its renderer; if that does not end the frame, or frames
+    bring no image, the browser is of no further use and is ended.
     """
 
     name: Literal["begin-frame", "screenshot"] = "begin-frame"
@@ -132,10 +133,10 @@ class BeginFrames:
         await self.devtools.call("Runtime.evaluate", session, expression="0")  # A page that hangs is to draw nothing.
         answers = asyncio.gather(*(self.devtools.call(method, session, **params) for method, params in batch))
         try:
-            for _ in range(FRAMES_OF_INPUT):
+            # One or two frames, more if they outrun the event on its way to the page.
+            while not answers.done():
                 await self._frame(session)
-                if answers.done():
-                    break
+                await asyncio.wait({answers}, timeout=REDRAW_S)
         except BaseException:
             answers.cancel()
             raise
@@ -153,13 +154,18 @@ class BeginFrames:
 
     async def _draw_alone(self, session: str, params: dict[str, Any]) -> dict[str, Any]:
         async with self._one_at_a_time:
-            answer = self.devtools.send(BEGIN_FRAME, session, **params)
-            if not (await asyncio.wait({answer}, timeout=FRAME_S))[0]:
-                await self._end_page(session, answer)
-            frame = await answer
-            if "screenshot" in params and "screenshotData" not in frame:
-                await self._end_browser("a frame has no image")
-            return frame
+            deadline = Deadline(FRAME_S)
+            while True:
+                answer = self.devtools.send(BEGIN_FRAME, session, **params)
+                if not (await asyncio.wait({answer}, timeout=FRAME_S))[0]:
+                    await self._end_page(session, answer)
+                frame = await answer
+                if "screenshot" not in params or "screenshotData" in frame:
+                    return frame
+                # The surface of a new target may not be there yet.
+                if deadline.expired:
+                    await self._end_browser(f"no frame had an image within {FRAME_S:g} s")
+                await asyncio.sleep(REDRAW_S)
 
     async def _end_page(self, session: str, frame: "asyncio.Future[dict[str, Any]]") -> None:
         """End the renderer of a page that does not draw, and with it the frame, or else the browser."""

@@ -29,3 +29,38 @@ const fill = (field, wanted) => {
   if (field.value === wanted) return null;
   return document.activeElement === field ? {text: wanted} : at(field);
 };
+// From the middle of an element to a point: a drag, kept within the page.
+const drag = (element, toX, toY) => {
+  const from = at(element);
+  const within = (value, most) => Math.round(Math.min(Math.max(value, 1), most - 2));
+  return from && {...from, to_x: within(toX, 160), to_y: within(toY, 210)};
+};
+const middle = (element) => {
+  const box = element.getBoundingClientRect();
+  return [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
+};
+const push = (shape, direction) => {
+  if (shape.getAttribute('transform')) return null;
+  const [x, y] = middle(shape), [right, down] = {left: [-1, 0], right: [1, 0], up: [0, -1], down: [0, 1]}[direction];
+  return drag(shape, x + 30 * right, y + 30 * down);
+};
+const into = (small, large) => {
+  const inner = small.getBoundingClientRect(), outer = large.getBoundingClientRect();
+  const inside = inner.left > outer.left && inner.right < outer.right
+    && inner.top > outer.top && inner.bottom < outer.bottom;
+  return inside ? null : drag(small, ...middle(large));
+};
+const spin = (wanted) => {
+  const value = Number(all('#spinner')[0].value);
+  return value === wanted ? null : at(all(value < wanted ? '.ui-spinner-up' : '.ui-spinner-down')[0]);
+};
+const pictured = () => {
+  const [shape] = all('#area_svg > *');
+  const written = /\d/.test(shape.textContent) ? 'digit' : 'letter';
+  return {circle: 'circle', rect: 'rectangle', polygon: 'triangle'}[shape.tagName] || written;
+};
+const pick = (wanted) => {
+  if (all('#datepicker')[0].value === wanted) return null;
+  const day = String(Number(wanted.split('/')[1]));
+  return shown('.ui-datepicker-calendar') ? at(labelled('.ui-datepicker-calendar a', day)) : at(all('#datepicker')[0]);
+};

@@ -1,12 +1,15 @@
 """The oracle: the next correct action of each page, computed from the page's present state."""
 
 from importlib.resources import files
+from typing import Any
 
+from dart_streams import actions
 from workers.env.environment import EnvironmentFault
 
 HELPERS = files("workers.env.miniwob").joinpath("oracle.js").read_text()
 
 NEXT = {
+    "choose-date-easy": "pick(goal(/Select (\\S+)/)) || at(all('#subbtn')[0])",
     "click-test": "at(all('#subbtn')[0])",
     "click-test-2": "at(labelled('button', 'ONE'))",
     "click-button": "at(labelled('#area button', quoted()))",
@@ -25,16 +28,36 @@ NEXT = {
     "click-tab": "at(all('#area ul a')[Number(goal(/#(\\d)/)) - 1])",
     "click-widget": "at(all('.widget input, .widget button, .widget textarea')"
     ".find((e) => e.dataset.type === quoted()))",
+    "drag-box": "into(all('#draggableSmall')[0], all('#draggableLarge')[0]) || at(all('#subbtn')[0])",
+    "drag-circle": "push(all('svg circle')[0], goal(/circle (\\w+)/)) || at(all('#subbtn')[0])",
+    "drag-single-shape": "push(all('svg .black-shape')[0], goal(/item (\\w+)/)) || at(all('#subbtn')[0])",
     "enter-text": "fill(all('#tt')[0], quoted()) || at(all('#subbtn')[0])",
     "enter-text-dynamic": "fill(all('#tt')[0], quoted()) || at(all('#subbtn')[0])",
     "focus-text": "at(all('#area input')[0])",
     "focus-text-2": "at(all('#area input')[Number(goal(/(\\d)(?:st|nd|rd)/)) - 1])",
+    "form-sequence-2": "all('#area [type=radio]')[Number(goal(/the (\\d)\\w+ radio/)) - 1].checked"
+    " ? fill(all('#area [type=text]')[Number(goal(/the (\\d)\\w+ textbox/)) - 1], goal(/number \"(.*?)\"/))"
+    " || at(all('#subbtn')[0]) : at(all('#area [type=radio]')[Number(goal(/the (\\d)\\w+ radio/)) - 1])",
+    "grid-coordinate": "at(document.getElementById(goal(/coordinate (\\(.*\\))/)))",
+    "identify-shape": "at(all(`#area-buttons [data-type=${pictured()}]`)[0])",
+    "use-spinner": "spin(Number(goal(/Select (\\S+)/))) || at(all('#subbtn')[0])",
 }
-"""Each page's next action as an expression over the helpers of oracle.js: a point, a text to type, or null."""
+"""Each page's next action as an expression over the helpers of oracle.js: a point to click, with another one
+(``to_x``, ``to_y``) to drag to, ``text`` to type, or null."""
 
 
 def next_action(page: str) -> str:
-    """Return a script that yields ``{x, y}``, ``{text}`` or null; raise :class:`EnvironmentFault` without an oracle."""
+    """Return a script that yields what :func:`as_action` takes; raise :class:`EnvironmentFault` without an oracle."""
     if page not in NEXT:
         raise EnvironmentFault(f"no oracle for MiniWoB++ page {page!r}: add one to workers/env/miniwob/oracle.py")
     return f"(() => {{ {HELPERS}; return {NEXT[page]} || null; }})()"
+
+
+def as_action(found: dict[str, Any]) -> actions.Action:
+    """Return the action that the oracle of a page yielded."""
+    match found:
+        case {"text": text}:
+            return actions.Type(text)
+        case {"x": x, "y": y, "to_x": to_x, "to_y": to_y}:
+            return actions.Drag(x, y, to_x, to_y)
+    return actions.Click(found["x"], found["y"])

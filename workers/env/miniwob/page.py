@@ -5,8 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dart_streams import actions
-from dart_streams.actions import Action, Click
+from dart_streams.actions import Action
 from dart_streams.config import Isolation
 from dart_streams.tasks import Task
 from workers.env import metrics
@@ -14,7 +13,7 @@ from workers.env.environment import EnvironmentFault, Screen
 from workers.env.miniwob.capture import HEIGHT, WIDTH
 from workers.env.miniwob.devtools import DevTools
 from workers.env.miniwob.inputs import input_calls
-from workers.env.miniwob.oracle import NEXT, next_action
+from workers.env.miniwob.oracle import NEXT, as_action, next_action
 from workers.env.miniwob.problem import STATE, in_problem
 from workers.env.miniwob.seats import Seat, Seats
 from workers.env.miniwob.target import Target
@@ -96,6 +95,7 @@ class MiniwobPage:
             await target.call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
         await target.load(task.page, url)
         instruction = str(await target.evaluate_script(in_problem(f"first({task.seed})")))
+        await target.call("Runtime.evaluate", expression=in_problem("loadIcons()"), awaitPromise=True)
         await target.settle()
         return instruction
 
@@ -121,7 +121,7 @@ class MiniwobPage:
             found = await self.evaluate_script(next_action(task.page))
             if found is None:
                 return
-            yield actions.Type(found["text"]) if "text" in found else Click(found["x"], found["y"])
+            yield as_action(found)
 
     async def close(self) -> None:
         """Give the seat back; one that had a fault is disposed of."""

@@ -18,8 +18,20 @@ const first = (seed) => {
   const instruction = start(seed);
   window[FRESH] = {
     names: new Set(Object.getOwnPropertyNames(window)), display, address: location.href, timer: setTimeout(() => {}, 0),
+    style: document.body.getAttribute('style'),
   };
   return instruction;
+};
+
+// Load and keep what jQuery UI shows of its icons only later: a screen would not show an icon that is being loaded.
+const loadIcons = () => {
+  const sheet = document.querySelector('link[href$="jquery-ui.min.css"]');
+  const colors = sheet ? ['444444', '555555', '777620', '777777', 'cc0000', 'ffffff'] : [];
+  window[FRESH].icons = colors.map((color) => new Image());
+  return Promise.all(window[FRESH].icons.map((icon, index) => new Promise((done) => {
+    icon.onload = icon.onerror = done;
+    icon.src = new URL(`images/ui-icons_${colors[index]}_256x240.png`, sheet.href);
+  }))).then(() => null);
 };
 
 // Start the next problem in a document that has had others; return its instruction, or null if it is a new document.
@@ -27,6 +39,7 @@ const again = (seed) => {
   if (!window[FRESH]) return null;
   forget(window[FRESH]);
   const instruction = start(seed);
+  if (document.body.getAttribute('style') !== window[FRESH].style) document.body.removeAttribute('style');
   repaint();
   return instruction;
 };
@@ -68,6 +81,26 @@ const forget = (fresh) => {
   if (sessionStorage.length) sessionStorage.clear();
   if (location.href !== fresh.address) history.replaceState(null, '', fresh.address);
   for (const element of document.querySelectorAll('[data-tampered]')) element.removeAttribute('data-tampered');
+  renew();
+};
+
+// Make those widgets of jQuery UI anew, as the page does once loaded, that keep a state of their own between problems.
+const renew = () => {
+  const picker = document.querySelector('.hasDatepicker'), spinner = document.querySelector('.ui-spinner-input');
+  if (picker) {
+    jQuery(picker).datepicker('destroy');
+    Object.assign(jQuery.datepicker, {_curInst: null, _lastInput: null, _datepickerShowing: false});
+    jQuery.datepicker.dpDiv.empty().removeAttr('style');
+  }
+  if (spinner) {
+    spinner.value = '';
+    jQuery(spinner).spinner('destroy').off().removeAttr('class');
+  }
+  if (!picker && !spinner) return;
+  const start = core.startEpisode;
+  core.startEpisode = () => {};
+  window.onload();
+  core.startEpisode = start;
 };
 
 // Show it as if the document had just been loaded: unscrolled, and all of it painted anew. What changed is otherwise

@@ -15,8 +15,12 @@ from workers.env.miniwob.devtools import DevTools
 from workers.env.miniwob.problem import in_problem
 from workers.env.miniwob.target import Target
 
-TARGETS = 8
-"""Documents that a seat keeps: each costs 10 MB, and saves loading it."""
+DOCUMENT_BYTES = 10_000_000
+"""Memory of a document that a seat keeps."""
+MEMORY_SHARE = 0.5
+"""Of the memory there is, for the documents of all seats."""
+DOCUMENTS_MIN = 8
+"""Documents that a seat keeps whatever the memory."""
 MAX_EPISODES = 500
 """Episodes after which a target is replaced, which bounds what the browser accumulates for it."""
 QUIET_S = 3.0
@@ -25,12 +29,18 @@ QUIET_S = 3.0
 log = structlog.get_logger()
 
 
+def documents_kept(seats: int, memory_bytes: int) -> int:
+    """Return how many documents a seat may keep, each of which saves loads; with enough memory as many as there are."""
+    return max(DOCUMENTS_MIN, int(MEMORY_SHARE * memory_bytes / (max(1, seats) * DOCUMENT_BYTES)))
+
+
 class Seat:
     """A browser context and its targets, by the document that each is kept for, least recently shown first."""
 
-    def __init__(self, devtools: DevTools, capturing: Capturing) -> None:
+    def __init__(self, devtools: DevTools, capturing: Capturing, documents: int) -> None:
         self.devtools = devtools
         self.capturing = capturing
+        self.documents = documents
         self.context = ""
         self.targets: dict[str, Target] = {}
         self.shown: Target | None = None
@@ -42,17 +52,19 @@ class Seat:
         self.context = created["browserContextId"]
 
     async def show(self, document: str) -> Target:
-        """Return the target for a document, a new one if the seat has none; the oldest makes room for it."""
+        """Return the target for a document, a new one if the seat has none; the longest unused makes room for it."""
         target = self.targets.pop(document, None) or Target(self.devtools, self.capturing)
         self.shown = self.targets[document] = target
         if not target.session:
             await target.open(self.context)
-        while len(self.targets) > TARGETS:
+        while len(self.targets) > self.documents:
             await self.targets.pop(next(iter(self.targets))).close()
         return target
 
     async def quiet(self) -> None:
-        """Stop what the last episode's document might still do; raise :class:`EnvironmentFault` if it hangs."""
+        """Stop what the last episode's document might still do; raise :class:`EnvironmentFault` if it hangs or died."""
+        if self.broken:
+            raise EnvironmentFault("its renderer is gone")
         if self.shown is not None and not await self.shown.evaluate_script(in_problem("quiet()"), QUIET_S):
             await self._drop(self.shown)
 
@@ -65,7 +77,12 @@ class Seat:
                 await self.shown.call("Page.resetNavigationHistory")
                 if self.shown.episodes >= MAX_EPISODES:
                     await self._drop(self.shown)
-        return not any(target.faulty for target in self.targets.values())
+        return not self.broken
+
+    @property
+    def broken(self) -> bool:
+        """Whether a target had a fault, or crashed."""
+        return any(target.faulty or target.session in self.devtools.crashed for target in self.targets.values())
 
     async def _drop(self, target: Target) -> None:
         self.targets = {name: kept for name, kept in self.targets.items() if kept is not target}
@@ -85,12 +102,16 @@ class Seat:
 
 
 class Seats:
-    """The seats of one browser; ``spare`` of them are kept while nobody has them, none if it is 0."""
+    """The seats of one browser; ``spare`` of them are kept while nobody has them, none if it is 0.
 
-    def __init__(self, devtools: DevTools, capturing: Capturing, spare: int) -> None:
+    Each keeps ``documents`` documents at most.
+    """
+
+    def __init__(self, devtools: DevTools, capturing: Capturing, spare: int, documents: int) -> None:
         self.devtools = devtools
         self.capturing = capturing
         self.spare = spare
+        self.documents = documents
         self._free: list[Seat] = []
 
     async def take(self, document: str) -> Seat:
@@ -106,7 +127,7 @@ class Seats:
             except asyncio.CancelledError:
                 await seat.dispose()
                 raise
-        seat = Seat(self.devtools, self.capturing)
+        seat = Seat(self.devtools, self.capturing, self.documents)
         await seat.open()
         return seat
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.curation_world import Odds, play, task_set
+from dart_streams.bus.clients import SendCoalescer
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.curation.agents import agents
@@ -45,7 +46,7 @@ class Broker:
         self.published.setdefault(name, []).extend(dict(record.headers)["id"].decode() for record in records)
 
     def runner(self) -> AgentRunner:
-        return AgentRunner(DIFFICULTY, self, self, 60.0, one_state=False)
+        return AgentRunner(DIFFICULTY, self, self, SendCoalescer(0.0), 60.0, one_state=False)
 
     def event(self, offset: int, value: bytes | None = None) -> SimpleNamespace:
         """Return Faust's event of a finished rollout."""
@@ -179,19 +180,39 @@ async def test_a_batch_has_at_most_as_many_records_as_a_queue(monkeypatch):
             for _ in range(agent_runner.MAX_BATCH + 3):
                 yield SimpleNamespace(message=SimpleNamespace(value=b"x"))
 
+    pace = SendCoalescer(60.0)
+    await pace.wait()
+    await asyncio.sleep(0)
     filling = asyncio.create_task(enqueue(queue, Stream()))
     async with asyncio.timeout(5):
-        await queue.wait_until_full(60.0)
-    assert len(await queue.next_batch()) == agent_runner.MAX_BATCH
+        assert len(await queue.next_batch(pace)) == agent_runner.MAX_BATCH
     await filling
-    assert len(await queue.next_batch()) == 3
+    assert len(await queue.next_batch(SendCoalescer(0.0))) == 3
+
+
+async def test_agents_of_one_pace_begin_together_and_a_lone_record_at_once():
+    pace, queues = SendCoalescer(0.05), [InputQueue() for _ in range(3)]
+    event = SimpleNamespace(message=SimpleNamespace(value=b"x"))
+    releases: list[float] = []
+
+    async def take(queue: InputQueue, records: int) -> None:
+        for _ in range(records):
+            queue.put_nowait(event)
+        assert len(await queue.next_batch(pace)) == records
+        releases.append(pace._next_s)
+
+    await take(queues[0], 1)
+    await asyncio.gather(*(take(queue, 2) for queue in queues))
+    lone, *others = releases
+    assert min(others) - lone >= 0.05
+    assert len(set(others)) == 1
 
 
 async def test_agents_are_bound_to_tables_whose_changelogs_exist(tmp_path):
     config = parse({"run": {"state_dir": str(tmp_path)}})
     app = create_app(config, "curator-0")
     publisher = SimpleNamespace(bus=config.bus)
-    runners = [bind(app, config, agent, publisher) for agent in agents(config, task_set(3))]
+    runners = [bind(app, config, agent, publisher, SendCoalescer(0.0)) for agent in agents(config, task_set(3))]
     changelogs = {spec.name: spec.partitions for spec in changelog_topics(config)}
     assert {table.changelog_topic_name: table.partitions for table in app.tables.values()} == changelogs
     assert app.conf.id == application_id(config)

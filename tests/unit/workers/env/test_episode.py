@@ -144,6 +144,8 @@ def test_the_step_limit_cuts_the_episode_and_keeps_the_reward():
     assert episode.after_screen(done=False) == Evaluate(cut=True)
     end = episode.end_evaluated(cut=True, reward=0.5)
     assert (end.kind, end.reward) == ("truncated", 0.5)
+    solved = episode.end_evaluated(cut=True, reward=1.0)
+    assert (solved.kind, solved.reward) == ("success", 1.0), "an environment may not say that it is done"
     assert episode.last_observation(end, at_ms=30).step == 3
 
 
@@ -199,9 +201,13 @@ def test_a_fault_before_the_first_screen_is_observation_0():
     assert (last.step, last.instruction, last.screenshot, last.taken) == (0, "", None, None)
 
 
-def test_a_straggler_is_truncated_but_one_without_a_first_screen_is_the_environments_fault():
-    assert started().end_timed_out() == EpisodeEnd(kind="truncated", reward=0.0, reason="straggler")
-    assert (NEW.end_timed_out().kind, NEW.end_timed_out().reward) == ("env_error", None)
+def test_a_straggler_is_the_fault_of_what_it_waited_for_and_has_no_reward():
+    asking = started().mark_published()
+    executing, _ = asking.apply_response(reply(CLICK), 0)
+    at_the_end = executing.observe(screen("s1"), "", at_ms=20)
+    ends = [episode.end_timed_out() for episode in (NEW, asking, executing, at_the_end)]
+    assert [end.kind for end in ends] == ["env_error", "policy_error", "env_error", "env_error"]
+    assert all(end.reward is None and "straggler" in (end.reason or "") for end in ends)
 
 
 def test_a_demonstration_is_told_as_if_the_policy_had_answered_without_tokens():

@@ -99,9 +99,16 @@ def test_a_demonstration_has_no_entropies_and_no_versions():
 
 
 def test_an_end_without_an_answer_is_no_step():
-    cut = EpisodeEnd(kind="truncated", reward=0.0, reason="straggler")
+    cut = EpisodeEnd(kind="truncated", reward=0.0, reason="step limit")
     trajectory = summarise([observation(0), observation(1, answer()), observation(2, None, cut)])
     assert (trajectory.outcome, trajectory.steps, len(trajectory.step_entropies)) == ("truncated", 1, 1)
+
+
+def test_the_announced_outcome_agrees_with_the_reward_whatever_the_environment_worker_said():
+    solved = EpisodeEnd(kind="truncated", reward=1.0, reason="step limit")
+    assert summarise([observation(0), observation(1, answer(), solved)]).outcome == "success"
+    partly = EpisodeEnd(kind="success", reward=0.4)
+    assert summarise([observation(0), observation(1, answer(), partly)]).outcome == "failure"
 
 
 def test_a_trajectory_that_ended_before_its_first_screen_has_no_steps():

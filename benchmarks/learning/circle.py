@@ -1,0 +1,251 @@
+"""The circle in one process: the real data manager and trainer, recorded problems, and a policy that answers at once.
+
+Nothing takes time: ``env.slots`` episodes are played at once with the newest weights, then the trainer trains on what
+was curated. So data is younger than in a deployment, where the optimiser step lasts as long as some episodes.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+
+from benchmarks.learning.episodes import Answer, RecordedEpisode, demonstration, play, single_order
+from benchmarks.learning.network import Generation, PrefixScorer, Sampler
+from benchmarks.learning.screens import Recording
+from dart_streams.config import Config, Trainer
+from dart_streams.curation.in_memory import InMemoryCircle
+from dart_streams.curation.staleness import staleness
+from dart_streams.errors import UserError
+from dart_streams.policy.rendering import Prompt, Renderer
+from dart_streams.tasks import TaskSet
+from topics import curated, rollout_orders, trajectories, weights
+from topics.action_requests import ActionRequest
+from topics.actions import ActionResponse
+from topics.curated import CuratedGroup
+from topics.observations import Observation
+from topics.rollout_orders import RolloutOrder
+from topics.values import BlobRef, Sampling, VersionSpan
+from topics.weights import WeightVersion
+from trainer.data.collate import Collator, Patches
+from trainer.data.prefetch import GroupReader
+from trainer.data.samples import ReadyGroup
+from trainer.data.successes import SuccessMemory, kept_by
+from trainer.learning import model
+from trainer.learning.imitation import planned
+from trainer.learning.learner import Learner, never_stop
+from trainer.ranks import Ranks
+from workers.recorder.trajectory_summary import summarise
+from workers.rollout.patches import patches_of
+
+MICRO_BATCH, MICRO_BATCH_TOKENS = 256, 65_536
+"""Sequences and tokens of a forward pass: all of a step share their prompts. The gradient is the same sum."""
+
+
+class RecordedScreens:
+    """The store of a circle in memory: recorded screens, and the observations of the episodes that were played."""
+
+    def __init__(self, recording: Recording, renderer: Renderer) -> None:
+        self.images = recording.images
+        self.renderer = renderer
+        self.observations: dict[str, list[Observation]] = {}
+        self.patches: dict[bytes, Patches] = {}
+
+    def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
+        """Return the observations of several trajectories."""
+        return {identity: self.observations[identity] for identity in ids}
+
+    def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
+        """Return screenshots by sha256."""
+        return {ref.sha256: self.images[ref.sha256] for ref in refs}
+
+    def patches_of(self, sha256: str) -> Patches:
+        """Return a screenshot's patches."""
+        return self.patches_in(self.images[sha256])
+
+    def patches_in(self, data: bytes) -> Patches:
+        """Return the patches of an encoded image, which are made once."""
+        if data not in self.patches:
+            made = patches_of(self.renderer, data)
+            self.patches[data] = made.pixels, made.grid.unsqueeze(0)
+        return self.patches[data]
+
+
+class PatchKeepingCollator(Collator):
+    """The trainer's collator, which cuts no screen twice."""
+
+    def __init__(self, renderer: Renderer, screens: RecordedScreens) -> None:
+        super().__init__(renderer)
+        self.screens = screens
+
+    def _cut(self, data: bytes) -> Patches:
+        return self.screens.patches_in(data)
+
+
+class InProcessLearner(Learner):
+    """The trainer's learner without shards, on a scorer that computes each prompt once."""
+
+    scorer: PrefixScorer
+
+    def __init__(self, folder: Path, renderer: Renderer, settings: Trainer, screens: RecordedScreens) -> None:
+        self.settings = settings
+        self.ranks = Ranks(0, 1, torch.device("cpu"))
+        self.collator = PatchKeepingCollator(renderer, screens)
+        self.scorer = scorer_of(folder, renderer)
+        self.reference = scorer_of(folder, renderer).requires_grad_(False) if settings.kl_beta else None
+        # The optimiser of Learner, which is made of sharded parameters there.
+        self.optimizer = torch.optim.AdamW(
+            self.scorer.parameters(), lr=settings.learning_rate, weight_decay=0.0, fused=True
+        )
+
+
+def scorer_of(folder: Path, renderer: Renderer) -> PrefixScorer:
+    """Return the policy of a Hugging Face directory."""
+    return PrefixScorer(model.load(folder, renderer, torch.device("cpu")).policy, renderer).eval()
+
+
+class LocalPolicy:
+    """Answers action requests in the rollout worker's place, with the weights as they are."""
+
+    def __init__(self, config: Config, renderer: Renderer, scorer: PrefixScorer, screens: RecordedScreens) -> None:
+        self.renderer = renderer
+        self.sampler = Sampler(scorer, renderer, screens.patches_of)
+        self.version = 0
+
+    def answers(self, generator: torch.Generator) -> Answer:
+        """Return the policy as episodes ask it, with its chance."""
+
+        def answer(requests: Sequence[ActionRequest]) -> list[ActionResponse]:
+            prompts = [self.renderer.prompt(request.turns) for request in requests]
+            made = self.sampler.answer(prompts, requests[0].sampling, generator)
+            return [self.response(*one) for one in zip(requests, prompts, made, strict=True)]
+
+        return answer
+
+    def response(self, request: ActionRequest, prompt: Prompt, made: Generation) -> ActionResponse:
+        """Return a generation as the rollout worker sends it."""
+        return ActionResponse(
+            request_id=request.request_id,
+            trajectory_id=request.trajectory_id,
+            step=request.step,
+            text=self.renderer.text(made.tokens),
+            tokens=made.tokens,
+            logprobs=made.logprobs,
+            entropies=made.entropies,
+            versions=[VersionSpan(version=self.version, start=0, end=len(made.tokens))],
+            prompt_tokens=len(prompt.token_ids),
+            prompt_sha=prompt.sha,
+            worker_id="in-process",
+            queue_ms=0.0,
+            generate_ms=0.0,
+        )
+
+
+class LearningCircle:
+    """Dispatch, difficulty, budgets and groups in memory; episodes and optimiser steps in turns.
+
+    ``seed`` decides the order of tasks and the chance of sampling; the policy starts from ``folder`` with any seed.
+    """
+
+    def __init__(self, config: Config, tasks: TaskSet, recording: Recording, folder: Path, seed: int) -> None:
+        if config.trainer.c3po.tokens_per_step or config.curation.dispatch.mode != "rollout-wise":
+            raise UserError("the benchmark of learning plays rollout-wise dispatch and steps of groups only")
+        self.config = config = seeded(config, seed)
+        self.tasks = tasks
+        self.recording = recording
+        self.renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
+        self.screens = RecordedScreens(recording, self.renderer)
+        self.learner = InProcessLearner(folder, self.renderer, config.trainer, self.screens)
+        self.reader = GroupReader(self.screens, self.renderer, config.policy)  # type: ignore[arg-type]
+        self.policy = LocalPolicy(config, self.renderer, self.learner.scorer, self.screens)
+        self.answer = self.policy.answers(torch.Generator().manual_seed(seed))
+        self.circle = InMemoryCircle(self.config, tasks)
+        self.memory = SuccessMemory()
+        self.orders: list[RolloutOrder] = []
+        self.groups: list[CuratedGroup] = []
+        self.metrics: list[dict[str, float]] = []
+        self.episodes = self.consumed = self.stale = 0
+        if config.curation.pool.enabled and config.run.demonstrate:
+            self.demonstrate()
+        self.publish_weights()
+
+    def demonstrate(self) -> None:
+        """Put a demonstration of each training task into the pool."""
+        for task in self.tasks.train:
+            order = single_order(task, "demonstration", 0, Sampling())
+            self.record(demonstration(self.recording, self.config.policy, order, task.max_steps))
+
+    def run(self, episodes: int) -> None:
+        """Play and train until at least so many training episodes have ended, since the beginning."""
+        while self.episodes < episodes:
+            self.circle.settle()
+            self.orders += self.circle.poll(rollout_orders.TOPIC.name)
+            batch, self.orders = self.orders[: self.config.env.slots], self.orders[self.config.env.slots :]
+            if not batch:
+                raise RuntimeError("dispatch orders nothing, and nothing is under way")
+            for observations in play([self.begin(order) for order in batch], self.answer):
+                self.record(observations)
+            self.episodes += len(batch)
+            self.circle.settle()
+            self.train()
+
+    def begin(self, order: RolloutOrder) -> RecordedEpisode:
+        """Return the episode of an order."""
+        return RecordedEpisode.begin(self.recording, self.config.policy, order, self.tasks.get(order.task_id).max_steps)
+
+    def record(self, observations: list[Observation]) -> None:
+        """Store a trajectory and announce it, as the recorder does."""
+        trajectory = summarise(observations)
+        self.screens.observations[trajectory.trajectory_id] = observations
+        self.circle.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
+
+    def train(self) -> None:
+        """Make a step of every ``groups_per_step`` groups that are fresh enough; wait with the others."""
+        for group in self.circle.poll(curated.TOPIC.name):
+            self.consumed += 1
+            if staleness(group, self.policy.version) > self.config.curation.max_staleness:
+                self.stale += 1
+                continue
+            self.groups.append(group)
+            if len(self.groups) == self.config.trainer.groups_per_step:
+                self.step([self.reader.read(ready) for ready in self.groups])
+                self.groups = []
+
+    def step(self, groups: Sequence[ReadyGroup]) -> None:
+        """Make one optimiser step, with what it imitates, and announce the version."""
+        settings, version = self.config.trainer, self.policy.version
+        imitation = planned(self.memory, settings, self.config.curation.dispatch.seed, version + 1)
+        beside = [self.reader.read(group) for group in imitation.beside]
+        result = self.learner.learn(groups, version, never_stop, beside)
+        if not result.updated:
+            return
+        for group in imitation.phase:
+            self.learner.imitate([self.reader.read(group)])
+        if kept := kept_by(settings):
+            self.memory = self.memory.after_step([ready.group for ready in groups], kept)
+            self.memory = self.memory.after_phase() if imitation.phase else self.memory
+        self.metrics.append({**result.metrics, "sequences": result.sequences, "updates": result.updates})
+        self.policy.version += 1
+        self.publish_weights()
+
+    def publish_weights(self) -> None:
+        """Announce the present weights."""
+        version = self.policy.version
+        event = WeightVersion(
+            model_id="in-process",
+            version=version,
+            uri="memory://",
+            sha256="",
+            train_step=version,
+            epoch=1,
+            groups_consumed=self.consumed,
+        )
+        self.circle.publish(weights.TOPIC.name, "", event)
+
+
+def seeded(config: Config, seed: int) -> Config:
+    """Return a configuration whose order of tasks is drawn from ``seed``, and whose forward passes are large."""
+    replace = msgspec.structs.replace
+    dispatch = replace(config.curation.dispatch, seed=seed)
+    trainer = replace(config.trainer, micro_batch=MICRO_BATCH, micro_batch_tokens=MICRO_BATCH_TOKENS)
+    return replace(config, trainer=trainer, curation=replace(config.curation, dispatch=dispatch))

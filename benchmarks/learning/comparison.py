@@ -1,0 +1,79 @@
+"""Both halves of the benchmark: screens are recorded here, runs are played by the model environment's Python."""
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.learning import recording, results, screens, variants
+from benchmarks.learning.results import LearningRun
+from dart_streams import tasks
+from dart_streams.errors import UserError
+from dart_streams.launch import processes
+
+Note = Callable[[str], None]
+RESULTS = "learning.jsonl"
+TOLD_EVERY = 100
+"""Recorded problems between two notes."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to compare: ``only`` names variants, all if it is empty; ``folder`` keeps what is made."""
+
+    file: Path
+    folder: Path
+    seeds: list[int]
+    episodes: int
+    only: list[str]
+
+
+def played(plan: Plan, note: Note) -> list[LearningRun]:
+    """Make the runs that are not there yet, and return all of the plan.
+
+    Raises
+    ------
+    UserError
+        If the model environment is missing, or playing failed.
+    """
+    chosen = variants.only(variants.read(plan.file), plan.only)
+    recorded = recorded_screens(plan, note)
+    play(plan, recorded, note)
+    makers = {results.made_by(config, recorded.name, plan.episodes): name for name, config in chosen.items()}
+    runs = results.read(plan.folder / RESULTS)
+    return [
+        msgspec.structs.replace(run, variant=makers[run.made_by])
+        for run in runs
+        if run.made_by in makers and run.seed in plan.seeds
+    ]
+
+
+def recorded_screens(plan: Plan, note: Note) -> Path:
+    """Return the file of the recorded screens, recorded now if it is not there."""
+    base = variants.read(plan.file)[variants.BASE]
+    task_set = tasks.load(Path(base.tasks.file))
+    file = screens.file_of(plan.folder, task_set)
+    if not file.is_file():
+
+        def report(done: int, of: int) -> None:
+            if done % TOLD_EVERY == 0:
+                note(f"recorded {done} of {of} problems")
+
+        screens.write(file, asyncio.run(recording.record(base, recording.wanted(task_set), report)))
+    return file
+
+
+def play(plan: Plan, recorded: Path, note: Note) -> None:
+    """Play runs in the model environment, and pass on what it says of each."""
+    python = processes.programs().model.with_name("python")
+    if not python.exists():
+        raise UserError(f"{python} is missing: run `make setup`")
+    command = [python, "-m", "benchmarks.learning.play", recorded, plan.folder / RESULTS, "--variants", plan.file]
+    command += ["--episodes", plan.episodes, "--seeds", *plan.seeds, "--only", *plan.only]
+    with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            note(line.rstrip())
+    if process.returncode:
+        raise UserError(f"playing ended with exit code {process.returncode}: see above")

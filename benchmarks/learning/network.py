@@ -1,0 +1,191 @@
+"""The policy on one core: scoring as the trainer does, sampling as the engine does, each distinct prompt computed once.
+
+All rollouts of a group begin with the same prompt, and an answer has four tokens after a hundred of the prompt, so this
+saves most of the work. Shapes as in ``trainer.data.collate``; U distinct prompts, P tokens of the longest.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from dart_streams.policy.rendering import Prompt, Renderer, expand
+from topics.values import Sampling
+from trainer.data.collate import MicroBatch, Patches, padded
+from trainer.learning.model import Scorer
+from trainer.objective import token_logp
+
+
+class Prefix(NamedTuple):
+    """Prompts that were computed: each layer's keys and values, and what an answer's first token is predicted from."""
+
+    layers: list[tuple[Tensor, Tensor]]
+    last_UD: Tensor
+    mask_UP: Tensor
+    next_position_U: Tensor
+
+
+class Generation(NamedTuple):
+    """A sampled answer: its tokens, and of each the log-probability and the entropy it was drawn with (nats)."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    entropies: list[float]
+
+
+class PrefixScorer(Scorer):
+    """A scorer that computes each distinct prompt of a micro-batch once; see the test that it is the trainer's."""
+
+    def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Return log-probability and entropy (nats) of each answer token, (B, A) each."""
+        width = batch.input_ids_BL.shape[1] - batch.answers_BA.shape[1]
+        ids_BP, types_BP = batch.input_ids_BL[:, :width], batch.token_types_BL[:, :width]
+        shown = iter(batch.shown_S.tolist())
+        images = [tuple(next(shown) for _ in range(count)) for count in images_of(types_BP)]
+        rows: dict[tuple[bytes, tuple[int, ...]], int] = {}
+        keys = [(ids.numpy().tobytes(), own) for ids, own in zip(ids_BP, images, strict=True)]
+        for row, key in enumerate(keys):
+            rows.setdefault(key, row)
+        place = {key: number for number, key in enumerate(rows)}
+        first = torch.tensor(list(rows.values()))
+        shown_S = torch.tensor([image for _, own in rows for image in own], dtype=torch.long)
+        prefix = self.prefix(
+            ids_BP[first], batch.attention_mask_BL[first, :width], batch.patches_NC, batch.grids_I3, shown_S
+        )
+        index_B = torch.tensor([place[key] for key in keys])
+        logits_BAV = self.answer_logits(prefix, index_B, batch.answers_BA, batch.attention_mask_BL[:, width:])
+        return token_logp(logits_BAV, batch.answers_BA, self.forbidden_V, batch.temperature_B)
+
+    def prefix(self, ids_UP: Tensor, mask_UP: Tensor, patches_NC: Tensor, grids_I3: Tensor, shown_S: Tensor) -> Prefix:
+        """Compute prompts, padded on the left; each image passes the vision tower once."""
+        images_ND = self.policy.get_image_features(patches_NC, grids_I3, return_dict=True).pooler_output
+        is_image_UP = ids_UP == self.policy.config.image_token_id
+        embedded_UPD = self.policy.get_input_embeddings()(ids_UP)
+        if len(shown_S):
+            shown_ND = torch.cat([images_ND[index] for index in shown_S.tolist()])
+            embedded_UPD = embedded_UPD.masked_scatter(is_image_UP.unsqueeze(-1), shown_ND)
+        positions_3UP, _ = self.policy.model.get_rope_index(
+            ids_UP, is_image_UP.int(), image_grid_thw=grids_I3[shown_S], attention_mask=mask_UP
+        )
+        cache: Any = DynamicCache()
+        hidden_UPD = self.policy.model.language_model(
+            inputs_embeds=embedded_UPD,
+            attention_mask=mask_UP,
+            position_ids=positions_3UP,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        layers = [(layer.keys, layer.values) for layer in cache.layers]
+        last_U = positions_3UP.masked_fill(mask_UP[None] == 0, -1).amax((0, 2))
+        return Prefix(layers, hidden_UPD[:, -1], mask_UP, last_U + 1)
+
+    def answer_logits(self, prefix: Prefix, index_B: Tensor, answers_BA: Tensor, mask_BA: Tensor) -> Tensor:
+        """Return the logits (B, A, V) that predict each token of answers to the prompts ``index_B``."""
+        hidden_BAD = prefix.last_UD[index_B].unsqueeze(1)
+        if answers_BA.shape[1] > 1:
+            cache = expanded(prefix, index_B)
+            mask_BL = torch.cat([prefix.mask_UP[index_B], mask_BA[:, :-1]], 1)
+            more_BAD = self.continued(cache, answers_BA[:, :-1], mask_BL, prefix.next_position_U[index_B])
+            hidden_BAD = torch.cat([hidden_BAD, more_BAD], 1)
+        logits: Tensor = self.policy.lm_head(hidden_BAD)
+        return logits
+
+    def continued(self, cache: DynamicCache, tokens_BA: Tensor, mask_BL: Tensor, position_B: Tensor) -> Tensor:
+        """Return the last hidden states (B, A, D) of tokens that follow what is in the cache, which takes them up."""
+        positions_BA = position_B[:, None] + torch.arange(tokens_BA.shape[1])
+        hidden: Tensor = self.policy.model.language_model(
+            inputs_embeds=self.policy.get_input_embeddings()(tokens_BA),
+            attention_mask=mask_BL,
+            position_ids=positions_BA.expand(3, -1, -1),
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        return hidden
+
+
+def expanded(prefix: Prefix, index_B: Tensor) -> DynamicCache:
+    """Return a cache with a row for each answer."""
+    cache = DynamicCache()
+    for number, (keys, values) in enumerate(prefix.layers):
+        cache.update(keys[index_B], values[index_B], number)
+    return cache
+
+
+def images_of(types_BP: Tensor) -> list[int]:
+    """Return how many images each row shows: image tokens in a row are one, for others stand between images."""
+    before_BP = torch.nn.functional.pad(types_BP[:, :-1], (1, 0))
+    counts: list[int] = ((types_BP == 1) & (before_BP == 0)).sum(1).tolist()
+    return counts
+
+
+class Sampler:
+    """Answers prompts as the engine does: tokens that may be sampled, at a temperature, until the end."""
+
+    def __init__(self, scorer: PrefixScorer, renderer: Renderer, patches: Callable[[str], Patches]) -> None:
+        self.scorer = scorer
+        self.renderer = renderer
+        self.patches = patches
+        self.image_token: int = renderer.config.image_token_id
+        self.merge = renderer.image_processor.merge_size**2
+
+    @torch.no_grad()
+    def answer(self, prompts: Sequence[Prompt], sampling: Sampling, generator: torch.Generator) -> list[Generation]:
+        """Return an answer to each prompt; equal prompts are computed once."""
+        distinct = list({prompt.sha: prompt for prompt in prompts}.values())
+        place = {prompt.sha: number for number, prompt in enumerate(distinct)}
+        prefix = self.prefix(distinct)
+        index_B = torch.tensor([place[prompt.sha] for prompt in prompts])
+        found = [Generation([], [], []) for _ in prompts]
+        alive = list(range(len(prompts)))
+        cache = expanded(prefix, index_B)
+        hidden_BD, mask_BL = prefix.last_UD[index_B], prefix.mask_UP[index_B]
+        position_B = prefix.next_position_U[index_B]
+        for _ in range(sampling.max_tokens):
+            tokens, logprobs, entropies = self.draw(
+                self.scorer.policy.lm_head(hidden_BD), sampling.temperature, generator
+            )
+            for row, number in enumerate(alive):
+                found[number].tokens.append(tokens[row])
+                found[number].logprobs.append(logprobs[row])
+                found[number].entropies.append(entropies[row])
+            rows = [row for row, token in enumerate(tokens) if token != self.renderer.eos]
+            if not rows:
+                break
+            alive = [alive[row] for row in rows]
+            kept = torch.tensor(rows)
+            cache.batch_select_indices(kept)
+            mask_BL = torch.nn.functional.pad(mask_BL[kept], (0, 1), value=1)
+            position_B = position_B[kept]
+            drawn_B1 = torch.tensor([[tokens[row]] for row in rows])
+            hidden_BD = self.scorer.continued(cache, drawn_B1, mask_BL, position_B)[:, -1]
+            position_B = position_B + 1
+        return found
+
+    def prefix(self, prompts: Sequence[Prompt]) -> Prefix:
+        """Compute prompts, and each image that they show once."""
+        order = list(dict.fromkeys(ref.sha256 for prompt in prompts for ref in prompt.images))
+        patches = [self.patches(sha256) for sha256 in order]
+        pads = {sha256: int(grid.prod()) // self.merge for sha256, (_, grid) in zip(order, patches, strict=True)}
+        rows = [
+            expand(prompt.token_ids, self.image_token, [pads[ref.sha256] for ref in prompt.images])
+            for prompt in prompts
+        ]
+        ids_UP, mask_UP = padded(rows, self.renderer.pad, left=True)
+        shown_S = torch.tensor([order.index(ref.sha256) for prompt in prompts for ref in prompt.images])
+        patches_NC = torch.cat([pixels for pixels, _ in patches])
+        return self.scorer.prefix(ids_UP, mask_UP, patches_NC, torch.cat([grid for _, grid in patches]), shown_S)
+
+    def draw(
+        self, logits_BV: Tensor, temperature: float, generator: torch.Generator
+    ) -> tuple[list[int], list[float], list[float]]:
+        """Draw a token from each row; temperature 0 takes the most likely, with the log-probability of 1."""
+        allowed_BV = (logits_BV.float() / (temperature or 1.0)).masked_fill(self.scorer.forbidden_V, -torch.inf)
+        logp_BV = allowed_BV.log_softmax(-1)
+        if temperature == 0.0:
+            tokens_B = logp_BV.argmax(-1)
+        else:
+            tokens_B = torch.multinomial(logp_BV.exp(), 1, generator=generator)[:, 0]
+        entropy_B = torch.special.entr(logp_BV.exp()).sum(-1)
+        return tokens_B.tolist(), logp_BV.gather(-1, tokens_B[:, None])[:, 0].tolist(), entropy_B.tolist()

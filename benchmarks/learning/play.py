@@ -1,0 +1,116 @@
+"""Plays the runs of a comparison, one after another: the half of ``dart-streams bench learning`` that needs torch.
+
+``.venv/model/bin/python -m benchmarks.learning.play --help``. One thread, so that runs beside each other do not wait.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from benchmarks.learning import policy, results, screens, variants
+from benchmarks.learning.circle import LearningCircle
+from benchmarks.learning.evaluate import evaluate
+from benchmarks.learning.results import TEMPERATURES, CurvePoint, Evaluated, LearningRun
+from dart_streams import tasks
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.telemetry import setup
+
+MARKS = 4
+METRICS = ("entropy", "grad_norm", "clip_share", "kl_reference", "imitation_nll", "sequences", "updates")
+
+
+class Player:
+    """Plays runs over one recording; each starts from the same warm policy."""
+
+    def __init__(self, recording: Path, episodes: int, marks: int = MARKS) -> None:
+        self.file = recording
+        self.recording = screens.read(recording)
+        self.episodes = episodes
+        self.marks = marks
+        self.code = results.code()
+        self.before: dict[Path, list[Evaluated]] = {}
+
+    def play(self, variant: str, config: Config, seed: int) -> LearningRun:
+        """Make one run."""
+        started = time.process_time()
+        task_set = tasks.load(Path(config.tasks.file))
+        folder = policy.built(config, task_set, self.recording, self.file.parent)
+        circle = LearningCircle(config, task_set, self.recording, folder, seed)
+        if folder not in self.before:
+            self.before[folder] = [evaluate(circle, temperature) for temperature in TEMPERATURES]
+        before = self.before[folder]
+        curve = [CurvePoint(0, results.rate_at(before, 1.0))]
+        for mark in range(1, self.marks):
+            circle.run(self.episodes * mark // self.marks)
+            curve.append(CurvePoint(circle.episodes, evaluate(circle, 1.0, rollouts=1).rate))
+        circle.run(self.episodes)
+        after = [evaluate(circle, temperature) for temperature in TEMPERATURES]
+        return LearningRun(
+            variant=variant,
+            seed=seed,
+            made_by=results.made_by(config, self.file.name, self.episodes),
+            before=before,
+            curve=[*curve, CurvePoint(circle.episodes, results.rate_at(after, 1.0))],
+            after=after,
+            steps=circle.policy.version,
+            metrics=ends(circle.metrics),
+            cpu_s=round(time.process_time() - started, 1),
+        )
+
+
+def ends(metrics: Sequence[dict[str, float]]) -> dict[str, tuple[float, float]]:
+    """Return each metric's mean over the first and the last tenth of the steps."""
+    tenth = -(-len(metrics) // 10)
+    found = {}
+    for name in METRICS:
+        parts = [[step[name] for step in part if name in step] for part in (metrics[:tenth], metrics[-tenth:])]
+        if all(parts):
+            found[name] = (round(fmean(parts[0]), 4), round(fmean(parts[1]), 4))
+    return found
+
+
+def compare(
+    player: Player, chosen: dict[str, Config], seeds: Sequence[int], file: Path, tell: Callable[[str], None]
+) -> None:
+    """Make the runs that ``file`` lacks, and add them to it: all variants with one seed, then with the next."""
+    for seed in seeds:
+        for variant, config in chosen.items():
+            maker = results.made_by(config, player.file.name, player.episodes)
+            if any((run.seed, run.made_by) == (seed, maker) for run in results.read(file)):
+                continue
+            run = player.play(variant, config, seed)
+            results.append(file, run)
+            gains = ", ".join(f"{run.gain(one):+.1%} at T={one:g}" for one in TEMPERATURES)
+            tell(f"{variant}, seed {seed}: {gains}; {run.steps} steps, {run.cpu_s:g} core-seconds")
+
+
+def main() -> None:
+    """Read the arguments and play."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recording", type=Path, help="recorded screens, as `dart-streams bench learning` makes them")
+    parser.add_argument("results", type=Path, help="where runs are added to, a line each")
+    parser.add_argument("--variants", type=Path, default=variants.FILE)
+    parser.add_argument("--only", nargs="*", default=[], help="names of variants; all, if none is given")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--episodes", type=int, default=3200)
+    parser.add_argument("--marks", type=int, default=MARKS, help="evaluations of a run, that of the end included")
+    arguments = parser.parse_args()
+    setup.start_logs("bench")
+    torch.set_num_threads(1)
+    try:
+        known = variants.read(arguments.variants)
+        chosen = variants.only(known, arguments.only)
+        player = Player(arguments.recording, arguments.episodes, arguments.marks)
+        compare(player, chosen, arguments.seeds, arguments.results, lambda text: print(text, flush=True))  # noqa: T201
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

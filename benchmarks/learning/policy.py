@@ -1,0 +1,46 @@
+"""The warm policy of a deployment, built on recorded demonstrations instead of those of a running environment."""
+
+from pathlib import Path
+
+from benchmarks.learning.circle import RecordedScreens
+from benchmarks.learning.episodes import demonstration
+from benchmarks.learning.screens import Recording
+from dart_streams.config import Config
+from dart_streams.policy import recipe, tiny
+from dart_streams.policy.rendering import Renderer
+from dart_streams.tasks import TaskSet
+from trainer.data.prefetch import GroupReader
+from trainer.data.samples import ReadyGroup
+from trainer.data.successes import RememberedSuccess, sft_group
+from trainer.warmup.build import SEED, scratch, warm_up
+from trainer.warmup.demonstrations import demonstration_orders
+from workers.recorder.trajectory_summary import summarise
+
+
+def built(config: Config, tasks: TaskSet, recording: Recording, parent: Path) -> Path:
+    """Return the directory of the policy, built in ``parent`` if it is not there; the same seeds give the same."""
+    folder = parent / f"policy-{recipe.digest(config, tasks)}"
+    if not folder.is_dir():
+        with scratch(folder) as partial:
+            tiny.build(partial, SEED)
+            renderer = Renderer(partial, config.policy.min_pixels, config.policy.max_pixels)
+            groups = demonstrations(config, tasks, recording, renderer)
+            warm_up(partial, renderer, groups, config.warmup, lambda _step, _loss: None, SEED)
+    return folder
+
+
+def demonstrations(config: Config, tasks: TaskSet, recording: Recording, renderer: Renderer) -> list[ReadyGroup]:
+    """Return what the warm-up imitates, in its own order: a group a demonstration that succeeded."""
+    screens = RecordedScreens(recording, renderer)
+    reader = GroupReader(screens, renderer, config.policy)  # type: ignore[arg-type]
+    groups = []
+    for order in demonstration_orders(tasks.demonstration, config.warmup.demonstrations, SEED):
+        observations = demonstration(recording, config.policy, order, order.max_steps)
+        shown = summarise(observations)
+        if shown.outcome == "success":
+            screens.observations[shown.trajectory_id] = observations
+            success = RememberedSuccess(
+                trajectory_id=shown.trajectory_id, task_id=shown.task_id, selected=list(range(shown.steps))
+            )
+            groups.append(reader.read(sft_group(order.order_id, [success])))
+    return groups

@@ -1,0 +1,170 @@
+"""Records problems from the real pages, with the env worker's own browser backend: ``dart-streams bench learning``.
+
+Every state that clicks on parts can reach within a task's step limit is visited, and every part is clicked there; of a
+demonstration's task only what the oracle clicks. What a click beside all parts changes on the screen (a focus ring that
+goes away) is not recorded.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from benchmarks.learning.screens import (
+    CELL,
+    START,
+    ClickResult,
+    RecordedProblem,
+    RecordedState,
+    Recording,
+    parts_of,
+    path_of,
+)
+from dart_streams.actions import Action, Click
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.store.blobs import ref_of
+from dart_streams.tasks import Task, TaskSet
+from workers.env.environment import EnvironmentFault, Screen
+from workers.env.miniwob.backend import MiniwobBackend
+from workers.env.miniwob.capture import HEIGHT, WIDTH
+from workers.env.miniwob.oracle import next_action
+from workers.env.miniwob.page import MiniwobPage
+
+CLICKABLE = "#area button, #area a, #area input, #area h3, .ui-dialog button"
+"""The elements that are parts, in the order of the document: a click elsewhere does nothing on these pages."""
+AT_ONCE = 6
+"""Problems that are recorded at once. More pages than about six let a browser on two cores miss its deadlines."""
+ATTEMPTS = 3
+"""A busy machine can make a browser miss a deadline."""
+
+PARTS = f"""(() => {{
+  const parts = Array.from(document.querySelectorAll({CLICKABLE!r}));
+  const at = [];
+  for (let y = 0; y < {HEIGHT}; y += {CELL}) for (let x = 0; x < {WIDTH}; x += {CELL}) {{
+    const hit = document.elementFromPoint(x, y);
+    at.push(hit ? 1 + parts.findIndex((part) => part.contains(hit)) : 0);
+  }}
+  return at;
+}})()"""
+
+
+class ProblemRecorder:
+    """Records one task's problem on one page, which it resets as often as it needs to."""
+
+    def __init__(self, page: MiniwobPage, task: Task, images: dict[str, bytes]) -> None:
+        self.page = page
+        self.task = task
+        self.images = images
+        self.states: dict[str, RecordedState] = {}
+        self.instruction = ""
+        self.actions = 0
+
+    async def record(self) -> RecordedProblem:
+        """Visit all states, from the reset on."""
+        waiting = [START]
+        while waiting:
+            state = waiting.pop(0)
+            seen = await self.visit(state)
+            clicks: dict[int, ClickResult] = {}
+            for number, part in enumerate(self.clicked(seen)):
+                if number > 0:
+                    await self.go(state)
+                result = clicks[part] = await self.click(seen, part)
+                if not result.done and len(parts_of(state)) + 1 < self.task.max_steps:
+                    waiting.append(path_of(state, part))
+            self.states[state] = RecordedState(seen.screen, seen.parts, clicks, seen.oracle)
+        return RecordedProblem(self.instruction, self.states)
+
+    def clicked(self, seen: RecordedState) -> list[int]:
+        """Return the parts to click in a state."""
+        if self.task.split != "demonstration":
+            return sorted(set(seen.parts) - {0})
+        return [seen.part_at(*seen.oracle)] if seen.oracle and seen.part_at(*seen.oracle) else []
+
+    async def visit(self, state: str) -> RecordedState:
+        """Go to a state, and return what is seen there, without clicks."""
+        screen = await self.go(state)
+        image = screen.image
+        assert image is not None
+        ref = ref_of(image, screen.media_type, screen.width, screen.height)
+        self.images[ref.sha256] = image
+        parts = bytes(await self.page.evaluate_script(PARTS))
+        oracle = await self.page.evaluate_script(next_action(self.task.page))
+        return RecordedState(ref, parts, {}, (oracle["x"], oracle["y"]) if oracle and "x" in oracle else None)
+
+    async def click(self, seen: RecordedState, part: int) -> ClickResult:
+        """Return what a click on a part does in the state that the page is in."""
+        await self.act(click_on(seen, part), last=True)
+        return ClickResult(self.page.done, await self.page.evaluate() if self.page.done else 0.0)
+
+    async def go(self, state: str) -> Screen:
+        """Reset the problem, and click the parts that lead to a state; return its screen."""
+        screen = await self.page.reset(self.task)
+        self.instruction = screen.instruction
+        reached = START
+        for part in parts_of(state):
+            screen = await self.act(click_on(self.states[reached], part))
+            reached = path_of(reached, part)
+        return screen
+
+    async def act(self, action: Action, last: bool = False) -> Screen:
+        """Execute an action; its screen is not needed if it is the ``last``."""
+        self.actions += 1
+        return await self.page.step(action, str(self.actions), last)
+
+
+def click_on(seen: RecordedState, part: int) -> Click:
+    """Return a click on a part: where the oracle clicks, or on the middle one of its cells."""
+    if seen.oracle is not None and seen.part_at(*seen.oracle) == part:
+        return Click(*seen.oracle)
+    cells = [index for index, value in enumerate(seen.parts) if value == part]
+    row, column = divmod(cells[len(cells) // 2], seen.screen.width // CELL)
+    return Click(column * CELL, row * CELL)
+
+
+async def record(config: Config, tasks: Sequence[Task], report: Callable[[int, int], None]) -> Recording:
+    """Record the problems of tasks, in a browser of its own; ``report`` is called with how many are done, of all.
+
+    Raises
+    ------
+    UserError
+        If a problem had ``ATTEMPTS`` faults.
+    """
+    problems: dict[str, RecordedProblem] = {}
+    images: dict[str, bytes] = {}
+    faults: Counter[str] = Counter()
+    backend = MiniwobBackend(config)
+    waiting = list(reversed(tasks))
+
+    async def work() -> None:
+        while waiting:
+            task = waiting.pop()
+            page = await backend.open(task)
+            try:
+                problems[task.task_id] = await ProblemRecorder(page, task, images).record()
+            except EnvironmentFault as fault:
+                faults[task.task_id] += 1
+                if faults[task.task_id] == ATTEMPTS:
+                    raise UserError(f"{task.task_id} can't be recorded, in {ATTEMPTS} attempts: {fault}") from None
+                waiting.append(task)
+            finally:
+                await page.close()
+            report(len(problems), len(tasks))
+
+    await backend.start()
+    try:
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(AT_ONCE):
+                workers.create_task(work())
+    except* UserError as refused:
+        raise refused.exceptions[0] from None
+    finally:
+        await backend.stop()
+    return Recording(problems, images)
+
+
+def wanted(tasks: TaskSet) -> list[Task]:
+    """Return the tasks to record, page by page, so that neighbours share documents."""
+    return [
+        task for page in tasks.pages for split in ("train", "heldout", "demonstration") for task in page.tasks(split)
+    ]

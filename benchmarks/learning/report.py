@@ -1,0 +1,148 @@
+"""The runs of a comparison as a table: gains with intervals, and each variant's difference to the base. Without torch.
+
+A seed's run of a variant is compared with the same seed's run of the base. Intervals are Student's, of the mean over
+seeds: they say how far chance moves a result, not how far another deployment or task set would.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.learning.results import TEMPERATURES, LearningRun
+from benchmarks.learning.variants import BASE
+
+STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+"""Quantiles 0.975 of Student's t distribution, for 1, 2, ... degrees of freedom."""
+MOST_SEEDS = len(STUDENT_95) + 1
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A mean over seeds, its standard error, and half the width of its 95 % interval; None of one value."""
+
+    mean: float
+    error: float | None
+    half: float | None
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the whole interval is on one side of 0."""
+        return self.half is not None and abs(self.mean) > self.half
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A variant's gains by temperature, and of how much more it gains than the base, over so many seeds."""
+
+    variant: str
+    seeds: int
+    gains: dict[float, Estimate]
+    differences: dict[float, Estimate]
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Return the mean of at least one value, with its uncertainty."""
+    mean, count = statistics.fmean(values), len(values)
+    if count == 1:
+        return Estimate(mean, None, None)
+    error = statistics.stdev(values) / math.sqrt(count)
+    return Estimate(mean, error, error * STUDENT_95[min(count, MOST_SEEDS) - 2])
+
+
+def compared(runs: Sequence[LearningRun]) -> list[Comparison]:
+    """Return a comparison of each variant, the base first, the others in their order.
+
+    A variant is compared over the seeds that the base has too; one without any is left out.
+    """
+    of_variants: dict[str, dict[int, LearningRun]] = {}
+    for run in runs:
+        of_variants.setdefault(run.variant, {})[run.seed] = run
+    base = of_variants.get(BASE, {})
+    names = sorted(of_variants, key=lambda name: name != BASE)
+    return [comparison(name, of_variants[name], base) for name in names if of_variants[name].keys() & base.keys()]
+
+
+def comparison(name: str, own: Mapping[int, LearningRun], base: Mapping[int, LearningRun]) -> Comparison:
+    """Return the comparison of one variant."""
+    seeds = sorted(own.keys() & base.keys())
+    gains = {one: estimate([own[seed].gain(one) for seed in seeds]) for one in TEMPERATURES}
+    if name == BASE:
+        return Comparison(name, len(seeds), gains, {})
+    more = {one: estimate([own[seed].gain(one) - base[seed].gain(one) for seed in seeds]) for one in TEMPERATURES}
+    return Comparison(name, len(seeds), gains, more)
+
+
+class GainRow(msgspec.Struct, frozen=True):
+    """A row of the table: gains, and what they are more than the base's, in points, at temperatures 1, 0.5 and 0."""
+
+    variant: str
+    seeds: int
+    sampled: str
+    at_half: str
+    greedy: str
+    sampled_to_base: str
+    at_half_to_base: str
+    greedy_to_base: str
+
+
+def rows(comparisons: Sequence[Comparison]) -> list[GainRow]:
+    """Return the table's rows."""
+    return [
+        GainRow(
+            one.variant,
+            one.seeds,
+            *(points(one.gains[temperature]) for temperature in TEMPERATURES),
+            *(points(one.differences[temperature]) if one.differences else "" for temperature in TEMPERATURES),
+        )
+        for one in comparisons
+    ]
+
+
+def points(value: Estimate) -> str:
+    """Return an estimate in points, with half of its interval; marked if the interval excludes 0."""
+    if value.half is None:
+        return f"{100 * value.mean:+.1f}"
+    return f"{100 * value.mean:+.1f} ± {100 * value.half:.1f}{' *' if value.excludes_zero else ''}"
+
+
+def curves(runs: Sequence[LearningRun]) -> dict[str, list[tuple[int, Estimate]]]:
+    """Return each variant's learning curve: the mean rate at each mark, over the seeds that have it."""
+    rates: dict[str, dict[int, list[float]]] = {}
+    for run in runs:
+        own = rates.setdefault(run.variant, {})
+        for mark in run.curve:
+            own.setdefault(mark.episodes, []).append(mark.rate)
+    return {
+        variant: [(episodes, estimate(own[episodes])) for episodes in sorted(own)] for variant, own in rates.items()
+    }
+
+
+def draw(runs: Sequence[LearningRun], path: Path) -> None:
+    """Draw each variant's learning curve beside the base's, with 95 % intervals where there are several seeds."""
+    from matplotlib.figure import Figure
+
+    lines = curves(runs)
+    names = [name for name in lines if name != BASE] or [BASE]
+    columns = min(4, len(names))
+    figure = Figure(figsize=(3.2 * columns, 2.6 * -(-len(names) // columns)), layout="constrained")
+    panels = figure.subplots(-(-len(names) // columns), columns, sharex=True, sharey=True, squeeze=False).flat
+    for panel, name in zip(panels, names, strict=False):
+        for number, shown in enumerate(dict.fromkeys((BASE, name))):
+            if shown in lines:
+                draw_curve(panel, lines[shown], shown, f"C{number}")
+        panel.legend(fontsize=7)
+    figure.supxlabel("training episodes")
+    figure.supylabel("held-out success at temperature 1")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def draw_curve(panel: Any, line: Sequence[tuple[int, Estimate]], name: str, color: str) -> None:
+    """Draw a curve with its interval."""
+    episodes, means = [mark for mark, _ in line], [value.mean for _, value in line]
+    halves = [value.half or 0.0 for _, value in line]
+    panel.plot(episodes, means, color=color, label=name)
+    low, high = zip(*((mean - half, mean + half) for mean, half in zip(means, halves, strict=True)), strict=True)
+    panel.fill_between(episodes, low, high, color=color, alpha=0.2)

@@ -1,0 +1,98 @@
+"""What runs of the benchmark found, a line of JSON each: runs that were made by this code are not made again."""
+
+import functools
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.learning.screens import ROOT, files_of
+from dart_streams.config import Config
+from dart_streams.config.deployment import Tasks
+
+SOURCES = (
+    *(f"benchmarks/learning/{name}.py" for name in ("circle", "episodes", "evaluate", "network", "policy", "screens")),
+    "dart_streams/curation",
+    "dart_streams/policy",
+    "dart_streams/prompts.py",
+    "trainer/data",
+    "trainer/learning",
+    "trainer/objective.py",
+    "trainer/warmup",
+    "workers/env/episode.py",
+)
+"""Code that decides what is learned."""
+TEMPERATURES = (1.0, 0.5, 0.0)
+"""At which a policy is evaluated; 0 is greedy."""
+
+
+class Evaluated(msgspec.Struct, frozen=True):
+    """Success rates on the held-out tasks at a temperature: the mean over pages, and that of each page."""
+
+    temperature: float
+    rate: float
+    pages: dict[str, float]
+
+
+class CurvePoint(msgspec.Struct, frozen=True):
+    """The success rate at temperature 1 after so many training episodes."""
+
+    episodes: int
+    rate: float
+
+
+class LearningRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant with one seed. ``made_by`` names its configuration, length and code.
+
+    ``before`` and ``after`` are evaluations at each temperature; ``steps`` the optimiser steps; ``metrics`` their means
+    over the first and the last tenth of the steps, by name.
+    """
+
+    variant: str
+    seed: int
+    made_by: str
+    before: list[Evaluated]
+    curve: list[CurvePoint]
+    after: list[Evaluated]
+    steps: int
+    metrics: dict[str, tuple[float, float]]
+    cpu_s: float
+
+    def gain(self, temperature: float) -> float:
+        """Return the change of the success rate at a temperature, as a share of 1."""
+        return rate_at(self.after, temperature) - rate_at(self.before, temperature)
+
+
+def rate_at(evaluations: Iterable[Evaluated], temperature: float) -> float:
+    """Return the success rate at a temperature; raise KeyError if it was not evaluated."""
+    return {one.temperature: one.rate for one in evaluations}[temperature]
+
+
+def made_by(config: Config, recording: str, episodes: int) -> str:
+    """Return the name of what makes a run: its configuration, its screens (and so its tasks), its length, the code."""
+    config = msgspec.structs.replace(config, tasks=Tasks())
+    return hashlib.sha256(msgspec.json.encode([config, recording, episodes, code()])).hexdigest()[:16]
+
+
+@functools.cache
+def code() -> str:
+    """Return the name of the code as it was when this was first called: what the process runs may change on disk."""
+    state = hashlib.sha256()
+    for source in SOURCES:
+        for file in files_of(ROOT / source):
+            state.update(file.read_bytes())
+    return state.hexdigest()
+
+
+def read(file: Path) -> list[LearningRun]:
+    """Return the runs of a file; none if it is not there."""
+    lines = file.read_bytes().splitlines() if file.is_file() else []
+    return [msgspec.json.decode(line, type=LearningRun) for line in lines]
+
+
+def append(file: Path, run: LearningRun) -> None:
+    """Add a run to a file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("ab") as lines:
+        lines.write(msgspec.json.encode(run) + b"\n")

@@ -1,0 +1,94 @@
+"""A MiniWoB++ backend for a test, players that need no policy, and what differs between two screens."""
+
+import io
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+from PIL import Image, ImageChops
+
+from dart_streams.actions import Click, DoubleClick, Drag, Hotkey, RightClick, Scroll, Type
+from dart_streams.config import Capture, Config, Env, Isolation, Miniwob
+from dart_streams.tasks import Task
+from workers.env.environment import Screen
+from workers.env.miniwob.backend import MiniwobBackend
+from workers.env.miniwob.page import MiniwobPage
+
+
+@asynccontextmanager
+async def browser(
+    call_timeout_s: float = 15.0,
+    isolation: Isolation = "document",
+    slots: int = 16,
+    last_screen: bool = True,
+    capture: Capture = "auto",
+) -> AsyncIterator[MiniwobBackend]:
+    """A backend with its browser."""
+    own = Miniwob(call_timeout_s=call_timeout_s, isolation=isolation, last_screen=last_screen, capture=capture)
+    backend = MiniwobBackend(Config(env=Env(miniwob=own, slots=slots)))
+    await backend.start()
+    try:
+        yield backend
+    finally:
+        await backend.stop()
+
+
+def task(page: str, seed: int) -> Task:
+    """Return a task of a MiniWoB++ page."""
+    return Task(environment="miniwob", page=page, seed=seed, max_steps=10, split="train")
+
+
+async def play_oracle(page: MiniwobPage, chosen: Task) -> int:
+    """Let the oracle play; return how many steps it took."""
+    steps = 0
+    async for action in page.demonstrate(chosen):
+        steps += 1
+        if (await page.step(action, str(steps))).done or steps > chosen.max_steps:
+            break
+    return steps
+
+
+async def play_anything(page: MiniwobPage, chance: random.Random) -> None:
+    """Do what a policy that knows nothing may do, and leave things behind as no policy can."""
+    for number in range(8):
+        x, y = chance.randrange(160), chance.randrange(50, 210)
+        action = chance.choice(
+            [
+                Click(x, y),
+                Click(x, y),
+                DoubleClick(x, y),
+                RightClick(x, y),
+                Type("some text"),
+                Scroll(x, y, "down"),
+                Drag(x, y, chance.randrange(160), chance.randrange(50, 210)),
+                Hotkey(("ctrl", "a")),
+                Hotkey(("tab",)),
+            ]
+        )
+        if (await page.step(action, f"any-{number}")).done:
+            break
+    await page.evaluate_script(
+        "localStorage.setItem('left', 'behind'); sessionStorage.setItem('left', 'behind'); window.name = 'left';"
+        " window.left = 'behind'; history.pushState({}, '', '#left');"
+        " setTimeout(() => { window.late = 'behind'; }, 1); 0"
+    )
+
+
+def largest_difference(one: Screen, other: Screen) -> int:
+    """Return by how much two screens differ at most, in one channel of a pixel (0 to 255)."""
+    one_image, other_image = (Image.open(io.BytesIO(screen.image)).convert("RGB") for screen in (one, other))
+    return max(most for _, most in ImageChops.difference(one_image, other_image).getextrema())
+
+
+def where_different(one: Screen, other: Screen) -> str:
+    """Say which part of two screens differs, and by how much."""
+    if one.image == other.image:
+        return "not in their pixels"
+    images = [Image.open(io.BytesIO(screen.image)).convert("RGB") for screen in (one, other)]
+    return f"in {ImageChops.difference(*images).getbbox()}, by {largest_difference(one, other)} of 255 at most"
+
+
+def pixels(screen: Screen) -> np.ndarray:
+    """Return a screen's pixels, height x width x 3."""
+    return np.asarray(Image.open(io.BytesIO(screen.image)).convert("RGB"))

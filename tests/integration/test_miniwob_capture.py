@@ -1,0 +1,127 @@
+"""The two ways of taking screens show the same, pixel by pixel; a browser that has only one of them is given that."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from dart_streams import tasks
+from dart_streams.actions import Click
+from dart_streams.config import Capture
+from dart_streams.errors import ServiceUnavailable
+from dart_streams.tasks import Task
+from tests.integration.miniwob_backend import browser, pixels, task
+from workers.env.environment import Screen
+from workers.env.miniwob import browser as browser_module
+from workers.env.miniwob.backend import MiniwobBackend
+from workers.env.miniwob.browser import find_browser
+from workers.env.miniwob.capture import HEIGHT, WIDTH, BeginFrames
+from workers.env.miniwob.page import RESTARTABLE
+
+DEMONSTRATION = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
+SPLITS = ("train", "heldout", "demonstration")
+SEEDS = 3
+"""Of each page; of the demonstration's pages as many more from each split."""
+ROUNDED = {"choose-date-easy", "click-dialog-2", "click-tab", "use-spinner"}
+"""Pages of jQuery UI, whose widgets have antialiased corners. After an action these were painted once in one way,
+several times in the other."""
+CORNER_PIXELS, CORNER_DIFFERENCE = 24, 1
+CONCURRENT = 8
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def both() -> AsyncIterator[list[MiniwobBackend]]:
+    """A backend for each way of taking screens."""
+    async with (
+        browser(isolation="problem", capture="begin-frame") as one,
+        browser(isolation="problem", capture="screenshot") as other,
+    ):
+        yield [one, other]
+
+
+def sample(name: str) -> list[Task]:
+    """Return tasks of a page: seeds of its own, and the first of each split of the demonstration."""
+    own = [task(name, seed) for seed in range(SEEDS)]
+    families = [family for family in DEMONSTRATION.pages if family.page == name]
+    return own + [one for family in families for split in SPLITS for one in family.tasks(split)[1 : 1 + SEEDS]]
+
+
+async def play(backend: MiniwobBackend, chosen: Task) -> tuple[list[Screen], float]:
+    """Click somewhere, then let the oracle play; return all screens and the reward."""
+    chance = random.Random(chosen.task_id)
+    page = await backend.open(chosen)
+    screens = [await page.reset(chosen)]
+    screens.append(await page.step(Click(chance.randrange(WIDTH), chance.randrange(50, HEIGHT)), "anywhere"))
+    async for action in page.demonstrate(chosen):
+        screens.append(await page.step(action, str(len(screens))))
+        if screens[-1].done or len(screens) > 12:
+            break
+    reward = await page.evaluate()
+    await page.close()
+    return screens, reward
+
+
+def check_same(name: str, number: int, one: Screen, other: Screen) -> None:
+    """Fail where the screens after ``number`` actions differ by more than rounded corners may after an action."""
+    assert (one.instruction, one.done) == (other.instruction, other.done)
+    difference = np.abs(pixels(one).astype(int) - pixels(other).astype(int)).max(axis=2)
+    count, most = int((difference > 0).sum()), int(difference.max())
+    corners = number > 0 and name in ROUNDED and count <= CORNER_PIXELS and most <= CORNER_DIFFERENCE
+    assert count == 0 or corners, f"{name}, screen {number}: {count} pixels differ, by {most} of 255 at most"
+
+
+@pytest.mark.parametrize("name", sorted(RESTARTABLE))
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_frame_for_each_screen_shows_what_a_screenshot_shows(both, name):
+    """The same screens, instructions and rewards, in a document that is loaded and in one that is used again."""
+    limit = asyncio.Semaphore(CONCURRENT)
+
+    async def play_in_both(chosen: Task) -> int:
+        async with limit:
+            (frames, reward), (shots, other_reward) = await asyncio.gather(*(play(one, chosen) for one in both))
+        assert (len(frames), reward) == (len(shots), other_reward)
+        for number, (frame, shot) in enumerate(zip(frames, shots, strict=True)):
+            check_same(name, number, frame, shot)
+        return len(frames)
+
+    chosen = sample(name)
+    assert sum(await asyncio.gather(*(play_in_both(one) for one in chosen))) >= 2 * len(chosen)
+
+
+async def first_screen(capture: Capture) -> tuple[str, Screen]:
+    async with browser(capture=capture) as backend:
+        page = await backend.open(task("click-test", 1))
+        return backend.browser.capturing.name, await page.reset(task("click-test", 1))
+
+
+@pytest.mark.parametrize("missing", BeginFrames.flags[1:])
+async def test_without_one_of_its_flags_the_browser_draws_the_same(monkeypatch, missing):
+    """Of the headless shell's flags one decides whether frames can be asked for; without it there are screenshots."""
+    name, expected = await first_screen("auto")
+    assert name == "begin-frame"
+    monkeypatch.setattr(BeginFrames, "flags", tuple(flag for flag in BeginFrames.flags if flag != missing))
+    needed = missing == "--run-all-compositor-stages-before-draw"
+    assert await first_screen("auto") == ("screenshot" if needed else "begin-frame", expected)
+    if needed:
+        with pytest.raises(ServiceUnavailable, match="chromium-headless-shell"):
+            await first_screen("begin-frame")
+
+
+async def test_another_binary_is_given_screenshots(monkeypatch, tmp_path):
+    """A browser that knows none of the flags, as a desktop's Chromium: here a program that drops them."""
+    program = tmp_path / "other-chromium"
+    known = "|".join(flag for flag in BeginFrames.flags if not flag.startswith("--window-size"))
+    program.write_text(
+        "#!/bin/bash\nkept=()\n"
+        f'for flag in "$@"; do case "$flag" in {known}) ;; *) kept+=("$flag") ;; esac; done\n'
+        f'exec {find_browser()} "${{kept[@]}}"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(browser_module, "PLACES", (str(program),))
+    assert find_browser() == str(program)
+    name, screen = await first_screen("auto")
+    assert (name, screen.width, screen.height) == ("screenshot", WIDTH, HEIGHT)

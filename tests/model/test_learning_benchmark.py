@@ -1,0 +1,180 @@
+"""The benchmark of learning: it scores as the trainer does, samples what it scores, and its circle trains."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import tomli_w
+import torch
+
+from benchmarks.learning import play, policy, report, results, variants
+from benchmarks.learning.circle import LearningCircle, RecordedScreens, scorer_of
+from benchmarks.learning.network import PrefixScorer, Sampler
+from benchmarks.learning.screens import write
+from dart_streams.config import parse
+from dart_streams.errors import UserError
+from dart_streams.policy.rendering import Prompt, Renderer
+from tests.unit.benchmarks import learning_pages
+from topics.values import Sampling
+from trainer.data.collate import Collator, MicroBatch
+from trainer.learning import model
+
+TASKS = learning_pages.task_set()
+RECORDING = learning_pages.recording(TASKS)
+TASK_FILE = {"pages": msgspec.to_builtins(TASKS.pages)}
+SETTINGS: dict[str, Any] = {
+    "env": {"slots": 8},
+    "policy": {"max_images": 1, "max_texts": 5},
+    "warmup": {"demonstrations": 16, "steps": 60, "batch": 16, "learning_rate": 2e-3},
+    "curation": {"budget": {"base": 4}},
+    "trainer": {"groups_per_step": 2, "learning_rate": 3e-4},
+}
+CONFIG = parse(SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return policy.built(CONFIG, TASKS, RECORDING, tmp_path_factory.mktemp("policies"))
+
+
+def batch_of(folder: Path) -> MicroBatch:
+    """Demonstrated steps of both pages: prompts of several lengths, some equal, answers of several lengths."""
+    renderer = Renderer(folder, CONFIG.policy.min_pixels, CONFIG.policy.max_pixels)
+    groups = policy.demonstrations(CONFIG, TASKS, RECORDING, renderer)[:6]
+    samples = [item for group in groups for item in group.samples]
+    longer = [
+        msgspec.structs.replace(item, answer=[*item.answer[:-1], *renderer.answer_tokens(" Click")])
+        for item in samples[:3]
+    ]
+    images = {sha256: data for group in groups for sha256, data in group.images.items()}
+    return Collator(renderer).collate([*samples, *longer, *samples[:2]], images)
+
+
+def test_scores_and_gradients_are_those_of_the_trainer(warm: Path):
+    renderer = Renderer(warm, CONFIG.policy.min_pixels, CONFIG.policy.max_pixels)
+    batch = batch_of(warm)
+    theirs, ours = model.load(warm, renderer, torch.device("cpu")), scorer_of(warm, renderer)
+    assert isinstance(ours, PrefixScorer)
+    found = []
+    for scorer in (theirs, ours):
+        logp_BA, entropy_BA = scorer(batch)
+        (torch.where(batch.mask_BA, logp_BA, 0.0).sum() + entropy_BA[batch.mask_BA].sum()).backward()
+        found.append((logp_BA[batch.mask_BA], entropy_BA[batch.mask_BA]))
+    torch.testing.assert_close(found[1], found[0], atol=2e-5, rtol=1e-4)
+    for (name, own), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(
+                own.grad, other.grad, atol=1e-3, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
+            )
+
+
+def test_a_prompt_is_computed_once_however_many_answers_it_has(warm: Path, monkeypatch: pytest.MonkeyPatch):
+    computed: list[int] = []
+    plain = PrefixScorer.prefix
+    monkeypatch.setattr(
+        PrefixScorer, "prefix", lambda self, ids, *rest: (computed.append(len(ids)), plain(self, ids, *rest))[1]
+    )
+    renderer = Renderer(warm, CONFIG.policy.min_pixels, CONFIG.policy.max_pixels)
+    batch = batch_of(warm)
+    scorer_of(warm, renderer)(batch)
+    assert computed == [len(batch.answers_BA) - 5]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
+def test_sampled_tokens_have_the_log_probabilities_that_the_scorer_gives_them(warm: Path, temperature: float):
+    renderer = Renderer(warm, CONFIG.policy.min_pixels, CONFIG.policy.max_pixels)
+    screens = RecordedScreens(RECORDING, renderer)
+    groups = policy.demonstrations(CONFIG, TASKS, RECORDING, renderer)
+    samples = [item for group in groups for item in group.samples][:8]
+    prompts = [
+        msgspec.convert({"token_ids": item.prompt, "images": item.images, "sha": str(number)}, Prompt)
+        for number, item in enumerate(samples)
+    ]
+    scorer = scorer_of(warm, renderer)
+    made = Sampler(scorer, renderer, screens.patches_of).answer(
+        prompts, Sampling(temperature=temperature, max_tokens=8), torch.Generator().manual_seed(0)
+    )
+    drawn = [
+        msgspec.structs.replace(item, answer=one.tokens, temperature=temperature or 1.0)
+        for item, one in zip(samples, made, strict=True)
+    ]
+    batch = Collator(renderer).collate(drawn, RECORDING.images)
+    logp_BA, entropy_BA = scorer(batch)
+    for row, one in enumerate(made):
+        count = len(one.tokens)
+        torch.testing.assert_close(logp_BA[row, :count], torch.tensor(one.logprobs), atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(entropy_BA[row, :count], torch.tensor(one.entropies), atol=2e-5, rtol=1e-4)
+        assert count == 8 or one.tokens[-1] == renderer.eos
+
+
+def circle_of(warm: Path, seed: int = 0, **trainer: Any) -> LearningCircle:
+    config = parse(variants.merged(SETTINGS, {"trainer": trainer}))
+    return LearningCircle(config, TASKS, RECORDING, warm, seed)
+
+
+def weights_of(circle: LearningCircle) -> torch.Tensor:
+    return torch.cat([value.detach().flatten() for value in circle.learner.scorer.parameters()])
+
+
+def test_the_circle_trains_and_the_same_seed_gives_the_same_weights(warm: Path):
+    first, again, other = circle_of(warm), circle_of(warm), circle_of(warm, seed=1)
+    start = weights_of(first)
+    for circle in (first, again, other):
+        circle.run(64)
+    assert first.policy.version == len(first.metrics) >= 2
+    assert first.consumed >= 2 * first.policy.version
+    assert not torch.equal(weights_of(first), start)
+    assert torch.equal(weights_of(again), weights_of(first))
+    assert not torch.equal(weights_of(other), weights_of(first))
+    assert all(step["mismatch"] < 1e-3 for step in first.metrics if step["same_version_tokens"]), (
+        "it trains what it drew"
+    )
+
+
+def test_what_a_variant_sets_reaches_the_objective(warm: Path):
+    imitating = circle_of(warm, imitate={"trajectories": 1})
+    imitating.run(64)
+    assert any("imitation_nll" in step for step in imitating.metrics)
+    kept_near = circle_of(warm, kl_beta=0.1, minibatches=2)
+    kept_near.run(48)
+    assert kept_near.metrics[-1]["kl_reference"] > 0
+    assert kept_near.metrics[-1]["updates"] == 2
+
+
+def test_a_deployment_that_the_circle_cannot_play_is_refused(warm: Path):
+    with pytest.raises(UserError, match="rollout-wise"):
+        circle_of(warm, c3po={"tokens_per_step": 100})
+
+
+def test_runs_are_added_to_the_file_and_not_made_again(tmp_path: Path):
+    (tmp_path / "tasks.toml").write_text(tomli_w.dumps(TASK_FILE))
+    (tmp_path / "base.toml").write_text(tomli_w.dumps(SETTINGS))
+    file = tmp_path / "variants.toml"
+    file.write_text('deployment = "base.toml"\nvariants.gspo.trainer.objective = "gspo"\n')
+    recorded = tmp_path / "screens.msgpack"
+    write(recorded, RECORDING)
+    player, chosen = play.Player(recorded, 32, marks=3), variants.read(file)
+    told: list[str] = []
+    for seeds in ([0], [0, 1]):
+        play.compare(player, chosen, seeds, tmp_path / "runs.jsonl", told.append)
+    runs = results.read(tmp_path / "runs.jsonl")
+    assert [(run.variant, run.seed) for run in runs] == [("base", 0), ("gspo", 0), ("base", 1), ("gspo", 1)]
+    assert len(told) == 4
+    for run in runs:
+        assert [mark.episodes for mark in run.curve] == [0, 16, 24, 32]
+        assert run.curve[0].rate == results.rate_at(run.before, 1.0)
+        assert set(run.before[0].pages) == {"one", "two"}
+    assert runs[0].before == runs[3].before, "all begin with the same policy"
+    [base, other] = report.compared(runs)
+    assert (base.variant, other.variant, other.seeds) == ("base", "gspo", 2)
+
+
+@pytest.mark.parametrize("objective", ["gspo", "cispo"])
+def test_with_one_update_a_step_the_objectives_differ_in_nothing(warm: Path, objective: str):
+    """Every ratio is 1 then, which no clip touches: why variants of the objective have several updates a step."""
+    plain, other = circle_of(warm), circle_of(warm, objective=objective)
+    for circle in (plain, other):
+        circle.run(64)
+    torch.testing.assert_close(weights_of(other), weights_of(plain), atol=1e-5, rtol=1e-4)

@@ -1,0 +1,269 @@
+"""The benchmark of learning without its model: variants, recorded pages, episodes on them, and the table of runs."""
+
+import math
+import random
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.learning import report, results, screens, variants
+from benchmarks.learning.episodes import RecordedEpisode, demonstration, play, single_order
+from benchmarks.learning.results import CurvePoint, Evaluated, LearningRun
+from benchmarks.learning.screens import ClickResult, Landing
+from dart_streams import tasks
+from dart_streams.actions import Click, DoubleClick, Drag, Wait
+from dart_streams.config import Config, parse
+from dart_streams.errors import ConfigError, UserError
+from tests.unit.benchmarks import learning_pages
+from topics.action_requests import ActionRequest
+from topics.actions import ActionResponse
+from topics.values import Sampling, VersionSpan
+from workers.recorder.trajectory_summary import summarise
+
+TASKS = learning_pages.task_set()
+RECORDING = learning_pages.recording(TASKS)
+POLICY = parse({"policy": {"max_images": 1}}).policy
+BESIDE = Click(0, 0)
+
+
+# --- variants
+
+
+def shipped() -> dict[str, Config]:
+    return variants.read()
+
+
+def test_each_shipped_variant_of_the_data_manager_switches_off_just_its_rule():
+    found = shipped()
+    assert next(iter(found)) == "base"
+    rules = {
+        "fixed-rollouts": "budget",
+        "fixed-length": "length",
+        "all-steps": "entropy",
+        "no-pool": "pool",
+        "even-choice": "dispatch",
+    }
+    base = msgspec.to_builtins(found["base"])
+    for name, rule in rules.items():
+        own = msgspec.to_builtins(found[name])
+        assert differing(base, own) == {"curation"}
+        assert differing(base["curation"], own["curation"]) == {rule}
+        assert own["curation"][rule] == msgspec.to_builtins(found["no-rules"].curation)[rule]
+    none = msgspec.to_builtins(found["no-rules"])
+    assert differing(base["curation"], none["curation"]) == set(rules.values())
+
+
+def differing(one: dict, other: dict) -> set[str]:
+    return {key for key in one if one[key] != other[key]}
+
+
+def test_every_shipped_variant_has_a_line_of_its_own_and_is_another_configuration():
+    found = shipped()
+    assert len({msgspec.json.encode(config) for config in found.values()}) == len(found) > 15
+    listed = tomllib.loads(variants.FILE.read_text())["variants"]
+    assert list(found) == ["base", *listed]
+
+
+def write_variants(folder: Path, text: str) -> Path:
+    (folder / "base.toml").write_text('tasks.file = "t.toml"\ntrainer.learning_rate = 1e-3\n')
+    file = folder / "variants.toml"
+    file.write_text(f'deployment = "base.toml"\n{text}')
+    return file
+
+
+def test_a_variant_keeps_what_it_does_not_name(tmp_path: Path):
+    found = variants.read(write_variants(tmp_path, 'variants.other.trainer.objective = "gspo"\n'))
+    assert found["other"].trainer.objective == "gspo"
+    assert found["other"].trainer.learning_rate == found["base"].trainer.learning_rate == 1e-3
+    assert found["base"].tasks.file == str(tmp_path / "t.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("variants.same.trainer.learning_rate = 1e-3", "'same' has to differ"),
+        ("variants.base.trainer.learning_rate = 2e-3", "'base' has to differ"),
+        ("variants.wrong.trainer.lr = 1", "variant 'wrong'"),
+        ("unknown = 1\n[variants]", "unknown"),
+    ],
+)
+def test_a_variant_that_is_none_is_refused(tmp_path: Path, text: str, error: str):
+    with pytest.raises(ConfigError, match=error):
+        variants.read(write_variants(tmp_path, text))
+
+
+def test_named_variants_come_with_the_base_and_an_unknown_name_is_refused():
+    assert list(variants.only(shipped(), ["kl"])) == ["base", "kl"]
+    assert variants.only(shipped(), []) == shipped()
+    with pytest.raises(ConfigError, match="no variant 'nothing': known are base, "):
+        variants.only(shipped(), ["nothing"])
+
+
+# --- recorded pages
+
+
+def test_only_a_click_on_a_part_does_something():
+    task = next(task for task in TASKS.train if task.page == "two").task_id
+    start = RECORDING.problems[task].states[""]
+    x, y = start.oracle or (0, 0)
+    assert RECORDING.act(task, "", Click(x, y)) == Landing("1", False, 0.0)
+    assert RECORDING.act(task, "", DoubleClick(x, y)) == Landing("1", False, 0.0)
+    for action in (BESIDE, Wait(), Drag(x, y, x, y)):
+        assert RECORDING.act(task, "1", action) == Landing("1", False, 0.0)
+
+
+def test_a_click_that_was_not_recorded_is_refused():
+    task = TASKS.train[0].task_id
+    problem = RECORDING.problems[task]
+    unclicked = msgspec.structs.replace(problem.states[""], clicks={2: ClickResult(True, 0.0)})
+    recording = screens.Recording({task: screens.RecordedProblem("", {"": unclicked})}, {})
+    with pytest.raises(UserError, match="record it again"):
+        recording.act(task, "", Click(*(unclicked.oracle or BESIDE)))
+
+
+def test_a_recording_is_read_as_it_was_written_and_a_missing_one_is_refused(tmp_path: Path):
+    file = screens.file_of(tmp_path / "deep", TASKS)
+    with pytest.raises(UserError, match="bench learning"):
+        screens.read(file)
+    screens.write(file, RECORDING)
+    assert screens.read(file) == RECORDING
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_another_task_set_has_another_file(tmp_path: Path):
+    assert screens.file_of(tmp_path, TASKS) != screens.file_of(tmp_path, learning_pages.task_set(train=7))
+
+
+# --- episodes
+
+
+def answering(text: str):
+    def answer(requests: list[ActionRequest]) -> list[ActionResponse]:
+        return [
+            ActionResponse(
+                request_id=request.request_id,
+                trajectory_id=request.trajectory_id,
+                step=request.step,
+                text=text,
+                tokens=[1, 2],
+                logprobs=[-1.0, -0.5],
+                entropies=[1.0, 0.5],
+                versions=[VersionSpan(version=3, start=0, end=2)],
+                prompt_tokens=1,
+                prompt_sha="",
+                worker_id="",
+                queue_ms=0.0,
+                generate_ms=0.0,
+            )
+            for request in requests
+        ]
+
+    return answer
+
+
+def begun(task: tasks.Task) -> RecordedEpisode:
+    return RecordedEpisode.begin(RECORDING, POLICY, single_order(task, "train", 0, Sampling()), task.max_steps)
+
+
+@pytest.mark.parametrize("task", [*TASKS.train, *TASKS.demonstration], ids=lambda task: task.task_id)
+def test_the_oracle_solves_every_recorded_problem_in_as_many_steps_as_it_needs(task: tasks.Task):
+    shown = summarise(demonstration(RECORDING, POLICY, single_order(task, "demonstration", 0, Sampling()), 2))
+    assert (shown.outcome, shown.reward, shown.steps) == ("success", 1.0, 1 if task.page == "one" else 2)
+
+
+def test_episodes_of_different_lengths_end_at_their_limits_with_what_the_policy_drew():
+    played = play([begun(task) for task in TASKS.train], answering("Action: click(start_box='(0,0)')"))
+    for task, observations in zip(TASKS.train, played, strict=True):
+        shown = summarise(observations)
+        assert (shown.outcome, shown.steps) == ("truncated", task.max_steps)
+        assert (shown.task_id, shown.version_min, shown.step_entropies) == (task.task_id, 3, [0.75] * task.max_steps)
+        assert [seen.screenshot is None for seen in observations] == [False] * task.max_steps + [True]
+
+
+def test_an_answer_that_is_no_action_ends_the_episode():
+    [observations] = play([begun(TASKS.train[0])], answering("Click it"))
+    assert summarise(observations).outcome == "invalid_action"
+
+
+# --- results and the table
+
+
+def run(variant: str, seed: int, before: float, after: float, half: float = 0.0) -> LearningRun:
+    def at(rate: float) -> list[Evaluated]:
+        return [Evaluated(1.0, rate, {"p": rate}), Evaluated(0.5, half, {}), Evaluated(0.0, half, {})]
+
+    return LearningRun(
+        variant=variant,
+        seed=seed,
+        made_by="x",
+        before=at(before),
+        curve=[CurvePoint(0, before), CurvePoint(100, after)],
+        after=at(after),
+        steps=10,
+        metrics={},
+        cpu_s=1.0,
+    )
+
+
+RUNS = [
+    run("base", 0, 0.4, 0.5),
+    run("other", 0, 0.4, 0.6),
+    run("base", 1, 0.4, 0.7),
+    run("other", 1, 0.4, 0.82),
+    run("alone", 7, 0.4, 0.9),
+    run("base", 2, 0.4, 0.6),
+    run("other", 2, 0.4, 0.74),
+]
+
+
+def test_a_variant_is_compared_with_the_base_seed_by_seed():
+    base, other = report.compared(RUNS)
+    assert (base.variant, base.seeds, base.differences) == ("base", 3, {})
+    assert (other.variant, other.seeds) == ("other", 3)
+    assert base.gains[1.0].mean == pytest.approx(0.2)
+    assert other.differences[1.0].mean == pytest.approx(0.12)
+    assert other.differences[1.0].error == pytest.approx(0.02 / math.sqrt(3))
+    assert other.differences[1.0].half == pytest.approx(4.303 * 0.02 / math.sqrt(3))
+    assert other.differences[1.0].excludes_zero
+    assert not base.gains[1.0].excludes_zero
+    assert not other.differences[0.5].excludes_zero, "no difference at all"
+
+
+def test_a_table_marks_only_what_excludes_zero_and_one_seed_has_no_interval():
+    base, other = report.rows(report.compared(RUNS))
+    assert (base.sampled, base.sampled_to_base) == ("+20.0 ± 24.8", "")
+    assert other.sampled_to_base == "+12.0 ± 5.0 *"
+    [single, more] = report.rows(report.compared(RUNS[:2]))
+    assert (single.seeds, single.sampled, more.sampled_to_base) == (1, "+10.0", "+10.0")
+
+
+def test_an_interval_covers_the_mean_as_often_as_it_says():
+    chance = random.Random(0)
+    trials = [report.estimate([chance.gauss(1.0, 0.3) for _ in range(4)]) for _ in range(2000)]
+    covered = sum(abs(trial.mean - 1.0) <= trial.half for trial in trials)
+    assert 0.93 < covered / len(trials) < 0.97
+
+
+def test_curves_are_drawn_with_their_intervals(tmp_path: Path):
+    assert report.curves(RUNS)["other"][-1] == (100, report.estimate([0.6, 0.82, 0.74]))
+    report.draw(RUNS, tmp_path / "deep" / "curves.svg")
+    assert (tmp_path / "deep" / "curves.svg").read_text().count("<svg") == 1
+
+
+def test_runs_are_read_as_they_were_added(tmp_path: Path):
+    file = tmp_path / "deep" / "runs.jsonl"
+    assert results.read(file) == []
+    for one in RUNS:
+        results.append(file, one)
+    assert results.read(file) == RUNS
+
+
+def test_what_decides_a_run_names_its_maker():
+    base, other = parse({}), parse({"trainer": {"objective": "gspo"}})
+    made = results.made_by(base, "screens", 100)
+    assert made == results.made_by(base, "screens", 100)
+    others = [(other, "screens", 100), (base, "other", 100), (base, "screens", 200)]
+    assert len({made, *(results.made_by(*one) for one in others)}) == 4
+    assert all((screens.ROOT / source).exists() for source in (*results.SOURCES, *screens.SOURCES))

@@ -1,0 +1,65 @@
+"""The lag of consumer groups: their coordinators are looked up once, and again when they have moved."""
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
+from aiokafka.structs import OffsetAndMetadata
+
+from dart_streams.bus.lag import Lag, LagReader
+from dart_streams.config import Bus
+
+ORDERS = TopicPartition("dart.rollout-orders", 0)
+
+
+class Broker:
+    """A cluster with one group, whose coordinator alone knows its offsets."""
+
+    def __init__(self) -> None:
+        self.coordinator = 1
+        self.looked_up = 0
+        self.up = True
+
+    async def list_consumer_groups(self) -> list[tuple[str, str]]:
+        if not self.up:
+            raise KafkaConnectionError("away")
+        return [("dart.env", "consumer"), ("another", "consumer")]
+
+    async def find_coordinator(self, group: str) -> int:
+        self.looked_up += 1
+        return self.coordinator
+
+    async def list_consumer_group_offsets(
+        self, group: str, coordinator: int
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {ORDERS: OffsetAndMetadata(3, "")} if coordinator == self.coordinator else {}
+
+    async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 5)
+
+
+BEHIND = [Lag("env", "rollout-orders", 0, 3, 5)]
+
+
+async def test_a_coordinator_is_looked_up_once():
+    broker = Broker()
+    reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
+    assert [await reader.read() for _ in range(3)] == [BEHIND] * 3
+    assert broker.looked_up == 1
+
+
+async def test_a_coordinator_that_has_moved_is_looked_up_again():
+    broker = Broker()
+    reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
+    await reader.read()
+    broker.coordinator = 2
+    assert [await reader.read() for _ in range(2)] == [[], BEHIND]
+
+
+async def test_after_the_broker_was_away_everything_is_looked_up_again():
+    broker = Broker()
+    reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
+    await reader.read()
+    broker.up = False
+    assert await reader.read() == []
+    broker.up = True
+    assert await reader.read() == BEHIND
+    assert broker.looked_up == 2

@@ -1,0 +1,31 @@
+"""The memory of this process, and how many documents of pages it is enough for."""
+
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.env.miniwob.memory import memory_limit
+from workers.env.miniwob.seats import DOCUMENT_BYTES, DOCUMENTS_MIN, MEMORY_SHARE, documents_kept
+
+GIB = 2**30
+
+
+def test_the_limit_is_the_containers_where_that_is_less_than_the_machines_memory(tmp_path):
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = {"none": "max\n", "small": "67108864\n", "unlimited": "9223372036854771712\n"}
+    for name, text in limits.items():
+        (tmp_path / name).write_text(text)
+    assert memory_limit([tmp_path / "none", tmp_path / "absent", tmp_path / "unlimited"]) == physical
+    assert memory_limit([tmp_path / "none", tmp_path / "small"]) == 67108864
+
+
+@given(seats=st.integers(0, 500), memory=st.integers(0, 2**45))
+def test_documents_stay_within_their_share_of_the_memory_but_for_a_minimum(seats, memory):
+    kept = documents_kept(seats, memory)
+    assert kept == DOCUMENTS_MIN or kept * seats * DOCUMENT_BYTES <= MEMORY_SHARE * memory
+
+
+def test_a_laptop_keeps_more_documents_than_a_small_container():
+    assert documents_kept(16, 2 * GIB) == DOCUMENTS_MIN
+    assert documents_kept(16, 16 * GIB) > 40
