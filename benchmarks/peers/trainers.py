@@ -110,7 +110,7 @@ def settings(config: Config, tasks: TaskSet, seed: int, socket: Path) -> dict[st
         "clip_low": config.trainer.clip_low,
         "clip_high": config.trainer.clip_high,
         "grad_clip": config.trainer.grad_clip,
-        "temperature": config.evaluation.temperature,
+        "temperature": config.evaluation.temperatures[0],
         "max_tokens": config.policy.max_tokens,
         "min_pixels": config.policy.min_pixels,
         "max_pixels": config.policy.max_pixels,
