@@ -50,10 +50,6 @@ const into = (small, large) => {
     && inner.top > outer.top && inner.bottom < outer.bottom;
   return inside ? null : drag(small, ...middle(large));
 };
-const spin = (wanted) => {
-  const value = Number(all('#spinner')[0].value);
-  return value === wanted ? null : at(all(value < wanted ? '.ui-spinner-up' : '.ui-spinner-down')[0]);
-};
 const pictured = () => {
   const [shape] = all('#area_svg > *');
   const written = /\d/.test(shape.textContent) ? 'digit' : 'letter';

@@ -40,7 +40,6 @@ NEXT = {
     " || at(all('#subbtn')[0]) : at(all('#area [type=radio]')[Number(goal(/the (\\d)\\w+ radio/)) - 1])",
     "grid-coordinate": "at(document.getElementById(goal(/coordinate (\\(.*\\))/)))",
     "identify-shape": "at(all(`#area-buttons [data-type=${pictured()}]`)[0])",
-    "use-spinner": "spin(Number(goal(/Select (\\S+)/))) || at(all('#subbtn')[0])",
 }
 """Each page's next action as an expression over the helpers of oracle.js: a point to click, with another one
 (``to_x``, ``to_y``) to drag to, ``text`` to type, or null."""

@@ -84,19 +84,13 @@ const forget = (fresh) => {
   renew();
 };
 
-// Make those widgets of jQuery UI anew, as the page does once loaded, that keep a state of their own between problems.
+// Make jQuery UI's date picker anew, as the page does once loaded: it keeps a state of its own between problems.
 const renew = () => {
-  const picker = document.querySelector('.hasDatepicker'), spinner = document.querySelector('.ui-spinner-input');
-  if (picker) {
-    jQuery(picker).datepicker('destroy');
-    Object.assign(jQuery.datepicker, {_curInst: null, _lastInput: null, _datepickerShowing: false});
-    jQuery.datepicker.dpDiv.empty().removeAttr('style');
-  }
-  if (spinner) {
-    spinner.value = '';
-    jQuery(spinner).spinner('destroy').off().removeAttr('class');
-  }
-  if (!picker && !spinner) return;
+  const picker = document.querySelector('.hasDatepicker');
+  if (!picker) return;
+  jQuery(picker).datepicker('destroy');
+  Object.assign(jQuery.datepicker, {_curInst: null, _lastInput: null, _datepickerShowing: false});
+  jQuery.datepicker.dpDiv.empty().removeAttr('style');
   const start = core.startEpisode;
   core.startEpisode = () => {};
   window.onload();
