@@ -14,7 +14,7 @@ from dart_streams import actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
-from topics.outcomes import is_success
+from topics.outcomes import agreed
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef, MessagePart
 
@@ -179,11 +179,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 
     def end_evaluated(self, cut: bool, reward: float) -> EpisodeEnd:
         """Return the end of an evaluated episode; one that is solved is a success, also at the step limit."""
-        if is_success(reward):
-            return EpisodeEnd(kind="success", reward=reward)
-        if cut:
-            return EpisodeEnd(kind="truncated", reward=reward, reason="step limit")
-        return EpisodeEnd(kind="failure", reward=reward)
+        kind = agreed("truncated" if cut else "failure", reward)
+        return EpisodeEnd(kind=kind, reward=reward, reason="step limit" if kind == "truncated" else "")
 
     def end_timed_out(self) -> EpisodeEnd:
         """Return the end of an episode past its wall-clock limit: a fault of what it waited for, without a reward.
