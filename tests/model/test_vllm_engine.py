@@ -249,6 +249,56 @@ def test_greedy_takes_the_likeliest_token(engine, loop, policies):
     assert close(one.logprobs, policies.score(asked, one.tokens, version=0)[0])
 
 
+@pytest.fixture
+def gathering(engine) -> Iterator[VllmEngine]:
+    engine.thread.gather_s = 0.5
+    yield engine
+    engine.thread.gather_s = 0.0
+
+
+async def until_gathered(engine: VllmEngine, count: int) -> None:
+    """Wait until so many requests wait for others; they are read on the thread, between two steps."""
+    async with asyncio.timeout(60):
+        while await engine.thread.call(lambda _: len(engine.thread._gathered)) != count:
+            pass
+
+
+def test_requests_that_come_while_another_waits_are_computed_with_it(gathering, loop, policies, monkeypatch):
+    serve(gathering, loop, policies.versions[0])
+
+    async def one_after_another():
+        core = await gathering.thread.call(lambda core: core)
+        in_flight = []
+        step = core.step
+        monkeypatch.setattr(core, "step", lambda: (in_flight.append(len(core.requests)), step()))
+        answers = []
+        for number in range(4):
+            answers.append(asyncio.ensure_future(gathering.generate(request(number, max_tokens=6))))
+            await until_gathered(gathering, number + 1)
+        return in_flight, await asyncio.gather(*answers)
+
+    in_flight, answers = loop.run(one_after_another())
+    assert in_flight[0] == 4
+    assert len(in_flight) == max(len(made.tokens) for made in answers)
+    for number, made in enumerate(answers):
+        assert close(made.logprobs, policies.score(request(number), made.tokens, version=0)[0])
+
+
+def test_a_request_given_up_while_it_waits_for_others_is_never_computed(gathering, loop, monkeypatch):
+    gathering.thread.gather_s = 3600.0
+
+    async def give_up():
+        core = await gathering.thread.call(lambda core: core)
+        monkeypatch.setattr(core, "add", lambda _: pytest.fail("it was added"))
+        waiting = asyncio.ensure_future(gathering.generate(request(1)))
+        await until_gathered(gathering, 1)
+        waiting.cancel()
+        await until_gathered(gathering, 0)
+        return core.requests
+
+    assert loop.run(give_up()) == {}
+
+
 def test_special_tokens_are_never_drawn(engine, loop, policies):
     """The untrained policy is all but undecided: forbidden tokens would show up within some thousand draws."""
 

@@ -49,17 +49,21 @@ log = structlog.get_logger()
 class EngineThread:
     """The thread on which vLLM runs: commands are executed between two steps.
 
-    Continuous batching: every request that has come by the next step is part of it.
+    Continuous batching: every request that has come by the next step is part of it. With ``gather_s`` (seconds) the
+    first waits that long for others; the steps of those in flight go on meanwhile.
 
     An unexpected error in the engine ends the thread, and every call fails with
     :class:`EngineDead`: half-loaded weights must not serve.
     """
 
-    def __init__(self, build: Callable[[], VllmCore]) -> None:
+    def __init__(self, build: Callable[[], VllmCore], gather_s: float = 0.0) -> None:
         self.build = build
+        self.gather_s = gather_s
         self.loop = asyncio.get_running_loop()
         self.dead: EngineDead | None = None
-        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Command | EngineRequest | None] = queue.SimpleQueue()
+        self._gathered: list[EngineRequest] = []
+        """Requests that wait for others, the oldest first; only the thread uses it."""
         self._pending: set[Future[Any]] = set()
         # A daemon, so that a start that hangs does not keep a stopped process alive.
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
@@ -71,17 +75,10 @@ class EngineThread:
         Raises EngineFault if the engine rejects it, for instance as too long, EngineDead if the thread has ended.
         """
         request = EngineRequest(prompt, images, sampling)
-
-        def add(core: VllmCore) -> None:
-            try:
-                core.add(request)
-            except EngineFault as fault:
-                request.future.set_exception(fault)
-
         try:
-            return await self._submit(add, request.future)
+            return await self._submit(request, request.future)
         except asyncio.CancelledError:
-            self._commands.put(lambda core: core.abort(request))
+            self._commands.put(lambda core: self._abort(core, request))
             raise
 
     async def call(self, function: Callable[[VllmCore], T]) -> T:
@@ -89,8 +86,8 @@ class EngineThread:
         future: Future[T] = Future()
         return await self._submit(lambda core: future.set_result(function(core)), future)
 
-    async def _submit(self, command: Command, future: Future[T]) -> T:
-        """Have the thread execute ``command``, and return what it sets on ``future``."""
+    async def _submit(self, command: Command | EngineRequest, future: Future[T]) -> T:
+        """Have the thread execute a command or answer a request, and return what it sets on ``future``."""
         self.check()
         future.set_running_or_notify_cancel()  # The thread may set it even if the caller is cancelled.
         self._pending.add(future)
@@ -123,13 +120,41 @@ class EngineThread:
     def _execute_commands(self, core: VllmCore) -> bool:
         """Execute the commands in the queue, waiting for one while the engine is idle; return False to end."""
         while True:
+            left_s = self._left_s()
+            if left_s == 0.0:
+                self._admit(core)
             try:
-                command = self._commands.get(block=not core.busy)
+                command = self._commands.get(block=not core.busy, timeout=left_s or None)
             except queue.Empty:
-                return True
+                if core.busy:
+                    return True
+                continue
             if command is None:
                 return False
-            command(core)
+            if isinstance(command, EngineRequest):
+                self._gathered.append(command)
+            else:
+                command(core)
+
+    def _left_s(self) -> float | None:
+        """Return for how long the oldest gathered request still waits for others; None if there is none."""
+        if not self._gathered:
+            return None
+        return max(0.0, self._gathered[0].created_s + self.gather_s - time.perf_counter())
+
+    def _admit(self, core: VllmCore) -> None:
+        for request in self._gathered:
+            try:
+                core.add(request)
+            except EngineFault as fault:
+                request.future.set_exception(fault)
+        self._gathered.clear()
+
+    def _abort(self, core: VllmCore, request: EngineRequest) -> None:
+        if request in self._gathered:
+            self._gathered.remove(request)
+        else:
+            core.abort(request)
 
     def _die(self, error: BaseException) -> None:
         self.dead = EngineDead(f"vLLM failed: {type(error).__name__}: {error}")
@@ -162,7 +187,8 @@ class VllmEngine:
         self.images = PatchCache(self.renderer, self.read, PATCH_CACHE_BYTES)
         if self.thread is None:
             seed = random.SystemRandom().getrandbits(31)
-            self.thread = EngineThread(functools.partial(VllmCore, self.config, self.folder, self.renderer, seed))
+            build = functools.partial(VllmCore, self.config, self.folder, self.renderer, seed)
+            self.thread = EngineThread(build, self.config.rollout.vllm.gather_ms / 1000)
         log.info("engine starting", version=version.version)
         switching = asyncio.ensure_future(self.switch(self.thread, folder, version))
         stalls = StallDetector(log, "vLLM to start", self.config.telemetry.stall_s)
