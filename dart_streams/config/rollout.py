@@ -58,8 +58,8 @@ class Vllm(Optional, frozen=True):
     kv_cache_gib: Positive = 1
     """Memory of the key-value cache."""
     gather_ms: NonNegative = 0.0
-    """Milliseconds that a request waits for others, to be computed together with them: the fewer steps the engine makes,
-    the less CPU time a request costs. For engines whose steps cost the same for one request as for ten, beside
+    """Milliseconds that a request waits for others, to be computed together with them: the fewer steps the engine
+    makes, the less CPU time a request costs. For engines whose steps cost the same for one request as for ten, beside
     environments that have no core to themselves."""
     parity_nats: AboveZero = 0.005
     """A worker refuses to serve if its log-probabilities differ by more than this, in the mean of a fixed probe, from
