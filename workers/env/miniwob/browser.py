@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.capture import BeginFrames, Capturing, Screenshots
 from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools
+from workers.env.miniwob.process_load import load_of
 from workers.env.miniwob.target import Target
 
 PLACES = (
@@ -128,7 +130,8 @@ class Browser:
         command = [path, *FLAGS, *capturing.flags, f"--user-data-dir={profile}", "about:blank"]
         process, read_fd, write_fd = spawn(command)
         devtools = await connect(read_fd, write_fd, timeout_s)
-        browser = cls(process, devtools, profile, capturing(devtools))
+        load = functools.partial(load_of, process.pid)
+        browser = cls(process, devtools, profile, capturing(devtools, load))
         try:
             async with asyncio.timeout(START_S):
                 version = await browser.devtools.call("Browser.getVersion")

@@ -6,12 +6,14 @@ that it is laid out in. It is Chromium's for its headless shell, and takes one f
 
 import asyncio
 import base64
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from dart_streams.deadline import Deadline
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.devtools import DevTools
 from workers.env.miniwob.inputs import MOUSE, Call, batches, waits_for_frame
+from workers.env.miniwob.process_load import ProcessLoad, hangs
 
 WIDTH, HEIGHT = 160, 210
 """The page proper (pixels); the rest of the viewport shows the page's score board."""
@@ -20,8 +22,14 @@ CLIP = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}
 AWAY: Call = (MOUSE, {"type": "mouseMoved", "x": 490, "y": 310})
 """Out of the page proper, where nothing is under the mouse."""
 BEGIN_FRAME = "HeadlessExperimental.beginFrame"
-FRAME_S = 3.0
-"""A frame takes some 5 ms, and all pages wait for it."""
+FRAME_S = 2.0
+"""A frame takes some 5 ms, and all pages wait for it. After this long the browser's processes say whether it hangs."""
+LOOK_S = 0.5
+"""Between two looks at the processes."""
+STARVED_S = 30.0
+"""How long a frame may take in a browser that gets no processor."""
+IMAGE_S = 3.0
+"""How long frames may lack their image."""
 CRASH_S = 1.0
 """How long the frame of a page that hangs may take to fail once its renderer is ended."""
 PNG = {"format": "png", "optimizeForSpeed": True}
@@ -61,7 +69,7 @@ class Screenshots:
     flags: tuple[str, ...] = (f"--window-size={LAYOUT_WIDTH},{LAYOUT_HEIGHT}",)
     target: dict[str, Any] = {"width": LAYOUT_WIDTH, "height": LAYOUT_HEIGHT}  # noqa: RUF012
 
-    def __init__(self, devtools: DevTools) -> None:
+    def __init__(self, devtools: DevTools, load: Callable[[], ProcessLoad]) -> None:
         self.devtools = devtools
 
     async def prepare(self, session: str) -> None:
@@ -103,8 +111,9 @@ class BeginFrames:
     )
     target: dict[str, Any] = {"width": WIDTH, "height": HEIGHT, "enableBeginFrameControl": True}  # noqa: RUF012
 
-    def __init__(self, devtools: DevTools) -> None:
+    def __init__(self, devtools: DevTools, load: Callable[[], ProcessLoad]) -> None:
         self.devtools = devtools
+        self.load = load
         self._one_at_a_time = asyncio.Lock()
 
     async def prepare(self, session: str) -> None:
@@ -154,26 +163,39 @@ class BeginFrames:
 
     async def _draw_alone(self, session: str, params: dict[str, Any]) -> dict[str, Any]:
         async with self._one_at_a_time:
-            deadline = Deadline(FRAME_S)
+            deadline = Deadline(IMAGE_S)
             while True:
                 answer = self.devtools.send(BEGIN_FRAME, session, **params)
-                if not (await asyncio.wait({answer}, timeout=FRAME_S))[0]:
+                if await self._hangs(answer):
                     await self._end_page(session, answer)
                 frame = await answer
                 if "screenshot" not in params or "screenshotData" in frame:
                     return frame
                 # The surface of a new target may not be there yet.
                 if deadline.expired:
-                    await self._end_browser(f"no frame had an image within {FRAME_S:g} s")
+                    await self._end_browser(f"no frame had an image within {IMAGE_S:g} s")
                 await asyncio.sleep(REDRAW_S)
+
+    async def _hangs(self, frame: "asyncio.Future[dict[str, Any]]") -> bool:
+        """Wait for a frame; return whether it will never be drawn."""
+        if (await asyncio.wait({frame}, timeout=FRAME_S))[0]:
+            return False
+        deadline = Deadline(STARVED_S - FRAME_S)
+        first = before = await asyncio.to_thread(self.load)
+        while not (await asyncio.wait({frame}, timeout=LOOK_S))[0]:
+            now = await asyncio.to_thread(self.load)
+            if deadline.expired or hangs(first, before, now):
+                return True
+            before = now
+        return False
 
     async def _end_page(self, session: str, frame: "asyncio.Future[dict[str, Any]]") -> None:
         """End the renderer of a page that does not draw, and with it the frame, or else the browser."""
         crash = self.devtools.send("Page.crash", session)
         if not (await asyncio.wait({frame}, timeout=CRASH_S))[0]:
-            await self._end_browser(f"a frame was not drawn within {FRAME_S:g} s")
+            await self._end_browser("a frame was not drawn, also without its page")
         await asyncio.wait({crash}, timeout=CRASH_S)
-        raise EnvironmentFault(f"the page did not draw within {FRAME_S:g} s")
+        raise EnvironmentFault("the page did not draw")
 
     async def _end_browser(self, reason: str) -> None:
         await self.devtools.close(reason)

@@ -2,10 +2,12 @@
 
 import asyncio
 import base64
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from workers.env.environment import EnvironmentFault
@@ -13,6 +15,7 @@ from workers.env.miniwob import capture
 from workers.env.miniwob.capture import BEGIN_FRAME, BeginFrames
 from workers.env.miniwob.devtools import CRASHED, DevTools
 from workers.env.miniwob.inputs import mouse
+from workers.env.miniwob.process_load import COMPUTED_S, IDLE_S, ProcessLoad, hangs, load_of
 
 IMAGE = base64.b64encode(b"png").decode()
 Answer = dict[str, Any] | None
@@ -52,8 +55,19 @@ class ScriptedBrowser(asyncio.WriteTransport):
         self.reader.feed_eof()
 
 
-def begin_frames(browser: ScriptedBrowser) -> BeginFrames:
-    return BeginFrames(DevTools(browser.reader, browser, 5.0))
+WAITING = ProcessLoad(1.0, False)
+STARVED = ProcessLoad(1.0, True)
+
+
+def begin_frames(browser: ScriptedBrowser, load: Callable[[], ProcessLoad] = lambda: WAITING) -> BeginFrames:
+    return BeginFrames(DevTools(browser.reader, browser, 5.0), load)
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Shorten what frames are waited for."""
+    for name, seconds in {"FRAME_S": 0.05, "LOOK_S": 0.05, "IMAGE_S": 0.1, "CRASH_S": 0.1, "STARVED_S": 1.0}.items():
+        monkeypatch.setattr(capture, name, seconds)
 
 
 async def test_an_input_event_that_frames_outrun_is_waited_for():
@@ -79,8 +93,7 @@ async def test_a_frame_without_an_image_is_drawn_again():
     assert browser.frames == 4
 
 
-async def test_a_browser_whose_frames_never_have_an_image_is_ended(monkeypatch):
-    monkeypatch.setattr(capture, "FRAME_S", 0.1)
+async def test_a_browser_whose_frames_never_have_an_image_is_ended(soon):
     browser = ScriptedBrowser(lambda browser, call: {})
     frames = begin_frames(browser)
     with pytest.raises(EnvironmentFault, match="image"):
@@ -104,9 +117,7 @@ async def test_there_is_one_frame_at_a_time_also_after_an_episode_was_cancelled(
     assert browser.most_under_way == 1
 
 
-async def test_a_frame_that_does_not_end_costs_its_page_and_the_next_one_is_drawn(monkeypatch):
-    monkeypatch.setattr(capture, "FRAME_S", 0.1)
-
+async def test_a_frame_that_does_not_end_costs_its_page_and_the_next_one_is_drawn(soon):
     def answer(browser: ScriptedBrowser, call: dict[str, Any]) -> Answer:
         if call["method"] == "Page.crash":
             browser.under_way -= 1
@@ -122,11 +133,70 @@ async def test_a_frame_that_does_not_end_costs_its_page_and_the_next_one_is_draw
     assert (browser.called("Page.crash"), browser.most_under_way, frames.devtools.closed) == (1, 1, False)
 
 
-async def test_a_browser_that_does_not_end_a_hanging_page_is_ended(monkeypatch):
-    monkeypatch.setattr(capture, "FRAME_S", 0.1)
-    monkeypatch.setattr(capture, "CRASH_S", 0.1)
+async def test_a_browser_that_does_not_end_a_hanging_page_is_ended(soon):
     browser = ScriptedBrowser(lambda browser, call: None)
     frames = begin_frames(browser)
     with pytest.raises(EnvironmentFault, match="not drawn"):
         await frames.draw("hangs")
     assert frames.devtools.closed
+
+
+async def test_a_frame_that_is_late_because_the_browser_gets_no_processor_is_waited_for(soon):
+    looks = []
+
+    def load() -> ProcessLoad:
+        looks.append(STARVED)
+        return STARVED
+
+    def answer(browser: ScriptedBrowser, call: dict[str, Any]) -> Answer:
+        asyncio.get_running_loop().call_later(0.5, browser.reply, call, {"screenshotData": IMAGE})
+        return None
+
+    browser = ScriptedBrowser(answer)
+    assert await begin_frames(browser, load).draw("s") == b"png"
+    assert len(looks) > 2
+    assert browser.called("Page.crash") == 0
+
+
+@pytest.mark.parametrize("each_look_s", [0.0, COMPUTED_S])
+async def test_a_page_that_computes_or_starves_for_ever_is_ended(soon, each_look_s):
+    looks = []
+
+    def load() -> ProcessLoad:
+        looks.append(None)
+        return ProcessLoad(each_look_s * len(looks), True)
+
+    browser = ScriptedBrowser(lambda browser, call: None)
+    with pytest.raises(EnvironmentFault, match="not drawn"):
+        await begin_frames(browser, load).draw("s")
+    assert browser.called("Page.crash") == 1
+    assert (len(looks) == 2) == (each_look_s > 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lost"),
+    [
+        (ProcessLoad(5.0, False), ProcessLoad(5.0, False), True),
+        (ProcessLoad(5.0, True), ProcessLoad(5.0, False), False),
+        (ProcessLoad(5.0, False), ProcessLoad(5.0, True), False),
+        (ProcessLoad(5.0, False), ProcessLoad(5.0 + 2 * IDLE_S, False), False),
+        (ProcessLoad(5.5, True), ProcessLoad(5.0 + COMPUTED_S, True), True),
+    ],
+)
+def test_a_late_frame_is_lost_if_its_page_computes_or_nothing_does(before, now, lost):
+    assert hangs(ProcessLoad(5.0, True), before, now) is lost
+
+
+def test_the_load_is_that_of_a_process_and_those_below_it():
+    """The shell waits while its child computes."""
+    script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+    shell = subprocess.Popen(["/bin/sh", "-c", f"/bin/sh -c '{script}; echo; sleep 60' & wait"], stdout=subprocess.PIPE)
+    try:
+        assert shell.stdout.readline()  # The child has computed, and sleeps.
+        assert load_of(shell.pid).cpu_s > 0.02
+    finally:
+        for process in [*psutil.Process(shell.pid).children(recursive=True), shell]:
+            process.kill()
+        shell.wait()
+        shell.stdout.close()
+    assert load_of(shell.pid) == ProcessLoad(0.0, False)

@@ -1,0 +1,46 @@
+"""What the browser's processes do while a frame is late: compute, wait for a processor, or nothing."""
+
+from typing import NamedTuple
+
+import psutil
+
+COMPUTED_S = 1.0
+"""CPU time in which a frame is drawn many times over."""
+IDLE_S = 0.05
+"""CPU time that processes spend that wait for nothing but events, between two looks."""
+
+
+class ProcessLoad(NamedTuple):
+    """CPU time of a process tree since its start (seconds), and whether one of its processes can run."""
+
+    cpu_s: float
+    runnable: bool
+
+
+def load_of(pid: int) -> ProcessLoad:
+    """Return the load of a process and all below it; those that are gone count as nothing."""
+    cpu_s, runnable = 0.0, False
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return ProcessLoad(0.0, False)
+    for process in processes:
+        try:
+            times = process.cpu_times()
+            cpu_s += times.user + times.system
+            runnable = runnable or process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return ProcessLoad(cpu_s, runnable)
+
+
+def hangs(first: ProcessLoad, before: ProcessLoad, now: ProcessLoad) -> bool:
+    """Return whether a late frame is lost, by the loads when it became late, when last looked at, and now.
+
+    Either its page computes for ever, or all processes wait for something that does not come. A browser that other
+    work keeps from the processors does neither.
+    """
+    computes = now.cpu_s - first.cpu_s >= COMPUTED_S
+    waits = now.cpu_s - before.cpu_s < IDLE_S and not (before.runnable or now.runnable)
+    return computes or waits
