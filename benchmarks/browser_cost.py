@@ -105,10 +105,9 @@ async def play_all(backend: MiniwobBackend, todo: list[tuple[Task, int]], slots:
 
 
 def processes(backend: MiniwobBackend) -> list[psutil.Process]:
-    """Return the browser's processes."""
-    assert backend.browser is not None
-    browser = psutil.Process(backend.browser.process.pid)
-    return [browser, *browser.children(recursive=True)]
+    """Return the browsers' processes, the first browser's own first."""
+    roots = [psutil.Process(one.browser.process.pid) for one in backend.browsers if one.browser is not None]
+    return [process for root in roots for process in (root, *root.children(recursive=True))]
 
 
 def cpu_s(backend: MiniwobBackend) -> float:

@@ -101,11 +101,11 @@ class Ours:
         return Turn(list(slots), process_tree.spent(before, self._cpu_s()))
 
     def _cpu_s(self) -> dict[str, float]:
-        assert self.backend.browser is not None
-        browser = process_tree.cpu_s(psutil.Process(self.backend.browser.process.pid))
+        roots = [psutil.Process(one.browser.process.pid) for one in self.backend.browsers if one.browser is not None]
+        browsers = sum(sum(process_tree.cpu_s(root).values()) for root in roots)
         own = psutil.Process().cpu_times()
         ended = own.children_user + own.children_system  # Of a browser that had to be replaced.
-        return {"python": own.user + own.system, "node": 0.0, "chromium": sum(browser.values()) + ended}
+        return {"python": own.user + own.system, "node": 0.0, "chromium": browsers + ended}
 
     async def _slot(self, waiting: Any, seconds: float) -> SlotTurn:
         found, faults = SlotTurn(0.0, [], [], []), 0

@@ -28,6 +28,8 @@ class Miniwob(Backend, frozen=True):
     capture: Capture = "auto"
     """How screens are taken: a frame drawn for each (``begin-frame``, for less CPU; chromium-headless-shell
     only), or a ``screenshot`` of frames drawn all the time; ``auto``: the first where the browser can."""
+    browsers: Positive = 1
+    """Browsers of a worker, each with its share of the slots: one that dies or hangs delays no other's episodes."""
 
 
 class Simulated(Backend, frozen=True):

@@ -23,9 +23,16 @@ async def browser(
     slots: int = 16,
     last_screen: bool = True,
     capture: Capture = "auto",
+    browsers: int = 1,
 ) -> AsyncIterator[MiniwobBackend]:
-    """A backend with its browser."""
-    own = Miniwob(call_timeout_s=call_timeout_s, isolation=isolation, last_screen=last_screen, capture=capture)
+    """A backend with its browsers."""
+    own = Miniwob(
+        call_timeout_s=call_timeout_s,
+        isolation=isolation,
+        last_screen=last_screen,
+        capture=capture,
+        browsers=browsers,
+    )
     backend = MiniwobBackend(Config(env=Env(miniwob=own, slots=slots)))
     await backend.start()
     try:

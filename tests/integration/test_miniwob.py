@@ -25,7 +25,7 @@ from tests.integration.miniwob_backend import (
 )
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob import backend as backend_module
-from workers.env.miniwob.browser import NICENESS, lower_priority
+from workers.env.miniwob.browser import NICENESS, Browser, lower_priority
 from workers.env.miniwob.page import RESTARTABLE, MiniwobPage
 from workers.env.miniwob.seats import DOCUMENTS_MIN
 
@@ -215,7 +215,7 @@ async def test_an_episode_leaves_nothing_to_another_page_of_its_seat(shared, one
 
 
 async def documents_in(backend) -> int:
-    targets = (await backend.browser.devtools.call("Target.getTargets"))["targetInfos"]
+    targets = (await backend.browsers[0].browser.devtools.call("Target.getTargets"))["targetInfos"]
     return len([target for target in targets if target["url"].startswith("file:")])
 
 
@@ -335,7 +335,7 @@ async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile
     async with browser() as backend:
         page = await backend.open(TASK)
         await page.reset(task("click-test", 1))
-        old = backend.browser
+        old = backend.browsers[0].browser
         children = psutil.Process(old.process.pid).children(recursive=True)
         os.kill(old.process.pid, signal.SIGKILL)
         with pytest.raises(EnvironmentFault, match="gone"):
@@ -347,6 +347,43 @@ async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile
         _, alive = await asyncio.to_thread(psutil.wait_procs, children, 5)
         assert not alive
         assert not old.profile.exists()
+
+
+async def test_episodes_go_on_in_one_browser_while_another_is_replaced(monkeypatch):
+    starting, may_start = asyncio.Event(), asyncio.Event()
+    launch = Browser.launch
+
+    async def launch_later(*args):
+        starting.set()
+        await may_start.wait()
+        return await launch(*args)
+
+    async with browser(isolation="problem", slots=4, browsers=2) as backend:
+        pages = [await backend.open(TASK) for _ in range(4)]
+        assert [one.under_way for one in backend.browsers] == [2, 2]
+        monkeypatch.setattr(Browser, "launch", launch_later)
+        os.kill(backend.browsers[0].browser.process.pid, signal.SIGKILL)
+        lost = [page for page in pages if page.browser is backend.browsers[0]]
+        for page in lost:
+            with pytest.raises(EnvironmentFault):
+                await page.reset(TASK)
+            await page.close()
+        replaced = [asyncio.create_task(backend.open(TASK)) for _ in lost]
+        await starting.wait()
+        for page in set(pages) - set(lost):
+            await page.reset(TASK)
+            assert await play_oracle(page, TASK) == 1
+            await page.close()
+            again = await backend.open(TASK)
+            assert again.browser is backend.browsers[1]
+            await again.reset(TASK)
+            assert await play_oracle(again, TASK) == 1
+        assert not any(opening.done() for opening in replaced)
+        may_start.set()
+        for opening in replaced:
+            page = await opening
+            await page.reset(TASK)
+            assert await play_oracle(page, TASK) == 1
 
 
 def test_a_browser_gives_way_to_the_other_processes():

@@ -95,7 +95,7 @@ async def test_a_frame_for_each_screen_shows_what_a_screenshot_shows(both, name)
 async def first_screen(capture: Capture) -> tuple[str, Screen]:
     async with browser(capture=capture) as backend:
         page = await backend.open(task("click-test", 1))
-        return backend.browser.capturing.name, await page.reset(task("click-test", 1))
+        return backend.browsers[0].browser.capturing.name, await page.reset(task("click-test", 1))
 
 
 @pytest.mark.parametrize("missing", BeginFrames.flags[1:])

@@ -1,59 +1,53 @@
-"""The backend: a browser, its seats, and an environment for each episode; a browser that died is replaced."""
+"""The backend: browsers with their seats, and an environment for each episode."""
 
 import asyncio
-
-import structlog
+import math
 
 from dart_streams.config import Config
 from dart_streams.tasks import Task
-from workers.env import metrics
 from workers.env.environment import EnvironmentFault
-from workers.env.miniwob.browser import Browser
 from workers.env.miniwob.memory import memory_limit
 from workers.env.miniwob.page import MiniwobPage, document_of
-from workers.env.miniwob.seats import Seats, documents_kept
-
-log = structlog.get_logger()
+from workers.env.miniwob.seated_browser import SeatedBrowser
+from workers.env.miniwob.seats import documents_kept
 
 
 class MiniwobBackend:
-    """Opens pages in the browser; a slot whose page or browser crashed recovers with the next :meth:`open`."""
+    """Opens pages in its browsers; a slot whose page or browser crashed recovers with the next :meth:`open`.
+
+    Each browser has its share of the episodes, also while it is replaced: the others do not wait for it.
+    """
 
     def __init__(self, config: Config) -> None:
-        self.own = config.env.miniwob
-        self.spare = 0 if self.own.isolation == "context" else config.env.slots
-        self.documents = documents_kept(config.env.slots, memory_limit())
-        self.browser: Browser | None = None
-        self._seats: Seats | None = None
-        self._launch_lock = asyncio.Lock()
+        self.own = own = config.env.miniwob
+        slots = config.env.slots
+        count = min(own.browsers, slots)
+        self.share = math.ceil(slots / count)
+        spare = 0 if own.isolation == "context" else self.share
+        documents = documents_kept(slots, memory_limit())
+        self.browsers = [SeatedBrowser(own.call_timeout_s, own.capture, spare, documents) for _ in range(count)]
 
     async def start(self) -> None:
-        """Start the browser; raise :class:`~dart_streams.errors.ServiceUnavailable` if that is impossible."""
-        await self._running_seats()
+        """Start the browsers; raise :class:`~dart_streams.errors.ServiceUnavailable` if that is impossible."""
+        for browser in self.browsers:
+            await browser.start()
 
     async def open(self, task: Task) -> MiniwobPage:
         """Return a page that no open episode shares; raise :class:`EnvironmentFault` if the browser refuses."""
-        seats = await self._running_seats()
+        document = document_of(task.page, self.own.isolation)
+        browser = self._browser_for(document)
         try:
-            seat = await seats.take(document_of(task.page, self.own.isolation))
+            seat = await browser.take(document)
         except KeyError as missing:
             raise EnvironmentFault(f"the browser's response lacks {missing}") from None
-        return MiniwobPage(seats, seat, self.own.isolation, self.own.last_screen)
+        return MiniwobPage(browser, seat, self.own.isolation, self.own.last_screen)
 
     async def stop(self) -> None:
-        """End the browser."""
-        if self.browser is not None:
-            await self.browser.kill()
-            self.browser = self._seats = None
+        """End the browsers."""
+        await asyncio.gather(*(browser.stop() for browser in self.browsers))
 
-    async def _running_seats(self) -> Seats:
-        async with self._launch_lock:
-            if self.browser is not None and not self.browser.alive:
-                reason, exit_code = self.browser.devtools.reason, self.browser.process.poll()
-                log.warning("browser died; starting another", reason=reason, exit_code=exit_code)
-                metrics.browser_restarts.add(1)
-                await self.stop()
-            if self.browser is None or self._seats is None:
-                self.browser = await Browser.launch(self.own.call_timeout_s, self.own.capture)
-                self._seats = Seats(self.browser.devtools, self.browser.capturing, self.spare, self.documents)
-            return self._seats
+    def _browser_for(self, document: str) -> SeatedBrowser:
+        """Return the browser with the fewest episodes, of those with room that have the document if there are any."""
+        room = [browser for browser in self.browsers if browser.under_way < self.share] or self.browsers
+        having = [browser for browser in room if browser.keeps(document)]
+        return min(having or room, key=lambda browser: browser.under_way)

@@ -15,7 +15,8 @@ from workers.env.miniwob.devtools import DevTools
 from workers.env.miniwob.inputs import input_calls
 from workers.env.miniwob.oracle import NEXT, as_action, next_action
 from workers.env.miniwob.problem import STATE, in_problem
-from workers.env.miniwob.seats import Seat, Seats
+from workers.env.miniwob.seated_browser import SeatedBrowser
+from workers.env.miniwob.seats import Seat
 from workers.env.miniwob.target import Target
 
 ORIGIN = "file://"
@@ -57,8 +58,8 @@ class MiniwobPage:
     away. A seat that had a fault is never used again.
     """
 
-    def __init__(self, seats: Seats, seat: Seat, isolation: Isolation, last_screen: bool) -> None:
-        self.seats = seats
+    def __init__(self, browser: SeatedBrowser, seat: Seat, isolation: Isolation, last_screen: bool) -> None:
+        self.browser = browser
         self.seat = seat
         self.isolation = isolation
         self.last_screen = last_screen
@@ -125,7 +126,7 @@ class MiniwobPage:
 
     async def close(self) -> None:
         """Give the seat back; one that had a fault is disposed of."""
-        await self.seats.give_back(self.seat)
+        await self.browser.give_back(self.seat)
 
     async def evaluate_script(self, expression: str) -> Any:
         """Evaluate JavaScript in the page; raise :class:`EnvironmentFault` if it throws."""

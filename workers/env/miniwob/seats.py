@@ -131,6 +131,10 @@ class Seats:
         await seat.open()
         return seat
 
+    def keeps(self, document: str) -> bool:
+        """Return whether a free seat has the document."""
+        return any(document in seat.targets for seat in self._free)
+
     def _best(self, document: str) -> int:
         """Return the place of the free seat that has the document, or of that with the fewest."""
         having = (place for place in reversed(range(len(self._free))) if document in self._free[place].targets)
