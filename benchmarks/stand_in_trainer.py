@@ -86,7 +86,8 @@ async def live(config: Config) -> None:
                 version += 1
                 lasts_s = workload.clock_s(workload.optimiser_s.draw(chance)) if workload else 0.0
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), lasts_s)
+                    async with asyncio.timeout(lasts_s):
+                        await stop.wait()
                 row = row_of(groups, version, consumed, epoch, lasts_s * 1000)
                 links = [spans.group(config.bus.run, group.group_id) for group in groups]
                 ids = spans.train_step(config.bus.run, version)

@@ -135,7 +135,8 @@ class RunFollower:
             self.raise_if_reader_failed()
             changed = self._changed
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), min(1.0, deadline.remaining_s))
+                async with asyncio.timeout(min(1.0, deadline.remaining_s)):
+                    await changed.wait()
             self.check(waiting)
         return self.progress
 

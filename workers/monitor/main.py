@@ -67,7 +67,8 @@ async def report(follower: RunFollower, lags: LagReader, stop: asyncio.Event) ->
             silent_gauge.set((at_ms - activity.at_ms) / 1000, {"topic": topic})
         reporter.report(stalls(follower.progress.activity, started_ms, at_ms, follower.stall_s), behind)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), INTERVAL_S)
+            async with asyncio.timeout(INTERVAL_S):
+                await stop.wait()
 
 
 class StallReporter:

@@ -82,7 +82,9 @@ class DevTools:
         """
         limit_s = timeout_s or self.timeout_s
         try:
-            return await asyncio.wait_for(self.send(method, session, **params), limit_s)
+            # Not wait_for, which until Python 3.11 loses a cancellation that comes together with the answer.
+            async with asyncio.timeout(limit_s):
+                return await self.send(method, session, **params)
         except TimeoutError:
             raise EnvironmentFault(f"{method}: no answer within {limit_s:g} s") from None
 
@@ -94,7 +96,8 @@ class DevTools:
             result = await self.call("Page.navigate", session, url=url)
             if result.get("errorText"):
                 raise EnvironmentFault(f"cannot load {url}: {result['errorText']}")
-            await asyncio.wait_for(loaded, self.timeout_s)
+            async with asyncio.timeout(self.timeout_s):
+                await loaded
         except TimeoutError:
             raise EnvironmentFault(f"{url} did not load within {self.timeout_s:g} s") from None
         finally:

@@ -200,3 +200,16 @@ def test_the_load_is_that_of_a_process_and_those_below_it():
         shell.wait()
         shell.stdout.close()
     assert load_of(shell.pid) == ProcessLoad(0.0, False)
+
+
+async def test_a_call_that_is_cancelled_as_its_answer_comes_is_cancelled():
+    """Or an episode that is ended would be played on."""
+    browser = ScriptedBrowser(lambda browser, call: None)
+    devtools = DevTools(browser.reader, browser, 5.0)
+    calling = asyncio.create_task(devtools.call("Runtime.evaluate", "s"))
+    await asyncio.sleep(0)
+    ((_, answer),) = devtools._pending.values()
+    answer.set_result({})
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
