@@ -60,3 +60,10 @@ const pick = (wanted) => {
   const day = String(Number(wanted.split('/')[1]));
   return shown('.ui-datepicker-calendar') ? at(labelled('.ui-datepicker-calendar a', day)) : at(all('#datepicker')[0]);
 };
+const generated = () => {
+  const displayed = all('#display-number')[0].textContent, number = Number(displayed);
+  const bound = /(less|greater) than (\d+)/.exec(utterance());
+  if (displayed === '-') return false;
+  if (bound) return bound[1] === 'less' ? number < Number(bound[2]) : number > Number(bound[2]);
+  return (number % 2 === 1) === /odd/.test(utterance());
+};

@@ -38,6 +38,7 @@ NEXT = {
     "form-sequence-2": "all('#area [type=radio]')[Number(goal(/the (\\d)\\w+ radio/)) - 1].checked"
     " ? fill(all('#area [type=text]')[Number(goal(/the (\\d)\\w+ textbox/)) - 1], goal(/number \"(.*?)\"/))"
     " || at(all('#subbtn')[0]) : at(all('#area [type=radio]')[Number(goal(/the (\\d)\\w+ radio/)) - 1])",
+    "generate-number": "at(all(generated() ? '#submit' : '#generate')[0])",
     "grid-coordinate": "at(document.getElementById(goal(/coordinate (\\(.*\\))/)))",
     "identify-shape": "at(all(`#area-buttons [data-type=${pictured()}]`)[0])",
 }
