@@ -15,9 +15,15 @@ FILE = Path(__file__).with_name("variants.toml")
 
 
 class VariantFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file: a ``deployment``, relative to it, and for each of the ``variants`` the keys that differ."""
+    """The file: a ``deployment``, and for each of the ``variants`` the keys that differ.
+
+    ``tasks`` is a task file in place of the deployment's, ``base`` what else differs from it for all variants. Both
+    files are relative to this one.
+    """
 
     deployment: str
+    tasks: str = ""
+    base: dict[str, Any] = {}
     variants: dict[str, dict[str, Any]]
 
 
@@ -32,13 +38,14 @@ def read(file: Path = FILE) -> dict[str, Config]:
     listed = parse_as(VariantFile, read_tables(file, f"no variants file {file}"), str(file))
     deployment = file.parent / listed.deployment
     tables = read_tables(deployment, f"{file}: no deployment {deployment}")
-    tasks = str((deployment.parent / parse(tables, str(deployment)).tasks.file).resolve())
-    tables = merged(tables, {"tasks": {"file": tasks}})
-    found = {BASE: parse(tables, str(deployment))}
+    own = deployment.parent / parse(tables, str(deployment)).tasks.file
+    tasks = file.parent / listed.tasks if listed.tasks else own
+    tables = merged(merged(tables, listed.base), {"tasks": {"file": str(tasks.resolve())}})
+    found = {BASE: parse(tables, f"{file}: the base")}
     for name, overrides in listed.variants.items():
         made = parse(merged(tables, overrides), f"{file}: variant {name!r}")
         if name == BASE or made == found[BASE]:
-            raise ConfigError(f"{file}: variant {name!r} has to differ from {listed.deployment}, which is the base")
+            raise ConfigError(f"{file}: variant {name!r} has to differ from the base")
         found[name] = made
     return found
 

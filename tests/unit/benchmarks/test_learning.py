@@ -80,6 +80,14 @@ def test_a_variant_keeps_what_it_does_not_name(tmp_path: Path):
     assert found["base"].tasks.file == str(tmp_path / "t.toml")
 
 
+def test_all_variants_have_what_the_base_has_instead_of_the_deployment(tmp_path: Path):
+    text = 'tasks = "clicks.toml"\nbase.warmup.steps = 7\nvariants.other.trainer.objective = "gspo"\n'
+    found = variants.read(write_variants(tmp_path, text))
+    for config in found.values():
+        assert (config.tasks.file, config.warmup.steps) == (str(tmp_path / "clicks.toml"), 7)
+        assert config.trainer.learning_rate == 1e-3
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
