@@ -40,7 +40,7 @@ class MiniwobBackend:
             seat = await browser.take(document)
         except KeyError as missing:
             raise EnvironmentFault(f"the browser's response lacks {missing}") from None
-        return MiniwobPage(browser, seat, self.own.isolation, self.own.last_screen)
+        return MiniwobPage(browser, seat, self.own)
 
     async def stop(self) -> None:
         """End the browsers."""

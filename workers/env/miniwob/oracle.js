@@ -67,3 +67,29 @@ const generated = () => {
   if (bound) return bound[1] === 'less' ? number < Number(bound[2]) : number > Number(bound[2]);
   return (number % 2 === 1) === /odd/.test(utterance());
 };
+const unmarked = () => {
+  const row = all('.row').find((each) => !each.querySelector('.selected'));
+  if (!row) return null;
+  const odd = Number(row.querySelector('.display-number').textContent) % 2 !== 0;
+  return row.querySelector(odd ? '.odd' : '.even');
+};
+// Pages with a drawing take the point of a click, less the height of the instruction, for one of the drawing.
+const drawnAt = (selector) => all(selector).map((e) => [Number(e.getAttribute('cx')), Number(e.getAttribute('cy'))]);
+const drawn = (x, y) => ({x: Math.round(x), y: Math.round(y) + 50});
+const answered = () => document.getElementById('blue-circle') ? at(all('#subbtn')[0]) : null;
+const between = ([x1, y1], [x2, y2]) => [(x1 + x2) / 2, (y1 + y2) / 2];
+const towards = ([x1, y1], [x2, y2]) => {
+  const length = Math.hypot(x2 - x1, y2 - y1);
+  return [(x2 - x1) / length, (y2 - y1) / length];
+};
+const inDrawing = ([x, y]) => x > 2 && x < 138 && y > 2 && y < 128;
+const halved = ([first, second], corner) => {
+  const [right, down] = between(towards(corner, first), towards(corner, second));
+  const length = 30 / Math.hypot(right, down);
+  return [corner[0] + right * length, corner[1] + down * length];
+};
+const upright = (end, corner) => {
+  const [right, down] = towards(corner, end);
+  const points = [40, -40, 25, -25, 10, -10].map((length) => [corner[0] - down * length, corner[1] + right * length]);
+  return points.find(inDrawing);
+};

@@ -9,6 +9,8 @@ from workers.env.environment import EnvironmentFault
 HELPERS = files("workers.env.miniwob").joinpath("oracle.js").read_text()
 
 NEXT = {
+    "bisect-angle": "answered() || drawn(...halved(drawnAt('.init-black'), drawnAt('.init-blue')[0]))",
+    "circle-center": "answered() || drawn(...drawnAt('.black-circle')[0])",
     "choose-date-easy": "pick(goal(/Select (\\S+)/)) || at(all('#subbtn')[0])",
     "click-test": "at(all('#subbtn')[0])",
     "click-test-2": "at(labelled('button', 'ONE'))",
@@ -33,6 +35,7 @@ NEXT = {
     "drag-single-shape": "push(all('svg .black-shape')[0], goal(/item (\\w+)/)) || at(all('#subbtn')[0])",
     "enter-text": "fill(all('#tt')[0], quoted()) || at(all('#subbtn')[0])",
     "enter-text-dynamic": "fill(all('#tt')[0], quoted()) || at(all('#subbtn')[0])",
+    "find-midpoint": "answered() || drawn(...between(...drawnAt('.black-circle')))",
     "focus-text": "at(all('#area input')[0])",
     "focus-text-2": "at(all('#area input')[Number(goal(/(\\d)(?:st|nd|rd)/)) - 1])",
     "form-sequence-2": "all('#area [type=radio]')[Number(goal(/the (\\d)\\w+ radio/)) - 1].checked"
@@ -41,6 +44,8 @@ NEXT = {
     "generate-number": "at(all(generated() ? '#submit' : '#generate')[0])",
     "grid-coordinate": "at(document.getElementById(goal(/coordinate (\\(.*\\))/)))",
     "identify-shape": "at(all(`#area-buttons [data-type=${pictured()}]`)[0])",
+    "odd-or-even": "at(unmarked()) || at(all('#submit')[0])",
+    "right-angle": "answered() || drawn(...upright(drawnAt('#init-black')[0], drawnAt('#init-blue')[0]))",
 }
 """Each page's next action as an expression over the helpers of oracle.js: a point to click, with another one
 (``to_x``, ``to_y``) to drag to, ``text`` to type, or null."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_streams.actions import Action
-from dart_streams.config import Isolation
+from dart_streams.config import Isolation, Miniwob
 from dart_streams.tasks import Task
 from workers.env import metrics
 from workers.env.environment import EnvironmentFault, Screen
@@ -49,6 +49,11 @@ def document_of(page: str, isolation: Isolation) -> str:
     return page if isolation == "problem" and page in RESTARTABLE else ANY
 
 
+def reward_of(raw_reward: float, partial_credit: bool) -> float:
+    """Return a page's raw reward (-1 to 1) as one in [0, 1]: any above 0 is 1, unless partial credit is kept."""
+    return min(max(raw_reward, 0.0), 1.0) if partial_credit else float(raw_reward > 0)
+
+
 class MiniwobPage:
     """One episode at a time in a seat of the browser.
 
@@ -58,11 +63,12 @@ class MiniwobPage:
     away. A seat that had a fault is never used again.
     """
 
-    def __init__(self, browser: SeatedBrowser, seat: Seat, isolation: Isolation, last_screen: bool) -> None:
+    def __init__(self, browser: SeatedBrowser, seat: Seat, settings: Miniwob) -> None:
         self.browser = browser
         self.seat = seat
-        self.isolation = isolation
-        self.last_screen = last_screen
+        self.isolation = settings.isolation
+        self.last_screen = settings.last_screen
+        self.partial_credit = settings.partial_credit
         self.instruction = ""
         self.page = ""
         self.done = False
@@ -109,12 +115,12 @@ class MiniwobPage:
         return await self._screen(self.last_screen or not (self.done or last))
 
     async def evaluate(self) -> float:
-        """Return the page's raw reward clipped to [0, 1].
+        """Return the reward of the page's raw reward.
 
-        MiniWoB++ gives -1..1 with negative values for failures of different badness and 0 while nothing is decided;
-        partial credit above 0 is kept, the time discount is not: it would turn the policy's latency into reward.
+        MiniWoB++ gives -1..1 with negative values for failures of different badness and 0 while nothing is decided.
+        Its time discount is left out: it would turn the policy's latency into reward.
         """
-        return min(max(float(self.raw_reward), 0.0), 1.0)
+        return reward_of(self.raw_reward, self.partial_credit)
 
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Yield the oracle's actions, each computed from the page as it then is."""
