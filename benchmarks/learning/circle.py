@@ -75,7 +75,7 @@ class PatchKeepingCollator(Collator):
     """The trainer's collator, which cuts no screen twice."""
 
     def __init__(self, renderer: Renderer, screens: RecordedScreens) -> None:
-        super().__init__(renderer)
+        super().__init__(renderer, share_prompts=True)
         self.screens = screens
 
     def _cut(self, data: bytes) -> Patches:
@@ -83,7 +83,7 @@ class PatchKeepingCollator(Collator):
 
 
 class InProcessLearner(Learner):
-    """The trainer's learner without shards, on a scorer that computes each prompt once."""
+    """The trainer's learner without shards."""
 
     scorer: PrefixScorer
 

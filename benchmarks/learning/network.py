@@ -1,4 +1,4 @@
-"""The policy on one core: scoring as the trainer does, sampling as the engine does, each distinct prompt computed once.
+"""The policy on one core: the trainer's scorer, and sampling as the engine does, each distinct prompt computed once.
 
 All rollouts of a group begin with the same prompt, and an answer has four tokens after a hundred of the prompt, so this
 saves most of the work. Shapes as in ``trainer.data.collate``; U distinct prompts, P tokens of the longest.
@@ -13,9 +13,8 @@ from transformers import DynamicCache
 
 from dart_streams.policy.rendering import Prompt, Renderer, expand
 from topics.values import Sampling
-from trainer.data.collate import MicroBatch, Patches, padded
+from trainer.data.collate import Patches, padded
 from trainer.learning.model import Scorer
-from trainer.objective import token_logp
 
 
 class Prefix(NamedTuple):
@@ -36,27 +35,7 @@ class Generation(NamedTuple):
 
 
 class PrefixScorer(Scorer):
-    """A scorer that computes each distinct prompt of a micro-batch once; see the test that it is the trainer's."""
-
-    def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Return log-probability and entropy (nats) of each answer token, (B, A) each."""
-        width = batch.input_ids_BL.shape[1] - batch.answers_BA.shape[1]
-        ids_BP, types_BP = batch.input_ids_BL[:, :width], batch.token_types_BL[:, :width]
-        shown = iter(batch.shown_S.tolist())
-        images = [tuple(next(shown) for _ in range(count)) for count in images_of(types_BP)]
-        rows: dict[tuple[bytes, tuple[int, ...]], int] = {}
-        keys = [(ids.numpy().tobytes(), own) for ids, own in zip(ids_BP, images, strict=True)]
-        for row, key in enumerate(keys):
-            rows.setdefault(key, row)
-        place = {key: number for number, key in enumerate(rows)}
-        first = torch.tensor(list(rows.values()))
-        shown_S = torch.tensor([image for _, own in rows for image in own], dtype=torch.long)
-        prefix = self.prefix(
-            ids_BP[first], batch.attention_mask_BL[first, :width], batch.patches_NC, batch.grids_I3, shown_S
-        )
-        index_B = torch.tensor([place[key] for key in keys])
-        logits_BAV = self.answer_logits(prefix, index_B, batch.answers_BA, batch.attention_mask_BL[:, width:])
-        return token_logp(logits_BAV, batch.answers_BA, self.forbidden_V, batch.temperature_B)
+    """The trainer's scorer, which also computes prompts for answers that are still to be drawn."""
 
     def prefix(self, ids_UP: Tensor, mask_UP: Tensor, patches_NC: Tensor, grids_I3: Tensor, shown_S: Tensor) -> Prefix:
         """Compute prompts, padded on the left; each image passes the vision tower once."""
@@ -81,17 +60,6 @@ class PrefixScorer(Scorer):
         last_U = positions_3UP.masked_fill(mask_UP[None] == 0, -1).amax((0, 2))
         return Prefix(layers, hidden_UPD[:, -1], mask_UP, last_U + 1)
 
-    def answer_logits(self, prefix: Prefix, index_B: Tensor, answers_BA: Tensor, mask_BA: Tensor) -> Tensor:
-        """Return the logits (B, A, V) that predict each token of answers to the prompts ``index_B``."""
-        hidden_BAD = prefix.last_UD[index_B].unsqueeze(1)
-        if answers_BA.shape[1] > 1:
-            cache = expanded(prefix, index_B)
-            mask_BL = torch.cat([prefix.mask_UP[index_B], mask_BA[:, :-1]], 1)
-            more_BAD = self.continued(cache, answers_BA[:, :-1], mask_BL, prefix.next_position_U[index_B])
-            hidden_BAD = torch.cat([hidden_BAD, more_BAD], 1)
-        logits: Tensor = self.policy.lm_head(hidden_BAD)
-        return logits
-
     def continued(self, cache: DynamicCache, tokens_BA: Tensor, mask_BL: Tensor, position_B: Tensor) -> Tensor:
         """Return the last hidden states (B, A, D) of tokens that follow what is in the cache, which takes them up."""
         positions_BA = position_B[:, None] + torch.arange(tokens_BA.shape[1])
@@ -111,13 +79,6 @@ def expanded(prefix: Prefix, index_B: Tensor) -> DynamicCache:
     for number, (keys, values) in enumerate(prefix.layers):
         cache.update(keys[index_B], values[index_B], number)
     return cache
-
-
-def images_of(types_BP: Tensor) -> list[int]:
-    """Return how many images each row shows: image tokens in a row are one, for others stand between images."""
-    before_BP = torch.nn.functional.pad(types_BP[:, :-1], (1, 0))
-    counts: list[int] = ((types_BP == 1) & (before_BP == 0)).sum(1).tolist()
-    return counts
 
 
 class Sampler:

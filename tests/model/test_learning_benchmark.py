@@ -10,15 +10,14 @@ import torch
 
 from benchmarks.learning import play, policy, report, results, variants
 from benchmarks.learning.circle import LearningCircle, RecordedScreens, scorer_of
-from benchmarks.learning.network import PrefixScorer, Sampler
+from benchmarks.learning.network import Sampler
 from benchmarks.learning.screens import write
 from dart_streams.config import parse
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer
 from tests.unit.benchmarks import learning_pages
 from topics.values import Sampling
-from trainer.data.collate import Collator, MicroBatch
-from trainer.learning import model
+from trainer.data.collate import Collator
 
 TASKS = learning_pages.task_set()
 RECORDING = learning_pages.recording(TASKS)
@@ -37,49 +36,6 @@ CONFIG = parse(SETTINGS)
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     return policy.built(CONFIG, TASKS, RECORDING, tmp_path_factory.mktemp("policies"))
-
-
-def batch_of(folder: Path) -> MicroBatch:
-    """Demonstrated steps of both pages: prompts of several lengths, some equal, answers of several lengths."""
-    renderer = Renderer(folder, CONFIG.policy.min_pixels, CONFIG.policy.max_pixels)
-    groups = policy.demonstrations(CONFIG, TASKS, RECORDING, renderer)[:6]
-    samples = [item for group in groups for item in group.samples]
-    longer = [
-        msgspec.structs.replace(item, answer=[*item.answer[:-1], *renderer.answer_tokens(" Click")])
-        for item in samples[:3]
-    ]
-    images = {sha256: data for group in groups for sha256, data in group.images.items()}
-    return Collator(renderer).collate([*samples, *longer, *samples[:2]], images)
-
-
-def test_scores_and_gradients_are_those_of_the_trainer(warm: Path):
-    renderer = Renderer(warm, CONFIG.policy.min_pixels, CONFIG.policy.max_pixels)
-    batch = batch_of(warm)
-    theirs, ours = model.load(warm, renderer, torch.device("cpu")), scorer_of(warm, renderer)
-    assert isinstance(ours, PrefixScorer)
-    found = []
-    for scorer in (theirs, ours):
-        logp_BA, entropy_BA = scorer(batch)
-        (torch.where(batch.mask_BA, logp_BA, 0.0).sum() + entropy_BA[batch.mask_BA].sum()).backward()
-        found.append((logp_BA[batch.mask_BA], entropy_BA[batch.mask_BA]))
-    torch.testing.assert_close(found[1], found[0], atol=2e-5, rtol=1e-4)
-    for (name, own), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
-        if other.grad is not None:
-            torch.testing.assert_close(
-                own.grad, other.grad, atol=1e-3, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
-            )
-
-
-def test_a_prompt_is_computed_once_however_many_answers_it_has(warm: Path, monkeypatch: pytest.MonkeyPatch):
-    computed: list[int] = []
-    plain = PrefixScorer.prefix
-    monkeypatch.setattr(
-        PrefixScorer, "prefix", lambda self, ids, *rest: (computed.append(len(ids)), plain(self, ids, *rest))[1]
-    )
-    renderer = Renderer(warm, CONFIG.policy.min_pixels, CONFIG.policy.max_pixels)
-    batch = batch_of(warm)
-    scorer_of(warm, renderer)(batch)
-    assert computed == [len(batch.answers_BA) - 5]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])

@@ -98,9 +98,14 @@ def outcome(
     corrected_BA = mask_BA & torch.tensor([[item.corrected] for item in batch])
     nothing = torch.zeros(len(batch), width, dtype=torch.long)
     micro_batch = MicroBatch(
-        input_ids_BL=nothing,
-        attention_mask_BL=nothing,
-        token_types_BL=nothing,
+        input_ids_RL=nothing,
+        attention_mask_RL=nothing,
+        token_types_RL=nothing,
+        answer_RL=nothing,
+        offset_RL=nothing,
+        row_B=nothing,
+        start_B=nothing,
+        prompt_width=0,
         patches_NC=nothing,
         grids_I3=nothing,
         shown_S=nothing,

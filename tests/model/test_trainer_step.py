@@ -1,6 +1,7 @@
 """One optimiser step against plain transformers and torch, and over two ranks against one."""
 
 import copy
+import dataclasses
 import io
 import math
 import os
@@ -25,10 +26,12 @@ from dart_streams.policy import probe, tiny
 from dart_streams.policy.rendering import Prompt, Renderer
 from tests.model import plain_transformers
 from topics.values import VersionSpan
-from trainer.data.collate import Collator
+from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import ReadyGroup, TrainingSample, select
 from trainer.data.successes import sft_group, successes_of
+from trainer.learning import learner as learner_module
 from trainer.learning import minibatches, step
+from trainer.learning import model as model_module
 from trainer.learning.learner import Learner
 from trainer.learning.model import load
 from trainer.learning.step import Stopped, losses
@@ -408,14 +411,86 @@ def test_the_gradient_does_not_depend_on_how_micro_batches_are_packed(
         assert other.metrics == pytest.approx(whole.metrics, rel=1e-4, abs=1e-6)
 
 
+def uneven(group: ReadyGroup, renderer: Renderer) -> ReadyGroup:
+    """Return a group whose answers are of many lengths, to prompts of one and of two screens."""
+    texts = ["wait()", "Action: click(start_box='(84,120)')", "Thought: the button is grey.\nAction: wait()"]
+    samples = []
+    for number, item in enumerate(group.samples):
+        answer = renderer.answer_tokens(texts[number % len(texts)])
+        samples.append(msgspec.structs.replace(item, answer=answer, logprobs=[-1.0] * len(answer), versions=[]))
+    return msgspec.structs.replace(group, samples=samples)
+
+
+def test_answers_that_share_a_prompt_score_as_if_each_were_alone(model: Path, renderer: Renderer) -> None:
+    group = uneven(ready(Maker(Config(), renderer).group(0), renderer), renderer)
+    samples = [msgspec.structs.replace(item, advantage=float(place)) for place, item in enumerate(group.samples)]
+    assert len({len(item.answer) for item in samples}) == 3
+    scorer = load(model, renderer, torch.device("cpu"))
+    batch = Collator(renderer, share_prompts=True).collate(samples, group.images)
+    assert len(batch.input_ids_RL) < len(samples) == len(batch.answers_BA)
+    with torch.no_grad():
+        scored = [part_BA.tolist() for part_BA in scorer(batch)]
+        for row, place in enumerate(batch.advantage_B1[:, 0].int().tolist()):
+            assert batch.answers_BA[row, : len(samples[place].answer)].tolist() == samples[place].answer
+            alone = scorer(Collator(renderer).collate([samples[place]], group.images))
+            for found, expected_BA in zip(scored, alone, strict=True):
+                expected = expected_BA[0].tolist()
+                assert found[row][: len(expected)] == pytest.approx(expected, abs=2e-5)
+
+
+def test_the_gradient_does_not_depend_on_whether_answers_share_a_prompt(
+    model: Path, renderer: Renderer, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [uneven(ready(Maker(Config(), renderer).group(index), renderer), renderer) for index in range(2)]
+    shared = gradients(model, renderer, ranks, groups, micro_batch=3)
+    monkeypatch.setattr(learner_module.model, "can_share_prompts", lambda *_: False)
+    alone = gradients(model, renderer, ranks, groups, micro_batch=3)
+    assert shared.micro_batches < alone.micro_batches
+    for name, gradient in alone.of.items():
+        assert (shared.of[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
+    assert shared.metrics == pytest.approx(alone.metrics, rel=1e-4, abs=1e-6)
+
+
+def test_answers_longer_together_than_the_budget_are_split(renderer: Renderer) -> None:
+    group = uneven(ready(Maker(Config(), renderer).group(0), renderer), renderer)
+    collator = Collator(renderer, share_prompts=True)
+    for budget in (120, 160, 400):
+        pieces = collator.pieces([group], 50, budget)
+        assert sorted(item.trajectory_id for piece in pieces for item in piece) == sorted(
+            item.trajectory_id for item in group.samples
+        )
+        for batch in collator.batches([group], pieces, len(pieces)):
+            assert batch.input_ids_RL.numel() <= budget or len(batch.row_B) == 1
+
+
+def test_a_model_whose_attention_takes_no_mask_of_its_own_scores_each_answer_with_its_prompt(
+    model: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = load(model, renderer, torch.device("cpu"))
+    assert model_module.can_share_prompts(scorer, renderer)
+    whole = model_module.shared_attention
+
+    def everything_before(batch: MicroBatch) -> torch.Tensor:
+        return whole(dataclasses.replace(batch, answer_RL=torch.zeros_like(batch.answer_RL)))
+
+    monkeypatch.setattr(model_module, "shared_attention", everything_before)
+    assert not model_module.can_share_prompts(scorer, renderer), "answers attend to each other"
+
+    def no_mask(_: MicroBatch) -> torch.Tensor:
+        raise ValueError("this attention takes no mask of 4 dimensions")
+
+    monkeypatch.setattr(model_module, "shared_attention", no_mask)
+    assert not model_module.can_share_prompts(scorer, renderer)
+
+
 def test_no_micro_batch_is_larger_than_its_budget_of_tokens(renderer: Renderer) -> None:
     groups = [ready(Maker(Config(), renderer).group(index), renderer) for index in range(3)]
     collator = Collator(renderer)
     for budget in (400, 800):
         sizes = []
         for batch in collator.batches(groups, pieces := collator.pieces(groups, 50, budget), len(pieces)):
-            assert batch.input_ids_BL.numel() <= budget
-            sizes.append(len(batch.input_ids_BL))
+            assert batch.input_ids_RL.numel() <= budget
+            sizes.append(len(batch.input_ids_RL))
         assert sum(sizes) == sum(len(group.samples) for group in groups)
         assert max(sizes) > 1
 

@@ -1,7 +1,9 @@
 """Samples to tensors: micro-batches with prompts padded on the left and answers on the right.
 
-So every answer of a micro-batch begins at the same column, and only those columns pass the language head. Shapes: B
-sequences, L tokens (P of the prompt, A of the answer), N patches of C pixels of the I distinct images, shown S times.
+A row is a prompt and one answer to it; or, where the model allows, all answers to that prompt, one after another, of
+which none attends to another: so the prompt, most of the tokens, is computed once. Every row's first answer begins at
+the same column, and only columns of answers pass the language head. Shapes: R rows, B samples, L tokens (P of the
+prompt, A of an answer), N patches of C pixels of the I distinct images, shown S times.
 """
 
 import io
@@ -9,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from itertools import accumulate
+from typing import TypeVar
 
 import torch
 from PIL import Image
@@ -17,6 +21,7 @@ from torch import Tensor
 from dart_streams.policy.rendering import Renderer, expand
 from trainer.data.samples import ReadyGroup, TrainingSample
 
+Item = TypeVar("Item")
 BLANK_SIDE = 56
 NO_VERSION = -1
 
@@ -29,13 +34,20 @@ class MicroBatch:
     """What one forward and backward pass takes.
 
     There is always at least one image, blank if need be, so that every rank runs the vision tower. ``shown_S``
-    indexes the images in the order in which the prompts show them. ``corrected`` is true where the engine's
+    indexes the images in the order in which the rows show them. ``answer_RL`` says which of its row's answers a token
+    is of, from 1, 0 in the prompt; ``offset_RL`` which of its tokens it is, from 0. The answer of a sample is in row
+    ``row_B`` and begins at column ``start_B`` after the prompt. ``corrected`` is true where the engine's
     log-probabilities count; ``versions`` is the weight version that made each token, -1 if none did.
     """
 
-    input_ids_BL: Tensor
-    attention_mask_BL: Tensor
-    token_types_BL: Tensor
+    input_ids_RL: Tensor
+    attention_mask_RL: Tensor
+    token_types_RL: Tensor
+    answer_RL: Tensor
+    offset_RL: Tensor
+    row_B: Tensor
+    start_B: Tensor
+    prompt_width: int
     patches_NC: Tensor
     grids_I3: Tensor
     shown_S: Tensor
@@ -47,28 +59,43 @@ class MicroBatch:
     advantage_B1: Tensor
     temperature_B: Tensor
 
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether any row has several answers."""
+        return len(self.row_B) > len(self.input_ids_RL)
+
     def to(self, device: torch.device) -> "MicroBatch":
         """Return the same on ``device``."""
-        return MicroBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return MicroBatch(
+            **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()}
+        )
 
 
 class Collator:
-    """Makes micro-batches; an image that several samples show is decoded and passed to the model once."""
+    """Makes micro-batches; an image that several samples show is decoded and passed to the model once.
 
-    def __init__(self, renderer: Renderer) -> None:
+    Answers to one prompt share a row if ``share_prompts``: see :func:`trainer.learning.model.can_share_prompts`.
+    """
+
+    def __init__(self, renderer: Renderer, share_prompts: bool = False) -> None:
         self.renderer = renderer
+        self.share_prompts = share_prompts
         self.image_token: int = renderer.config.image_token_id
         self.merge = renderer.image_processor.merge_size**2
         self._patches: dict[str, Patches] = {}
 
-    def pieces(self, groups: Sequence[ReadyGroup], sequences: int, tokens: int) -> list[Sequence[TrainingSample]]:
-        """Return the samples of all groups, packed by :func:`pack`."""
+    def pieces(self, groups: Sequence[ReadyGroup], rows: int, tokens: int) -> list[Sequence[TrainingSample]]:
+        """Return the samples of all groups, in micro-batches of at most ``rows`` and ``tokens``: see :func:`pack`."""
         seen = {sha256: self._image_tokens(data) for group in groups for sha256, data in group.images.items()}
         samples = [item for group in groups for item in group.samples]
-        lengths = [
-            len(item.prompt) + len(item.answer) + sum(seen[ref.sha256] - 1 for ref in item.images) for item in samples
-        ]
-        return list(pack(samples, lengths, sequences, tokens))
+
+        def prompt_length(item: TrainingSample) -> int:
+            return len(item.prompt) + sum(seen[ref.sha256] - 1 for ref in item.images)
+
+        made = [one for row in self._rows(samples) for one in split_row(row, tokens - prompt_length(row[0]))]
+        lengths = [prompt_length(row[0]) + sum(len(item.answer) for item in row) for row in made]
+        return [[item for row in piece for item in row] for piece in pack(made, lengths, rows, tokens)]
 
     def batches(
         self, groups: Sequence[ReadyGroup], pieces: Sequence[Sequence[TrainingSample]], count: int
@@ -93,24 +120,38 @@ class Collator:
         order = list(self._patches)
         pads = {sha256: int(grid.prod()) // self.merge for sha256, (_, grid) in self._patches.items()}
         items = samples or [TrainingSample(prompt=[self.renderer.pad], answer=[self.renderer.eos])]
-        prompts = [expand(item.prompt, self.image_token, [pads[ref.sha256] for ref in item.images]) for item in items]
-        prompt_BP, prompt_mask_BP = padded(prompts, self.renderer.pad, left=True)
+        rows = self._rows(items)
+        items = [item for row in rows for item in row]
+        prompts = [expand(row[0].prompt, self.image_token, [pads[ref.sha256] for ref in row[0].images]) for row in rows]
+        prompt_RP, prompt_mask_RP = padded(prompts, self.renderer.pad, left=True)
+        tokens_RW, tokens_mask_RW = padded(
+            [[token for item in row for token in item.answer] for row in rows], self.renderer.pad
+        )
+        answer_RW, _ = padded([[place for place, item in enumerate(row, 1) for _ in item.answer] for row in rows], 0)
+        offset_RW, _ = padded([[offset for item in row for offset in range(len(item.answer))] for row in rows], 0)
+        zeros_RP = torch.zeros_like(prompt_RP)
+        starts = [start for row in rows for start in accumulate((len(item.answer) for item in row[:-1]), initial=0)]
         answer_BA, answer_mask_BA = padded([item.answer for item in items], self.renderer.pad)
-        ids_BL = torch.cat([prompt_BP, answer_BA], 1)
+        ids_RL = torch.cat([prompt_RP, tokens_RW], 1)
         logp_BA = torch.zeros(answer_BA.shape)
         versions_BA = torch.full(answer_BA.shape, NO_VERSION)
-        for row, item in enumerate(items):
-            logp_BA[row, : len(item.answer)] = torch.tensor(item.logprobs or [0.0] * len(item.answer))
+        for place, item in enumerate(items):
+            logp_BA[place, : len(item.answer)] = torch.tensor(item.logprobs or [0.0] * len(item.answer))
             for segment in item.versions:
-                versions_BA[row, segment.start : segment.end] = segment.version
+                versions_BA[place, segment.start : segment.end] = segment.version
         used_BA = answer_mask_BA.bool() & bool(samples)
         return MicroBatch(
-            input_ids_BL=ids_BL,
-            attention_mask_BL=torch.cat([prompt_mask_BP, answer_mask_BA], 1),
-            token_types_BL=(ids_BL == self.image_token).to(torch.int32),
+            input_ids_RL=ids_RL,
+            attention_mask_RL=torch.cat([prompt_mask_RP, tokens_mask_RW], 1),
+            token_types_RL=(ids_RL == self.image_token).to(torch.int32),
+            answer_RL=torch.cat([zeros_RP, answer_RW], 1),
+            offset_RL=torch.cat([zeros_RP, offset_RW], 1),
+            row_B=torch.tensor([number for number, row in enumerate(rows) for _ in row]),
+            start_B=torch.tensor(starts),
+            prompt_width=prompt_RP.shape[1],
             patches_NC=torch.cat([patches for patches, _ in self._patches.values()]),
             grids_I3=torch.cat([grid for _, grid in self._patches.values()]),
-            shown_S=torch.tensor([order.index(ref.sha256) for item in items for ref in item.images], dtype=torch.long),
+            shown_S=torch.tensor([order.index(ref.sha256) for row in rows for ref in row[0].images], dtype=torch.long),
             answers_BA=answer_BA,
             mask_BA=used_BA,
             rollout_logp_BA=logp_BA,
@@ -119,6 +160,16 @@ class Collator:
             advantage_B1=torch.tensor([[item.advantage] for item in items]),
             temperature_B=torch.tensor([item.temperature for item in items]),
         )
+
+    def _rows(self, samples: Sequence[TrainingSample]) -> list[list[TrainingSample]]:
+        """Return the samples of each row."""
+        if not self.share_prompts:
+            return [[item] for item in samples]
+        rows: dict[tuple[object, ...], list[TrainingSample]] = {}
+        for item in samples:
+            key = (tuple(item.prompt), *(ref.sha256 for ref in item.images))
+            rows.setdefault(key, []).append(item)
+        return list(rows.values())
 
     def _keep_patches(self, samples: Sequence[TrainingSample], images: Mapping[str, bytes]) -> None:
         """Have the patches of just the images that ``samples`` show; neighbouring micro-batches share many."""
@@ -139,23 +190,35 @@ class Collator:
             return self.renderer.pixels([image.convert("RGB")])
 
 
-def pack(
-    samples: Sequence[TrainingSample], lengths: Sequence[int], sequences: int, tokens: int
-) -> Iterator[Sequence[TrainingSample]]:
-    """Yield runs of ``samples``, in order: neighbours have like lengths and share screens.
+def pack(items: Sequence[Item], lengths: Sequence[int], count: int, tokens: int) -> Iterator[Sequence[Item]]:
+    """Yield runs of ``items``, in order: neighbours have like lengths and share screens.
 
-    A run has at most ``sequences`` of them, and with padding (as many times its longest) at most ``tokens`` tokens; a
-    sample longer than that is alone.
+    A run has at most ``count`` of them, and with padding (as many times its longest) at most ``tokens`` tokens; an
+    item longer than that is alone.
     """
     start, longest = 0, 0
     for end, tall in enumerate(lengths):
         size = end - start
-        if size and (size == sequences or (size + 1) * max(longest, tall) > tokens):
-            yield samples[start:end]
+        if size and (size == count or (size + 1) * max(longest, tall) > tokens):
+            yield items[start:end]
             start, longest = end, 0
         longest = max(longest, tall)
-    if start < len(samples):
-        yield samples[start:]
+    if start < len(items):
+        yield items[start:]
+
+
+def split_row(row: Sequence[TrainingSample], tokens: int) -> Iterator[list[TrainingSample]]:
+    """Yield the samples of a row in parts of at most ``tokens`` of answers; a longer answer is alone."""
+    part: list[TrainingSample] = []
+    size = 0
+    for item in row:
+        if part and size + len(item.answer) > tokens:
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += len(item.answer)
+    if part:
+        yield part
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, left: bool = False) -> tuple[Tensor, Tensor]:

@@ -75,9 +75,9 @@ class Learner:
     ) -> None:
         self.settings = settings
         self.ranks = ranks
-        self.collator = Collator(renderer)
         mesh = init_device_mesh(ranks.device.type, (ranks.count,))
         scorer = model.load(folder, renderer, ranks.device, settings.recompute, version)
+        self.collator = Collator(renderer, share_prompts=model.can_share_prompts(scorer, renderer))
         self.scorer = model.shard(scorer, mesh, settings.dtype)
         self.reference: model.Scorer | None = None
         if settings.kl_beta:

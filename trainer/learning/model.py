@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -20,6 +21,12 @@ from dart_streams.policy.rendering import Renderer, refuse_missing
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import TrainingSample
 from trainer.objective import token_logp
+
+log = structlog.get_logger()
+
+PROBE_ANSWERS = (probe.ANSWER, f"{probe.ANSWER} {probe.ANSWER}", "wait()")
+SHARING_DIFFERENCE = 1e-3
+"""Nats by which a token's log-probability may differ in a shared row: rounding."""
 
 
 class Scorer(nn.Module):
@@ -45,20 +52,62 @@ class Scorer(nn.Module):
             features: Any = [images_ND[index] for index in shown]  # a tensor of tokens an image
             encoded = BaseModelOutputWithPooling(pooler_output=features)
             vision = {"mm_encoder_outputs": {"image": encoded}, "image_grid_thw": batch.grids_I3[batch.shown_S]}
-        width = batch.answers_BA.shape[1]
         # Without mm_token_type_ids the model would silently number image tokens like text.
-        logits_BAV = self.policy(
-            input_ids=batch.input_ids_BL,
-            attention_mask=batch.attention_mask_BL,
-            mm_token_type_ids=batch.token_types_BL,
-            logits_to_keep=width + 1,
+        logits_RKV = self.policy(
+            input_ids=batch.input_ids_RL,
+            mm_token_type_ids=batch.token_types_RL,
+            logits_to_keep=batch.input_ids_RL.shape[1] - batch.prompt_width + 1,
             use_cache=False,
+            **self._attention(batch),
             **vision,
-        ).logits[:, :-1]
+        ).logits
+        logits_BAV = answer_logits(logits_RKV, batch)
         if not shown:
             logits_BAV = logits_BAV + 0.0 * sum(image.sum() for image in images_ND)
         logp_BA, entropy_BA = token_logp(logits_BAV, batch.answers_BA, self.forbidden_V, batch.temperature_B)
         return logp_BA.clone(), entropy_BA  # FSDP hooks its outputs, which must not be views
+
+    def _attention(self, batch: MicroBatch) -> dict[str, Tensor]:
+        """Return what tells the model which tokens attend to which, and which positions they have."""
+        if not batch.shares_prompts:
+            return {"attention_mask": batch.attention_mask_RL}
+        prompt = slice(batch.prompt_width)
+        mask_RP = batch.attention_mask_RL[:, prompt]
+        positions_3RP, _ = self.policy.model.get_rope_index(
+            batch.input_ids_RL[:, prompt],
+            batch.token_types_RL[:, prompt],
+            image_grid_thw=batch.grids_I3[batch.shown_S] if len(batch.shown_S) else None,
+            attention_mask=mask_RP,
+        )
+        next_R1 = positions_3RP.masked_fill(mask_RP == 0, -1).amax((0, 2))[:, None] + 1
+        answers_RW = next_R1 + batch.offset_RL[:, batch.prompt_width :]
+        positions_3RL = torch.cat([positions_3RP, answers_RW.expand(3, -1, -1)], 2)
+        return {"attention_mask": shared_attention(batch), "position_ids": positions_3RL}
+
+
+def shared_attention(batch: MicroBatch) -> Tensor:
+    """Return which tokens attend to which, (R, 1, L, L): to earlier ones of the prompt and of their own answer.
+
+    Padding attends to itself, for a softmax over nothing is not a number.
+    """
+    columns_L = torch.arange(batch.input_ids_RL.shape[1], device=batch.input_ids_RL.device)
+    earlier_LL = columns_L[:, None] >= columns_L
+    of_RL1, of_R1L = batch.answer_RL[:, :, None], batch.answer_RL[:, None]
+    valid_R1L = batch.attention_mask_RL[:, None].bool()
+    allowed_RLL = earlier_LL & valid_R1L & ((of_R1L == 0) | (of_R1L == of_RL1))
+    return (allowed_RLL | (columns_L[:, None] == columns_L)).unsqueeze(1)
+
+
+def answer_logits(logits_RKV: Tensor, batch: MicroBatch) -> Tensor:
+    """Return the logits that predict each token of the answers, (B, A, V).
+
+    ``logits_RKV`` are those of the last column of the prompts, which predicts every first token, and of the answers'.
+    """
+    if not batch.shares_prompts:
+        return logits_RKV[:, :-1]
+    offset_A = torch.arange(batch.answers_BA.shape[1], device=logits_RKV.device)
+    column_BA = (batch.start_B[:, None] + offset_A).masked_fill(offset_A == 0, 0).clamp(max=logits_RKV.shape[1] - 1)
+    return logits_RKV[batch.row_B[:, None], column_BA]
 
 
 class RowProjection(nn.Conv3d):
@@ -108,6 +157,33 @@ def shard(scorer: Scorer, mesh: DeviceMesh, dtype: str) -> Scorer:
             fully_shard(module, mesh=mesh, mp_policy=precision)
     fully_shard(scorer, mesh=mesh, mp_policy=precision)
     return scorer
+
+
+def can_share_prompts(scorer: Scorer, renderer: Renderer) -> bool:
+    """Say whether several answers to one prompt can share a row: whether their scores are those of rows of their own.
+
+    They are where attention is all that mixes tokens and takes a mask as it is. A model with a sliding window, with
+    linear attention or with positions of its own kind fails here, and scores each answer in a row of its own.
+    ``scorer`` is not sharded yet: FSDP would leave parameters unsharded after a pass forward alone.
+    """
+    prompt = renderer.prompt(probe.turns())
+    answers = [renderer.answer_tokens(text) for text in PROBE_ANSWERS]
+    items = [TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer) for answer in answers]
+    images = {prompt.images[0].sha256: probe.screen()}
+    device = scorer.forbidden_V.device
+    with torch.no_grad():
+        alone_BA, _ = scorer(Collator(renderer).collate(items, images).to(device))
+        try:
+            shared_BA, _ = scorer(Collator(renderer, share_prompts=True).collate(items, images).to(device))
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            log.info("each answer is scored with a prompt of its own", reason=f"{type(error).__name__}: {error}")
+            return False
+    mask_BA = torch.tensor([[place < len(answer) for place in range(alone_BA.shape[1])] for answer in answers])
+    most = float((alone_BA - shared_BA).abs().cpu()[mask_BA].max())
+    if not most <= SHARING_DIFFERENCE:
+        log.info("each answer is scored with a prompt of its own", difference=most, allowed=SHARING_DIFFERENCE)
+        return False
+    return True
 
 
 def gathered(policy: nn.Module, keep: bool) -> Mapping[str, Tensor]:
