@@ -91,8 +91,12 @@ def one(config: Config, episodes: int | None) -> dict[str, Any]:
 
 def told(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run tells of its report: the gain is that of the held-out success rate, as a share of 1."""
+    gains = {item["temperature"]: item["change"]["mean"] for item in written.get("further_temperatures") or []}
+    pages = {page: [found["before"]["rate"], found["after"]["rate"]] for page, found in written["per_task"].items()}
     return {name: written.get(name) for name in KEPT} | {
-        "gain": round(written["success_after"] - written["success_before"], 4)
+        "gain": round(written["success_after"] - written["success_before"], 4),
+        "gain_at_temperature": gains,
+        "success_by_page": pages,
     }
 
 

@@ -98,9 +98,9 @@ class Trainer(Section, frozen=True):
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     micro_batch: Positive = 16
-    """Sequences of a forward pass."""
+    """Rows of a forward pass: a prompt with all answers to it, or with one where the model can't have several."""
     micro_batch_tokens: Positive = 16_384
-    """Tokens of a forward pass, padding and image tokens included; a longer sequence is alone in its own."""
+    """Tokens of a forward pass, padding and image tokens included; a longer row is alone in its own."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The type that layers compute in; weights, gradients and log-probabilities stay float32."""
     recompute: bool = False

@@ -10,9 +10,9 @@ import io
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from PIL import Image
@@ -67,9 +67,8 @@ class MicroBatch:
     def to(self, device: torch.device) -> "MicroBatch":
         """Return the same on ``device``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return MicroBatch(
-            **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()}
-        )
+        moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
 
 
 class Collator:

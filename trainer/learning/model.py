@@ -68,7 +68,7 @@ class Scorer(nn.Module):
         return logp_BA.clone(), entropy_BA  # FSDP hooks its outputs, which must not be views
 
     def _attention(self, batch: MicroBatch) -> dict[str, Tensor]:
-        """Return what tells the model which tokens attend to which, and which positions they have."""
+        """Return the model's arguments for which tokens attend to which, and for their positions."""
         if not batch.shares_prompts:
             return {"attention_mask": batch.attention_mask_RL}
         prompt = slice(batch.prompt_width)

@@ -74,6 +74,8 @@ def report(before: float, after: float, lost: int = 0, staleness: int = 1) -> di
         "lost": lost,
         "staleness": {"mean": 0.1, "max": staleness},
         "episodes": 3000,
+        "per_task": {"click-test": {"before": {"rate": before}, "after": {"rate": after}}},
+        "further_temperatures": [{"temperature": 0.0, "change": {"mean": 0.1}}],
     }
 
 
@@ -83,6 +85,8 @@ def test_the_summary_has_the_median_and_the_worst_and_what_must_not_happen_in_an
         for after, lost, staleness in ((0.7, 0, 1), (0.6, 2, 1), (0.9, 0, 3))
     ]
     assert [run["gain"] for run in found] == [0.3, 0.2, 0.5]
+    assert found[0]["gain_at_temperature"] == {0.0: 0.1}
+    assert found[0]["success_by_page"] == {"click-test": [0.4, 0.7]}
     assert demonstration.summary(found) == {
         "runs": 3,
         "gain_median": 0.3,

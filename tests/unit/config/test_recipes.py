@@ -107,7 +107,7 @@ def trained_with_imitation(config: Config) -> tuple[list[StepImitation], list[li
 
 
 def own_successes(batches: list[list[CuratedGroup]]) -> set[str]:
-    members = [member for batch in batches for group in batch for member in group.members]
+    members = [member for batch in batches for group in batch for member in group.members if member.selected]
     return {member.trajectory_id for member in members if member.source == "online" and member.reward == 1.0}
 
 
