@@ -70,7 +70,11 @@ class Ranks:
 
 @contextlib.contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the job that torchrun's environment describes, or be a job of one; leave it at the end of the block."""
+    """Join the job that torchrun's environment describes, or be a job of one; leave it at the end of the block.
+
+    Ranks leave together: rank 0 has the store, and gloo's threads abort a process that ends while they let go of the
+    tensors of its last collective (https://github.com/pytorch/pytorch/pull/179291). After an error a rank leaves alone.
+    """
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = own_device()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -78,8 +82,10 @@ def joined() -> Iterator[Ranks]:
         dist.init_process_group(backend, timeout=TIMEOUT)
     else:
         dist.init_process_group(backend, timeout=TIMEOUT, store=dist.HashStore(), rank=0, world_size=1)
+    ranks = Ranks(rank, count, device)
     try:
-        yield Ranks(rank, count, device)
+        yield ranks
+        ranks.barrier()
     finally:
         dist.destroy_process_group()
 
