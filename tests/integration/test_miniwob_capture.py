@@ -31,8 +31,10 @@ ROUNDED = {"choose-date-easy", "click-dialog-2", "click-tab"}
 several times in the other."""
 ANGLED = {"bisect-angle", "find-midpoint", "right-angle"}
 """Pages that draw a line with each click: an edge of an area painted again crosses antialiased lines elsewhere in the
-one way than in the other."""
-TOLERANCE = dict.fromkeys(ROUNDED, (24, 1)) | dict.fromkeys(ANGLED, (250, 32))
+one way than in the other. A line or a point too few differs by more than 100 of 255."""
+DRAWN = {"circle-center", "identify-shape"}
+"""Pages with a drawing, whose antialiased edges are painted again in part."""
+TOLERANCE = dict.fromkeys(ROUNDED | DRAWN, (24, 1)) | dict.fromkeys(ANGLED, (250, 64))
 """Pixels that may differ after an action, and by how much of 255."""
 CONCURRENT = 8
 
