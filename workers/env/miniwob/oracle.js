@@ -82,11 +82,12 @@ const towards = ([x1, y1], [x2, y2]) => {
   const length = Math.hypot(x2 - x1, y2 - y1);
   return [(x2 - x1) / length, (y2 - y1) / length];
 };
-const inDrawing = ([x, y]) => x > 2 && x < 138 && y > 2 && y < 128;
+// The button to submit covers the drawing from 126 on.
+const inDrawing = ([x, y]) => x > 2 && x < 138 && y > 2 && y < 124;
 const halved = ([first, second], corner) => {
-  const [right, down] = between(towards(corner, first), towards(corner, second));
-  const length = 30 / Math.hypot(right, down);
-  return [corner[0] + right * length, corner[1] + down * length];
+  const [right, down] = between(towards(corner, first), towards(corner, second)), length = Math.hypot(right, down);
+  const points = [30, 20, 12, 8].map((far) => [corner[0] + far * right / length, corner[1] + far * down / length]);
+  return points.find(inDrawing);
 };
 const upright = (end, corner) => {
   const [right, down] = towards(corner, end);
