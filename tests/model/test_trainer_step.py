@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -481,6 +482,21 @@ def test_a_model_whose_attention_takes_no_mask_of_its_own_scores_each_answer_wit
 
     monkeypatch.setattr(model_module, "shared_attention", no_mask)
     assert not model_module.can_share_prompts(scorer, renderer)
+
+
+@pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ({"layer_types": ["full_attention", "full_attention"], "sliding_window": 4096}, True),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, False),
+        ({"layer_types": ["linear_attention", "full_attention"]}, False),
+        ({"sliding_window": 4096}, False),
+        ({"sliding_window": None}, True),
+        ({}, True),
+    ],
+)
+def test_a_window_longer_than_the_probe_is_known_from_the_configuration(text: dict[str, Any], full: bool) -> None:
+    assert model_module.has_full_attention(SimpleNamespace(**text)) is full
 
 
 def test_no_micro_batch_is_larger_than_its_budget_of_tokens(renderer: Renderer) -> None:

@@ -162,10 +162,13 @@ def shard(scorer: Scorer, mesh: DeviceMesh, dtype: str) -> Scorer:
 def can_share_prompts(scorer: Scorer, renderer: Renderer) -> bool:
     """Say whether several answers to one prompt can share a row: whether their scores are those of rows of their own.
 
-    They are where attention is all that mixes tokens and takes a mask as it is. A model with a sliding window, with
-    linear attention or with positions of its own kind fails here, and scores each answer in a row of its own.
+    They are where full attention is all that mixes tokens and takes a mask as it is; other models score each answer in
+    a row of its own. The prompt scored here is short, so a sliding window is known from the configuration alone.
     ``scorer`` is not sharded yet: FSDP would leave parameters unsharded after a pass forward alone.
     """
+    if not has_full_attention(scorer.policy.config.get_text_config()):
+        log.info("each answer is scored with a prompt of its own", reason="not all layers have full attention")
+        return False
     prompt = renderer.prompt(probe.turns())
     answers = [renderer.answer_tokens(text) for text in PROBE_ANSWERS]
     items = [TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer) for answer in answers]
@@ -184,6 +187,12 @@ def can_share_prompts(scorer: Scorer, renderer: Renderer) -> bool:
         log.info("each answer is scored with a prompt of its own", difference=most, allowed=SHARING_DIFFERENCE)
         return False
     return True
+
+
+def has_full_attention(text: Any) -> bool:
+    """Say whether every layer of a language model's configuration attends to all earlier tokens."""
+    kinds = getattr(text, "layer_types", None)
+    return all(kind == "full_attention" for kind in kinds) if kinds else not getattr(text, "sliding_window", None)
 
 
 def gathered(policy: nn.Module, keep: bool) -> Mapping[str, Tensor]:
