@@ -45,9 +45,7 @@ class PrefixScorer(Scorer):
         if len(shown_S):
             shown_ND = torch.cat([images_ND[index] for index in shown_S.tolist()])
             embedded_UPD = embedded_UPD.masked_scatter(is_image_UP.unsqueeze(-1), shown_ND)
-        positions_3UP, _ = self.policy.model.get_rope_index(
-            ids_UP, is_image_UP.int(), image_grid_thw=grids_I3[shown_S], attention_mask=mask_UP
-        )
+        positions_3UP, next_U = self.prompt_positions(ids_UP, is_image_UP.int(), grids_I3[shown_S], mask_UP)
         cache: Any = DynamicCache()
         hidden_UPD = self.policy.model.language_model(
             inputs_embeds=embedded_UPD,
@@ -57,8 +55,7 @@ class PrefixScorer(Scorer):
             use_cache=True,
         ).last_hidden_state
         layers = [(layer.keys, layer.values) for layer in cache.layers]
-        last_U = positions_3UP.masked_fill(mask_UP[None] == 0, -1).amax((0, 2))
-        return Prefix(layers, hidden_UPD[:, -1], mask_UP, last_U + 1)
+        return Prefix(layers, hidden_UPD[:, -1], mask_UP, next_U)
 
     def continued(self, cache: DynamicCache, tokens_BA: Tensor, mask_BL: Tensor, position_B: Tensor) -> Tensor:
         """Return the last hidden states (B, A, D) of tokens that follow what is in the cache, which takes them up."""

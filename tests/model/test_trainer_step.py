@@ -439,6 +439,21 @@ def test_answers_that_share_a_prompt_score_as_if_each_were_alone(model: Path, re
                 assert found[row][: len(expected)] == pytest.approx(expected, abs=2e-5)
 
 
+def test_a_shared_prompt_without_a_screen_has_answers_of_several_temperatures(model: Path, renderer: Renderer) -> None:
+    texts = {"wait()": 1.0, "Action: click(start_box='(84,120)')": 0.5, "x": 2.0}
+    prompt = renderer.answer_tokens("Click the button")
+    samples = [
+        TrainingSample(prompt=prompt, answer=renderer.answer_tokens(text), temperature=temperature)
+        for text, temperature in texts.items()
+    ]
+    scorer = load(model, renderer, torch.device("cpu"))
+    with torch.no_grad():
+        shared_BA, _ = scorer(Collator(renderer, share_prompts=True).collate(samples, {}))
+        for row, item in enumerate(samples):
+            alone_BA, _ = scorer(Collator(renderer).collate([item], {}))
+            torch.testing.assert_close(shared_BA[row, : len(item.answer)], alone_BA[0], rtol=1e-4, atol=2e-5)
+
+
 def test_the_gradient_does_not_depend_on_whether_answers_share_a_prompt(
     model: Path, renderer: Renderer, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

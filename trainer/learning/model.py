@@ -73,16 +73,22 @@ class Scorer(nn.Module):
             return {"attention_mask": batch.attention_mask_RL}
         prompt = slice(batch.prompt_width)
         mask_RP = batch.attention_mask_RL[:, prompt]
-        positions_3RP, _ = self.policy.model.get_rope_index(
-            batch.input_ids_RL[:, prompt],
-            batch.token_types_RL[:, prompt],
-            image_grid_thw=batch.grids_I3[batch.shown_S] if len(batch.shown_S) else None,
-            attention_mask=mask_RP,
+        grids_S3 = batch.grids_I3[batch.shown_S] if len(batch.shown_S) else None
+        positions_3RP, next_R = self.prompt_positions(
+            batch.input_ids_RL[:, prompt], batch.token_types_RL[:, prompt], grids_S3, mask_RP
         )
-        next_R1 = positions_3RP.masked_fill(mask_RP == 0, -1).amax((0, 2))[:, None] + 1
-        answers_RW = next_R1 + batch.offset_RL[:, batch.prompt_width :]
+        answers_RW = next_R[:, None] + batch.offset_RL[:, batch.prompt_width :]
         positions_3RL = torch.cat([positions_3RP, answers_RW.expand(3, -1, -1)], 2)
         return {"attention_mask": shared_attention(batch), "position_ids": positions_3RL}
+
+    def prompt_positions(
+        self, ids_RP: Tensor, types_RP: Tensor, grids_S3: Tensor | None, mask_RP: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the positions of padded prompts (3, R, P), and the position (R,) of what follows each."""
+        positions_3RP, _ = self.policy.model.get_rope_index(
+            ids_RP, types_RP, image_grid_thw=grids_S3, attention_mask=mask_RP
+        )
+        return positions_3RP, positions_3RP.masked_fill(mask_RP == 0, -1).amax((0, 2)) + 1
 
 
 def shared_attention(batch: MicroBatch) -> Tensor:
