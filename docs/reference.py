@@ -114,6 +114,8 @@ def type_of(annotation: Any) -> tuple[str, str]:
         return " or ".join(f'`"{choice}"`' for choice in get_args(annotation)), ""
     if get_origin(annotation) is tuple:
         return f"list of {'tables' if struct_of(annotation)[0] else type_of(get_args(annotation)[0])[0]}", ""
+    if get_origin(annotation) is dict:
+        return "table", ""
     if type(None) in get_args(annotation):
         return type_of(get_args(annotation)[0])
     return {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}[annotation.__name__], ""

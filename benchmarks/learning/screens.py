@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from dart_streams.actions import Action, Click, DoubleClick
+from dart_streams.actions import Action, Click
 from dart_streams.errors import UserError
 from dart_streams.tasks import TaskSet
 from topics.values import BlobRef
@@ -70,7 +70,7 @@ class Recording(msgspec.Struct, frozen=True):
     def act(self, task_id: str, state: str, action: Action) -> Landing:
         """Return what an action, in pixels of the screen, does in a state; a double click counts as a click."""
         recorded = self.problems[task_id].states[state]
-        if not isinstance(action, Click | DoubleClick):
+        if not (isinstance(action, Click) and action.button == "left"):
             return Landing(state, False, 0.0)
         part = recorded.part_at(action.x, action.y)
         if part == 0:

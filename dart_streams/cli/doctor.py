@@ -19,9 +19,10 @@ from dart_streams.bus import readiness
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import show
 from dart_streams.config import Config
+from dart_streams.config.backends import BUILT_IN, installed, place
 from dart_streams.connection.protocol_probes import Probe, speaks_cql, speaks_kafka
 from dart_streams.deadline import Deadline
-from dart_streams.errors import UserError
+from dart_streams.errors import ConfigError, UserError
 from dart_streams.launch.services.daemon import describe, in_use, local_address, owner_of
 from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, find_java, jar_folder
 from dart_streams.policy import cpu_features
@@ -153,6 +154,17 @@ def reach(check: str, servers: list[str], probe: Probe, title: str, setting: str
     return Finding(check, "warn", f"no {title} at {where}", "dart-streams up")
 
 
+def check_environment(config: Config) -> Finding:
+    """The environment is one of ours, or an installed package brings it."""
+    name = config.env.backend
+    if name in BUILT_IN:
+        return Finding("environment", "ok", name)
+    try:
+        return Finding("environment", "ok", f"{name}: {place(installed(name))}")
+    except ConfigError as error:
+        return Finding("environment", "fail", str(error), "set env.backend, or install or uninstall a package")
+
+
 def check_browser(config: Config) -> Finding:
     """The miniwob environment needs Chromium's headless shell."""
     if config.env.backend != "miniwob":
@@ -234,6 +246,7 @@ CHECKS: tuple[Callable[[Config], Finding], ...] = (
     check_jars,
     check_broker,
     check_database,
+    check_environment,
     check_browser,
     check_model,
     check_half_precision,

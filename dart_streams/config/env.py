@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Section, Share
 
@@ -51,11 +51,18 @@ class Simulated(Backend, frozen=True):
     """Share of calls that fail."""
 
 
+class Installed(Backend, frozen=True):
+    """A backend that an installed package brings (an entry point of the group ``dart_streams.environments``)."""
+
+    options: dict[str, str | int | float | bool] = field(default_factory=dict)
+    """Its own settings, which it checks itself."""
+
+
 class Env(Section, frozen=True):
     """Environment workers."""
 
-    backend: Literal["miniwob", "simulated"] = "miniwob"
-    """The environment."""
+    backend: Annotated[str, Meta(min_length=1)] = "miniwob"
+    """The environment: ``miniwob``, ``simulated``, or one that an installed package brings."""
     workers: Annotated[int, Meta(ge=0)] = 1
     """Processes."""
     slots: Positive = 16
@@ -66,8 +73,15 @@ class Env(Section, frozen=True):
     """The bound of an episode; one that exceeds it ends as a fault."""
     miniwob: Miniwob = Miniwob()
     simulated: Simulated = Simulated()
+    installed: Installed = Installed()
 
     @property
     def selected(self) -> Backend:
         """The table of the backend in use."""
-        return self.miniwob if self.backend == "miniwob" else self.simulated
+        match self.backend:
+            case "miniwob":
+                return self.miniwob
+            case "simulated":
+                return self.simulated
+            case _:
+                return self.installed

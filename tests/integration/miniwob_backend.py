@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 from PIL import Image, ImageChops
 
-from dart_streams.actions import Click, DoubleClick, Drag, Hotkey, RightClick, Scroll, Type
+from dart_streams.actions import Click, Drag, Hotkey, KeyDown, KeyUp, MouseDown, MouseUp, Move, Scroll, Type
 from dart_streams.config import Capture, Config, Env, Isolation, Miniwob
 from dart_streams.tasks import Task
 from workers.env.environment import Screen
@@ -64,8 +64,13 @@ async def play_anything(page: MiniwobPage, chance: random.Random) -> None:
             [
                 Click(x, y),
                 Click(x, y),
-                DoubleClick(x, y),
-                RightClick(x, y),
+                Click(x, y, count=chance.choice((2, 3))),
+                Click(x, y, chance.choice(("right", "middle"))),
+                Move(x, y),
+                MouseDown(x, y),
+                MouseUp(x, y),
+                KeyDown(chance.choice(("shift", "ctrl", "alt", "a"))),
+                KeyUp("ctrl"),
                 Type("some text"),
                 Scroll(x, y, "down"),
                 Drag(x, y, chance.randrange(160), chance.randrange(50, 210)),

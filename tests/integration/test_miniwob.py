@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from dart_streams import tasks
-from dart_streams.actions import Click, Hotkey, Type
+from dart_streams.actions import Click, Hotkey, KeyDown, MouseDown, Move, Type
 from dart_streams.config import Env
 from tests.integration.miniwob_backend import (
     browser,
@@ -276,6 +276,31 @@ async def test_seeds_differ(shared):
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_what_an_episode_holds_is_released_when_it_ends(one_seat):
+    wanted = task("click-tab", 1)
+    holding = await one_seat.open(wanted)
+    await holding.reset(wanted)
+    await holding.evaluate_script(
+        "window.left = []; for (const kind of ['keyup', 'mouseup'])"
+        " addEventListener(kind, (e) => left.push(e.key || e.button), true); 0"
+    )
+    for number, action in enumerate((KeyDown("shift"), KeyDown("ctrl"), MouseDown(80, 120))):
+        await holding.step(action, f"{number}")
+    assert await holding.evaluate_script("left") == []
+    await holding.close()
+    following = await one_seat.open(wanted)
+    assert following.seat is holding.seat
+    assert await following.seat.shown.evaluate_script("left") == [0, "Control", "Shift"]
+    await following.reset(wanted)
+    await following.evaluate_script(
+        "addEventListener('mousemove', (e) => { window.seen = [e.shiftKey, e.ctrlKey, e.buttons]; }, true); 0"
+    )
+    await following.step(Move(81, 121), "move")
+    assert await following.evaluate_script("seen") == [False, False, 0]
+    await following.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_an_action_is_executed_once_per_id(shared):
     page = await shared.open(TASK)
     await page.reset(task("enter-text", 1))
@@ -290,6 +315,20 @@ async def test_an_action_is_executed_once_per_id(shared):
     await page.step(Hotkey(("ctrl", "a")), "c")
     await page.step(Type("new"), "d")
     assert await page.evaluate_script("document.querySelector('#tt').value") == "new"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("content", ["\0", "\x1d\x85", "ß", "İ", "e\u0301", "\u202e", "😀", "\uffff", "x" * 2000])
+async def test_whatever_a_policy_types_is_carried_out(shared, content):
+    page = await shared.open(TASK)
+    await page.reset(task("enter-text", 1))
+    await page.evaluate_script("document.querySelector('#tt').focus()")
+    for number, action in enumerate((Type(content), Hotkey((content,)), Hotkey(("ctrl", "shift", content)))):
+        seen = await page.step(action, f"{number}")
+        assert (seen.image is not None, seen.done) == (True, False)
+    await page.step(Hotkey(("ctrl", "a")), "all")
+    await page.step(Type("after"), "after")
+    assert await page.evaluate_script("document.querySelector('#tt').value") == "after"
 
 
 async def test_the_last_screen_is_left_out_where_it_is_not_wanted():

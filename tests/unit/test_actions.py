@@ -1,37 +1,54 @@
 """The action grammar: what is printed is read back, UI-TARS's variants are read, everything else is refused."""
 
+from typing import get_args
+
 import pytest
-from hypothesis import given
+from hypothesis import example, find, given
 from hypothesis import strategies as st
 
 from dart_streams import actions
 from dart_streams.actions import (
+    Action,
     CallUser,
     Click,
-    DoubleClick,
     Drag,
     Finished,
     Hotkey,
-    RightClick,
+    KeyDown,
+    KeyUp,
+    MouseDown,
+    MouseUp,
+    Move,
     Scroll,
     Type,
     Unparsable,
     Wait,
+    keys,
 )
 
 pixel = st.integers(0, 9999)
+button = st.sampled_from(["left", "middle", "right"])
+key = st.sampled_from(["ctrl", "shift", "a", "'", "\\", "é", "+"])
 every_action = st.one_of(
-    st.builds(Click, pixel, pixel),
-    st.builds(DoubleClick, pixel, pixel),
-    st.builds(RightClick, pixel, pixel),
-    st.builds(Drag, pixel, pixel, pixel, pixel),
-    st.builds(Hotkey, st.lists(st.sampled_from(["ctrl", "shift", "a", "'", "\\"]), min_size=1).map(tuple)),
+    st.builds(Click, pixel, pixel, button, st.integers(1, 3)),
+    st.builds(Move, pixel, pixel),
+    st.builds(Drag, pixel, pixel, pixel, pixel, button),
+    st.builds(MouseDown, pixel, pixel, button),
+    st.builds(MouseUp, pixel, pixel, button),
+    st.builds(Scroll, pixel, pixel, st.sampled_from(["up", "down", "left", "right"]), st.none() | st.integers(1, 100)),
+    st.builds(Hotkey, st.lists(key, min_size=1).map(tuple)),
+    st.builds(KeyDown, key),
+    st.builds(KeyUp, key),
     st.builds(Type, st.text(max_size=200)),
-    st.builds(Scroll, pixel, pixel, st.sampled_from(["up", "down", "left", "right"])),
     st.builds(Wait),
     st.builds(Finished, st.text(max_size=200)),
     st.builds(CallUser),
 )
+
+
+def test_every_kind_of_action_is_drawn():
+    drawn = {type(find(every_action, lambda action, kind=kind: isinstance(action, kind))) for kind in get_args(Action)}
+    assert drawn == set(get_args(Action))
 
 
 @given(every_action)
@@ -39,7 +56,18 @@ def test_what_is_printed_is_read_back(action):
     assert actions.parse(actions.format(action)) == action
 
 
-@given(st.text() | st.text().map(lambda text: f"Action: {text}") | st.text().map(lambda text: f"Action: click({text})"))
+blanks_and_digits = st.text(st.characters(categories=["Nd", "Zs", "Zl", "Zp", "Cc"]), max_size=3)
+some_answer = st.one_of(
+    st.text(),
+    st.text().map("Action: {}".format),
+    st.text().map("Action: click({})".format),
+    st.tuples(*[blanks_and_digits] * 4).map(lambda parts: "Action: click(start_box='({}1{},{}2{})')".format(*parts)),
+)
+
+
+@given(some_answer)
+@example("Action: click(start_box='(\x1d150,20)')")
+@example("Action: click(start_box='(\u0661,\u0662)')")
 def test_garbage_is_refused_and_nothing_else(answer):
     try:
         actions.parse(answer)
@@ -57,6 +85,11 @@ def test_garbage_is_refused_and_nothing_else(answer):
         ('Action: type(content="it\'s")', Type("it's")),
         (r"Action: type(content='it\'s\n')", Type("it's\n")),
         ("Action: hotkey(key='ctrl c')", Hotkey(("ctrl", "c"))),
+        ("Action: left_double(start_box='(1,2)')", Click(1, 2, count=2)),
+        ("Action: right_single(start_box='(1,2)')", Click(1, 2, "right")),
+        ("Action: click(start_box='(1,2)', button='middle', count='3')", Click(1, 2, "middle", 3)),
+        ("Action: scroll(start_box='(1,2)', direction='up', amount='5')", Scroll(1, 2, "up", 5)),
+        ("Action: press(key='shift')", KeyDown("shift")),
         ("Action: finished()", Finished("")),
         ("Action: wait()", Wait()),
     ],
@@ -79,10 +112,49 @@ def test_variants_of_ui_tars_are_read(answer, action):
         ("Action: click(start_box='(1,2)' start_box='(1,2)')", "comma"),
         ("Action: click(start_box='(1,2)',)", "missing"),
         ("Action: scroll(start_box='(1,2)', direction='inwards')", "direction"),
+        ("Action: scroll(start_box='(1,2)', direction='up', amount='101')", "from 1 to 100"),
+        ("Action: scroll(start_box='(1,2)', direction='up', amount='\u0661')", "from 1 to 100"),
+        ("Action: click(start_box='(1,2)', count='0')", "from 1 to 3"),
+        ("Action: click(start_box='(1,2)', button='fourth')", "unknown button"),
+        ("Action: left_double(start_box='(1,2)', button='right')", "takes"),
         ("Action: hotkey(key='')", "no key"),
+        ("Action: press(key='')", "no key"),
+        ("Action: press(key='ctrl a')", "more than one"),
         ("Action: wait()\nwait()", "argument"),
     ],
 )
 def test_a_refusal_says_what_was_wrong(answer, why):
     with pytest.raises(Unparsable, match=why):
         actions.parse(answer)
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        (Click(84, 120), "click(start_box='(84,120)')"),
+        (Click(1, 2, count=2), "left_double(start_box='(1,2)')"),
+        (Click(1, 2, "right", 2), "click(start_box='(1,2)', button='right', count='2')"),
+        (Drag(1, 2, 3, 4), "drag(start_box='(1,2)', end_box='(3,4)')"),
+        (Scroll(1, 2, "down"), "scroll(start_box='(1,2)', direction='down')"),
+        (MouseDown(1, 2, "middle"), "mouse_down(start_box='(1,2)', button='middle')"),
+        (KeyUp("ctrl"), "release(key='ctrl')"),
+        (Type("it's\n"), r"type(content='it\'s\n')"),
+    ],
+)
+def test_how_actions_are_written(action, text):
+    assert actions.call(action) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("Return", "enter"), ("Page_Down", "pagedown"), ("PgDn", "pagedown"), ("A", "A"), ("F12", "f12"), ("-", "-")],
+)
+def test_a_key_has_one_name(name, key):
+    assert keys.canonical(name) == key
+
+
+def test_names_of_keys_are_stable():
+    known = keys.NAMED | set(keys.ALIASES)
+    assert {keys.canonical(keys.canonical(name)) for name in known} == {keys.canonical(name) for name in known}
+    assert all(target in keys.NAMED or len(target) == 1 for target in keys.ALIASES.values())
+    assert not keys.NAMED & set(keys.ALIASES)

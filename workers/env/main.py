@@ -24,7 +24,7 @@ from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, connect_async
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
-from workers.env.environment import EnvironmentBackend
+from workers.env.backends import backend_of
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.metrics import SlotTimes
 from workers.env.policy_client import PolicyClient
@@ -39,17 +39,6 @@ log = structlog.get_logger()
 def run(config: Config, worker_id: str) -> int:
     """Be environment worker ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
     return lifecycle.run(connect, config, worker_id)
-
-
-def backend_of(config: Config) -> EnvironmentBackend:
-    """Return the configured backend, not started; its own dependencies (a browser) are imported only for it."""
-    if config.env.backend == "simulated":
-        from workers.env.simulated import SimulatedBackend
-
-        return SimulatedBackend(config)
-    from workers.env.miniwob.backend import MiniwobBackend
-
-    return MiniwobBackend(config)
 
 
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from PIL import Image, ImageDraw
 
-from dart_streams.actions import Action, Click, DoubleClick
+from dart_streams.actions import Action, Click
 from dart_streams.config import Config, Simulated
 from dart_streams.config.workload import Course, Spread, Workload, course, typical_steps
 from dart_streams.screens import smart_resize
@@ -89,7 +89,7 @@ class SimulatedEnvironment:
         await self._simulate_call("step", self.clicks + 1)
         if action_id not in self._executed:
             self._executed.add(action_id)
-            if isinstance(action, Click | DoubleClick):
+            if isinstance(action, Click) and action.button == "left":
                 self._click(action.x, action.y)
         return self._screen(last)
 

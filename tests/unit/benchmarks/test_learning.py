@@ -13,7 +13,7 @@ from benchmarks.learning.episodes import RecordedEpisode, demonstration, play, s
 from benchmarks.learning.results import CurvePoint, Evaluated, LearningRun
 from benchmarks.learning.screens import ClickResult, Landing
 from dart_streams import tasks
-from dart_streams.actions import Click, DoubleClick, Drag, Wait
+from dart_streams.actions import Click, Drag, Wait
 from dart_streams.config import Config, parse
 from dart_streams.errors import ConfigError, UserError
 from tests.unit.benchmarks import learning_pages
@@ -117,8 +117,8 @@ def test_only_a_click_on_a_part_does_something():
     start = RECORDING.problems[task].states[""]
     x, y = start.oracle or (0, 0)
     assert RECORDING.act(task, "", Click(x, y)) == Landing("1", False, 0.0)
-    assert RECORDING.act(task, "", DoubleClick(x, y)) == Landing("1", False, 0.0)
-    for action in (BESIDE, Wait(), Drag(x, y, x, y)):
+    assert RECORDING.act(task, "", Click(x, y, count=2)) == Landing("1", False, 0.0)
+    for action in (BESIDE, Wait(), Click(x, y, "right"), Drag(x, y, x, y)):
         assert RECORDING.act(task, "1", action) == Landing("1", False, 0.0)
 
 

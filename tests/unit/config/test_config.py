@@ -49,7 +49,8 @@ def test_an_unknown_key_in_a_list_of_tables_is_found():
     ("table", "place"),
     [
         ({"env": {"slots": "many"}}, r"env\.slots: Expected `int`, got `str`"),
-        ({"env": {"backend": "desk"}}, r"env\.backend: Invalid enum value 'desk'"),
+        ({"env": {"backend": ""}}, r"env\.backend: Expected `str` of length >= 1"),
+        ({"curation": {"dispatch": {"mode": "by hand"}}}, r"curation\.dispatch\.mode: Invalid enum value 'by hand'"),
         ({"env": 3}, r"env: expected a table"),
         ({"store": {"hosts": [1]}}, r"store\.hosts: Expected `str`, got `int`"),
     ],

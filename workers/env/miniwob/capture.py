@@ -141,6 +141,7 @@ class BeginFrames:
     async def _perform_in_frames(self, session: str, batch: list[Call]) -> None:
         await self.devtools.call("Runtime.evaluate", session, expression="0")  # A page that hangs is to draw nothing.
         answers = asyncio.gather(*(self.devtools.call(method, session, **params) for method, params in batch))
+        answers.add_done_callback(lambda done: done.cancelled() or done.exception())  # A frame may fail before it does.
         try:
             # One or two frames, more if they outrun the event on its way to the page.
             while not answers.done():

@@ -2,54 +2,103 @@
 
 from typing import Any
 
+import msgspec
+
 from dart_streams import actions
+from dart_streams.actions import keys
 
 Call = tuple[str, dict[str, Any]]
 """A DevTools method and its parameters."""
 
 MOUSE, KEY, TEXT = "Input.dispatchMouseEvent", "Input.dispatchKeyEvent", "Input.insertText"
 SCROLL_PIXELS = 100
+"""Of one notch of the wheel, which is also what a scroll without an amount is."""
 SCROLLS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
-MODIFIERS = {"alt": 1, "ctrl": 2, "control": 2, "meta": 4, "shift": 8}
+MODIFIERS = {"alt": 1, "ctrl": 2, "meta": 4, "shift": 8}
 NAMED_KEYS = {
     "enter": ("Enter", 13),
-    "return": ("Enter", 13),
     "tab": ("Tab", 9),
-    "esc": ("Escape", 27),
     "escape": ("Escape", 27),
     "backspace": ("Backspace", 8),
     "delete": ("Delete", 46),
+    "insert": ("Insert", 45),
     "space": (" ", 32),
     "home": ("Home", 36),
     "end": ("End", 35),
     "pageup": ("PageUp", 33),
     "pagedown": ("PageDown", 34),
+    "alt": ("Alt", 18),
+    "ctrl": ("Control", 17),
+    "meta": ("Meta", 91),
+    "shift": ("Shift", 16),
     **{name: (f"Arrow{name.capitalize()}", 37 + place) for place, name in enumerate(("left", "up", "right", "down"))},
+    **{f"f{number}": (f"F{number}", 111 + number) for number in range(1, 25)},
 }
-NAMED_KEYS |= {f"arrow{name}": NAMED_KEYS[name] for name in ("left", "up", "right", "down")}
 EDITING = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut", "z": "undo"}
 
 
-def input_calls(action: actions.Action) -> list[Call]:
-    """Return the events that carry out ``action``, given in page pixels; none for those that have no input."""
+class Held(msgspec.Struct, frozen=True):
+    """What the actions before have pressed and not released: mouse buttons and keys, oldest first."""
+
+    buttons: tuple[actions.Button, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+NOTHING_HELD = Held()
+
+
+def input_calls(action: actions.Action, held: Held = NOTHING_HELD) -> tuple[list[Call], Held]:
+    """Return the events that carry out ``action``, given in page pixels, and what is held after them."""
+    modifiers = sum(MODIFIERS[key] for key in held.keys if key in MODIFIERS)
     match action:
-        case actions.Click(x, y):
-            return click(x, y, "left", 1)
-        case actions.DoubleClick(x, y):
-            return click(x, y, "left", 1) + click(x, y, "left", 2)[1:]
-        case actions.RightClick(x, y):
-            return click(x, y, "right", 1)
+        case actions.MouseDown(x, y, button):
+            pressed = (*without(held.buttons, button), button)
+            return press_at(x, y, button, modifiers), msgspec.structs.replace(held, buttons=pressed)
+        case actions.MouseUp(x, y, button):
+            left = without(held.buttons, button)
+            return release_at(x, y, button, modifiers), msgspec.structs.replace(held, buttons=left)
+        case actions.KeyDown(key):
+            name = keys.canonical(key)
+            pressed_keys = (*without(held.keys, name), name)
+            held = msgspec.structs.replace(held, keys=pressed_keys)
+            return [key_event("keyDown", name, modifiers | MODIFIERS.get(name, 0))], held
+        case actions.KeyUp(key):
+            name = keys.canonical(key)
+            held = msgspec.structs.replace(held, keys=without(held.keys, name))
+            return [key_event("keyUp", name, modifiers & ~MODIFIERS.get(name, 0))], held
+        case _:
+            return momentary(action, modifiers, held.buttons), held
+
+
+def release(held: Held) -> list[Call]:
+    """Return the events that release all that is held, the mouse's out of the page."""
+    buttons = [mouse("mouseReleased", -1, -1, button=button, clickCount=1) for button in reversed(held.buttons)]
+    return buttons + [key_event("keyUp", name, 0) for name in reversed(held.keys)]
+
+
+def without(names: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+    """Return the other names."""
+    return tuple(other for other in names if other != name)
+
+
+def momentary(action: actions.Action, modifiers: int, buttons: tuple[actions.Button, ...]) -> list[Call]:
+    """Return the events of an action that holds nothing; none for those that have no input."""
+    match action:
+        case actions.Click(x, y, button, count):
+            return click(x, y, button, count, modifiers)
+        case actions.Move(x, y):
+            return [moved(x, y, modifiers, buttons[-1] if buttons else None)]
         case actions.Drag():
-            return drag(action)
+            return drag(action, modifiers)
         case actions.Type(content):
             return typing(content)
-        case actions.Hotkey(keys):
-            return hotkey(keys)
-        case actions.Scroll(x, y, direction):
+        case actions.Hotkey(pressed):
+            return hotkey(pressed, modifiers)
+        case actions.Scroll(x, y, direction, amount):
             right, down = SCROLLS[direction]
-            return [mouse("mouseWheel", x, y, deltaX=right * SCROLL_PIXELS, deltaY=down * SCROLL_PIXELS)]
-        case actions.Wait() | actions.Finished() | actions.CallUser():
-            return []
+            pixels = SCROLL_PIXELS * (1 if amount is None else amount)
+            return [mouse("mouseWheel", x, y, modifiers, deltaX=right * pixels, deltaY=down * pixels)]
+    return []
 
 
 def batches(calls: list[Call]) -> list[list[Call]]:
@@ -72,29 +121,44 @@ def waits_for_frame(call: Call) -> bool:
     return kind == "mouseWheel" or (kind == "mouseMoved" and "button" in call[1])
 
 
-def mouse(kind: str, x: int, y: int, **more: Any) -> Call:
+def mouse(kind: str, x: int, y: int, modifiers: int = 0, **more: Any) -> Call:
     """Return one mouse event."""
+    if modifiers:
+        more["modifiers"] = modifiers
     return MOUSE, {"type": kind, "x": x, "y": y, **more}
 
 
-def click(x: int, y: int, button: str, count: int) -> list[Call]:
-    """Return a move to (x, y), a press and a release; ``count`` is 2 for the second half of a double click."""
-    return [
-        mouse("mouseMoved", x, y),
-        mouse("mousePressed", x, y, button=button, clickCount=count),
-        mouse("mouseReleased", x, y, button=button, clickCount=count),
-    ]
+def moved(x: int, y: int, modifiers: int, button: actions.Button | None = None) -> Call:
+    """Return a move of the mouse, with a button that is held or none."""
+    return mouse("mouseMoved", x, y, modifiers, **({} if button is None else {"button": button}))
 
 
-def drag(action: actions.Drag) -> list[Call]:
+def press_at(x: int, y: int, button: actions.Button, modifiers: int) -> list[Call]:
+    """Return a move to (x, y) and a press."""
+    return [moved(x, y, modifiers), mouse("mousePressed", x, y, modifiers, button=button, clickCount=1)]
+
+
+def release_at(x: int, y: int, button: actions.Button, modifiers: int) -> list[Call]:
+    """Return a move to (x, y) with the button held, and its release."""
+    return [moved(x, y, modifiers, button), mouse("mouseReleased", x, y, modifiers, button=button, clickCount=1)]
+
+
+def click(x: int, y: int, button: actions.Button, count: int, modifiers: int) -> list[Call]:
+    """Return a move to (x, y), and ``count`` times a press and a release, each of which says which of them it is."""
+    calls = [moved(x, y, modifiers)]
+    for number in range(1, count + 1):
+        for kind in ("mousePressed", "mouseReleased"):
+            calls.append(mouse(kind, x, y, modifiers, button=button, clickCount=number))
+    return calls
+
+
+def drag(action: actions.Drag, modifiers: int) -> list[Call]:
     """Return a press at the start, moves over the middle to the end, and a release there."""
     middle = (action.x + action.to_x) // 2, (action.y + action.to_y) // 2
     return [
-        mouse("mouseMoved", action.x, action.y),
-        mouse("mousePressed", action.x, action.y, button="left", clickCount=1),
-        mouse("mouseMoved", *middle, button="left"),
-        mouse("mouseMoved", action.to_x, action.to_y, button="left"),
-        mouse("mouseReleased", action.to_x, action.to_y, button="left", clickCount=1),
+        *press_at(action.x, action.y, action.button, modifiers),
+        moved(*middle, modifiers, action.button),
+        *release_at(action.to_x, action.to_y, action.button, modifiers),
     ]
 
 
@@ -109,23 +173,33 @@ def typing(content: str) -> list[Call]:
     return calls
 
 
-def hotkey(keys: tuple[str, ...]) -> list[Call]:
+def hotkey(pressed: tuple[str, ...], modifiers: int) -> list[Call]:
     """Return the last key pressed while all before it are held as modifiers."""
-    modifiers = 0
-    for key in keys[:-1]:
-        modifiers |= MODIFIERS.get(key.lower(), 0)
-    return press(keys[-1].lower(), modifiers)
+    for key in pressed[:-1]:
+        modifiers |= MODIFIERS.get(keys.canonical(key), 0)
+    return press(keys.canonical(pressed[-1]).lower(), modifiers)
 
 
 def press(key: str, modifiers: int) -> list[Call]:
-    """Return a key going down and up. Ctrl with a letter is also a desktop's editing command."""
-    name, code = NAMED_KEYS.get(key, (key, ord(key.upper()) if len(key) == 1 else 0))
-    common: dict[str, Any] = {"key": name, "windowsVirtualKeyCode": code, "modifiers": modifiers}
-    down = dict(common)
-    if key in ("enter", "return"):
-        down["text"] = "\r"
-    elif len(name) == 1 and not modifiers & ~MODIFIERS["shift"]:
-        down["text"] = name
-    if modifiers & MODIFIERS["ctrl"] and key in EDITING:
-        down["commands"] = [EDITING[key]]
-    return [(KEY, {"type": "keyDown", **down}), (KEY, {"type": "keyUp", **common})]
+    """Return a key going down and up."""
+    return [key_event("keyDown", key, modifiers), key_event("keyUp", key, modifiers)]
+
+
+def key_event(kind: str, key: str, modifiers: int) -> Call:
+    """Return a key, by its one name, going down or up. Ctrl with a letter is also a desktop's editing command.
+
+    A letter's or digit's virtual key code is its ASCII code; other characters have none that holds for each keyboard.
+    """
+    code = ord(key.upper()) if len(key) == 1 and key.isascii() and key.isalnum() else 0
+    name, code = NAMED_KEYS.get(key, (key, code))
+    if modifiers & MODIFIERS["shift"] and len(name.upper()) == 1:
+        name = name.upper()
+    event: dict[str, Any] = {"type": kind, "key": name, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+    if kind == "keyDown":
+        if key == "enter":
+            event["text"] = "\r"
+        elif len(name) == 1 and not modifiers & ~MODIFIERS["shift"]:
+            event["text"] = name
+        if modifiers & MODIFIERS["ctrl"] and key in EDITING:
+            event["commands"] = [EDITING[key]]
+    return KEY, event

@@ -12,7 +12,6 @@ from workers.env import metrics
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.miniwob.capture import HEIGHT, WIDTH
 from workers.env.miniwob.devtools import DevTools
-from workers.env.miniwob.inputs import input_calls
 from workers.env.miniwob.oracle import NEXT, as_action, next_action
 from workers.env.miniwob.problem import STATE, in_problem
 from workers.env.miniwob.seated_browser import SeatedBrowser
@@ -66,6 +65,7 @@ class MiniwobPage:
     def __init__(self, browser: SeatedBrowser, seat: Seat, settings: Miniwob) -> None:
         self.browser = browser
         self.seat = seat
+        self._closed = False
         self.isolation = settings.isolation
         self.last_screen = settings.last_screen
         self.partial_credit = settings.partial_credit
@@ -110,7 +110,7 @@ class MiniwobPage:
         """Execute an action given in screen pixels; a second call with the same id only looks again."""
         if action_id != self._executed:
             self._executed = action_id
-            await self.target.perform(input_calls(action))
+            await self.target.act(action)
             self.done, self.raw_reward = await self.evaluate_script(STATE)
         return await self._screen(self.last_screen or not (self.done or last))
 
@@ -131,8 +131,10 @@ class MiniwobPage:
             yield as_action(found)
 
     async def close(self) -> None:
-        """Give the seat back; one that had a fault is disposed of."""
-        await self.browser.give_back(self.seat)
+        """Give the seat back, once; one that had a fault is disposed of."""
+        if not self._closed:
+            self._closed = True
+            await self.browser.give_back(self.seat)
 
     async def evaluate_script(self, expression: str) -> Any:
         """Evaluate JavaScript in the page; raise :class:`EnvironmentFault` if it throws."""

@@ -74,6 +74,7 @@ class Seat:
             return False
         if not self.shown.faulty:
             with contextlib.suppress(EnvironmentFault):
+                await self.shown.release()
                 await self.shown.call("Page.resetNavigationHistory")
                 if self.shown.episodes >= MAX_EPISODES:
                     await self._drop(self.shown)

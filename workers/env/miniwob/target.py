@@ -5,10 +5,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from dart_streams.actions import Action
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.capture import Capturing
 from workers.env.miniwob.devtools import DevTools
-from workers.env.miniwob.inputs import Call
+from workers.env.miniwob.inputs import NOTHING_HELD, input_calls, release
 
 
 class Target:
@@ -22,6 +23,8 @@ class Target:
         self.page = ""
         """The page whose document it has; empty before the first."""
         self.episodes = 0
+        self.held = NOTHING_HELD
+        """Keys and mouse buttons that the episode holds."""
         self.faulty = False
 
     async def open(self, context: str) -> None:
@@ -67,10 +70,18 @@ class Target:
         with self._mark_faulty():
             await self.capturing.move_away(self.session)
 
-    async def perform(self, calls: list[Call]) -> None:
-        """Dispatch the input events of an action."""
+    async def act(self, action: Action) -> None:
+        """Dispatch the input events of an action, given in page pixels."""
         with self._mark_faulty():
+            calls, self.held = input_calls(action, self.held)
             await self.capturing.perform(self.session, calls)
+
+    async def release(self) -> None:
+        """Release the keys and mouse buttons that the episode holds."""
+        if self.held != NOTHING_HELD:
+            with self._mark_faulty():
+                held, self.held = self.held, NOTHING_HELD
+                await self.capturing.perform(self.session, release(held))
 
     async def draw(self) -> bytes:
         """Return the screen as a PNG."""

@@ -1,80 +1,30 @@
-"""The action space: typed actions, and the UI-TARS grammar's parser and printer. Never eval, never exec.
+"""The UI-TARS grammar of actions: the printer, and the parser that is its inverse. Never eval, never exec.
 
-Coordinates are absolute pixels of the image the policy sees (after :func:`dart_streams.screens.smart_resize`).
+``press`` and ``release`` hold keys, as the UI-TARS models write them. What these models have no word for (moving, other
+buttons, more clicks, notches of the wheel) has words of ours, in the same form.
 """
 
 import re
 from collections.abc import Callable
-from typing import Literal
 
-import msgspec
-
-
-class Click(msgspec.Struct, frozen=True):
-    """``click(start_box='(x,y)')``: a left click."""
-
-    x: int
-    y: int
-
-
-class DoubleClick(msgspec.Struct, frozen=True):
-    """``left_double(start_box='(x,y)')``."""
-
-    x: int
-    y: int
-
-
-class RightClick(msgspec.Struct, frozen=True):
-    """``right_single(start_box='(x,y)')``."""
-
-    x: int
-    y: int
-
-
-class Drag(msgspec.Struct, frozen=True):
-    """``drag(start_box='(x,y)', end_box='(x,y)')``."""
-
-    x: int
-    y: int
-    to_x: int
-    to_y: int
-
-
-class Hotkey(msgspec.Struct, frozen=True):
-    """``hotkey(key='ctrl c')``: keys pressed together, in order."""
-
-    keys: tuple[str, ...]
-
-
-class Type(msgspec.Struct, frozen=True):
-    r"""``type(content='text')``: a trailing ``\n`` presses Enter."""
-
-    content: str
-
-
-class Scroll(msgspec.Struct, frozen=True):
-    """``scroll(start_box='(x,y)', direction='down')``."""
-
-    x: int
-    y: int
-    direction: Literal["up", "down", "left", "right"]
-
-
-class Wait(msgspec.Struct, frozen=True):
-    """``wait()``: look again a little later."""
-
-
-class Finished(msgspec.Struct, frozen=True):
-    """``finished(content='…')``: the policy says that the task is done."""
-
-    content: str = ""
-
-
-class CallUser(msgspec.Struct, frozen=True):
-    """``call_user()``: the policy gives up."""
-
-
-Action = Click | DoubleClick | RightClick | Drag | Hotkey | Type | Scroll | Wait | Finished | CallUser
+from dart_streams.actions.typed import (
+    Action,
+    Button,
+    CallUser,
+    Click,
+    Direction,
+    Drag,
+    Finished,
+    Hotkey,
+    KeyDown,
+    KeyUp,
+    MouseDown,
+    MouseUp,
+    Move,
+    Scroll,
+    Type,
+    Wait,
+)
 
 Point = tuple[int, int]
 
@@ -94,22 +44,48 @@ def format(action: Action) -> str:
 def call(action: Action) -> str:
     """Return an action as the grammar's function call."""
     match action:
-        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y):
-            return f"{CLICKS[type(action)]}(start_box='({x},{y})')"
-        case Drag(x, y, to_x, to_y):
-            return f"drag(start_box='({x},{y})', end_box='({to_x},{to_y})')"
         case Hotkey(keys):
-            return f"hotkey(key={quote(' '.join(keys))})"
+            return written("hotkey", key=" ".join(keys))
+        case KeyDown(key):
+            return written("press", key=key)
+        case KeyUp(key):
+            return written("release", key=key)
         case Type(content):
-            return f"type(content={quote(content)})"
-        case Scroll(x, y, direction):
-            return f"scroll(start_box='({x},{y})', direction='{direction}')"
+            return written("type", content=content)
+        case Finished(content):
+            return written("finished", content=content)
         case Wait():
             return "wait()"
-        case Finished(content):
-            return f"finished(content={quote(content)})"
         case CallUser():
             return "call_user()"
+        case _:
+            return pointer_call(action)
+
+
+def pointer_call(action: Click | Move | Drag | MouseDown | MouseUp | Scroll) -> str:
+    """Return an action that has a place as the grammar's function call."""
+    box = f"({action.x},{action.y})"
+    match action:
+        case Click(_, _, button, count):
+            name = CLICK_NAMES.get((button, count))
+            return written(name, box) if name else written("click", box, button=button, count=count)
+        case Drag(_, _, to_x, to_y, button):
+            return written("drag", box, end_box=f"({to_x},{to_y})", button=button)
+        case Move():
+            return written("move", box)
+        case MouseDown(_, _, button):
+            return written("mouse_down", box, button=button)
+        case MouseUp(_, _, button):
+            return written("mouse_up", box, button=button)
+        case Scroll(_, _, direction, amount):
+            return written("scroll", box, direction=direction, amount=amount)
+
+
+def written(name: str, start_box: str | None = None, **others: str | int | None) -> str:
+    """Return a call with quoted arguments, but for those that are the same when left out."""
+    arguments = {"start_box": start_box} | others
+    given = {key: str(value) for key, value in arguments.items() if value is not None and value != LEFT_OUT.get(key)}
+    return f"{name}({', '.join(f'{key}={quote(value)}' for key, value in given.items())})"
 
 
 def parse(answer: str) -> Action:
@@ -171,12 +147,27 @@ def point(box: str) -> Point:
     return round((numbers[0] + numbers[2]) / 2), round((numbers[1] + numbers[3]) / 2)
 
 
-def direction(text: str) -> Literal["up", "down", "left", "right"]:
+def direction(text: str) -> Direction:
     """Return a scroll direction, or raise :class:`Unparsable`."""
     match text.strip().lower():
         case "up" | "down" | "left" | "right" as known:
             return known
     raise Unparsable(f"unknown direction {text[:80]!r}: known are up, down, left, right")
+
+
+def button(text: str) -> Button:
+    """Return a mouse button, or raise :class:`Unparsable`."""
+    match text.strip().lower():
+        case "left" | "middle" | "right" as known:
+            return known
+    raise Unparsable(f"unknown button {text[:80]!r}: known are left, middle, right")
+
+
+def number(text: str, most: int) -> int:
+    """Return a whole number from 1 to ``most``, or raise :class:`Unparsable`."""
+    if WHOLE.fullmatch(text) is None or not 1 <= int(text) <= most:
+        raise Unparsable(f"not a whole number from 1 to {most}: {text[:80]!r}")
+    return int(text)
 
 
 def keys(text: str) -> tuple[str, ...]:
@@ -185,6 +176,14 @@ def keys(text: str) -> tuple[str, ...]:
     if not pressed:
         raise Unparsable("hotkey names no key")
     return pressed
+
+
+def one_key(text: str) -> str:
+    """Return the only key, or raise :class:`Unparsable`."""
+    pressed = keys(text)
+    if len(pressed) > 1:
+        raise Unparsable(f"more than one key: {text[:80]!r}")
+    return pressed[0]
 
 
 def quote(text: str) -> str:
@@ -197,7 +196,16 @@ def unquote(text: str) -> str:
     return ESCAPED.sub(lambda match: UNESCAPES.get(match[0], match[0]), text)
 
 
-CLICKS = {Click: "click", DoubleClick: "left_double", RightClick: "right_single"}
+CLICK_NAMES: dict[tuple[Button, int], str] = {
+    ("left", 1): "click",
+    ("left", 2): "left_double",
+    ("left", 3): "left_triple",
+    ("right", 1): "right_single",
+    ("middle", 1): "middle_single",
+}
+MOST_CLICKS, MOST_NOTCHES = 3, 100
+LEFT_OUT: dict[str, str | int] = {"button": "left", "count": 1}
+"""What an argument means that is left out."""
 MARKER = re.compile(r"(?P<thought>(?:.*\n)?)[ \t]*Action:(?P<call>.*)", re.DOTALL)
 ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()} | {'\\"': '"'}
@@ -207,22 +215,59 @@ ARGUMENT = re.compile(
     r"(?P<key>[a-z_]+)\s*=\s*(?:'(?P<single>(?:[^'\\]|\\.)*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\")\s*(?P<comma>,?)\s*",
     re.DOTALL,
 )
+# ASCII only: of the other digits and spaces, float() refuses some.
 NUMBER = r"\s*\d{1,5}(?:\.\d{1,6})?\s*"
-BOX = re.compile(rf"[(\[](?P<numbers>{NUMBER},{NUMBER}(?:,{NUMBER},{NUMBER})?)[)\]]")
+BOX = re.compile(rf"[(\[](?P<numbers>{NUMBER},{NUMBER}(?:,{NUMBER},{NUMBER})?)[)\]]", re.ASCII)
 
+WHOLE = re.compile(r"[0-9]{1,4}")
+
+Arguments = dict[str, str]
 Parameters = tuple[str, ...]
-GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[dict[str, str]], Action]]] = {
-    "click": (("start_box",), (), lambda a: Click(*point(a["start_box"]))),
-    "left_double": (("start_box",), (), lambda a: DoubleClick(*point(a["start_box"]))),
-    "right_single": (("start_box",), (), lambda a: RightClick(*point(a["start_box"]))),
-    "drag": (("start_box", "end_box"), (), lambda a: Drag(*point(a["start_box"]), *point(a["end_box"]))),
-    "hotkey": (("key",), (), lambda a: Hotkey(keys(a["key"]))),
-    "type": (("content",), (), lambda a: Type(a["content"])),
-    "scroll": (
-        ("start_box", "direction"),
-        (),
-        lambda a: Scroll(*point(a["start_box"]), direction=direction(a["direction"])),
+
+
+def clicks(button: Button, count: int) -> Callable[[Arguments], Action]:
+    """Return how a named kind of click is made."""
+    return lambda a: Click(*point(a["start_box"]), button, count)
+
+
+GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[Arguments], Action]]] = {
+    "click": (
+        ("start_box", "button", "count"),
+        ("button", "count"),
+        lambda a: Click(
+            *point(a["start_box"]), button(a.get("button", "left")), number(a.get("count", "1"), MOST_CLICKS)
+        ),
     ),
+    **{name: (("start_box",), (), clicks(*kind)) for kind, name in CLICK_NAMES.items() if name != "click"},
+    "move": (("start_box",), (), lambda a: Move(*point(a["start_box"]))),
+    "drag": (
+        ("start_box", "end_box", "button"),
+        ("button",),
+        lambda a: Drag(*point(a["start_box"]), *point(a["end_box"]), button(a.get("button", "left"))),
+    ),
+    "mouse_down": (
+        ("start_box", "button"),
+        ("button",),
+        lambda a: MouseDown(*point(a["start_box"]), button(a.get("button", "left"))),
+    ),
+    "mouse_up": (
+        ("start_box", "button"),
+        ("button",),
+        lambda a: MouseUp(*point(a["start_box"]), button(a.get("button", "left"))),
+    ),
+    "scroll": (
+        ("start_box", "direction", "amount"),
+        ("amount",),
+        lambda a: Scroll(
+            *point(a["start_box"]),
+            direction(a["direction"]),
+            number(a["amount"], MOST_NOTCHES) if "amount" in a else None,
+        ),
+    ),
+    "hotkey": (("key",), (), lambda a: Hotkey(keys(a["key"]))),
+    "press": (("key",), (), lambda a: KeyDown(one_key(a["key"]))),
+    "release": (("key",), (), lambda a: KeyUp(one_key(a["key"]))),
+    "type": (("content",), (), lambda a: Type(a["content"])),
     "wait": ((), (), lambda _: Wait()),
     "finished": (("content",), ("content",), lambda a: Finished(a.get("content", ""))),
     "call_user": ((), (), lambda _: CallUser()),

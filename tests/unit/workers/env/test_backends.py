@@ -1,0 +1,224 @@
+"""Backends: ours and those that packages bring, and the contract that each keeps, with one backend for each breach."""
+
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from dart_streams.actions import Action, Click, KeyDown, Scroll
+from dart_streams.cli.doctor import check_environment
+from dart_streams.config import Config, parse
+from dart_streams.config.backends import ENTRY_POINTS
+from dart_streams.errors import ConfigError
+from dart_streams.tasks import Task
+from workers.env import contract
+from workers.env.backends import backend_of
+from workers.env.contract import ContractViolation
+from workers.env.environment import Screen
+from workers.env.simulated import SimulatedBackend
+
+TASK = Task(environment="columns", page="column", seed=3, max_steps=4, split="train")
+COLUMNS, SIDE = 4, 64
+
+
+class Columns:
+    """A backend and its environments: the episode ends with a click on one of four columns."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+    async def open(self, task: Task) -> "Columns":
+        return type(self)()
+
+    async def reset(self, task: Task) -> Screen:
+        self.hidden, self.clicked, self.executed = task.seed % COLUMNS, -1, ""
+        return self.screen()
+
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
+        if action_id != self.executed:
+            self.executed = action_id
+            self.act(action)
+        return self.screen()
+
+    def act(self, action: Action) -> None:
+        if isinstance(action, Click) and action.button == "left":
+            self.clicked = action.x * COLUMNS // SIDE
+
+    async def evaluate(self) -> float:
+        return float(self.clicked == self.hidden)
+
+    async def close(self) -> None: ...
+
+    async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
+        yield Click(self.hidden * SIDE // COLUMNS + 1, 1)
+
+    def screen(self) -> Screen:
+        image, drawn = io.BytesIO(), Image.new("RGB", (SIDE, SIDE))
+        drawn.putpixel((1, 1), (self.clicked + 1, 0, 0))
+        drawn.save(image, "png")
+        return Screen(
+            image=image.getvalue(),
+            media_type="image/png",
+            width=SIDE,
+            height=SIDE,
+            instruction="Click",
+            done=self.clicked >= 0,
+        )
+
+
+class WorthSomethingAtTheStart(Columns):
+    async def evaluate(self) -> float:
+        return 1.0 if self.clicked < 0 else await super().evaluate()
+
+
+class OfAnotherSize(Columns):
+    def screen(self) -> Screen:
+        drawn = super().screen()
+        return Screen(image=drawn.image, media_type="image/png", width=1, height=1, instruction="Click")
+
+
+class OfAnotherType(Columns):
+    def screen(self) -> Screen:
+        drawn = super().screen()
+        return Screen(image=drawn.image, media_type="image/jpeg", width=SIDE, height=SIDE, instruction="Click")
+
+
+class ExecutesAgain(Columns):
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
+        self.act(action)
+        return self.screen()
+
+
+class LeavesWhatWasScrolled(Columns):
+    scrolled = 0
+
+    def act(self, action: Action) -> None:
+        super().act(action)
+        LeavesWhatWasScrolled.scrolled += isinstance(action, Scroll)
+
+    def screen(self) -> Screen:
+        drawn = super().screen()
+        return Screen(
+            image=drawn.image, media_type="image/png", width=SIDE, height=SIDE, instruction=f"Click {self.scrolled}"
+        )
+
+
+class ScoresAKey(Columns):
+    async def evaluate(self) -> float:
+        return self.score if self.executed else 0.0
+
+    def act(self, action: Action) -> None:
+        self.score = 2.0 if isinstance(action, KeyDown) else 0.0
+
+
+class CannotBeSolved(Columns):
+    async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
+        yield Click((self.hidden + 1) % COLUMNS * SIDE // COLUMNS + 1, 1)
+
+
+class NeverEnds(Columns):
+    async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
+        while True:
+            yield Click(self.hidden * SIDE // COLUMNS + 1, 1)
+
+    def screen(self) -> Screen:
+        drawn = super().screen()
+        return Screen(image=drawn.image, media_type="image/png", width=SIDE, height=SIDE, instruction="Click")
+
+
+class SharesItsState(Columns):
+    async def open(self, task: Task) -> "Columns":
+        return self
+
+
+class ClosesOnlyAfterAReset(Columns):
+    async def close(self) -> None:
+        del self.hidden
+
+
+class ClosesOnce(Columns):
+    closed = False
+
+    async def close(self) -> None:
+        if self.closed:
+            raise ContractViolation("closed twice")
+        self.closed = True
+
+
+@pytest.mark.parametrize("backend", [Columns(), SimulatedBackend(parse({"env": {"backend": "simulated"}}))])
+async def test_backends_that_keep_the_contract(backend):
+    for seed in range(4):
+        await contract.check(backend, Task(environment="any", page="column", seed=seed, max_steps=4, split="train"))
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (WorthSomethingAtTheStart, "the start is worth 0, not 1"),
+        (OfAnotherSize, "the size that it says"),
+        (OfAnotherType, "the media type"),
+        (ExecutesAgain, "only looks again"),
+        (LeavesWhatWasScrolled, "nothing of Scroll.* is left"),
+        (ScoresAKey, "a reward is in"),
+        (CannotBeSolved, "worth 1, not 0"),
+        (NeverEnds, "at most the 4 steps"),
+        (SharesItsState, "what another one does"),
+        (ClosesOnce, "closed twice"),
+    ],
+)
+async def test_each_breach_of_the_contract_is_found(broken, why):
+    with pytest.raises(ContractViolation, match=why):
+        await contract.check(broken(), TASK)
+
+
+async def test_a_close_that_needs_a_reset_is_found():
+    with pytest.raises(AttributeError):
+        await contract.check(ClosesOnlyAfterAReset(), TASK)
+
+
+# --- packages
+
+
+def columns(config: Config) -> Columns:
+    """What the entry point of the package below means."""
+    return Columns()
+
+
+def install(folder: Path, name: str, value: str) -> None:
+    """Lay a package's metadata into a folder of the import path."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\ncolumns = {value}\n")
+
+
+def configured(backend: str) -> Config:
+    return parse({"env": {"backend": backend, "installed": {"options": {"side": 64, "dark": True}}}})
+
+
+async def test_an_installed_package_brings_a_backend(tmp_path, monkeypatch):
+    install(tmp_path, "columns-env", f"{__name__}:columns")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = configured("columns")
+    await contract.check(backend_of(config), TASK)
+    assert config.env.selected.call_timeout_s == 15.0
+    assert config.env.installed.options == {"side": 64, "dark": True}
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([], r"no environment 'columns'; known are miniwob, simulated\. .*entry point"),
+        (["no_such_module:it"], r"'columns' of no_such_module:it \(package_0 1\.0\) cannot be loaded: No module"),
+        (["json:it", "json:that"], r"json:it \(package_0 1\.0\) and by json:that \(package_1 1\.0\): uninstall one"),
+    ],
+)
+def test_a_backend_that_cannot_be_had_is_named(tmp_path, monkeypatch, values, why):
+    for number, value in enumerate(values):
+        install(tmp_path, f"package_{number}", value)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert check_environment(configured("columns")).status == ("ok" if len(values) == 1 else "fail")
+    with pytest.raises(ConfigError, match=why):
+        backend_of(configured("columns"))

@@ -1,0 +1,182 @@
+"""What every environment backend must do, checked on a started backend: for the tests of backends, also of others'.
+
+It plays a few episodes of a task and raises :class:`ContractViolation` with the first rule that does not hold. What it
+cannot see from outside stays with the backend's own tests: bounds of time, and what a crash leaves behind.
+"""
+
+import io
+
+from PIL import Image
+
+from dart_streams.actions import (
+    Action,
+    Click,
+    Drag,
+    Hotkey,
+    KeyDown,
+    KeyUp,
+    MouseDown,
+    MouseUp,
+    Move,
+    Scroll,
+    Type,
+    Wait,
+)
+from dart_streams.tasks import Task
+from workers.env.environment import Environment, EnvironmentBackend, Screen
+
+ANY_ACTION: tuple[Action, ...] = (
+    Move(1, 1),
+    Click(1, 1),
+    Click(0, 0, "right"),
+    Click(1, 1, "middle"),
+    Click(1, 1, count=3),
+    Drag(1, 1, 2, 2),
+    MouseDown(1, 1),
+    MouseUp(2, 2),
+    Scroll(1, 1, "down"),
+    Scroll(1, 1, "left", 100),
+    KeyDown("shift"),
+    KeyUp("shift"),
+    KeyDown("ctrl"),
+    Hotkey(("ctrl", "a")),
+    Hotkey(("no such key",)),
+    Type("<é😀>\n"),
+    Wait(),
+)
+"""Of each kind that an environment is given, those with odd arguments included; a key stays held."""
+
+
+class ContractViolation(AssertionError):
+    """A backend broke a rule of the contract; the text says which, and with which task."""
+
+
+async def check(backend: EnvironmentBackend, task: Task) -> None:
+    """Check all rules with one task.
+
+    Raises ContractViolation if one does not hold, EnvironmentFault if the environment fails.
+    """
+    start = await check_start(backend, task)
+    await check_ids(backend, task)
+    await check_any_action(backend, task, start)
+    await check_oracle(backend, task, start)
+    await check_close(backend, task)
+    await check_neighbours(backend, task, start)
+
+
+async def check_start(backend: EnvironmentBackend, task: Task) -> Screen:
+    """Check the first screen, which is the same each time, and is worth nothing; return it."""
+    environment = await backend.open(task)
+    start = await environment.reset(task)
+    require(task, bool(start.instruction), "reset returns an instruction")
+    require(task, not start.done, "an episode is not over when it begins")
+    require(task, start.image is not None, "reset returns a screen")
+    with Image.open(io.BytesIO(start.image or b"")) as image:
+        require(task, image.size == (start.width, start.height), "a screen has the size that it says")
+        require(task, image.get_format_mimetype() == start.media_type, "a screen has the media type that it says")
+    await require_start(environment, task)
+    again = await environment.reset(task)
+    require(task, same(again, start), "a second reset of the same environment shows the same screen")
+    await require_start(environment, task)
+    await environment.close()
+    return start
+
+
+async def check_ids(backend: EnvironmentBackend, task: Task) -> None:
+    """Check that an action is executed once per id: with one that was seen, even a solution does nothing."""
+    environment = await backend.open(task)
+    await environment.reset(task)
+    before = await environment.step(Wait(), "seen")
+    if (demonstrate := getattr(environment, "demonstrate", None)) is not None:
+        async for action in demonstrate(task):
+            after = await environment.step(action, "seen")
+            require(task, same(after, before), "an action with the id of the one before only looks again")
+            break
+    await require_start(environment, task)
+    await environment.close()
+
+
+async def check_any_action(backend: EnvironmentBackend, task: Task, start: Screen) -> None:
+    """Check that no action is a fault, and that nothing that any of them did is left for the next episode."""
+    for number, action in enumerate(ANY_ACTION):
+        environment = await backend.open(task)
+        await environment.reset(task)
+        await environment.step(action, f"any-{number}")
+        reward = await environment.evaluate()
+        require(task, 0.0 <= reward <= 1.0, f"a reward is in [0, 1], also after {action}; it is {reward}")
+        await environment.close()
+        environment = await backend.open(task)
+        require(task, same(await environment.reset(task), start), f"nothing of {action} is left in the next episode")
+        await require_start(environment, task)
+        await environment.close()
+
+
+async def check_oracle(backend: EnvironmentBackend, task: Task, start: Screen) -> None:
+    """Check that the oracle, if there is one, solves the task, and that the next episode begins as the first did."""
+    environment = await backend.open(task)
+    await environment.reset(task)
+    if await solve(environment, task):
+        reward = await environment.evaluate()
+        require(task, reward == 1.0, f"the oracle's end is worth 1, not {reward}")
+        require(task, await environment.evaluate() == reward, "evaluating does not change what it finds")
+    require(task, same(await environment.reset(task), start), "nothing of a solution is left after a reset")
+    await require_start(environment, task)
+    await environment.close()
+
+
+async def check_neighbours(backend: EnvironmentBackend, task: Task, start: Screen) -> None:
+    """Check that an episode sees nothing of another that runs beside it."""
+    one, other = await backend.open(task), await backend.open(task)
+    await one.reset(task)
+    await other.reset(task)
+    await solve(other, task)
+    require(task, same(await one.step(Wait(), "look"), start), "an episode does not see what another one does")
+    await require_start(one, task)
+    await other.close()
+    await one.close()
+
+
+async def check_close(backend: EnvironmentBackend, task: Task) -> None:
+    """Check that an environment can be closed before its first reset, and twice."""
+    unused = await backend.open(task)
+    await unused.close()
+    environment = await backend.open(task)
+    await environment.reset(task)
+    await environment.close()
+    await environment.close()
+    after = await backend.open(task)
+    await after.reset(task)
+    await require_start(after, task)
+    await after.close()
+
+
+async def solve(environment: Environment, task: Task) -> bool:
+    """Play the oracle's actions; return whether there is an oracle."""
+    demonstrate = getattr(environment, "demonstrate", None)
+    if demonstrate is None:
+        return False
+    number = 0
+    async for action in demonstrate(task):
+        number += 1
+        require(task, number <= task.max_steps, f"the oracle needs at most the {task.max_steps} steps of the task")
+        screen = await environment.step(action, f"oracle-{number}")
+        if screen.done:
+            break
+    return True
+
+
+async def require_start(environment: Environment, task: Task) -> None:
+    """Require that the present state is worth nothing."""
+    reward = await environment.evaluate()
+    require(task, reward == 0.0, f"the start is worth 0, not {reward}")
+
+
+def require(task: Task, holds: bool, rule: str) -> None:
+    """Raise ContractViolation if a rule does not hold."""
+    if not holds:
+        raise ContractViolation(f"{task.task_id}: {rule}")
+
+
+def same(one: Screen, other: Screen) -> bool:
+    """Say whether two screens show the same."""
+    return (one.image, one.instruction, one.done) == (other.image, other.instruction, other.done)
