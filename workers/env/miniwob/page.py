@@ -102,7 +102,7 @@ class MiniwobPage:
             await target.call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
         await target.load(task.page, url)
         instruction = str(await target.evaluate_script(in_problem(f"first({task.seed})")))
-        await target.call("Runtime.evaluate", expression=in_problem("loadIcons()"), awaitPromise=True)
+        await target.evaluate_script(in_problem("loadIcons()"), wait=True)
         await target.settle()
         return instruction
 

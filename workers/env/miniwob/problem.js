@@ -23,15 +23,31 @@ const first = (seed) => {
   return instruction;
 };
 
+// jQuery UI's parents of an icon, each with a rule of its own, and the colour in its image's name.
+const ICONS = [
+  ['', '444444'], ['ui-widget-header', '444444'], ['ui-button', '777777'], ['ui-state-hover', '555555'],
+  ['ui-state-active', 'ffffff'], ['ui-state-highlight', '777620'], ['ui-state-error', 'cc0000'],
+];
+
 // Load and keep what jQuery UI shows of its icons only later: a screen would not show an icon that is being loaded.
-const loadIcons = () => {
+// A rule keeps its image once an element had its style; an image without a rule is lost when another document loads.
+const loadIcons = async () => {
   const sheet = document.querySelector('link[href$="jquery-ui.min.css"]');
-  const colors = sheet ? ['444444', '555555', '777620', '777777', 'cc0000', 'ffffff'] : [];
-  window[FRESH].icons = colors.map((color) => new Image());
-  return Promise.all(window[FRESH].icons.map((icon, index) => new Promise((done) => {
-    icon.onload = icon.onerror = done;
-    icon.src = new URL(`images/ui-icons_${colors[index]}_256x240.png`, sheet.href);
-  }))).then(() => null);
+  if (!sheet) return;
+  const unseen = document.createElement('div');
+  unseen.style = 'position: absolute; visibility: hidden';
+  unseen.innerHTML = ICONS.map(([parent]) => `<div class="${parent}"><span class="ui-icon"></span></div>`).join('');
+  document.body.appendChild(unseen);
+  unseen.getBoundingClientRect();
+  const shown = Array.from(unseen.querySelectorAll('span'), (icon) => getComputedStyle(icon).backgroundImage);
+  await Promise.all(ICONS.map(([parent, color], number) => new Promise((done, fail) => {
+    const icon = new Image();
+    icon.onload = done;
+    icon.onerror = () => fail(new Error(`no icon ${icon.src}`));
+    icon.src = new URL(`images/ui-icons_${color}_256x240.png`, sheet.href);
+    if (shown[number] !== `url("${icon.src}")`) fail(new Error(`an icon in ${parent} is ${shown[number]}`));
+  })));
+  unseen.remove();
 };
 
 // Start the next problem in a document that has had others; return its instruction, or null if it is a new document.

@@ -45,9 +45,10 @@ class Target:
         with self._mark_faulty():
             return await self.devtools.call(method, self.session, timeout_s, **params)
 
-    async def evaluate_script(self, expression: str, timeout_s: float | None = None) -> Any:
-        """Evaluate JavaScript in the page; raise :class:`EnvironmentFault` if it throws."""
-        response = await self.call("Runtime.evaluate", timeout_s, expression=expression, returnByValue=True)
+    async def evaluate_script(self, expression: str, timeout_s: float | None = None, wait: bool = False) -> Any:
+        """Evaluate JavaScript in the page, and ``wait`` for its promise; EnvironmentFault if it throws or rejects."""
+        wanted = {"expression": expression, "returnByValue": True, "awaitPromise": wait}
+        response = await self.call("Runtime.evaluate", timeout_s, **wanted)
         if details := response.get("exceptionDetails"):
             self.faulty = True
             what = details.get("exception", {}).get("description") or json.dumps(details)
