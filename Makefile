@@ -7,7 +7,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollou
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup peers demo test test-compose test-k8s up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup desktop peers demo demo-desktop test test-compose test-k8s up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,12 @@ setup: ## Install what is missing: system packages, two Python environments, jar
 demo: setup ## Run the whole circle: train the tiny policy, and write a report.
 	@$(STREAMS)/dart-streams run deploy/config/demo.toml
 
+desktop: ## Install what the environment `desktop` needs: its sandbox, an X server and applications (110 MB).
+	@deploy/local/setup.sh desktop
+
+demo-desktop: setup desktop ## Run the circle on sandboxed desktops: train the tiny policy on small tasks of real applications.
+	@$(STREAMS)/dart-streams run deploy/config/desktop.toml
+
 peers: setup ## Install the peers that benchmarks compare with: BrowserGym and TRL.
 	@deploy/local/setup.sh peers
 
@@ -50,6 +56,7 @@ peers: setup ## Install the peers that benchmarks compare with: BrowserGym and T
 # Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
 test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
+	@deploy/local/setup.sh desktop
 	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		told=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 tests/model >$$told 2>&1 & \

@@ -252,6 +252,21 @@ def browser(
 
 
 @app.command()
+def desktops(
+    slots: Annotated[int, typer.Option(help="Desktops side by side.", min=1)] = 8,
+    episodes: Annotated[int, typer.Option(help="Episodes of each.", min=1)] = 12,
+    config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/desktop.toml"),
+) -> None:
+    """Time, CPU time and memory of desktops side by side, by family of tasks: opening, resets, steps of the oracle.
+
+    Without broker, policy and store. Needs `make desktop`. Takes about a minute.
+    """
+    output.log_to_stderr()
+    base = module("modes").located(config)
+    show(asyncio.run(module("desktop_cost").measure(load(Path(base.tasks.file)), base, slots, episodes)))
+
+
+@app.command()
 def browsergym(
     rounds: Annotated[int, typer.Option(help="Turns of each environment.", min=1)] = 3,
     seconds: Annotated[float, typer.Option(help="Seconds a turn.", min=1)] = 12.0,

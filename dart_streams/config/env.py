@@ -34,6 +34,15 @@ class Miniwob(Backend, frozen=True):
     """Keep a page's partial credit as the reward; otherwise any above 0 is a success, as BrowserGym counts."""
 
 
+class Desktop(Backend, frozen=True):
+    """The ``desktop`` backend: sandboxed desktops with real X applications, and families of small tasks on them."""
+
+    width: Annotated[int, Meta(ge=160, le=3840)] = 320
+    """Of the screen, in pixels."""
+    height: Annotated[int, Meta(ge=120, le=2160)] = 240
+    """Of the screen, in pixels."""
+
+
 class Simulated(Backend, frozen=True):
     """The ``simulated`` backend: log-normal latencies of one sigma. A ``[workload]`` takes their place."""
 
@@ -62,7 +71,7 @@ class Env(Section, frozen=True):
     """Environment workers."""
 
     backend: Annotated[str, Meta(min_length=1)] = "miniwob"
-    """The environment: ``miniwob``, ``simulated``, or one that an installed package brings."""
+    """The environment: ``miniwob``, ``desktop``, ``simulated``, or one that an installed package brings."""
     workers: Annotated[int, Meta(ge=0)] = 1
     """Processes."""
     slots: Positive = 16
@@ -72,6 +81,7 @@ class Env(Section, frozen=True):
     episode_timeout_s: AboveZero = 120.0
     """The bound of an episode; one that exceeds it ends as a fault."""
     miniwob: Miniwob = Miniwob()
+    desktop: Desktop = Desktop()
     simulated: Simulated = Simulated()
     installed: Installed = Installed()
 
@@ -81,6 +91,8 @@ class Env(Section, frozen=True):
         match self.backend:
             case "miniwob":
                 return self.miniwob
+            case "desktop":
+                return self.desktop
             case "simulated":
                 return self.simulated
             case _:

@@ -2,6 +2,7 @@
 # Sets up the project on this machine. May be run again at any time: what is up to date is skipped.
 #
 #   setup.sh         what `make demo` and `make test` need: system packages, both Python environments, jars
+#   setup.sh desktop what the environment `desktop` needs: the programs of a desktop, and of its sandbox
 #   setup.sh dev     what `make unit` and `make lint` need: the environment of the streams side
 #   setup.sh docs    what `make docs` needs: the environment of MkDocs
 #   setup.sh peers   what `dart-streams bench browsergym` and `bench trl` need: the environments of the peers
@@ -141,6 +142,26 @@ missing() {
     local python include=
     if python=$(find_python); then include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))'); fi
     [ -e "$include/Python.h" ] || echo "python3-dev: the C headers of Python (Python.h)"
+}
+
+# The same programs as in PROGRAMS of workers/env/desktop/command_line.py; its modules are of the system's Python, for a
+# sandbox sees no other.
+missing_desktop() {
+    local program module
+    on_linux || fail "desktops need Linux: they are sandboxes of its namespaces"
+    for program in bwrap:bubblewrap Xvfb:xvfb openbox:openbox dbus-daemon:dbus-daemon zenity:zenity \
+        mousepad:mousepad pcmanfm:pcmanfm galculator:galculator; do
+        command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
+    done
+    [ -x /usr/libexec/at-spi-bus-launcher ] || echo "at-spi2-core: the accessibility bus"
+    for module in Xlib:python3-xlib aiohttp:python3-aiohttp PIL:python3-pil pyatspi:python3-pyatspi; do
+        /usr/bin/python3 -E -s -c "import ${module%:*}" 2>/dev/null ||
+            echo "${module#*:}: the module ${module%:*} of /usr/bin/python3"
+    done
+    [ -e /usr/share/icons/Adwaita ] || echo "adwaita-icon-theme: the icons of GTK"
+    [ -e /usr/share/glib-2.0/schemas/org.gnome.desktop.interface.gschema.xml ] ||
+        echo "gsettings-desktop-schemas: the settings of GTK"
+    have_font 'DejaVu*.ttf' || echo "fonts-dejavu-core: the DejaVu fonts"
 }
 
 # Of packages with a | between them, the first that this release of the distribution has.
@@ -290,6 +311,10 @@ docs)
     step "tools (uv)" tools
     step "environment .venv/docs" docs_environment
     ;;
+desktop)
+    steps=1
+    step "desktops" system_packages missing_desktop
+    ;;
 peers)
     steps=4
     step "Python" system_packages missing_python
@@ -298,7 +323,7 @@ peers)
     step "environment .venv/trl (5 GB)" peer_environment trl
     ;;
 *)
-    fail "usage: setup.sh [dev|docs|peers]"
+    fail "usage: setup.sh [desktop|dev|docs|peers]"
     ;;
 esac
 printf 'ready in %s\n' "$(since "$began")"

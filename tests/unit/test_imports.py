@@ -51,6 +51,9 @@ MODEL_SIDE = (
     "benchmarks/",
     "examples/objective.py",
 )
+SANDBOX_SIDE = "workers/env/desktop/guest/"
+"""What the system's Python runs within a sandbox, which has nothing else of the project."""
+ONLY_IN_SANDBOXES = {"Xlib", "PIL", "aiohttp", "pyatspi", "workers"} | sys.stdlib_module_names
 ONLY_IN_TOPICS = {"msgspec", "typing", "topics"}
 DOTTED = re.compile(rf"({'|'.join(OURS)})(\.\w+)+(:\w+)?")
 
@@ -150,6 +153,13 @@ def test_a_module_imports_no_library_of_the_other_environment(file: Path):
         assert not tops(file) & MODEL_LIBRARIES
 
 
+@pytest.mark.parametrize("file", [f for f in FILES if str(f).startswith(SANDBOX_SIDE)], ids=str)
+def test_what_runs_in_a_sandbox_imports_nothing_from_outside(file: Path):
+    assert tops(file) <= ONLY_IN_SANDBOXES
+    own = SANDBOX_SIDE.strip("/").replace("/", ".")
+    assert all(name.startswith(own) for name in imports_of(file) if name.startswith("workers"))
+
+
 def closure(start: str) -> set[str]:
     """Return every module of ours that importing ``start`` may import, itself included."""
     seen: set[str] = set()
@@ -186,7 +196,8 @@ def test_a_process_of_the_streams_environment_reaches_no_model_library(start: st
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="the model environment has torch, and no Faust")
 def test_everything_but_the_model_side_imports_without_torch():
-    modules = [module_of(file) for file in FILES if not is_model_side(file) and file.name != "__main__.py"]
+    left_out = (*MODEL_SIDE, SANDBOX_SIDE)
+    modules = [module_of(f) for f in FILES if not str(f).startswith(left_out) and f.name != "__main__.py"]
     code = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

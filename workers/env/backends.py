@@ -22,6 +22,10 @@ def backend_of(config: Config) -> EnvironmentBackend:
             from workers.env.simulated import SimulatedBackend
 
             return SimulatedBackend(config)
+        case "desktop":
+            from workers.env.desktop.backend import DesktopBackend
+
+            return DesktopBackend(config)
         case "miniwob":
             from workers.env.miniwob.backend import MiniwobBackend
 

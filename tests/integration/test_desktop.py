@@ -1,0 +1,323 @@
+"""Desktops in real sandboxes: tasks of real applications, what a sandbox keeps in and out, and what a fault costs."""
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from dart_streams.actions import Click, Hotkey, KeyDown, MouseDown, Type, Wait
+from dart_streams.config import Config, Desktop, Env
+from dart_streams.errors import ServiceUnavailable
+from dart_streams.tasks import Task
+from workers.env import contract
+from workers.env.desktop import command_line
+from workers.env.desktop.backend import DesktopBackend
+from workers.env.desktop.environment import DesktopEnvironment
+from workers.env.desktop.families import FAMILIES
+from workers.env.desktop.sandbox import Sandbox
+from workers.env.environment import EnvironmentFault
+
+SEEDS = 2
+WINDOW = "exec zenity --info --text done"
+"""After a script, so that its session has a window."""
+
+
+def task(family: str, seed: int = 0) -> Task:
+    """Return a task of a family."""
+    return Task(environment="desktop", page=family, seed=seed, max_steps=10, split="train")
+
+
+def config(call_timeout_s: float = 15.0) -> Config:
+    """A configuration with two slots."""
+    return Config(env=Env(backend="desktop", slots=2, desktop=Desktop(call_timeout_s=call_timeout_s)))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def backend() -> AsyncIterator[DesktopBackend]:
+    """A backend for the tests that do its desktops no harm."""
+    made = DesktopBackend(config())
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def opened(backend: DesktopBackend) -> AsyncIterator[DesktopEnvironment]:
+    """An environment for one test, whose sandbox is not used again."""
+    environment = await backend.open(task("answer"))
+    yield environment
+    environment.faulty = True
+    await environment.close()
+
+
+async def run(environment: DesktopEnvironment, script: str, limit_s: float = 15.0) -> str:
+    """Run a script of the shell in a new session of the sandbox; return what it wrote."""
+    session = {"command": ["/bin/sh", "-c", f"{script}\n{WINDOW}"], "files": {}, "watched": []}
+    await environment.sandbox.request("POST", "session", session, limit_s)
+    return (await environment._outcome()).output
+
+
+def inside(environment: DesktopEnvironment, name: str) -> psutil.Process:
+    """Return a process of the sandbox, as the host sees it."""
+    assert environment.sandbox.process is not None
+    tree = psutil.Process(environment.sandbox.process.pid).children(recursive=True)
+    return next(process for process in tree if name in " ".join(process.cmdline()))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_oracle_solves_each_family(backend, family):
+    for seed in range(SEEDS):
+        chosen = task(family, seed)
+        environment = await backend.open(chosen)
+        start = await environment.reset(chosen)
+        assert await environment.evaluate() == 0
+        assert await contract.solve(environment, chosen)
+        assert await environment.evaluate() == 1
+        assert contract.same(await environment.reset(chosen), start)
+        await environment.close()
+
+
+@pytest.mark.parametrize("family", ["answer", "edit"])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_desktops_keep_the_contract(backend, family):
+    await contract.check(backend, task(family, 3))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_any_characters_are_typed(backend):
+    """Also ones that no key has, more of them than there are free keys, and the same one again."""
+    chosen = task("edit")
+    environment = await backend.open(chosen)
+    await environment.reset(chosen)
+    before = (await environment._outcome()).text("note.txt")
+    assert before is not None
+    text = "<a>&é€ß😀 ~|\\\"' 33 aa\n" + "".join(chr(0x4E00 + number) for number in range(150))
+    await environment.step(Type(text), "type")
+    await environment.step(Hotkey(("ctrl", "s")), "save")
+    assert (await environment._outcome()).text("note.txt") == text + before
+    await environment.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_is_held_is_released_at_the_end(backend):
+    chosen = task("edit")
+    for held in (KeyDown("shift"), KeyDown("ctrl"), MouseDown(50, 100)):
+        environment = await backend.open(chosen)
+        await environment.reset(chosen)
+        await environment.step(held, "hold")
+        await environment.reset(chosen)
+        assert await contract.solve(environment, chosen)
+        assert await environment.evaluate() == 1, held
+        await environment.close()
+
+
+PROBE = """
+import ctypes, json, os, socket
+def attempt(action):
+    try:
+        return repr(action())
+    except OSError as error:
+        return type(error).__name__
+libc = ctypes.CDLL(None, use_errno=True)
+others = [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
+servers = [pid for pid in others if b"-m\\0workers.env.desktop.guest\\0" in open(f"/proc/{pid}/cmdline", "rb").read()]
+print(json.dumps({
+    "broker": attempt(lambda: socket.create_connection(("127.0.0.1", PORT), 2)),
+    "route": attempt(lambda: socket.create_connection(("192.0.2.1", 80), 2)),
+    "shadow": attempt(lambda: open("/etc/shadow").read()),
+    "host file": attempt(lambda: open("HOST_FILE").read()),
+    "root": sorted(os.listdir("/")),
+    "write": attempt(lambda: open("/usr/new", "w")),
+    "host pid": HOST_PID in others,
+    "processes": len(others),
+    "namespace": libc.unshare(0x10000000),
+    "servers": servers,
+    "server's files": attempt(lambda: os.listdir(f"/proc/{servers[0]}/fd")),
+    "server's environment": attempt(lambda: open(f"/proc/{servers[0]}/environ").read()),
+    "server's socket": libc.syscall(438, libc.syscall(434, servers[0], 0), 3, 0),
+    "user": os.getuid(),
+}))
+"""
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_nothing_of_the_host_is_within_reach(opened, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("of the host")
+    secret.chmod(0o644)
+    listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    probe = PROBE.replace("PORT", str(port)).replace("HOST_FILE", str(secret)).replace("HOST_PID", str(os.getpid()))
+    found = json.loads(await run(opened, f"/usr/bin/python3 -c {shlex.quote(probe)}"))
+    listener.close()
+    assert found.pop("processes") < 20
+    assert found == {
+        "broker": "ConnectionRefusedError",
+        "route": "OSError",
+        "shadow": "FileNotFoundError",
+        "host file": "FileNotFoundError",
+        "root": ["bin", "dev", "etc", "home", "lib", "lib64", "opt", "proc", "run", "sbin", "tmp", "usr", "var"],
+        "write": "OSError",
+        "host pid": False,
+        "namespace": -1,
+        "servers": [1],
+        "server's files": "PermissionError",
+        "server's environment": "PermissionError",
+        "server's socket": -1,
+        "user": 1000,
+    }
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_session_leaves_nothing_to_the_next(opened):
+    """Files in every writable folder, a daemon in a session of its own, properties of the display."""
+    traces = "/tmp /run /var/tmp /dev/shm /home/user /run/user/1000"
+    files = f"for f in {traces}; do echo left > $f/left; mkdir $f/.left; done"
+    await run(opened, f"{files}; setsid sleep 1000 & xprop -root -f LEFT 8s -set LEFT behind")
+    look = f"ls -A {traces} | grep left; pgrep -x sleep; xprop -root LEFT | grep behind; true"
+    assert await run(opened, look) == ""
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_full_disk_is_empty_again_in_the_next_session(opened, backend):
+    chosen = task("edit")
+    for folder in ("/tmp", "/home/user", "/dev/shm"):
+        filled = await run(opened, f"head -c 1G /dev/zero > {folder}/full; stat -c %s {folder}/full", 60.0)
+        assert 0 < int(filled) < 2**29, folder
+    # There is the X server's memory, and the application's output.
+    await run(opened, "head -c 1G /dev/zero > /run/full", 60.0)
+    await opened.reset(chosen)
+    assert await contract.solve(opened, chosen)
+    assert await opened.evaluate() == 1
+
+
+@pytest.mark.parametrize("part", ["Xvfb", "desktop.guest", "dbus-daemon", "openbox"])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_part_that_is_killed_is_a_fault_and_the_slot_heals(backend, part):
+    chosen = task("answer")
+    environment = await backend.open(chosen)
+    await environment.reset(chosen)
+    inside(environment, part).kill()
+    with pytest.raises(EnvironmentFault, match=r"ended|step|outcome"):
+        await environment.step(Wait(), "wait")
+        await environment.evaluate()
+    await environment.close()
+    assert environment.sandbox.process is not None
+    assert environment.sandbox.process.returncode is not None
+    healed = await backend.open(chosen)
+    await healed.reset(chosen)
+    assert await contract.solve(healed, chosen)
+    assert await healed.evaluate() == 1
+    await healed.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_application_that_is_killed_ends_the_episode_without_reward(backend):
+    chosen = task("choose")
+    environment = await backend.open(chosen)
+    await environment.reset(chosen)
+    inside(environment, "zenity").kill()
+    assert (await environment.step(Wait(), "wait")).done
+    assert await environment.evaluate() == 0
+    await environment.close()
+
+
+@pytest.mark.parametrize("part", ["Xvfb", "desktop.guest"])
+async def test_a_part_that_hangs_is_a_fault_in_bounded_time(part):
+    own = DesktopBackend(config(call_timeout_s=3.0))
+    chosen = task("answer")
+    environment = await own.open(chosen)
+    await environment.reset(chosen)
+    inside(environment, part).send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(EnvironmentFault):
+        await environment.step(Click(10, 10), "click")
+    assert time.monotonic() - began < 10.0
+    await environment.close()
+    await own.stop()
+
+
+async def test_a_fork_bomb_and_a_hoarder_do_not_reach_a_neighbour():
+    own = DesktopBackend(config())
+    chosen = task("answer")
+    one, other = await own.open(chosen), await own.open(chosen)
+    assert one.sandbox.group is not None
+    if not one.sandbox.group.folders:
+        await own.stop()
+        pytest.skip("no control group may be made here: only folders are bounded")
+    await other.reset(chosen)
+    bomb = ":(){ :|:& };:"
+    hoard = "python3 -c 'list(bytearray(2**24) for _ in range(1000))'"
+    with pytest.raises(EnvironmentFault):
+        await run(one, f"bash -c {shlex.quote(bomb)}\n{hoard}; false || exit 1", 20.0)
+    assert await contract.solve(other, chosen)
+    assert await other.evaluate() == 1
+    await one.close()
+    await other.close()
+    folders = [folder for environment in (one, other) for folder in environment.sandbox.group.folders]
+    await own.stop()
+    assert not any(folder.exists() for folder in folders)
+
+
+MANAGER = """
+import asyncio
+from tests.integration.test_desktop import DesktopBackend, config, task
+async def main():
+    backend = DesktopBackend(config())
+    environment = await backend.open(task("answer"))
+    await environment.reset(task("answer"))
+    print(environment.sandbox.process.pid, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+def test_a_worker_that_is_killed_leaves_no_process():
+    with subprocess.Popen([sys.executable, "-c", MANAGER], stdout=subprocess.PIPE, text=True) as manager:
+        assert manager.stdout is not None
+        tree = psutil.Process(int(manager.stdout.readline()))
+        processes = [tree, *tree.children(recursive=True)]
+        assert len(processes) > 5
+        manager.kill()
+    _, alive = psutil.wait_procs(processes, timeout=5.0)
+    assert alive == []
+
+
+async def test_two_desktops_run_beside_each_other():
+    own = DesktopBackend(config())
+
+    async def play(family: str) -> float:
+        chosen = task(family)
+        environment = await own.open(chosen)
+        await environment.reset(chosen)
+        await contract.solve(environment, chosen)
+        reward = await environment.evaluate()
+        await environment.close()
+        return reward
+
+    assert await asyncio.gather(*(play(family) for family in ("answer", "enter"))) == [1, 1]
+    await own.stop()
+
+
+async def test_a_missing_program_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr(command_line, "PROGRAMS", ("bwrap", "no-such-program"))
+    with pytest.raises(ServiceUnavailable, match="no-such-program: run `make desktop`"):
+        await DesktopBackend(config()).start()
+
+
+async def test_a_sandbox_that_does_not_come_up_says_why(monkeypatch):
+    monkeypatch.setattr(command_line, "GUEST", command_line.PurePosixPath("/nowhere"))
+    sandbox = Sandbox(320, 240, 5.0)
+    with pytest.raises(EnvironmentFault, match="nowhere"):
+        await sandbox.start()
+    await sandbox.stop()

@@ -1,0 +1,219 @@
+"""The X server: input by XTEST, what is drawn by DAMAGE, screens from its memory-mapped framebuffer."""
+
+import io
+import mmap
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from Xlib import XK, X, display
+from Xlib.ext import damage, xtest
+
+from workers.env.desktop.guest.keyboard import FIRST_CODE, Keymap, keysym_of
+
+XWD_FIELDS = struct.Struct(">25I")
+"""The header of an X window dump (XWDFile.h): its size, ..., width, height, ..., bytes a line, ..., colours."""
+COLOUR_BYTES = 12
+BUTTONS = {"left": 1, "middle": 2, "right": 3}
+WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
+DOUBLE_CLICK_S = 0.3
+"""Longer than the session's double-click time: two clicks of two actions are never a double click."""
+KEY_S = 0.005
+"""Between two keys of a text."""
+SAME_KEY_S = 0.12
+"""Until the same key again: a calculator shows a key as pressed for as long, and misses it meanwhile."""
+PNG_LEVEL = 1
+"""Of zlib."""
+
+
+class InputError(ValueError):
+    """An input event that this display does not have."""
+
+
+class XDisplay:
+    """One connection to the X server of this sandbox."""
+
+    def __init__(self, number: int, framebuffer: Path) -> None:
+        self.x = display.Display(f":{number}")
+        self.root = self.x.screen().root
+        self.held_keys: list[int] = []
+        self.held_buttons: list[int] = []
+        self.pressed_at = 0.0
+        self.struck_at: dict[int, float] = {}
+        self.frames = Framebuffer(framebuffer)
+        self.shift = self.x.keysym_to_keycode(XK.XK_Shift_L)
+        count = self.x.display.info.max_keycode - FIRST_CODE + 1
+        self.keymap = Keymap(self.x.get_keyboard_mapping(FIRST_CODE, count), self._change_mapping)
+        self.x.damage_query_version()
+        self.root.damage_create(damage.DamageReportRawRectangles)
+        # Into a corner: an application that is under the pointer shows its hints after a while.
+        self._move(self.frames.size[0] - 1, self.frames.size[1] - 1)
+        self.x.sync()
+
+    def perform(self, events: Sequence[Sequence[Any]]) -> None:
+        """Send input events, in order; raise InputError for one that there is not."""
+        for number, (kind, *arguments) in enumerate(events):
+            perform = getattr(self, f"_{kind}", None) if kind in EVENTS else None
+            if perform is None:
+                raise InputError(f"no input event {kind!r}")
+            if kind == "press" and not any(event[0] == "press" for event in events[:number]):
+                self._part_clicks()
+            perform(*arguments)
+        self.x.sync()
+
+    def release_all(self) -> None:
+        """Release what is held, and take the characters' codes back."""
+        for code in reversed(self.held_keys):
+            xtest.fake_input(self.x, X.KeyRelease, code)
+        for button in reversed(self.held_buttons):
+            xtest.fake_input(self.x, X.ButtonRelease, button)
+        self.held_keys.clear()
+        self.held_buttons.clear()
+        self.x.sync()
+
+    def drew(self) -> bool:
+        """Return whether anything was drawn since the last call."""
+        found = False
+        for _ in range(self.x.pending_events()):
+            event = self.x.next_event()
+            found = found or event.type == self.x.extension_event.DamageNotify
+        return found
+
+    def managed(self) -> bool:
+        """Return whether a window manager has taken over."""
+        return (
+            self.root.get_full_property(self.x.intern_atom("_NET_SUPPORTING_WM_CHECK"), X.AnyPropertyType) is not None
+        )
+
+    def shown(self) -> int:
+        """Return how many windows of applications are shown."""
+        windows = (child for child in self.root.query_tree().children)
+        return sum(self._is_shown(window) for window in windows)
+
+    def close(self) -> None:
+        """Close the connection and the framebuffer."""
+        self.frames.close()
+        self.x.close()
+
+    def _is_shown(self, window: Any) -> bool:
+        try:
+            found = window.get_attributes()
+            box = window.get_geometry()
+        except Exception as error:  # It was closed meanwhile, which python-xlib says by classes of its own.
+            if type(error).__name__ not in {"BadWindow", "BadDrawable"}:
+                raise
+            return False
+        # The window manager's own are tiny, or beside the screen.
+        return bool(found.map_state == X.IsViewable and box.width > 2 and box.height > 2 and box.x > -box.width)
+
+    def _change_mapping(self, code: int, keysym: int) -> None:
+        self.x.change_keyboard_mapping(code, [(keysym, keysym)])
+
+    def _part_clicks(self) -> None:
+        time.sleep(max(0.0, self.pressed_at + DOUBLE_CLICK_S - time.monotonic()))
+
+    def _move(self, x: int, y: int) -> None:
+        xtest.fake_input(self.x, X.MotionNotify, x=x, y=y)
+
+    def _press(self, button: str) -> None:
+        number = button_number(button)
+        self.pressed_at = time.monotonic()
+        if number not in self.held_buttons:
+            self.held_buttons.append(number)
+            xtest.fake_input(self.x, X.ButtonPress, number)
+
+    def _release(self, button: str) -> None:
+        number = button_number(button)
+        if number in self.held_buttons:
+            self.held_buttons.remove(number)
+            xtest.fake_input(self.x, X.ButtonRelease, number)
+
+    def _scroll(self, direction: str, notches: int) -> None:
+        if direction not in WHEEL:
+            raise InputError(f"no direction {direction!r}")
+        for _ in range(notches):
+            for kind in (X.ButtonPress, X.ButtonRelease):
+                xtest.fake_input(self.x, kind, WHEEL[direction])
+
+    def _down(self, name: str) -> None:
+        code = self._code(name)
+        if code not in self.held_keys:
+            self.held_keys.append(code)
+            xtest.fake_input(self.x, X.KeyPress, code)
+
+    def _up(self, name: str) -> None:
+        code = self._code(name)
+        if code in self.held_keys:
+            self.held_keys.remove(code)
+            xtest.fake_input(self.x, X.KeyRelease, code)
+
+    def _text(self, text: str) -> None:
+        while text:
+            count = self.keymap.lend(text)
+            if not count:
+                raise InputError("more different characters at once than the keyboard has room for")
+            for character in text[:count]:
+                code, shifted = self.keymap.codes[keysym_of(character)]
+                time.sleep(max(KEY_S, self.struck_at.get(code, 0.0) + SAME_KEY_S - time.monotonic()))
+                self._strike(code, shifted)
+                self.x.sync()
+                self.struck_at[code] = time.monotonic()
+            text = text[count:]
+            if text:
+                # The codes are lent anew: who was sent the keys reads them first.
+                time.sleep(DOUBLE_CLICK_S)
+
+    def _strike(self, code: int, shifted: bool) -> None:
+        if shifted and self.shift not in self.held_keys:
+            xtest.fake_input(self.x, X.KeyPress, self.shift)
+        for kind in (X.KeyPress, X.KeyRelease):
+            xtest.fake_input(self.x, kind, code)
+        if shifted and self.shift not in self.held_keys:
+            xtest.fake_input(self.x, X.KeyRelease, self.shift)
+
+    def _code(self, name: str) -> int:
+        keysym = keysym_of(name) if len(name) == 1 else XK.string_to_keysym(name)
+        if len(name) == 1 and not self.keymap.lend(name):
+            raise InputError(f"no key for {name!r}")
+        code, _ = self.keymap.codes.get(keysym, (0, False))
+        if not code:
+            raise InputError(f"no key {name!r}")
+        return code
+
+
+EVENTS = frozenset({"move", "press", "release", "scroll", "down", "up", "text"})
+
+
+def button_number(name: str) -> int:
+    """Return the number of a mouse button; raise InputError if there is none of this name."""
+    if name not in BUTTONS:
+        raise InputError(f"no mouse button {name!r}")
+    return BUTTONS[name]
+
+
+class Framebuffer:
+    """The screen, as the X server keeps it in a file: an X window dump of 32 bits a pixel."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self.memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        header = XWD_FIELDS.unpack_from(self.memory)
+        self.size = header[4], header[5]
+        self.stride = header[12]
+        self.start = header[0] + header[19] * COLOUR_BYTES
+
+    def png(self) -> bytes:
+        """Return the screen as a PNG, with the pointer as the server draws it."""
+        width, height = self.size
+        pixels = self.memory[self.start : self.start + self.stride * height]
+        image = Image.frombuffer("RGB", (width, height), pixels, "raw", "BGRX", self.stride, 1)
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG", compress_level=PNG_LEVEL)
+        return buffer.getvalue()
+
+    def close(self) -> None:
+        """Unmap it."""
+        self.memory.close()

@@ -1,0 +1,70 @@
+"""Keys of an X server: which code a keysym has, and codes that nobody uses, lent to characters without one."""
+
+from collections.abc import Callable, Sequence
+
+Keysym = int
+Code = tuple[int, bool]
+"""A keycode, and whether Shift is held for it."""
+FIRST_CODE = 8
+UNICODE = 0x01000000
+
+
+def keysym_of(character: str) -> Keysym:
+    """Return the keysym of a character (X protocol, appendix A): Latin-1 is itself, others have a bit set."""
+    value = ord(character)
+    if character == "\n":
+        return 0xFF0D  # Return
+    if character == "\t":
+        return 0xFF09  # Tab
+    return value if 0x20 <= value <= 0x7E or 0xA0 <= value <= 0xFF else UNICODE | value
+
+
+class Keymap:
+    """The keyboard mapping: a row of keysyms for each keycode, the first without Shift, the second with it.
+
+    ``change`` is called with a keycode and the keysym that it is to have. Each text has its own codes, so a code does
+    not change its meaning while an application may still have to read it: :meth:`lend` says which do not fit any more.
+    """
+
+    def __init__(self, rows: Sequence[Sequence[Keysym]], change: Callable[[int, Keysym], None]) -> None:
+        self.codes: dict[Keysym, Code] = {}
+        self.free: list[int] = []
+        self.lent: dict[int, Keysym] = {}
+        self.change = change
+        for code, row in enumerate(rows, FIRST_CODE):
+            if not any(row):
+                self.free.append(code)
+            for shifted, keysym in enumerate(row[:2]):
+                if keysym:
+                    self.codes.setdefault(keysym, (code, bool(shifted)))
+
+    def lend(self, text: str) -> int:
+        """Give codes to the characters of ``text`` that have none; return how many from its start can be typed now."""
+        before: set[Keysym] = set()
+        for number, character in enumerate(text):
+            keysym = keysym_of(character)
+            if keysym not in self.codes:
+                code = self._free_code(before)
+                if code is None:
+                    return number
+                self.lent[code] = keysym
+                self.codes[keysym] = (code, False)
+                self.change(code, keysym)
+            before.add(keysym)
+        return len(text)
+
+    def _free_code(self, needed: set[Keysym]) -> int | None:
+        if self.free:
+            return self.free.pop()
+        for code, keysym in self.lent.items():
+            if keysym not in needed:
+                del self.lent[code], self.codes[keysym]
+                return code
+        return None
+
+    def take_back(self) -> None:
+        """Take all lent codes back: nobody may have to read them any more."""
+        for code, keysym in self.lent.items():
+            self.codes.pop(keysym, None)
+            self.free.append(code)
+        self.lent.clear()

@@ -1,0 +1,76 @@
+"""The processes of the sandbox, as its own /proc shows them."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+BUSY = frozenset("RD")
+"""States of a thread that computes, waits for a processor, or waits for a disk."""
+KILL_S = 5.0
+
+
+def pids(proc: Path = Path("/proc")) -> list[int]:
+    """Return all processes."""
+    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()]
+
+
+def state(stat: str) -> str:
+    """Return the state letter of a line of ``/proc/*/stat``; the command's name in it may contain anything."""
+    return stat[stat.rindex(")") + 2]
+
+
+def busy(besides: Iterable[int], proc: Path = Path("/proc")) -> bool:
+    """Return whether a thread of any process, ``besides`` some, is computing or waits to."""
+    left_out = set(besides)
+    for pid in pids(proc):
+        if pid in left_out:
+            continue
+        try:
+            threads = list((proc / str(pid) / "task").iterdir())
+            if any(state((thread / "stat").read_text()) in BUSY for thread in threads):
+                return True
+        except OSError:
+            continue  # It ended meanwhile, which is work too, but of those that wait for it.
+    return False
+
+
+def end_all(besides: Iterable[int]) -> None:
+    """Kill every process ``besides`` some; raise TimeoutError if one does not go.
+
+    Those that are made meanwhile are killed too, so a fork bomb ends: each is stopped before any is killed.
+    """
+    kept = set(besides)
+    deadline = time.monotonic() + KILL_S
+    while True:
+        others = [pid for pid in pids() if pid not in kept and not gone(pid)]
+        if not others:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(others)} processes do not end, {others[0]} among them")
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in others:
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    continue
+        reap()
+        time.sleep(0.002)
+
+
+def gone(pid: int) -> bool:
+    """Return whether a process has ended, though its parent may not have asked for its end yet."""
+    try:
+        return state(Path(f"/proc/{pid}/stat").read_text()) in "ZX"
+    except OSError:
+        return True
+
+
+def reap() -> None:
+    """Collect own children that ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return

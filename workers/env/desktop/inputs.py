@@ -1,0 +1,89 @@
+"""Typed actions as a desktop's input events, which the server inside carries out in order."""
+
+from typing import Any
+
+from dart_streams import actions
+from dart_streams.actions import keys
+
+Event = list[Any]
+"""A kind (``move``, ``press``, ``release``, ``scroll``, ``down``, ``up``, ``text``) and its arguments."""
+NOTCHES = 5
+"""Of a scroll without an amount, as OSWorld's ``scroll``."""
+NAMED_KEYS = {
+    "enter": "Return",
+    "tab": "Tab",
+    "escape": "Escape",
+    "backspace": "BackSpace",
+    "delete": "Delete",
+    "insert": "Insert",
+    "space": "space",
+    "home": "Home",
+    "end": "End",
+    "pageup": "Prior",
+    "pagedown": "Next",
+    "alt": "Alt_L",
+    "ctrl": "Control_L",
+    "meta": "Super_L",
+    "shift": "Shift_L",
+    "capslock": "Caps_Lock",
+    "numlock": "Num_Lock",
+    "scrolllock": "Scroll_Lock",
+    "printscreen": "Print",
+    "pause": "Pause",
+    "menu": "Menu",
+    **{name: name.capitalize() for name in ("left", "up", "right", "down")},
+    **{f"f{number}": f"F{number}" for number in range(1, 25)},
+}
+"""Names of keysyms (X11's keysymdef.h)."""
+
+
+def events(action: actions.Action) -> list[Event]:
+    """Return the input events that carry out ``action``, given in screen pixels; none for those that have no input."""
+    match action:
+        case actions.Click(x, y, button, count):
+            return [["move", x, y], *[[kind, button] for _ in range(count) for kind in ("press", "release")]]
+        case actions.Move(x, y):
+            return [["move", x, y]]
+        case actions.MouseDown(x, y, button):
+            return [["move", x, y], ["press", button]]
+        case actions.MouseUp(x, y, button):
+            return [["move", x, y], ["release", button]]
+        case actions.Drag():
+            return drag(action)
+        case actions.Scroll(x, y, direction, amount):
+            return [["move", x, y], ["scroll", direction, NOTCHES if amount is None else amount]]
+        case actions.Type(content):
+            return [["text", content]] if content else []
+        case _:
+            return pressed(action)
+
+
+def drag(action: actions.Drag) -> list[Event]:
+    """Return a press at the start, moves over the middle to the end, and a release there."""
+    middle = (action.x + action.to_x) // 2, (action.y + action.to_y) // 2
+    return [
+        ["move", action.x, action.y],
+        ["press", action.button],
+        ["move", *middle],
+        ["move", action.to_x, action.to_y],
+        ["release", action.button],
+    ]
+
+
+def pressed(action: actions.Action) -> list[Event]:
+    """Return the events of a keyboard action; a key that no keyboard has is none."""
+    match action:
+        case actions.Hotkey(names):
+            known = [key for name in names if (key := keysym_name(name)) is not None]
+            return [["down", key] for key in known] + [["up", key] for key in reversed(known)]
+        case actions.KeyDown(name):
+            return [["down", key] for key in [keysym_name(name)] if key is not None]
+        case actions.KeyUp(name):
+            return [["up", key] for key in [keysym_name(name)] if key is not None]
+    return []
+
+
+def keysym_name(name: str) -> str | None:
+    """Return what the server calls a key: a character, or a keysym's name; None if there is no such key."""
+    key = keys.canonical(name)
+    return key if len(key) == 1 else NAMED_KEYS.get(key)

@@ -1,0 +1,102 @@
+"""Bounds of memory and processes for a sandbox, by a control group where this worker may make one.
+
+Version 1 as root, version 2 in a group that was delegated to the worker (``systemd-run --user --scope -p Delegate=yes``
+makes one). Without either there are only the bounds of its folders.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path("/sys/fs/cgroup")
+MEMORY_MB = 2048
+PROCESSES = 512
+REMOVE_S = 2.0
+LOOK_S = 0.02
+PREFIX = "dart-desktop-"
+_number = itertools.count()
+
+
+class Group(msgspec.Struct, frozen=True):
+    """The folders of a control group, none if it could not be made."""
+
+    folders: tuple[Path, ...] = ()
+
+    def command(self) -> list[str]:
+        """Return the beginning of a command that joins the group and then becomes what follows it."""
+        if not self.folders:
+            return []
+        joined = " ".join(f"'{folder}/cgroup.procs'" for folder in self.folders)
+        return ["/bin/sh", "-c", f'for group in {joined}; do echo $$ > "$group" || exit 3; done; exec "$@"', "sh"]
+
+    def cpu_s(self) -> float | None:
+        """Return the CPU seconds of all that ever ran in the group; None without one."""
+        for folder in self.folders:
+            with contextlib.suppress(FileNotFoundError):
+                return int((folder / "cpuacct.usage").read_text()) / 1e9
+            with contextlib.suppress(FileNotFoundError):
+                return int((folder / "cpu.stat").read_text().split()[1]) / 1e6
+        return None
+
+    async def remove(self) -> None:
+        """Remove the group, once its processes are gone; never raises."""
+        for folder in self.folders:
+            for _ in range(int(REMOVE_S / LOOK_S)):
+                if removed(folder):
+                    break
+                await asyncio.sleep(LOOK_S)
+
+
+def make(root: Path = ROOT) -> Group:
+    """Make a group with bounds; return an empty one where that is not allowed."""
+    name = f"{PREFIX}{os.getpid()}-{next(_number)}"
+    wanted = version_2(root, name) if (root / "cgroup.controllers").exists() else version_1(root, name)
+    made: list[Path] = []
+    try:
+        for folder, bounds in wanted.items():
+            folder.mkdir()
+            made.append(folder)
+            for file, value in bounds.items():
+                (folder / file).write_text(str(value))
+    except OSError:
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        return Group()
+    return Group(tuple(made))
+
+
+def removed(folder: Path) -> bool:
+    """Remove a group's folder; return False if a process is still in it."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def sweep(root: Path = ROOT) -> None:
+    """Remove what workers left that were killed: groups without a process, for only such can be removed."""
+    for folder in (*root.glob(f"*/{PREFIX}*"), *root.glob(f"{PREFIX}*")):
+        removed(folder)
+
+
+def version_1(root: Path, name: str) -> dict[Path, dict[str, int]]:
+    """Return the folders and bounds of version 1."""
+    return {
+        root / "memory" / name: {"memory.limit_in_bytes": MEMORY_MB * 2**20},
+        root / "pids" / name: {"pids.max": PROCESSES},
+        root / "cpuacct" / name: {},
+    }
+
+
+def version_2(root: Path, name: str) -> dict[Path, dict[str, int]]:
+    """Return the folder and bounds of version 2: beside this worker's own group."""
+    own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
+    return {(root / own).parent / name: {"memory.max": MEMORY_MB * 2**20, "pids.max": PROCESSES}}

@@ -1,0 +1,74 @@
+"""Sandboxes that episodes take in turn; a sandbox that had a fault, or has served long, is replaced."""
+
+import asyncio
+import contextlib
+
+import structlog
+
+from workers.env.desktop.sandbox import Sandbox
+from workers.env.environment import EnvironmentFault
+
+EPISODES = 200
+"""Of a sandbox, which bounds what its server accumulates."""
+STARTING = 2
+"""Sandboxes that start at once: more would only delay each other."""
+
+log = structlog.get_logger()
+
+
+class DesktopPool:
+    """Sandboxes of one size; at most ``spare`` of them are kept while nobody has them."""
+
+    def __init__(self, width: int, height: int, call_timeout_s: float, spare: int) -> None:
+        self.size = width, height
+        self.call_timeout_s = call_timeout_s
+        self.spare = spare
+        self._free: list[Sandbox] = []
+        self._taken: set[Sandbox] = set()
+        self._episodes: dict[Sandbox, int] = {}
+        self._starting = asyncio.Semaphore(STARTING)
+
+    async def take(self) -> Sandbox:
+        """Return one for one episode, a new one if none is free; raise EnvironmentFault if it does not start."""
+        sandbox = None
+        while self._free and sandbox is None:
+            sandbox = self._free.pop()
+            if not sandbox.alive:
+                await self._end(sandbox)
+                sandbox = None
+        if sandbox is None:
+            sandbox = await self._start()
+        self._taken.add(sandbox)
+        self._episodes[sandbox] = self._episodes.get(sandbox, 0) + 1
+        return sandbox
+
+    async def give_back(self, sandbox: Sandbox, faulty: bool) -> None:
+        """Keep a sandbox for the next episode, or end it; never raises."""
+        self._taken.discard(sandbox)
+        fit = sandbox.alive and not faulty and self._episodes.get(sandbox, 0) < EPISODES
+        if fit and len(self._free) < self.spare:
+            self._free.append(sandbox)
+        else:
+            await self._end(sandbox)
+
+    async def stop(self) -> None:
+        """End all sandboxes."""
+        ending, self._free, self._taken = [*self._free, *self._taken], [], set()
+        await asyncio.gather(*(sandbox.stop() for sandbox in ending))
+
+    async def _end(self, sandbox: Sandbox) -> None:
+        self._episodes.pop(sandbox, None)
+        await sandbox.stop()
+
+    async def _start(self) -> Sandbox:
+        async with self._starting:
+            sandbox = Sandbox(*self.size, self.call_timeout_s)
+            try:
+                await sandbox.start()
+            except BaseException as error:
+                with contextlib.suppress(EnvironmentFault):
+                    await asyncio.shield(sandbox.stop())
+                if isinstance(error, EnvironmentFault):
+                    log.warning("sandbox not started", reason=str(error))
+                raise
+            return sandbox

@@ -1,0 +1,182 @@
+"""One sandboxed desktop: its process, and requests to the server inside, each bounded and sent once."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from dart_streams.errors import ServiceUnavailable
+from workers.env.desktop import command_line, limits
+from workers.env.environment import EnvironmentFault
+
+NOBODY = 65534
+"""Whom a worker that is root lets its sandboxes be: even what they may read of the host, root's files are not."""
+READY_S = 20.0
+"""How long the server inside may take to answer, also on a machine that does other work."""
+STARTING_S = 60.0
+"""A folder is as old as this before it is looked at whether somebody serves its socket."""
+WORKAREA_MB = 256
+"""Of each writable folder."""
+
+
+class Sandbox:
+    """A sandbox with its server; usable until a call fails. Its session is started by the environment."""
+
+    def __init__(self, width: int, height: int, call_timeout_s: float) -> None:
+        self.size = width, height
+        self.call_timeout_s = call_timeout_s
+        self.process: asyncio.subprocess.Process | None = None
+        self.group: limits.Group | None = None
+        self._folder = ""
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Start the sandbox and wait for its server; raise EnvironmentFault if it does not come up."""
+        self._folder = tempfile.mkdtemp(prefix=limits.PREFIX)
+        path = f"{self._folder}/http"
+        self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path))
+        self.group = limits.make()
+        with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as files:
+            listener.bind(path)
+            listener.listen()
+            descriptors = {name: files.enter_context(memory_file(data)) for name, data in own_files().items()}
+            arguments = command_line.command(descriptors, WORKAREA_MB)
+            serve = [
+                "/usr/bin/python3",
+                "-E",
+                "-s",
+                "-m",
+                command_line.SERVER,
+                str(listener.fileno()),
+                *map(str, self.size),
+            ]
+            self.process = await asyncio.create_subprocess_exec(
+                *[*self.group.command(), *unprivileged(), *arguments, *serve],
+                pass_fds=(listener.fileno(), *descriptors.values()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                env={"PATH": os.defpath},
+            )
+        try:
+            await self.request("GET", "ready", timeout_s=READY_S)
+        except EnvironmentFault as fault:
+            raise EnvironmentFault(f"the desktop does not come up: {fault}{await self._complaint()}") from None
+
+    async def request(
+        self, method: str, endpoint: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """Send a request once, and return the answer's body and headers; raise EnvironmentFault for any other end."""
+        if self._session is None:
+            raise EnvironmentFault("the desktop was not started")
+        bound = aiohttp.ClientTimeout(total=timeout_s or self.call_timeout_s)
+        request = self._session.request(method, f"http://desktop/{endpoint}", json=body, timeout=bound)
+        answer = asyncio.ensure_future(read(request))
+        ended = asyncio.ensure_future(self._ended())
+        try:
+            await asyncio.wait({answer, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise EnvironmentFault(f"the desktop has ended, exit code {ended.result()}")
+            status, content, headers = answer.result()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise EnvironmentFault(f"{endpoint}: {error or type(error).__name__}") from None
+        finally:
+            answer.cancel()
+            ended.cancel()
+        if status != 200:
+            raise EnvironmentFault(f"{endpoint}: {content.decode(errors='replace')[:300]}")
+        return content, headers
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self.process is not None and self.process.returncode is None
+
+    async def stop(self) -> None:
+        """End everything in it; never raises."""
+        if self._session is not None:
+            await self._session.close()
+        if self.process is not None and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            await self.process.wait()
+        if self.group is not None:
+            await self.group.remove()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _ended(self) -> int:
+        assert self.process is not None
+        return await self.process.wait()
+
+    async def _complaint(self) -> str:
+        """Return what the sandbox wrote as it failed, after ending it."""
+        if self.process is None or self.process.stderr is None:
+            return ""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        said = (await self.process.stderr.read()).decode(errors="replace").strip()
+        return f" ({said[-500:]})" if said else ""
+
+
+def unprivileged() -> list[str]:
+    """Return the beginning of a command that is not to run as root, empty if this worker does not either."""
+    if os.geteuid() != 0:
+        return []
+    return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
+
+
+async def read(request: Any) -> tuple[int, bytes, Mapping[str, str]]:
+    """Return status, body and headers of the answer to a request."""
+    async with request as response:
+        return response.status, await response.read(), response.headers
+
+
+@contextlib.contextmanager
+def memory_file(content: bytes) -> Iterator[int]:
+    """A file descriptor to read ``content`` from."""
+    descriptor = os.memfd_create("dart-desktop")
+    try:
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def own_files() -> dict[str, bytes]:
+    """Return the files of every sandbox, by path."""
+    folder = Path(__file__).parent / "guest"
+    return command_line.own_files({path.name: path.read_bytes() for path in folder.glob("*.py")})
+
+
+def sweep() -> None:
+    """Remove what workers left that were killed: groups of nothing, and folders whose socket nobody serves."""
+    limits.sweep()
+    for folder in Path(tempfile.gettempdir()).glob(f"{limits.PREFIX}*"):
+        if folder.stat().st_mtime > time.time() - STARTING_S:
+            continue
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(folder / "http"))
+            except ConnectionRefusedError:
+                shutil.rmtree(folder, ignore_errors=True)
+            except OSError:
+                continue  # It has none yet, or is another user's.
+
+
+def require_programs() -> None:
+    """Raise ServiceUnavailable if a program is missing."""
+    if missing := [name for name in command_line.PROGRAMS if shutil.which(name) is None]:
+        raise ServiceUnavailable(f"the desktop needs {', '.join(missing)}: run `make desktop`")
