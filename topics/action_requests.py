@@ -3,7 +3,7 @@
 import msgspec
 
 from topics.topic import HOUR_MS, Topic
-from topics.values import MessagePart, Sampling
+from topics.values import EpochMs, MessagePart, Name, Partition, Sampling, Steps
 
 
 class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,13 +13,13 @@ class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
     (epoch milliseconds).
     """
 
-    request_id: str
-    trajectory_id: str
-    step: int
+    request_id: Name
+    trajectory_id: Name
+    step: Steps
     turns: list[MessagePart]
     sampling: Sampling
-    reply_partition: int
-    deadline_ms: int
+    reply_partition: Partition
+    deadline_ms: EpochMs
 
 
 TOPIC = Topic(name="action-requests", event=ActionRequest, key="trajectory_id", partitions=4, retention_ms=HOUR_MS // 4)

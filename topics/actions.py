@@ -3,7 +3,7 @@
 import msgspec
 
 from topics.topic import HOUR_MS, Topic
-from topics.values import VersionSpan
+from topics.values import Digest, Milliseconds, Name, Prose, Real, Steps, Token, VersionSpan
 
 
 class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,20 +13,20 @@ class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     digest of the rendered prompt; ``queue_ms`` and ``generate_ms`` are times spent in the rollout worker.
     """
 
-    request_id: str
-    trajectory_id: str
-    step: int
-    text: str
-    tokens: list[int]
-    logprobs: list[float]
-    entropies: list[float]
+    request_id: Name
+    trajectory_id: Name
+    step: Steps
+    text: Prose
+    tokens: list[Token]
+    logprobs: list[Real]
+    entropies: list[Real]
     versions: list[VersionSpan]
-    prompt_tokens: int
-    prompt_sha: str
-    worker_id: str
-    queue_ms: float
-    generate_ms: float
-    error: str | None = None
+    prompt_tokens: Token
+    prompt_sha: Digest
+    worker_id: Name
+    queue_ms: Milliseconds
+    generate_ms: Milliseconds
+    error: Prose | None = None
 
 
 TOPIC = Topic(name="actions", event=ActionResponse, key="request_id", partitions=4, retention_ms=HOUR_MS // 4)

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from topics.topic import Topic
+from topics.values import Name, Real, Reward, Steps, Version
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -14,24 +15,24 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     it is omitted, and ``advantage`` is that of all steps. A reader that does not know it trains on ``advantage``.
     """
 
-    trajectory_id: str
-    reward: float
-    advantage: float
-    selected: list[int]
+    trajectory_id: Name
+    reward: Reward
+    advantage: Real
+    selected: list[Steps]
     source: Literal["online", "pool"]
-    version_min: int | None
-    version_max: int | None
-    step_advantages: list[float] = []
+    version_min: Version | None
+    version_max: Version | None
+    step_advantages: list[Real] = []
 
 
 class CuratedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group to train on. ``mean`` and ``std`` are the step-level reward statistics of the advantages."""
 
-    group_id: str
-    task_id: str
+    group_id: Name
+    task_id: Name
     members: list[Member]
-    mean: float
-    std: float
+    mean: Real
+    std: Real
 
 
 TOPIC = Topic(name="curated", event=CuratedGroup, key="group_id")

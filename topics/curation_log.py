@@ -3,23 +3,24 @@
 import msgspec
 
 from topics.topic import Topic
+from topics.values import Count, Digest, Name, Partition
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """The record that was applied; ``topic`` carries no prefix."""
 
-    topic: str
-    partition: int
-    offset: int
+    topic: Name
+    partition: Partition
+    offset: Count
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """Agent ``agent`` applied ``source`` and made ``decisions`` (record ids); ``state_digest`` chains all so far."""
 
-    agent: str
+    agent: Name
     source: Source
-    decisions: list[str]
-    state_digest: str
+    decisions: list[Name]
+    state_digest: Digest
 
 
 TOPIC = Topic(name="curation-log", event=Applied, key="agent")

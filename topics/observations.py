@@ -4,7 +4,20 @@ import msgspec
 
 from topics.rollout_orders import RolloutOrder
 from topics.topic import Topic
-from topics.values import BlobRef, OutcomeKind, VersionSpan
+from topics.values import (
+    BlobRef,
+    Digest,
+    EpochMs,
+    Milliseconds,
+    Name,
+    OutcomeKind,
+    Prose,
+    Real,
+    Reward,
+    Steps,
+    Token,
+    VersionSpan,
+)
 
 
 class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,25 +28,25 @@ class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True):
     distributions they were drawn from) have one entry per generated token, and are empty in a demonstration.
     """
 
-    request_id: str
-    text: str
-    action: str | None
-    tokens: list[int]
-    logprobs: list[float]
-    entropies: list[float]
+    request_id: Name
+    text: Prose
+    action: Prose | None
+    tokens: list[Token]
+    logprobs: list[Real]
+    entropies: list[Real]
     versions: list[VersionSpan]
-    prompt_sha: str
-    queue_ms: float
-    generate_ms: float
-    execute_ms: float
+    prompt_sha: Digest
+    queue_ms: Milliseconds
+    generate_ms: Milliseconds
+    execute_ms: Milliseconds
 
 
 class EpisodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a trajectory ended. ``reward`` is in [0, 1], and null exactly for outcomes that carry none."""
 
     kind: OutcomeKind
-    reward: float | None
-    reason: str = ""
+    reward: Reward | None
+    reason: Prose = ""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,15 +56,15 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     from the log alone. ``screenshot`` is null only where the environment could not show one (an ``env_error``).
     """
 
-    trajectory_id: str
+    trajectory_id: Name
     order: RolloutOrder
-    step: int
-    instruction: str
+    step: Steps
+    instruction: Prose
     screenshot: BlobRef | None
     taken: ExecutedAction | None
     end: EpisodeEnd | None
-    env_host: str
-    at_ms: int
+    env_host: Name
+    at_ms: EpochMs
 
 
 TOPIC = Topic(name="observations", event=Observation, key="trajectory_id", partitions=4)

@@ -4,15 +4,16 @@ import msgspec
 
 from topics.task_difficulty import Cause
 from topics.topic import Topic
+from topics.values import GroupSize, Name, Prose, Steps
 
 
 class RolloutBudget(msgspec.Struct, frozen=True, kw_only=True):
     """The budget of a task's next group; ``reason`` explains ``rollouts`` and ``max_steps`` in words."""
 
-    task_id: str
-    rollouts: int
-    max_steps: int
-    reason: str
+    task_id: Name
+    rollouts: GroupSize
+    max_steps: Steps
+    reason: Prose
     cause: Cause
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from topics.topic import Topic
-from topics.values import Purpose, Sampling
+from topics.values import Attempt, GroupSize, Name, Purpose, Sampling, Steps, Version
 
 
 class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,16 +12,16 @@ class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True):
     ``max_steps`` bounds the episode; ``after_version`` is the newest weight version dispatch knew when it ordered.
     """
 
-    order_id: str
-    group_id: str
-    group_size: int
-    sample: int
-    attempt: int
-    task_id: str
-    max_steps: int
+    order_id: Name
+    group_id: Name
+    group_size: GroupSize
+    sample: GroupSize
+    attempt: Attempt
+    task_id: Name
+    max_steps: Steps
     purpose: Purpose
     sampling: Sampling
-    after_version: int
+    after_version: Version
 
 
 TOPIC = Topic(name="rollout-orders", event=RolloutOrder, key="order_id", partitions=4)

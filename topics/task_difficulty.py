@@ -3,17 +3,17 @@
 import msgspec
 
 from topics.topic import Topic
-from topics.values import OutcomeKind
+from topics.values import Attempt, Count, Name, OutcomeKind, Real, Reward, Steps
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """The finish that caused an event; it is passed on, so that dispatch reads every finish from its own input."""
 
-    trajectory_id: str
-    order_id: str
-    group_id: str
+    trajectory_id: Name
+    order_id: Name
+    group_id: Name
     outcome: OutcomeKind
-    attempt: int
+    attempt: Attempt
 
 
 class TaskDifficulty(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,11 +22,11 @@ class TaskDifficulty(msgspec.Struct, frozen=True, kw_only=True):
     ``longest_success`` counts steps, null before the first success.
     """
 
-    task_id: str
-    attempts: int
-    successes: float
-    success_rate: float | None
-    longest_success: int | None
+    task_id: Name
+    attempts: Count
+    successes: Real
+    success_rate: Reward | None
+    longest_success: Steps | None
     cause: Cause
 
 

@@ -3,6 +3,7 @@
 import msgspec
 
 from topics.topic import Topic
+from topics.values import EpochMs, Measured, Name, Version
 
 
 class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -13,15 +14,15 @@ class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     (loss, entropy, …). The same step may be published again after a restart.
     """
 
-    train_step: int
-    version: int
-    epoch: int
-    group_ids: list[str]
-    trajectory_ids: list[str]
-    metrics: dict[str, float]
-    at_ms: int
-    imitated: list[str] = []
-    sft_updates: list[list[str]] = []
+    train_step: Version
+    version: Version
+    epoch: Version
+    group_ids: list[Name]
+    trajectory_ids: list[Name]
+    metrics: dict[Name, Measured]
+    at_ms: EpochMs
+    imitated: list[Name] = []
+    sft_updates: list[list[Name]] = []
 
 
 TOPIC = Topic(name="trained", event=TrainedStep, key="train_step", retention_ms=None)

@@ -3,7 +3,7 @@
 import msgspec
 
 from topics.topic import Topic
-from topics.values import OutcomeKind, Purpose
+from topics.values import Attempt, EpochMs, GroupSize, Name, OutcomeKind, Purpose, Real, Reward, Steps, Version
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,21 +13,21 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     demonstration. ``version_min`` and ``version_max`` are null where no token was generated.
     """
 
-    trajectory_id: str
-    order_id: str
-    group_id: str
-    group_size: int
-    attempt: int
-    task_id: str
+    trajectory_id: Name
+    order_id: Name
+    group_id: Name
+    group_size: GroupSize
+    attempt: Attempt
+    task_id: Name
     purpose: Purpose
     outcome: OutcomeKind
-    reward: float | None
-    steps: int
-    step_entropies: list[float]
-    version_min: int | None
-    version_max: int | None
-    started_ms: int
-    finished_ms: int
+    reward: Reward | None
+    steps: Steps
+    step_entropies: list[Real]
+    version_min: Version | None
+    version_max: Version | None
+    started_ms: EpochMs
+    finished_ms: EpochMs
 
 
 TOPIC = Topic(name="trajectories", event=Trajectory, key="task_id")

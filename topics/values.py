@@ -1,8 +1,40 @@
-"""Values that several events share: blob references, sampling, token version segments, outcomes."""
+"""Values that several events share, and the bounds of each field: a record outside them is refused when it is decoded.
 
-from typing import Literal
+The bounds are far beyond what any deployment needs. They keep a single record, of whatever producer, from making a
+reader allocate, wait or count without end, or write a number that its store does not have.
+"""
+
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
+
+Name = Annotated[str, Meta(min_length=1, max_length=512)]
+"""An id, or another name; a key of a record is one."""
+Digest = Annotated[str, Meta(max_length=128)]
+"""A digest in hex; empty where there was nothing to digest."""
+Prose = Annotated[str, Meta(max_length=2**20)]
+"""A text for people and policies: a record has no room for more."""
+GroupSize = Annotated[int, Meta(ge=0, le=2**16)]
+"""Rollouts of a group, or the place of one within it."""
+Attempt = Annotated[int, Meta(ge=0, le=10_000)]
+Steps = Annotated[int, Meta(ge=0, le=100_000)]
+"""Steps of an episode, or the place of one within it."""
+Version = Annotated[int, Meta(ge=0, le=10**9)]
+"""Of weights, of optimiser steps, of trainers' epochs."""
+Count = Annotated[int, Meta(ge=0, le=10**12)]
+Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""The id of a token, or a place among tokens."""
+Pixels = Annotated[int, Meta(ge=0, le=2**16)]
+Partition = Annotated[int, Meta(ge=0, le=2**20)]
+EpochMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+"""Milliseconds since 1970, until the year 9999."""
+Milliseconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
+"""A duration; below 0 where two clocks disagree."""
+Reward = Annotated[float, Meta(ge=0, le=1)]
+Real = Annotated[float, Meta(ge=-1e12, le=1e12)]
+Measured = Annotated[float, Meta(ge=-1e300, le=1e300)]
+"""Any finite number."""
 
 Purpose = Literal["train", "eval", "demonstration"]
 OutcomeKind = Literal["success", "failure", "truncated", "invalid_action", "env_error", "policy_error", "cancelled"]
@@ -11,32 +43,32 @@ OutcomeKind = Literal["success", "failure", "truncated", "invalid_action", "env_
 class BlobRef(msgspec.Struct, frozen=True, kw_only=True):
     """A claim check: the bytes are in the store under their sha256 (hex); size in bytes, width and height in pixels."""
 
-    sha256: str
-    size: int
-    media_type: str = "image/png"
-    width: int = 0
-    height: int = 0
+    sha256: Digest
+    size: Count
+    media_type: Name = "image/png"
+    width: Pixels = 0
+    height: Pixels = 0
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are drawn: temperature 0 is greedy. Requests carry no seed, so that a group stays diverse."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_tokens: int = 32
+    temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
+    top_p: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    max_tokens: Token = 32
 
 
 class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens ``[start, end)`` of a generation were sampled by weight version ``version``."""
 
-    version: int
-    start: int
-    end: int
+    version: Version
+    start: Token
+    end: Token
 
 
 class MessagePart(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a prompt: text or an image, never both. The order of turns is the order in the prompt."""
 
     role: Literal["system", "user", "assistant"]
-    text: str | None = None
+    text: Prose | None = None
     image: BlobRef | None = None

@@ -3,6 +3,7 @@
 import msgspec
 
 from topics.topic import Topic
+from topics.values import Count, Digest, Name, Prose, Version
 
 
 class WeightVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,13 +13,13 @@ class WeightVersion(msgspec.Struct, frozen=True, kw_only=True):
     ignored. ``groups_consumed`` counts all curated groups the trainer has taken so far.
     """
 
-    model_id: str
-    version: int
-    uri: str
-    sha256: str
-    train_step: int
-    epoch: int
-    groups_consumed: int
+    model_id: Name
+    version: Version
+    uri: Prose
+    sha256: Digest
+    train_step: Version
+    epoch: Version
+    groups_consumed: Count
 
 
 TOPIC = Topic(name="weights", event=WeightVersion, key="model_id", retention_ms=None)

@@ -3,6 +3,7 @@
 import msgspec
 
 from topics.topic import Topic
+from topics.values import EpochMs, Milliseconds, Name, Prose, Version
 
 
 class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,13 +13,13 @@ class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
     is how long generation was paused for the last switch.
     """
 
-    worker_id: str
-    version: int
-    since_ms: int
-    alive_ms: int
-    failed_version: int | None = None
-    error: str | None = None
-    pause_ms: float | None = None
+    worker_id: Name
+    version: Version
+    since_ms: EpochMs
+    alive_ms: EpochMs
+    failed_version: Version | None = None
+    error: Prose | None = None
+    pause_ms: Milliseconds | None = None
 
     @property
     def tried(self) -> int:

@@ -25,7 +25,7 @@ def file(tmp_path):
 
 def test_the_resolved_file_has_every_key_and_reads_as_the_same_configuration(file):
     shown = tomllib.loads(command("show", DEMO).stdout)
-    assert shown["trainer"]["groups_per_step"] == 4
+    assert shown["trainer"]["groups_per_step"] == 3
     assert shown["trainer"]["clip_high"] == 0.28
     assert parse(shown) == load(DEMO)
     assert json.loads(command("show", DEMO, "--json").stdout) == shown
