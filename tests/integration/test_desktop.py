@@ -70,7 +70,8 @@ def inside(environment: DesktopEnvironment, name: str) -> psutil.Process:
     """Return a process of the sandbox, as the host sees it."""
     assert environment.sandbox.process is not None
     tree = psutil.Process(environment.sandbox.process.pid).children(recursive=True)
-    return next(process for process in tree if name in " ".join(process.cmdline()))
+    alive = (process for process in tree if process.status() != psutil.STATUS_ZOMBIE)
+    return next(process for process in alive if name in " ".join(process.cmdline()))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -186,6 +187,15 @@ async def test_a_session_leaves_nothing_to_the_next(opened):
     await run(opened, f"{files}; setsid sleep 1000 & xprop -root -f LEFT 8s -set LEFT behind")
     look = f"ls -A {traces} | grep left; pgrep -x sleep; xprop -root LEFT | grep behind; true"
     assert await run(opened, look) == ""
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_children_that_lost_their_parents_do_not_stay(opened):
+    await run(opened, "for i in $(seq 50); do sh -c 'sleep 0.2 &'; done; sleep 0.5")
+    await opened.sandbox.request("POST", "step", {"id": "look", "events": []})
+    assert opened.sandbox.process is not None
+    tree = psutil.Process(opened.sandbox.process.pid).children(recursive=True)
+    assert [one for one in tree if one.status() == psutil.STATUS_ZOMBIE] == []
 
 
 @pytest.mark.asyncio(loop_scope="module")

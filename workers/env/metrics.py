@@ -30,6 +30,8 @@ ignored = ObservedCounter(meter, names.ENV_REPLIES_IGNORED)
 browser_restarts = meter.create_counter(names.ENV_BROWSER_RESTARTS)
 documents_loaded = ObservedCounter(meter, names.ENV_DOCUMENTS_LOADED)
 problems_restarted = ObservedCounter(meter, names.ENV_PROBLEMS_RESTARTED)
+sandboxes_started = ObservedCounter(meter, names.ENV_SANDBOXES_STARTED)
+desktops_restless = ObservedCounter(meter, names.ENV_DESKTOPS_RESTLESS)
 
 
 class SlotTimes:

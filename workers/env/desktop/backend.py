@@ -1,10 +1,15 @@
 """The ``desktop`` environment: small tasks on real X applications, each desktop in a sandbox of its own."""
 
+import structlog
+
 from dart_streams.config import Config
 from dart_streams.tasks import Task
+from workers.env.desktop import limits
 from workers.env.desktop.environment import DesktopEnvironment
 from workers.env.desktop.pool import DesktopPool
 from workers.env.desktop.sandbox import require_programs, sweep
+
+log = structlog.get_logger()
 
 
 class DesktopBackend:
@@ -20,6 +25,10 @@ class DesktopBackend:
         """Remove what a killed worker left; raise ServiceUnavailable with what to run if a program is missing."""
         require_programs()
         sweep()
+        group = limits.make()
+        if not group.bounded:
+            log.warning("desktops are bounded in their folders only", reason="no control group may be made here")
+        await group.remove()
 
     async def open(self, task: Task) -> DesktopEnvironment:
         """Return a desktop that no other episode has; raise EnvironmentFault if it does not start."""

@@ -6,6 +6,7 @@ import msgspec
 
 from dart_streams.actions import Action
 from dart_streams.tasks import Task
+from workers.env import metrics
 from workers.env.desktop.families import problem_of
 from workers.env.desktop.inputs import events
 from workers.env.desktop.pool import DesktopPool
@@ -88,7 +89,8 @@ class DesktopEnvironment:
             raise
 
     def _screen(self, content: bytes | None, headers: Mapping[str, str]) -> Screen:
-        self.over = headers.get("X-Over") == "1"
+        self.over = headers["X-Over"] == "1"
+        metrics.desktops_restless.add(int(headers["X-At-Rest"] == "0"))
         width, height = self.sandbox.size
         return Screen(
             image=content,

@@ -73,6 +73,8 @@ def drag(action: actions.Drag) -> list[Event]:
 def pressed(action: actions.Action) -> list[Event]:
     """Return the events of a keyboard action; a key that no keyboard has is none."""
     match action:
+        case actions.Hotkey((name,)) if len(name) == 1:
+            return [["text", name]]
         case actions.Hotkey(names):
             known = [key for name in names if (key := keysym_name(name)) is not None]
             return [["down", key] for key in known] + [["up", key] for key in reversed(known)]

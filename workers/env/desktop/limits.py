@@ -1,7 +1,7 @@
-"""Bounds of memory and processes for a sandbox, by a control group where this worker may make one.
+"""Bounds of memory, processes and processors for a sandbox, by control groups where this worker may make them.
 
-Version 1 as root, version 2 in a group that was delegated to the worker (``systemd-run --user --scope -p Delegate=yes``
-makes one). Without either there are only the bounds of its folders.
+Version 1 as root; version 2 where the worker may make groups beside its own, and their controllers are enabled. Without
+either there are only the bounds of its folders.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ import msgspec
 ROOT = Path("/sys/fs/cgroup")
 MEMORY_MB = 2048
 PROCESSES = 512
+PROCESSORS = 2
+PERIOD_US = 100_000
 REMOVE_S = 2.0
 LOOK_S = 0.02
 PREFIX = "dart-desktop-"
@@ -32,6 +34,13 @@ class Group(msgspec.Struct, frozen=True):
             return []
         joined = " ".join(f"'{folder}/cgroup.procs'" for folder in self.folders)
         return ["/bin/sh", "-c", f'for group in {joined}; do echo $$ > "$group" || exit 3; done; exec "$@"', "sh"]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it bounds memory and processes."""
+        return any((folder / "pids.max").exists() for folder in self.folders) and any(
+            (folder / name).exists() for folder in self.folders for name in ("memory.max", "memory.limit_in_bytes")
+        )
 
     def cpu_s(self) -> float | None:
         """Return the CPU seconds of all that ever ran in the group; None without one."""
@@ -52,21 +61,19 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def make(root: Path = ROOT) -> Group:
-    """Make a group with bounds; return an empty one where that is not allowed."""
+    """Make a group with its bounds, of those hierarchies that allow it."""
     name = f"{PREFIX}{os.getpid()}-{next(_number)}"
     wanted = version_2(root, name) if (root / "cgroup.controllers").exists() else version_1(root, name)
     made: list[Path] = []
-    try:
-        for folder, bounds in wanted.items():
+    for folder, bounds in wanted.items():
+        try:
             folder.mkdir()
-            made.append(folder)
             for file, value in bounds.items():
-                (folder / file).write_text(str(value))
-    except OSError:
-        for folder in made:
+                (folder / file).write_text(value)
+            made.append(folder)
+        except OSError:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-        return Group()
     return Group(tuple(made))
 
 
@@ -87,16 +94,23 @@ def sweep(root: Path = ROOT) -> None:
         removed(folder)
 
 
-def version_1(root: Path, name: str) -> dict[Path, dict[str, int]]:
+def version_1(root: Path, name: str) -> dict[Path, dict[str, str]]:
     """Return the folders and bounds of version 1."""
+    quota = {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(PROCESSORS * PERIOD_US)}
     return {
-        root / "memory" / name: {"memory.limit_in_bytes": MEMORY_MB * 2**20},
-        root / "pids" / name: {"pids.max": PROCESSES},
+        root / "memory" / name: {"memory.limit_in_bytes": str(MEMORY_MB * 2**20)},
+        root / "pids" / name: {"pids.max": str(PROCESSES)},
+        root / "cpu" / name: quota,
         root / "cpuacct" / name: {},
     }
 
 
-def version_2(root: Path, name: str) -> dict[Path, dict[str, int]]:
+def version_2(root: Path, name: str) -> dict[Path, dict[str, str]]:
     """Return the folder and bounds of version 2: beside this worker's own group."""
     own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
-    return {(root / own).parent / name: {"memory.max": MEMORY_MB * 2**20, "pids.max": PROCESSES}}
+    bounds = {
+        "memory.max": str(MEMORY_MB * 2**20),
+        "pids.max": str(PROCESSES),
+        "cpu.max": f"{PROCESSORS * PERIOD_US} {PERIOD_US}",
+    }
+    return {(root / own).parent / name: bounds}

@@ -5,6 +5,7 @@ import contextlib
 
 import structlog
 
+from workers.env import metrics
 from workers.env.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault
 
@@ -65,6 +66,7 @@ class DesktopPool:
             sandbox = Sandbox(*self.size, self.call_timeout_s)
             try:
                 await sandbox.start()
+                metrics.sandboxes_started.add(1)
             except BaseException as error:
                 with contextlib.suppress(EnvironmentFault):
                     await asyncio.shield(sandbox.stop())

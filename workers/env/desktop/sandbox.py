@@ -21,6 +21,11 @@ from workers.env.environment import EnvironmentFault
 
 NOBODY = 65534
 """Whom a worker that is root lets its sandboxes be: even what they may read of the host, root's files are not."""
+PYTHON = ("/usr/bin/python3", "-E", "-s")
+"""The system's, without settings of the user."""
+LOW_PRIORITY = ("nice", "-n", "10")
+"""As the browsers': a slow desktop delays one episode only, unlike the policy, the broker or the trainer."""
+ERROR_BYTES = 1000
 READY_S = 20.0
 """How long the server inside may take to answer, also on a machine that does other work."""
 STARTING_S = 60.0
@@ -43,7 +48,7 @@ class Sandbox:
     async def start(self) -> None:
         """Start the sandbox and wait for its server; raise EnvironmentFault if it does not come up."""
         self._folder = tempfile.mkdtemp(prefix=limits.PREFIX)
-        path = f"{self._folder}/http"
+        path, errors = f"{self._folder}/http", f"{self._folder}/errors"
         self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path))
         self.group = limits.make()
         with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as files:
@@ -51,28 +56,22 @@ class Sandbox:
             listener.listen()
             descriptors = {name: files.enter_context(memory_file(data)) for name, data in own_files().items()}
             arguments = command_line.command(descriptors, WORKAREA_MB)
-            serve = [
-                "/usr/bin/python3",
-                "-E",
-                "-s",
-                "-m",
-                command_line.SERVER,
-                str(listener.fileno()),
-                *map(str, self.size),
-            ]
+            serve = [*PYTHON, "-m", command_line.SERVER, str(listener.fileno()), *map(str, self.size)]
             self.process = await asyncio.create_subprocess_exec(
-                *[*self.group.command(), *unprivileged(), *arguments, *serve],
+                *[*self.group.command(), *unprivileged(), *LOW_PRIORITY, *arguments, *serve],
                 pass_fds=(listener.fileno(), *descriptors.values()),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
+                stderr=files.enter_context(appended(errors)),
                 start_new_session=True,
                 env={"PATH": os.defpath},
             )
         try:
             await self.request("GET", "ready", timeout_s=READY_S)
         except EnvironmentFault as fault:
-            raise EnvironmentFault(f"the desktop does not come up: {fault}{await self._complaint()}") from None
+            said = ending(errors)
+            hint = "; `make desktop` installs what it needs"
+            raise EnvironmentFault(f"the desktop does not come up: {fault} ({said}){hint}") from None
 
     async def request(
         self, method: str, endpoint: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
@@ -119,15 +118,6 @@ class Sandbox:
         assert self.process is not None
         return await self.process.wait()
 
-    async def _complaint(self) -> str:
-        """Return what the sandbox wrote as it failed, after ending it."""
-        if self.process is None or self.process.stderr is None:
-            return ""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        said = (await self.process.stderr.read()).decode(errors="replace").strip()
-        return f" ({said[-500:]})" if said else ""
-
 
 def unprivileged() -> list[str]:
     """Return the beginning of a command that is not to run as root, empty if this worker does not either."""
@@ -140,6 +130,21 @@ async def read(request: Any) -> tuple[int, bytes, Mapping[str, str]]:
     """Return status, body and headers of the answer to a request."""
     async with request as response:
         return response.status, await response.read(), response.headers
+
+
+@contextlib.contextmanager
+def appended(path: str) -> Iterator[int]:
+    """A file descriptor to write to a new file."""
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def ending(path: str) -> str:
+    """Return the end of a file."""
+    return Path(path).read_bytes()[-ERROR_BYTES:].decode(errors="replace").strip()
 
 
 @contextlib.contextmanager

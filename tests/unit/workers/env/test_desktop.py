@@ -33,6 +33,7 @@ def test_what_an_action_presses_it_releases_in_reverse():
     assert events(actions.Hotkey(("no such key", "Return"))) == [["down", "Return"], ["up", "Return"]]
     assert events(actions.Click(3, 4, "right", 2)) == [["move", 3, 4], *[["press", "right"], ["release", "right"]] * 2]
     assert events(actions.Scroll(3, 4, "down", 2)) == [["move", 3, 4], ["scroll", "down", 2]]
+    assert events(actions.Hotkey(("?",))) == [["text", "?"]]
     assert events(actions.KeyDown("shift")) == [["down", "Shift_L"]]
     assert events(actions.Wait()) == events(actions.Finished()) == events(actions.Type("")) == []
 

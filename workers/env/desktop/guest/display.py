@@ -41,6 +41,7 @@ class XDisplay:
         self.root = self.x.screen().root
         self.held_keys: list[int] = []
         self.held_buttons: list[int] = []
+        self.shifted_for: set[int] = set()
         self.pressed_at = 0.0
         self.struck_at: dict[int, float] = {}
         self.frames = Framebuffer(framebuffer)
@@ -62,16 +63,6 @@ class XDisplay:
             if kind == "press" and not any(event[0] == "press" for event in events[:number]):
                 self._part_clicks()
             perform(*arguments)
-        self.x.sync()
-
-    def release_all(self) -> None:
-        """Release what is held, and take the characters' codes back."""
-        for code in reversed(self.held_keys):
-            xtest.fake_input(self.x, X.KeyRelease, code)
-        for button in reversed(self.held_buttons):
-            xtest.fake_input(self.x, X.ButtonRelease, button)
-        self.held_keys.clear()
-        self.held_buttons.clear()
         self.x.sync()
 
     def drew(self) -> bool:
@@ -139,13 +130,26 @@ class XDisplay:
                 xtest.fake_input(self.x, kind, WHEEL[direction])
 
     def _down(self, name: str) -> None:
-        code = self._code(name)
+        code, shifted = self._code(name)
+        if shifted and not name.isalpha() and self.shift not in self.held_keys:
+            # As a person does for ctrl and +; a capital of a combination means its key.
+            self.shifted_for.add(code)
+            self._hold(self.shift)
+        self._hold(code)
+
+    def _up(self, name: str) -> None:
+        code, _ = self._code(name)
+        self._let_go(code)
+        if code in self.shifted_for:
+            self.shifted_for.remove(code)
+            self._let_go(self.shift)
+
+    def _hold(self, code: int) -> None:
         if code not in self.held_keys:
             self.held_keys.append(code)
             xtest.fake_input(self.x, X.KeyPress, code)
 
-    def _up(self, name: str) -> None:
-        code = self._code(name)
+    def _let_go(self, code: int) -> None:
         if code in self.held_keys:
             self.held_keys.remove(code)
             xtest.fake_input(self.x, X.KeyRelease, code)
@@ -174,14 +178,13 @@ class XDisplay:
         if shifted and self.shift not in self.held_keys:
             xtest.fake_input(self.x, X.KeyRelease, self.shift)
 
-    def _code(self, name: str) -> int:
+    def _code(self, name: str) -> tuple[int, bool]:
         keysym = keysym_of(name) if len(name) == 1 else XK.string_to_keysym(name)
         if len(name) == 1 and not self.keymap.lend(name):
             raise InputError(f"no key for {name!r}")
-        code, _ = self.keymap.codes.get(keysym, (0, False))
-        if not code:
+        if keysym not in self.keymap.codes:
             raise InputError(f"no key {name!r}")
-        return code
+        return self.keymap.codes[keysym]
 
 
 EVENTS = frozenset({"move", "press", "release", "scroll", "down", "up", "text"})

@@ -61,10 +61,3 @@ class Keymap:
                 del self.lent[code], self.codes[keysym]
                 return code
         return None
-
-    def take_back(self) -> None:
-        """Take all lent codes back: nobody may have to read them any more."""
-        for code, keysym in self.lent.items():
-            self.codes.pop(keysym, None)
-            self.free.append(code)
-        self.lent.clear()

@@ -1,5 +1,6 @@
 """The processes of the sandbox, as its own /proc shows them."""
 
+import contextlib
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 BUSY = frozenset("RD")
 """States of a thread that computes, waits for a processor, or waits for a disk."""
 KILL_S = 5.0
+LOOK_S = 0.002
 
 
 def pids(proc: Path = Path("/proc")) -> list[int]:
@@ -39,38 +41,32 @@ def busy(besides: Iterable[int], proc: Path = Path("/proc")) -> bool:
 def end_all(besides: Iterable[int]) -> None:
     """Kill every process ``besides`` some; raise TimeoutError if one does not go.
 
-    Those that are made meanwhile are killed too, so a fork bomb ends: each is stopped before any is killed.
+    Those that are made meanwhile are killed too, so a fork bomb ends: each is stopped before any is killed. This
+    process is the sandbox's first, so whatever loses its parent becomes its child, and none stays as a zombie.
     """
     kept = set(besides)
     deadline = time.monotonic() + KILL_S
-    while True:
-        others = [pid for pid in pids() if pid not in kept and not gone(pid)]
-        if not others:
-            return
+    while others := [pid for pid in pids() if pid not in kept]:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{len(others)} processes do not end, {others[0]} among them")
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in others:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-                except ProcessLookupError:
-                    continue
-        reap()
-        time.sleep(0.002)
+        collect()
+        time.sleep(LOOK_S)
 
 
-def gone(pid: int) -> bool:
-    """Return whether a process has ended, though its parent may not have asked for its end yet."""
-    try:
-        return state(Path(f"/proc/{pid}/stat").read_text()) in "ZX"
-    except OSError:
-        return True
-
-
-def reap() -> None:
-    """Collect own children that ended."""
-    try:
+def collect() -> None:
+    """Collect the ends of all children."""
+    with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    except ChildProcessError:
-        return
+
+
+def collect_orphans(own: Iterable[int], proc: Path = Path("/proc")) -> None:
+    """Collect the ends of children that this process did not start, those in ``own``: they lost their parents."""
+    for pid in set(pids(proc)) - set(own):
+        with contextlib.suppress(OSError):
+            if state((proc / str(pid) / "stat").read_text()) == "Z":
+                os.waitpid(pid, os.WNOHANG)

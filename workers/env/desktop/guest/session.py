@@ -115,6 +115,8 @@ class DesktopSession:
 
     async def settle(self, limit_s: float = SETTLE_S) -> bool:
         """Wait until the desktop is at rest; return False if it still is not after ``limit_s``."""
+        started = [part for part in (*self.parts.values(), self.app) if part is not None]
+        processes.collect_orphans(part.pid for part in started)
         began = busy_at = time.monotonic()
         drew = False
         while True:
