@@ -21,6 +21,7 @@ from trainer.state import TrainerState
 KEPT = 2
 STATE = "state.json"
 NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
+PARTIAL = ".partial-"
 
 log = structlog.get_logger()
 
@@ -42,7 +43,7 @@ class Checkpoints:
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainerState, epoch: int) -> None:
         """Write a checkpoint: first aside, durable, then under its name. Older ones but one are removed."""
         name = f"epoch-{epoch:04d}-step-{state.train_step:08d}"
-        partial = self.folder / f".partial-{name}"
+        partial = self.folder / f"{PARTIAL}{name}"
         if self.ranks.first:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
@@ -72,6 +73,13 @@ class Checkpoints:
         state = msgspec.json.decode((newest / STATE).read_bytes(), type=TrainerState)
         log.info("checkpoint restored", folder=str(newest), train_step=state.train_step, version=state.version)
         return state
+
+    def remove_partial(self, epoch: int) -> None:
+        """Remove what trainers of earlier epochs left that ended while they wrote a checkpoint."""
+        for path in self.folder.glob(f"{PARTIAL}*"):
+            match = NAME.fullmatch(path.name.removeprefix(PARTIAL))
+            if match and int(match[1]) < epoch:
+                shutil.rmtree(path, ignore_errors=True)
 
     def complete(self) -> list[Path]:
         """Return the complete checkpoints, the newest last: of the newest epoch, the one with the most steps."""

@@ -112,6 +112,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         publisher, epoch = None, 0
         if ranks.first:
             epoch = store.claim_epoch(config.policy.model_id)
+            checkpoints.remove_partial(epoch)
             publisher = life.enter_context(WeightPublisher(config, epoch))
         state: TrainerState = ranks.from_first(publisher.begin(restored, snapshot) if publisher else None)
         reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count)

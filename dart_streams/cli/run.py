@@ -1,6 +1,7 @@
 """``dart-streams run``, ``eval`` and ``report``: a supervised run, an evaluation, and the report of a run."""
 
 import asyncio
+import contextlib
 import functools
 from pathlib import Path
 from typing import Annotated
@@ -55,9 +56,14 @@ def run(
     if ended:
         note(f"ended processes that a killed run had left: {', '.join(ended)}")
     run_id = resume or name or run_folder.new_id()
-    made = run_folder.create(wanted, Path(wanted.tasks.file), run_id, resume=bool(resume))
-    note(f"run {made.id} in {made.path}")
-    live(made, lambda _: own_session(made, owns_services=services))
+    with contextlib.ExitStack() as life:
+        if resume:
+            life.enter_context(run_folder.locked(runs / run_id))
+        made = run_folder.create(wanted, Path(wanted.tasks.file), run_id, resume=bool(resume))
+        if not resume:
+            life.enter_context(run_folder.locked(made.path))
+        note(f"run {made.id} in {made.path}")
+        live(made, lambda _: own_session(made, owns_services=services))
 
 
 def run_attached(config: Config, *, before_only: bool) -> None:

@@ -1,8 +1,11 @@
 """A run's folder: the configuration that every process reads, tasks, logs, metrics, and the log of its phases."""
 
+import contextlib
+import fcntl
+import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -84,6 +87,30 @@ class RunFolder:
         fresh = self.journal_file.with_suffix(".new")
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(journal)))
         fresh.replace(self.journal_file)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the folder of a run, if there is one: two supervisors of a run would both write its state.
+
+    The kernel lets go of it when this process ends, however it does. Raises UserError if another process holds it.
+    """
+    if not path.is_dir():
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(
+            f"run {path.resolve().name!r} still lives: end it first "
+            "(Ctrl-C in its terminal; `fg` before that if it is stopped there)"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def new_id() -> str:

@@ -6,13 +6,16 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dart_streams.cli import doctor, main, process
 from dart_streams.cli.options import read_config
-from dart_streams.config import Bus, Config, Env, Policy, Run, Tasks
+from dart_streams.config import Bus, Config, Env, Policy, Run, Tasks, load
 from dart_streams.errors import ConfigError, UserError
+from dart_streams.history import run_folder
 
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
 
 
@@ -188,3 +191,18 @@ def test_a_resumed_run_keeps_its_model(tmp_path: Path):
     done = dart_streams("run", "--resume", "a-run", "--init", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert "leave out --id and --init" in done.stderr
+
+
+def test_a_run_that_lives_is_not_resumed(tmp_path: Path):
+    """Nor is its configuration changed, which its processes read when they are started again."""
+    base = load(ROOT / "deploy/config/demo.toml")
+    config = msgspec.structs.replace(base, run=msgspec.structs.replace(base.run, state_dir=str(tmp_path)))
+    made = run_folder.create(config, ROOT / "deploy/config/tasks.toml", "lives", resume=False)
+    before = made.config_file.read_bytes()
+    changed = tmp_path / "changed.toml"
+    tasks = ROOT / "deploy/config/tasks.toml"
+    changed.write_text(f'[run]\nminutes = 1.0\nstate_dir = "{tmp_path}"\n[tasks]\nfile = "{tasks}"\n')
+    with run_folder.locked(made.path):
+        done = dart_streams("run", str(changed), "--resume", "lives")
+    assert (done.returncode, made.config_file.read_bytes()) == (2, before)
+    assert "still lives: end it first" in done.stderr

@@ -350,6 +350,8 @@ def killed_again_and_again(ours: Run, kills: Sequence[str]) -> None:
     for kill in kills:
         with training(ours.config, kill) as trainer:
             assert ended(trainer) == -signal.SIGKILL, kill
+        left = list((ours.config.run.folder / "checkpoints").glob(".partial-*"))
+        assert len(left) == kill.startswith(crash_points.IN_CHECKPOINT), "the next trainer removes it"
     with training(ours.config) as trainer:
         assert ended(trainer) == 0
 

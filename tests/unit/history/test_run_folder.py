@@ -118,3 +118,15 @@ def test_an_attached_run_needs_a_trainer_that_ends(config):
     with pytest.raises(ConfigError, match=r"trainer\.max_train_steps is not set"):
         required_steps(config)
     assert required_steps(msgspec.structs.replace(config, trainer=Trainer(max_train_steps=5))) == 5
+
+
+def test_a_run_has_one_supervisor(config, tmp_path):
+    made = create(config, tmp_path, "one")
+    with (
+        folder.locked(made.path),
+        pytest.raises(UserError, match="run 'one' still lives: end it first"),
+        folder.locked(made.path.parent / "latest"),
+    ):
+        pass
+    with folder.locked(made.path), folder.locked(made.path.parent / "none-yet"):
+        pass
