@@ -53,9 +53,9 @@ class DispatchState(msgspec.Struct):
 
     ``version`` is None before the first weights. ``open_orders`` have not ended; ``reserved`` is the size of all open
     groups: both are kept, because summing them for each group dominates the run time at ten thousand slots. ``curated``
-    counts groups seen, ``consumed`` those that the trainer had taken at the newest version. ``serving`` and
-    ``batch_end`` are for the coupled mode: the version of each rollout worker, and the first group after the current
-    batch.
+    counts groups seen, of which ``counted`` are the newest numbers; ``consumed`` those that the trainer had taken at the
+    newest version. ``serving`` and ``batch_end`` are for the coupled mode: the version of each rollout worker, and the
+    first group after the current batch.
     """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
@@ -69,6 +69,7 @@ class DispatchState(msgspec.Struct):
     version: int | None = None
     epoch: int = -1
     curated: int = 0
+    counted: set[int] = set()
     consumed: int = 0
     abandoned: int = 0
     serving: dict[str, int] = {}
@@ -103,7 +104,7 @@ def apply(state: DispatchState, record: InputRecord, settings: Settings) -> tupl
     if isinstance(event, RolloutBudget):
         decisions = finish(state, event, settings)
     elif isinstance(event, CuratedGroup):
-        state.curated += 1
+        count_curated(state, event.group_id, settings.limits.horizon)
     elif isinstance(event, WeightVersion):
         accept_weights(state, event)
     elif isinstance(event, WeightsServing):
@@ -111,6 +112,17 @@ def apply(state: DispatchState, record: InputRecord, settings: Settings) -> tupl
     if state.version is not None and settings.task_ids:
         decisions += refill(state, settings)
     return state, decisions
+
+
+def count_curated(state: DispatchState, group_id: str, horizon: int) -> None:
+    """Count a curated group, once however many records it has; one that was never opened here is not counted."""
+    key = parse_order_id(f"{group_id}/0/0")
+    if key is None or not state.next_group - horizon < key.number < state.next_group or key.number in state.counted:
+        return
+    state.curated += 1
+    state.counted.add(key.number)
+    if len(state.counted) > 2 * horizon:
+        state.counted = {number for number in state.counted if number > state.next_group - horizon}
 
 
 def accept_weights(state: DispatchState, weights: WeightVersion) -> None:

@@ -64,7 +64,8 @@ def parse_order_id(order_id: str) -> OrderKey | None:
     """Return the parts of a training order's id; None for the id of another kind of order."""
     group, _, rest = order_id.partition("/")
     sample, _, attempt = rest.partition("/")
-    if group[:1] != "g" or not (group[1:].isdecimal() and sample.isdecimal() and attempt.isdecimal()):
+    numbers = (group[1:], sample, attempt)
+    if group[:1] != "g" or not order_id.isascii() or not all(number.isdecimal() for number in numbers):
         return None
     return OrderKey(int(group[1:]), int(sample), int(attempt))
 

@@ -44,7 +44,7 @@ class Dispatch:
             )
         )
 
-    def curated(self, group_id="g"):
+    def curated(self, group_id="g000000"):
         return self.apply(CuratedGroup(group_id=group_id, task_id="t", members=[], mean=0.0, std=0.0))
 
     def finish(self, order, outcome="failure", rollouts=8, max_steps=10):
@@ -174,12 +174,39 @@ def test_groups_are_opened_only_within_the_staleness_bound():
     agent = Dispatch(trainer={"groups_per_step": 2}, curation={"max_staleness": 2}, env={"slots": 64})
     first = agent.weights()
     assert len({order.group_id for order in first}) == capacity(2, 2) == 4
-    for _ in range(4):
-        agent.curated()
+    for group_id in sorted({order.group_id for order in first}):
+        agent.curated(group_id)
     for order in first:
         assert agent.finish(order) == []
     assert agent.state.open_orders == 0
     assert len({order.group_id for order in agent.weights(version=1, consumed=2)}) == 2
+
+
+def test_a_curated_group_counts_once_and_one_that_was_never_opened_does_not():
+    """Copies of records, with or without their headers, take no room from the groups to come."""
+    agent = Dispatch(trainer={"groups_per_step": 2}, curation={"max_staleness": 2}, env={"slots": 64})
+    first = agent.weights()
+    assert agent.state.next_group == 4
+    for group_id in ("g000001", "g000001", "g000004", "g999999999", "eval-v3", "g\u0663"):
+        agent.curated(group_id)
+    assert agent.state.curated == 1
+    for order in first:
+        agent.finish(order)
+    assert len({order.group_id for order in agent.orders}) == 4 + 3
+
+
+def test_counted_groups_are_remembered_within_the_horizon_only():
+    agent = Dispatch(trainer={"groups_per_step": 1}, curation={"max_staleness": 1}, env={"slots": 1})
+    agent.weights()
+    horizon = agent.settings.limits.horizon
+    for consumed in range(3 * horizon):
+        newest = agent.orders[-1].group_id
+        agent.curated(newest)
+        for order in [one for one in agent.orders[-8:] if one.group_id == newest]:
+            agent.finish(order)
+        agent.weights(consumed=consumed + 1)
+    assert agent.state.curated == 3 * horizon
+    assert len(agent.state.counted) <= 2 * horizon + 1
 
 
 def test_dropped_groups_make_room_at_once():
