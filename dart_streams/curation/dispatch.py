@@ -54,8 +54,8 @@ class DispatchState(msgspec.Struct):
     ``version`` is None before the first weights. ``open_orders`` have not ended; ``reserved`` is the size of all open
     groups: both are kept, because summing them for each group dominates the run time at ten thousand slots. ``curated``
     counts groups seen, of which ``counted`` are the newest numbers; ``consumed`` those that the trainer had taken at
-    the newest version. ``serving`` and ``batch_end`` are for the coupled mode: the version of each rollout worker, and the
-    first group after the current batch.
+    the newest version. ``serving`` and ``batch_end`` are for the coupled mode: the version of each rollout worker, and
+    the first group after the current batch.
     """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
