@@ -4,8 +4,9 @@ It starts with the first weight version. A fault is ordered again. Every input c
 refill, and no clock is needed. When one more group may be opened is a rule of the mode (:func:`admits`):
 
 ``rollout-wise`` is DART's: a backlog of single rollouts, without waiting for a group or a batch. Only the staleness
-bound limits it (:func:`dart_streams.curation.staleness.capacity`), counting open groups and curated ones that the
-newest version has not consumed; a group dropped for equal rewards counts as neither. The other two are the baselines:
+bound limits it (:func:`dart_streams.curation.staleness.capacity`), counting curated groups that the newest version has
+not consumed, and of the open ones as many as are expected to be curated, for a group whose rewards are equal takes no
+place in a step. The other two are the baselines:
 
 ``task-wise``: a group reserves as many slots as it has rollouts, until its slowest rollout has ended.
 ``coupled``: a whole batch is ordered at once; then nothing until all of its groups have ended, the trainer has taken
@@ -54,8 +55,8 @@ class DispatchState(msgspec.Struct):
     ``version`` is None before the first weights. ``open_orders`` have not ended; ``reserved`` is the size of all open
     groups: both are kept, because summing them for each group dominates the run time at ten thousand slots. ``curated``
     counts groups seen, of which ``counted`` are the newest numbers; ``consumed`` those that the trainer had taken at
-    the newest version. ``serving`` and ``batch_end`` are for the coupled mode: the version of each rollout worker, and
-    the first group after the current batch.
+    the newest version. ``closed`` are the last groups that ended. ``serving`` and ``batch_end`` are for the coupled
+    mode: the version of each rollout worker, and the first group after the current batch.
     """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
@@ -70,6 +71,7 @@ class DispatchState(msgspec.Struct):
     epoch: int = -1
     curated: int = 0
     counted: set[int] = set()
+    closed: list[int] = []
     consumed: int = 0
     abandoned: int = 0
     serving: dict[str, int] = {}
@@ -165,6 +167,7 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: Settings) -> l
 def close_group(state: DispatchState, number: int) -> None:
     """Remove a group that is no longer open."""
     group = state.groups.pop(number)
+    state.closed = [*state.closed, number][-staleness.WINDOW :]
     state.reserved -= group.size
     state.tasks[group.task_id].open -= 1
 
@@ -185,7 +188,8 @@ def admits(state: DispatchState, config: Config) -> bool:
     if curation.dispatch.mode == "coupled":
         return state.next_group < state.batch_end or begins_batch(state, config.rollout.workers)
     unconsumed = max(0, state.curated - state.consumed)
-    if not staleness.admits(len(state.groups), unconsumed, batch, curation.max_staleness):
+    share = staleness.curated_share([number in state.counted for number in state.closed])
+    if not staleness.admits(len(state.groups), unconsumed, share, batch, curation.max_staleness):
         return False
     if curation.dispatch.mode == "task-wise":
         slots = config.env.workers * config.env.slots

@@ -1,6 +1,13 @@
 """Staleness, in weight versions, and how many groups may be in flight to bound it."""
 
+from collections.abc import Sequence
+from fractions import Fraction
+
 from topics.curated import CuratedGroup
+
+WINDOW = 64
+"""Closed groups that say how many of the open ones will be curated: some twenty steps of the demonstration."""
+LEAST_SHARE = Fraction(1, 4)
 
 
 def capacity(groups_per_step: int, max_staleness: int) -> int:
@@ -22,9 +29,23 @@ def capacity(groups_per_step: int, max_staleness: int) -> int:
     return groups_per_step * max(1, max_staleness)
 
 
-def admits(opened: int, unconsumed: int, groups_per_step: int, max_staleness: int) -> bool:
-    """Say whether one more group may be opened when ``opened`` are open and ``unconsumed`` wait for the trainer."""
-    return opened + unconsumed < capacity(groups_per_step, max_staleness)
+def admits(opened: int, unconsumed: int, share: Fraction, groups_per_step: int, max_staleness: int) -> bool:
+    """Say whether one more group may be opened when ``opened`` are open and ``unconsumed`` wait for the trainer.
+
+    A group without a learning signal takes no place in a step. So of the open groups, the new one included, only the
+    ``share`` that is expected to be curated counts: with ``q`` of them, a group is trained after ``q * O + U`` others.
+    """
+    return share * (opened + 1) + unconsumed <= capacity(groups_per_step, max_staleness)
+
+
+def curated_share(curated: Sequence[bool]) -> Fraction:
+    """Return the share of open groups that is expected to be curated, from whether each of the last closed ones was.
+
+    Groups that are missing in the first :data:`WINDOW` count as curated, so a run begins with the bound for the worst
+    case. A quarter at least: where hardly any group has a signal, a few more of them must not fill a step at once.
+    """
+    recent = curated[-WINDOW:]
+    return max(LEAST_SHARE, Fraction(WINDOW - len(recent) + sum(recent), WINDOW))
 
 
 def is_stale(version_min: int | None, newest: int, max_staleness: int) -> bool:

@@ -1,4 +1,5 @@
 from collections import Counter
+from fractions import Fraction
 from unittest import mock
 
 import pytest
@@ -10,7 +11,7 @@ from dart_streams.config import parse
 from dart_streams.curation import difficulty, dispatch, task_scheduler
 from dart_streams.curation.order_tracker import backlog
 from dart_streams.curation.reducer import InputRecord
-from dart_streams.curation.staleness import admits, capacity
+from dart_streams.curation.staleness import admits, capacity, curated_share
 from dart_streams.tasks import Page, TaskSet
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
@@ -209,6 +210,20 @@ def test_counted_groups_are_remembered_within_the_horizon_only():
     assert len(agent.state.counted) <= 2 * horizon + 1
 
 
+def test_where_half_of_the_groups_are_dropped_twice_as_many_are_open():
+    agent = Dispatch(
+        trainer={"groups_per_step": 2}, curation={"max_staleness": 2, "budget": {"dynamic": False}}, env={"slots": 64}
+    )
+    agent.weights()
+    for number in range(120):
+        if number % 2:
+            agent.curated(f"g{number:06}")
+        for order in [order for order in agent.orders if order.group_id == f"g{number:06}"]:
+            agent.finish(order, outcome="success" if order.sample % 2 else "failure")
+        agent.weights(consumed=agent.state.curated)
+    assert len(agent.state.groups) == 2 * capacity(2, 2)
+
+
 def test_dropped_groups_make_room_at_once():
     agent = Dispatch(trainer={"groups_per_step": 1}, curation={"max_staleness": 1})
     first = agent.weights()
@@ -221,8 +236,23 @@ def test_dropped_groups_make_room_at_once():
 @pytest.mark.parametrize(("groups_per_step", "bound", "room"), [(8, 2, 16), (8, 1, 8), (8, 0, 8), (1, 3, 3)])
 def test_the_room_is_never_less_than_one_step_of_the_trainer(groups_per_step, bound, room):
     assert capacity(groups_per_step, bound) == room
-    assert admits(room - 1, 0, groups_per_step, bound)
-    assert not admits(0, room, groups_per_step, bound)
+    assert admits(room - 1, 0, Fraction(1), groups_per_step, bound)
+    assert not admits(0, room, Fraction(1), groups_per_step, bound)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.fractions(Fraction(1, 4), 1), st.integers(1, 8), st.integers(0, 4))
+def test_one_more_group_is_open_only_if_those_expected_to_be_curated_have_room(opened, unconsumed, share, step, bound):
+    admitted = admits(opened, unconsumed, share, step, bound)
+    assert admitted is (share * (opened + 1) <= capacity(step, bound) - unconsumed)
+    if admitted:
+        assert admits(opened, unconsumed, max(Fraction(1, 4), share / 2), step, bound)
+
+
+def test_a_run_begins_as_if_each_group_would_be_curated_and_learns_the_share_from_closed_ones():
+    assert curated_share([]) == curated_share([True] * 200) == 1
+    assert curated_share([False] * 16) == Fraction(48, 64)
+    assert curated_share([False] * 100 + [True, False] * 32) == Fraction(1, 2)
+    assert curated_share([False] * 64) == Fraction(1, 4)
 
 
 def test_weights_of_a_fenced_trainer_are_ignored():
