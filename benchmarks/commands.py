@@ -187,6 +187,9 @@ def circle(
     mode: Annotated[
         Literal["coupled", "dart"] | None, typer.Option(help="Play this mode alone.", show_default=False)
     ] = None,
+    browser_faults: Annotated[
+        int, typer.Option(help="Instead: one run, so many browsers and renderers killed or frozen.", min=0)
+    ] = 0,
     timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
@@ -199,6 +202,10 @@ def circle(
     comparing, circles, modes, runs, pictures = (
         module(name) for name in ("circle", "circle_run", "modes", "decoupling_run", "decoupling_plot")
     )
+    if browser_faults:
+        with runs.with_services(modes.located(config), optimise=False) as base:
+            show(module("circle_faults").measure(base, browser_faults, output.note))
+        return
     player = circles.CircleRunner(minutes, output.note)
     with runs.with_services(modes.located(config), optimise=False) as base:
         played = comparing.measure(base, seeds, player.play, [mode] if mode else comparing.COMPARED)
