@@ -4,11 +4,14 @@ As reducers are pure, the inputs are sufficient: restoring applies them again to
 also the decisions of the last batch, which may not have been published before the crash. One entry is one record, hence
 atomic: either a whole batch of inputs was applied, in this order, or none of it.
 
+Each owner of a partition writes under keys of its own, which have its incarnation: a claim, then a snapshot of what it
+found, then entries and snapshots. Only the newest incarnation that has both claim and snapshot counts, so a former
+owner that goes on writing changes nothing of it. Its entries of after the claim were never published.
+
 A lost journal is rebuilt from the topics (:func:`rebuild`): slower, and possible only while they hold all inputs.
 """
 
 import zlib
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +19,7 @@ import msgspec
 
 import topics
 from dart_streams.bus.codec import ID, decode, header
+from dart_streams.curation.journal_keys import CLAIM, ENTRY, SNAPSHOT, parsed
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
 from dart_streams.errors import UserError
 from topics.curation_log import Applied
@@ -45,23 +49,35 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The whole state after batch ``sequence``, encoded and compressed."""
+    """A whole state, encoded and compressed, and the inputs that follow it up to batch ``sequence``.
+
+    There are such inputs while their decisions may not have been published.
+    """
 
     sequence: int
     state: bytes
+    unpublished: list[Input] = []
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """The claim of a partition by a worker: what other owners write from here on does not count."""
+
+    owner: str
 
 
 class Restored(msgspec.Struct):
     """A restored state: as of batch ``sequence``, with ``last``, the inputs and results that may be unpublished.
 
-    ``entries`` counts the batches since the snapshot. ``diverged`` is the first batch (or logged input) that found
-    another state than when it was written: the settings have changed since, or two curators wrote at the same time.
+    ``snapshot`` is what restores all this. ``entries`` counts the batches since the snapshot found. ``diverged`` is the
+    first batch (or logged input) that found another state than when it was written: the settings have changed since, or
+    two curators wrote a journal of before there were incarnations.
     """
 
     state: Any
     sequence: int
     entries: int
     last: list[tuple[Input, ReducerResult]]
+    snapshot: Snapshot
     diverged: int | Place | None = None
 
 
@@ -78,24 +94,19 @@ _entries = msgspec.msgpack.Decoder(Entry)
 _snapshots = msgspec.msgpack.Decoder(Snapshot)
 
 
-def snapshot_key(partition: int) -> bytes:
-    """Return the key of the snapshot of one partition's state."""
-    return f"{partition}/snapshot".encode()
-
-
-def entry_key(partition: int, slot: int) -> bytes:
-    """Return the key of a journal slot. Slots count from 0 after each snapshot, so that old entries are overwritten."""
-    return f"{partition}/entry/{slot}".encode()
-
-
-def encode(record: Entry | Snapshot) -> bytes:
+def encode(record: Entry | Snapshot | Claim) -> bytes:
     """Return the bytes of a journal record."""
     return _pack.encode(record)
 
 
-def snapshot_of(sequence: int, state: Any) -> Snapshot:
-    """Return the snapshot of a state after batch ``sequence``."""
-    return Snapshot(sequence, zlib.compress(_pack.encode(state), level=1))
+def snapshot_of(sequence: int, state: Any, unpublished: Sequence[Input] = ()) -> Snapshot:
+    """Return the snapshot after batch ``sequence`` of a state that ``unpublished`` has yet to be applied to."""
+    return Snapshot(sequence, zlib.compress(_pack.encode(state), level=1), list(unpublished))
+
+
+def state_of(agent: Agent, snapshot: Snapshot) -> Any:
+    """Return the state of a snapshot, without its unpublished inputs."""
+    return msgspec.msgpack.decode(zlib.decompress(snapshot.state), type=agent.state)
 
 
 def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Restored:
@@ -106,65 +117,97 @@ def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Rest
     Gap
         If an entry between the snapshot and the newest entry is missing.
     """
-    snapshot, entries = stored_of(stored, partition)
+    snapshot, entries = history(stored, partition)
     snapshot = snapshot or snapshot_of(0, agent.state())
     later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)
-    state = msgspec.msgpack.decode(zlib.decompress(snapshot.state), type=agent.state)
-    restored = Restored(state, snapshot.sequence, len(later), [])
+    state, last = apply_all(agent, state_of(agent, snapshot), read_again(snapshot.unpublished))
+    restored = Restored(state, snapshot.sequence, len(later), last, snapshot)
     for entry in later:
         if entry.sequence != restored.sequence + 1:
             raise Gap(f"{agent.name}: the journal of partition {partition} has no batch {restored.sequence + 1}")
         if entry.before != restored.state.progress.digest and restored.diverged is None:
             restored.diverged = entry.sequence
         restored.sequence = entry.sequence
-        inputs = [(read, record_of(read)) for read in entry.inputs]
-        restored.state, restored.last = apply_all(agent, restored.state, inputs)
+        if entry is later[-1]:
+            restored.snapshot = snapshot_of(entry.sequence, restored.state, entry.inputs)
+        restored.state, restored.last = apply_all(agent, restored.state, read_again(entry.inputs))
     return restored
 
 
-def newest(stored: Mapping[bytes, bytes], partition: int) -> int:
-    """Return the sequence of the newest batch that is stored of a partition, 0 if none is."""
-    snapshot, entries = stored_of(stored, partition)
-    return max((record.sequence for record in (snapshot, *entries) if record), default=0)
+def history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapshot | None, list[Entry]]:
+    """Return the snapshot of a partition and its entries, in no order: those of the newest owner that has a snapshot.
 
-
-def stored_of(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapshot | None, list[Entry]]:
-    """Return the snapshot of a partition, if any, and its entries, in no order."""
-    snapshot, prefix = stored.get(snapshot_key(partition)), f"{partition}/entry/".encode()
-    entries = [_entries.decode(value) for key, value in stored.items() if key.startswith(prefix)]
+    Journals of before there were incarnations count as those of owner 0, which need neither claim nor snapshot.
+    """
+    records: dict[int, dict[bytes, bytes]] = {}
+    for name, value in stored.items():
+        key = parsed(name)
+        if key and key.partition == partition:
+            records.setdefault(key.incarnation, {})[key.kind] = value
+    owned = [incarnation for incarnation, kinds in records.items() if {CLAIM, SNAPSHOT} <= kinds.keys()]
+    kinds = records.get(max(owned, default=0), {})
+    snapshot = kinds.get(SNAPSHOT)
+    entries = [_entries.decode(value) for kind, value in kinds.items() if kind.startswith(ENTRY)]
     return _snapshots.decode(snapshot) if snapshot else None, entries
 
 
-def rebuild(agent: Agent, entries: Iterable[Applied], inputs: Mapping[Place, Input], last: int) -> Restored:
-    """Apply the inputs that ``entries`` of the curation log name, in their order; repeated entries change nothing.
+def rebuild(
+    agent: Agent, logged: Sequence[Applied], inputs: Mapping[Place, Input], last: int, journaled: Iterable[Entry] = ()
+) -> Restored:
+    """Apply the inputs that ``logged`` of the curation log names, in their order; repeated entries change nothing.
 
-    The result has the newest ``last`` inputs, and counts as one batch since an empty snapshot.
+    Batches that are left of the journal go on from there, as they may not have been logged yet, or not whole: each that
+    was applied to a state which the log, or a batch before it, has led to.
+
+    The newest ``last`` inputs, at least, are taken as unpublished. The result counts as one batch.
 
     Raises
     ------
     MissingInputs
         If one of the inputs is not there.
     """
-    rebuilt = Restored(agent.state(), 1, 1, [])
-    newest: deque[tuple[Input, ReducerResult]] = deque(maxlen=last)
-    for entry in entries:
-        source = entry.source
-        place = (source.topic, source.partition, source.offset)
-        read = inputs.get(place)
-        if read is None:
-            raise MissingInputs(
-                f"the {agent.name} agent has lost its journal, and {source.topic}[{source.partition}] no longer holds "
-                f"record {source.offset}, which it had applied: start a new run, or restore the changelog topics"
-            )
+    rebuilt = Restored(agent.state(), 1, 1, [], snapshot_of(1, agent.state()))
+    reached = {rebuilt.state.progress.digest}
+    unpublished = max(0, len(logged) - last)
+    for index, entry in enumerate(logged):
+        if index == unpublished:
+            rebuilt.snapshot = snapshot_of(1, rebuilt.state)
+        read = logged_input(agent, entry, inputs)
         step = advance(agent, rebuilt.state, record_of(read))
         rebuilt.state = step.state
         if step.applied is None:
             continue
         if step.applied.state_digest != entry.state_digest and rebuilt.diverged is None:
-            rebuilt.diverged = place
-        newest.append((read, step))
-    rebuilt.last = list(newest)
+            rebuilt.diverged = (read.topic, read.partition, read.offset)
+        if index >= unpublished:
+            rebuilt.last.append((read, step))
+        reached |= {entry.state_digest, step.applied.state_digest}
+    if unpublished == len(logged):
+        rebuilt.snapshot = snapshot_of(1, rebuilt.state)
+    for batch in sorted(journaled, key=lambda entry: entry.sequence):
+        if batch.before in reached:
+            rebuilt.state, steps = apply_all(agent, rebuilt.state, read_again(batch.inputs))
+            rebuilt.last += [(read, step) for read, step in steps if step.applied is not None]
+            reached.add(rebuilt.state.progress.digest)
+    rebuilt.snapshot = msgspec.structs.replace(rebuilt.snapshot, unpublished=[read for read, _ in rebuilt.last])
     return rebuilt
+
+
+def logged_input(agent: Agent, entry: Applied, inputs: Mapping[Place, Input]) -> Input:
+    """Return the input that an entry of the curation log names; raise MissingInputs if it is not there."""
+    source = entry.source
+    read = inputs.get((source.topic, source.partition, source.offset))
+    if read is None:
+        raise MissingInputs(
+            f"the {agent.name} agent has lost its journal, and {source.topic}[{source.partition}] no longer holds "
+            f"record {source.offset}, which it had applied: start a new run, or restore the changelog topics"
+        )
+    return read
+
+
+def read_again(inputs: Iterable[Input]) -> list[tuple[Input, InputRecord]]:
+    """Return inputs with the records that they stand for."""
+    return [(read, record_of(read)) for read in inputs]
 
 
 def apply_all(

@@ -28,7 +28,9 @@ from dart_streams.bus import admin, dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import ID, header
 from dart_streams.config import Config
+from dart_streams.curation import journal
 from dart_streams.curation.agents import agents
+from dart_streams.curation.changelog import ChangelogView
 from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.errors import ConfigError, ServiceUnavailable
@@ -38,7 +40,8 @@ from dart_streams.tasks import load
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
-from workers.curator.changelogs import SOURCES, changelog_topics
+from workers.curator.changelogs import SOURCES, changelog_of, changelog_topics
+from workers.curator.journal_writer import read_from
 from workers.curator.main import connect
 from workers.curator.transport import Consumer
 from workers.runtime import lifecycle
@@ -79,10 +82,10 @@ def configure(services, tmp_path: Path) -> Callable[..., Config]:
 class Curator:
     """A curator process of its own, that can be killed and started again."""
 
-    def __init__(self, folder: Path, name: str = "curator-0") -> None:
+    def __init__(self, folder: Path, name: str = "curator-0", log: str = "") -> None:
         self.folder = folder
         self.name = name
-        self.log = folder / f"{name}.log"
+        self.log = folder / f"{log or name}.log"
         self.start()
 
     def start(self) -> None:
@@ -96,7 +99,17 @@ class Curator:
 
     def works(self) -> bool:
         """Say whether it has been given something to do since it was started."""
-        return "state restored" in self.log.read_text()[self.told :]
+        return "state restored" in self.lines()
+
+    def lines(self) -> str:
+        """Return what it has logged since it was started."""
+        return self.log.read_text()[self.told :]
+
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self.process.kill()
@@ -109,8 +122,8 @@ class Curator:
 
 
 @contextlib.contextmanager
-def curating(folder: Path, name: str = "curator-0") -> Iterator[Curator]:
-    curator = Curator(folder, name)
+def curating(folder: Path, name: str = "curator-0", log: str = "") -> Iterator[Curator]:
+    curator = Curator(folder, name, log)
     try:
         yield curator
     finally:
@@ -153,6 +166,12 @@ class World:
         async with asyncio.timeout(BOUND_S):
             while self.played < number and not playing.done():
                 await asyncio.wait({playing}, timeout=0.005)
+
+    async def until(self, condition: Callable[[], bool], playing: asyncio.Task) -> None:
+        """Return when a condition holds, or no more will be played."""
+        async with asyncio.timeout(BOUND_S):
+            while not condition() and not playing.done():
+                await asyncio.wait({playing}, timeout=0.02)
 
     async def take(self, record: ConsumerRecord) -> None:
         if record.topic.endswith(rollout_orders.TOPIC.name):
@@ -291,6 +310,123 @@ async def test_a_curator_whose_tables_are_wiped_comes_back_with_its_whole_state(
     decided, again = await replayed(config, tmp_path / "tasks.toml")
     assert decided == again
     assert set(decided) >= set(world.orders)
+
+
+def only_slow(*values: str):
+    return pytest.param(*values, marks=pytest.mark.skipif("DART_SLOW_TESTS" not in os.environ, reason="slow"))
+
+
+@pytest.mark.parametrize(
+    ("successor", "ending"),
+    [
+        ("curator-0", "left alone"),
+        ("curator-0", "terminated"),
+        ("curator-0", "killed"),
+        ("curator-0", "woken alone"),
+        ("curator-1", "left alone"),
+        only_slow("curator-1", "terminated"),
+        only_slow("curator-1", "killed"),
+        only_slow("curator-1", "woken alone"),
+    ],
+)
+async def test_a_frozen_curator_that_wakes_up_after_another_took_its_place_changes_nothing(
+    configure, tmp_path, successor, ending
+):
+    """The other has the same member id or one of its own; the first is then left alone, ended, or the only one left."""
+    config, enough = configure(), asyncio.Event()
+    async with Publisher(config.bus, "world") as publisher:
+        world = World(config, publisher)
+        with curating(tmp_path) as stale, curating(tmp_path, successor, "successor") as other:
+            other.kill()
+            playing = asyncio.create_task(world.play(enough.is_set, 6 * BOUND_S))
+            await world.until_played(BETWEEN, playing)
+            stale.freeze()
+            other.start()
+            await world.until(other.works, playing)
+            await world.until_played(world.played + BETWEEN, playing)
+            if ending == "woken alone":
+                other.kill()
+            stale.wake()
+            await end(stale, ending, world, playing, same=successor == "curator-0")
+            if ending == "woken alone":
+                other.start()
+                await world.until(other.works, playing)
+            await world.until_played(world.played + BETWEEN, playing)
+            for curator in (stale, other):
+                curator.kill()
+            other.start()
+            await world.until(other.works, playing)
+            await world.until_played(world.played + BETWEEN, playing)
+            enough.set()
+            await playing
+            assert other.stop() == 0
+            assert "rebuilt from the topics" not in other.lines()
+    await check_one_history(config, tmp_path, world)
+
+
+async def end(stale: Curator, ending: str, world: World, playing: asyncio.Task, *, same: bool) -> None:
+    """See a curator that has just woken up to its end; one with another id may become a good member again."""
+    if ending == "killed":
+        stale.kill()
+    elif ending == "terminated":
+        stale.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(stale.process.wait, 60)
+    elif same:
+        await world.until(lambda: stale.process.poll() is not None, playing)
+        assert stale.process.returncode == 1, stale.lines()[-3000:]
+        assert stale.lines().count(" belongs to another curator process now (curator-0)") == 1
+        assert "Traceback" not in stale.lines()
+
+
+async def check_one_history(config: Config, folder: Path, world: World) -> None:
+    """Check that every order is of one task, and that all decisions are those of a replay of curation-log."""
+    found = await everything(config, rollout_orders.TOPIC)
+    tasks: dict[str, set[str]] = defaultdict(set)
+    for record in found[rollout_orders.TOPIC.name]:
+        order = event_of(rollout_orders.TOPIC, record)
+        tasks[order.order_id].add(order.task_id)
+    assert {order: names for order, names in tasks.items() if len(names) > 1} == {}
+    decided, again = await replayed(config, folder / "tasks.toml")
+    assert decided == again
+    assert set(decided) >= set(world.orders)
+
+
+async def test_a_damaged_journal_is_rebuilt_from_the_topics_and_told(configure, tmp_path):
+    config, enough = configure(), asyncio.Event()
+    async with Publisher(config.bus, "world") as publisher:
+        world = World(config, publisher)
+        with curating(tmp_path) as curator:
+            playing = asyncio.create_task(world.play(enough.is_set, 3 * BOUND_S))
+            await world.until_played(BETWEEN, playing)
+            curator.kill()
+            await lose_a_batch(config, publisher, "groups")
+            curator.start()
+            await world.until(curator.works, playing)
+            await world.until_played(world.played + BETWEEN, playing)
+            assert curator.stop() == 0
+            assert "journal damaged (groups: the journal of partition 0 has no batch" in curator.lines()
+            curator.start()
+            await world.until_played(world.played + BETWEEN, playing)
+            enough.set()
+            await playing
+            assert curator.stop() == 0
+            assert "state restored" in curator.lines()
+            assert "rebuilt from the topics" not in curator.lines()
+    await check_one_history(config, tmp_path, world)
+
+
+async def lose_a_batch(config: Config, publisher: Publisher, agent: str) -> None:
+    """Delete the first batch after the snapshot of an agent's journal."""
+    topic, view = changelog_of(config, agent), ChangelogView()
+    for record in await read_from(config.bus, topic, 0, 0):
+        view.note_read(record.offset, record.key, record.value)
+    snapshot, entries = journal.history(view.stored(), 0)
+    assert snapshot is not None
+    later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)
+    assert len(later) > 1
+    lost = journal.encode(later[0])
+    [key] = [key for key, value in view.stored().items() if value == lost]
+    await publisher.producer.send_and_wait(topic, None, key=key, partition=0)
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,8 @@ once. A flood costs two round trips a batch. A batch is processed in these steps
 
 1. Decode each record; dead-letter those that do not decode.
 2. Apply the records to the state in memory, in the order they arrived; leave out those applied before.
-3. Journal them in the table, as one record, and wait until the broker has it. From here on the batch counts.
+3. Journal them in the table, as one record, and wait until it counts: until the broker has it, and no other curator
+   claimed the partition before it (:mod:`workers.curator.journal_writer`).
 4. Publish the decisions and their curation-log entries, and wait until the broker has them.
 5. Acknowledge the records, so that Faust commits their offsets; replace a long journal by a snapshot.
 
@@ -16,6 +17,10 @@ and may be decided on differently. Killed in 4: the journal has the batch, so th
 decisions, computed again from the same inputs in the same order, are published (again) before anything else. Killed in
 5: the records come again and are recognised by their offsets. A decision published twice has the same id and content
 both times, and the agent that reads it ignores the second one.
+
+A curator that was frozen may wake up in any step, after another has taken its partitions. In 1 to 3: its batch does not
+count, so nothing of it is published, and its process ends. In 4: the batch counted before the other claimed the
+partition, so the other has found it, and publishes the same decisions. In 5: its offsets are refused by the group.
 
 Effects first and state second would be wrong: dispatch reads three topics, and after a crash their records may come in
 another order, in which the group already ordered would be another task's.
@@ -43,6 +48,7 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curation_log
 from topics.curated import CuratedGroup
 from workers.curator.changelogs import MAX_RECORD_BYTES
+from workers.curator.journal_writer import Changelog, OwnershipLost
 from workers.curator.journaled_state import JournaledState, input_of, open_state
 
 MAX_BATCH = 512
@@ -109,10 +115,17 @@ class AgentRunner:
     """
 
     def __init__(
-        self, agent: Agent, table: Any, publisher: Publisher, pace: SendCoalescer, stall_s: float, *, one_state: bool
+        self,
+        agent: Agent,
+        changelog: Changelog,
+        publisher: Publisher,
+        pace: SendCoalescer,
+        stall_s: float,
+        *,
+        one_state: bool,
     ) -> None:
         self.agent = agent
-        self.table = table
+        self.changelog = changelog
         self.publisher = publisher
         self.pace = pace
         self.one_state = one_state
@@ -130,18 +143,43 @@ class AgentRunner:
     async def run(self) -> None:
         """Process batch after batch, until cancelled."""
         while True:
-            batch = [event for event in await self.queue.next_batch(self.pace) if self._is_assigned(event)]
+            batch = await self.queue.next_batch(self.pace)
             self.stalls.check()
             async with self.processing:
                 for partition in dict.fromkeys(self._partition(event) for event in batch):
                     events = [event for event in batch if self._partition(event) == partition]
-                    await self.process(await self._state(partition), events)
+                    await self.process_owned(partition, events)
+
+    async def process_owned(self, partition: int, events: Sequence[Any]) -> None:
+        """Process records of one partition; leave them to its present owner if a rebalance gave it to another.
+
+        Raises OwnershipLost if another curator has the partition without a rebalance that this one has noticed.
+        """
+        generation = self.generation()
+        current = [event for event in events if self._is_assigned(event)]
+        if not current:
+            return
+        try:
+            await self.process(await self._state(partition), current)
+        except OwnershipLost as lost:
+            self.states.pop(partition, None)
+            if generation == self.generation():
+                raise
+            log.info("partition handed over", agent=self.agent.name, partition=partition, reason=str(lost))
 
     async def drain(self) -> None:
-        """Wait for the batch being processed, begin no other one, and write snapshots."""
+        """Wait for the batch being processed, begin no other one, and write snapshots of what is owned still.
+
+        Raises OwnershipLost if another curator has a partition without a rebalance that this one has noticed.
+        """
         await self.processing.acquire()
         for state in self.states.values():
-            await state.snapshot()
+            if state.generation == self.generation():
+                await state.snapshot()
+
+    def generation(self) -> int:
+        """Return the consumer group's generation as far as this process knows."""
+        return int(self.changelog.table.app.consumer_generation_id)
 
     async def process(self, journaled: JournaledState, events: Sequence[Any]) -> None:
         """Make the five steps of this module's docstring for records of one partition."""
@@ -159,25 +197,19 @@ class AgentRunner:
             event.ack()
         await journaled.maybe_snapshot()
 
-    async def drop_outdated(self) -> None:
-        """Drop the states that a table just recovered is ahead of: another curator had their partition."""
-        for partition, state in list(self.states.items()):
-            if state.is_behind():
-                del self.states[partition]
-
     def _is_assigned(self, event: Any) -> bool:
         """Say whether a record was read since the last rebalance; an older one comes again, here or elsewhere."""
-        return bool(event.message.generation_id == self.table.app.consumer_generation_id)
+        return bool(event.message.generation_id == self.generation())
 
     def _partition(self, event: Any) -> int:
         return 0 if self.one_state else event.message.partition
 
     async def _state(self, partition: int) -> JournaledState:
-        """Return a partition's state. One just restored first publishes what may not have been."""
+        """Return a partition's state, claimed anew after a rebalance. It first publishes what may not have been."""
         state = self.states.get(partition)
-        if state is None:
+        if state is None or state.generation != self.generation():
             state = await open_state(
-                self.agent, self.table, partition, self.publisher, one_state=self.one_state, last=MAX_BATCH
+                self.agent, self.changelog, partition, self.publisher, one_state=self.one_state, last=MAX_BATCH
             )
             await self._publish(state.unpublished)
             self.states[partition] = state

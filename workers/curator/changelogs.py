@@ -21,14 +21,19 @@ def application_id(config: Config) -> str:
     return f"{config.bus.prefix}curator"
 
 
+def changelog_of(config: Config, agent: str) -> str:
+    """Return the name that Faust gives the changelog of an agent's table."""
+    return f"{application_id(config)}-{agent}-changelog"
+
+
 def changelog_topics(config: Config) -> list[TopicSpec]:
-    """Return the changelogs of a deployment, under the names that Faust gives them.
+    """Return the changelogs of a deployment.
 
     Small segments let the broker compact entries that precede the snapshot, so that a restart has little to read.
     """
     return [
         TopicSpec(
-            name=f"{application_id(config)}-{name}-changelog",
+            name=changelog_of(config, name),
             partitions=source.partitions if source else 1,
             configs={
                 "cleanup.policy": "compact",

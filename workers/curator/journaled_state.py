@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -11,10 +11,12 @@ from aiokafka import ConsumerRecord
 from dart_streams.bus.clients import Publisher, event_of, read_to_end, reading
 from dart_streams.bus.codec import Undecodable
 from dart_streams.curation import journal
-from dart_streams.curation.journal import Entry, Input, Restored
+from dart_streams.curation.journal import Entry, Gap, Input, Restored, Snapshot
+from dart_streams.curation.journal_keys import entry_key, snapshot_key
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from topics import Topic, curation_log
 from topics.curation_log import Applied
+from workers.curator.journal_writer import Changelog, JournalWriter
 
 SNAPSHOT_BYTES = 256 * 1024
 SNAPSHOT_ENTRIES = 1024
@@ -24,17 +26,19 @@ log = structlog.get_logger()
 
 
 class JournaledState:
-    """The state of one partition. ``unpublished`` are the inputs and results that may not have been published."""
+    """The state of one partition that this process owns, claimed in ``generation`` of the consumer group.
 
-    def __init__(self, agent: Agent, table: Any, partition: int, restored: Restored) -> None:
+    ``unpublished`` are the inputs and results whose decisions may not have been published.
+    """
+
+    def __init__(self, agent: Agent, writer: JournalWriter, restored: Restored, generation: int) -> None:
         self.agent = agent
-        self.table = table
-        self.partition = partition
+        self.writer = writer
+        self.generation = generation
         self.state = restored.state
         self.sequence = restored.sequence
         self.unpublished = restored.last
-        self._slot = restored.entries
-        self._bytes = 0
+        self._slot = self._bytes = 0
         self._snapshot_at = SNAPSHOT_BYTES
 
     def apply(self, inputs: Sequence[tuple[Input, InputRecord]]) -> list[tuple[Input, ReducerResult]]:
@@ -43,16 +47,15 @@ class JournaledState:
         return [(read, step) for read, step in steps if step.applied is not None]
 
     async def append(self, before: str, inputs: list[Input]) -> None:
-        """Journal a batch that was applied to the state of digest ``before``; return when the broker has it."""
+        """Journal a batch that was applied to the state of digest ``before``; return when it counts.
+
+        Raises OwnershipLost if it does not, and then none of its decisions may be published.
+        """
         self.sequence += 1
         entry = journal.encode(Entry(self.sequence, before, inputs))
-        await self._write(journal.entry_key(self.partition, self._slot), entry)
+        await self.writer.write(entry_key(self.writer.partition, self.writer.incarnation, self._slot), entry)
         self._slot += 1
         self._bytes += len(entry)
-
-    def is_behind(self) -> bool:
-        """Say whether the table has batches of this partition that another curator wrote."""
-        return journal.newest(self.table.data, self.partition) > self.sequence
 
     async def maybe_snapshot(self) -> None:
         """Replace a journal larger than a snapshot by one, so that restoring stays quick."""
@@ -61,32 +64,66 @@ class JournaledState:
 
     async def snapshot(self) -> None:
         """Replace the journal by a snapshot, unless nothing has changed since the last one."""
-        if not self._slot:
-            return
-        snapshot = journal.encode(journal.snapshot_of(self.sequence, self.state))
-        await self._write(journal.snapshot_key(self.partition), snapshot)
-        self._slot = self._bytes = 0
-        self._snapshot_at = max(SNAPSHOT_BYTES, 2 * len(snapshot))
+        if self._slot:
+            await self.write(journal.snapshot_of(self.sequence, self.state))
 
-    async def _write(self, key: bytes, value: bytes) -> None:
-        """Set a key of the table and return when its changelog has it."""
-        sent = self.table.send_changelog(self.partition, key, value)
-        self.table.data[key] = value
-        await sent
+    async def write(self, snapshot: Snapshot) -> None:
+        """Write a snapshot, which stands for all entries up to now."""
+        encoded = journal.encode(snapshot)
+        await self.writer.write(snapshot_key(self.writer.partition, self.writer.incarnation), encoded)
+        self._slot = self._bytes = 0
+        self._snapshot_at = max(SNAPSHOT_BYTES, 2 * len(encoded))
 
 
 async def open_state(
-    agent: Agent, table: Any, partition: int, publisher: Publisher, *, one_state: bool, last: int
+    agent: Agent, changelog: Changelog, partition: int, publisher: Publisher, *, one_state: bool, last: int
 ) -> JournaledState:
-    """Return the state of a partition, restored from the table.
+    """Claim a partition and return its state. What may be unpublished counts from here on, and may be published now.
 
-    An empty table is that of a new run, or its changelog was lost: then the state is rebuilt from the topics, with the
-    ``last`` inputs taken as unpublished.
+    An empty journal is that of a new run, or it was lost; one that lacks a batch is damaged. Then the state is rebuilt
+    from the topics, with the ``last`` inputs taken as unpublished.
 
-    Raises MissingInputs if the table is empty and the topics no longer hold all inputs that the agent has applied.
+    Raises MissingInputs if it has to be rebuilt and the topics no longer hold all inputs that the agent has applied;
+    OwnershipLost if another curator claims the partition meanwhile.
     """
-    bound_log = log.bind(agent=agent.name, partition=partition)
-    restored = journal.restore(agent, table.data, partition)
+    generation = changelog.table.app.consumer_generation_id
+    writer = await changelog.claim(partition)
+    restored = await restored_from(agent, writer, publisher, one_state=one_state, last=last)
+    state = JournaledState(agent, writer, restored, generation)
+    await state.write(restored.snapshot)
+    await writer.delete_superseded()
+    return state
+
+
+async def restored_from(
+    agent: Agent, writer: JournalWriter, publisher: Publisher, *, one_state: bool, last: int
+) -> Restored:
+    """Return the state that the journal of a partition gives, or if it is empty or damaged, the topics."""
+    bound_log = log.bind(agent=agent.name, partition=writer.partition)
+    stored, problem, restored = writer.view.stored(), "lost", None
+    try:
+        restored = restored_and_logged(agent, stored, writer.partition, bound_log)
+    except Gap as gap:
+        problem = f"damaged ({gap})"
+    if restored is not None and restored.sequence:
+        return restored
+    entries = await logged(agent, publisher, None if one_state else writer.partition)
+    if restored is not None and not entries:
+        return restored
+    _, journaled = journal.history(stored, writer.partition)
+    rebuilt = journal.rebuild(agent, entries, await inputs_of(agent, publisher), last, journaled)
+    bound_log.warning(
+        f"journal {problem}: state rebuilt from the topics",
+        inputs=len(entries),
+        batches_left=len(journaled),
+        differs_from=rebuilt.diverged,
+    )
+    return rebuilt
+
+
+def restored_and_logged(agent: Agent, stored: Mapping[bytes, bytes], partition: int, bound_log: Any) -> Restored:
+    """Return the state that a journal gives, and log what it is; raise Gap if a batch is missing."""
+    restored = journal.restore(agent, stored, partition)
     bound_log.info("state restored", batches=restored.sequence, since_snapshot=restored.entries)
     if restored.diverged is not None:
         bound_log.warning(
@@ -94,16 +131,7 @@ async def open_state(
             batch=restored.diverged,
             reason="the curation settings have changed since, or two curators wrote at the same time",
         )
-    state = JournaledState(agent, table, partition, restored)
-    if restored.sequence:
-        return state
-    entries = await logged(agent, publisher, None if one_state else partition)
-    if entries:
-        rebuilt = journal.rebuild(agent, entries, await inputs_of(agent, publisher), last)
-        bound_log.warning("journal lost: state rebuilt from the topics", differs_from=rebuilt.diverged)
-        state = JournaledState(agent, table, partition, rebuilt)
-        await state.snapshot()
-    return state
+    return restored
 
 
 async def logged(agent: Agent, publisher: Publisher, partition: int | None) -> list[Applied]:

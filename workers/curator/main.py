@@ -19,7 +19,6 @@ import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import faust
 import structlog
@@ -34,7 +33,8 @@ from dart_streams.curation.reducer import Agent
 from dart_streams.errors import ConfigError
 from topics import trajectories
 from workers.curator.agent_runner import GAP_S, LATER_GAP_S, AgentRunner, enqueue
-from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id
+from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id, changelog_of
+from workers.curator.journal_writer import Changelog, reader
 from workers.curator.transport import Flow, Transport
 from workers.runtime import lifecycle
 
@@ -135,12 +135,19 @@ def create_app(config: Config, worker_id: str) -> faust.App:
 def bind(app: faust.App, config: Config, agent: Agent, publisher: Publisher, pace: SendCoalescer) -> AgentRunner:
     """Bind one agent to its topics and its table; its records are queued for the runner returned."""
     source = SOURCES[agent.name]
-    table: Any = app.Table(agent.name, key_type=bytes, value_type=bytes, partitions=source.partitions if source else 1)
-    runner = AgentRunner(agent, table, publisher, pace, config.telemetry.stall_s, one_state=source is None)
+    name = changelog_of(config, agent.name)
+    changelog = Changelog(name, app.conf.consumer_group_instance_id, reader(config.bus))
+    changelog.table = app.Table(
+        agent.name,
+        key_type=bytes,
+        value_type=bytes,
+        partitions=source.partitions if source else 1,
+        on_changelog_event=changelog.note_recovered,
+    )
+    runner = AgentRunner(agent, changelog, publisher, pace, config.telemetry.stall_s, one_state=source is None)
     names = [config.bus.prefix + topic.name for topic in agent.inputs]
     channel = app.topic(*names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
     app.agent(channel, name=agent.name, concurrency=1, supervisor_strategy=CrashingSupervisor)(
         functools.partial(enqueue, runner.queue)
     )
-    table.on_recover(runner.drop_outdated)
     return runner

@@ -6,18 +6,17 @@ from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode as record_of_event
 from dart_streams.config import parse
 from dart_streams.curation.journal import (
+    Claim,
     Entry,
     Gap,
     Input,
     apply_all,
     encode,
-    entry_key,
-    newest,
     record_of,
     restore,
-    snapshot_key,
     snapshot_of,
 )
+from dart_streams.curation.journal_keys import claim_key, entry_key, parsed, snapshot_key
 from dart_streams.curation.reducer import AgentProgress, InputRecord, advance, is_repeated
 from topics import BY_NAME
 
@@ -45,23 +44,37 @@ def inputs_of(agent):
     return sorted(reads, key=lambda read: (read.offset, read.topic))
 
 
-class Table:
-    """What a ledger writes, in a dictionary: entries since the last snapshot, in slots used again after it."""
+class Owner:
+    """What an owner writes: a claim, a snapshot of what it found, then entries in slots used again after a snapshot."""
 
-    def __init__(self, agent):
-        self.agent, self.stored, self.state, self.sequence, self.slot = agent, {}, agent.state(), 0, 0
+    def __init__(self, agent, incarnation=1, stored=None):
+        self.agent, self.incarnation, self.stored = agent, incarnation, {} if stored is None else stored
+        restored = restore(agent, self.stored, 0)
+        self.state, self.sequence, self.slot = restored.state, restored.sequence, 0
+        self.stored[claim_key(0, incarnation)] = encode(Claim("curator"))
+        self.stored[snapshot_key(0, incarnation)] = encode(restored.snapshot)
 
     def batch(self, reads):
         before = self.state.progress.digest
         self.state, steps = apply_all(self.agent, self.state, [(read, record_of(read)) for read in reads])
         self.sequence += 1
-        self.stored[entry_key(0, self.slot)] = encode(Entry(self.sequence, before, reads))
+        self.stored[entry_key(0, self.incarnation, self.slot)] = encode(Entry(self.sequence, before, reads))
         self.slot += 1
         return steps
 
     def snapshot(self):
-        self.stored[snapshot_key(0)] = encode(snapshot_of(self.sequence, self.state))
+        self.stored[snapshot_key(0, self.incarnation)] = encode(snapshot_of(self.sequence, self.state))
         self.slot = 0
+
+
+def without_owner(stored):
+    """Return a journal's records under the keys of before there were incarnations."""
+    keys = {name: parsed(name) for name in stored}
+    return {b"%d/%s" % (key.partition, key.kind): stored[name] for name, key in keys.items() if key.kind != b"claim"}
+
+
+def decisions_of(steps):
+    return [(read, step.decisions) for read, step in steps]
 
 
 @settings(max_examples=25, deadline=None)
@@ -71,54 +84,116 @@ class Table:
 )
 def test_the_state_comes_back_whole_after_every_batch_with_its_last_decisions(name, batches):
     agent = CIRCLE.agents[name]
-    table, reads = Table(agent), inputs_of(agent)
+    owner, reads = Owner(agent), inputs_of(agent)
     for size, snapshot in batches:
         batch, reads = reads[:size], reads[size:]
         if not batch:
             break
-        steps = table.batch(batch)
-        restored = restore(agent, table.stored, 0)
-        assert restored.state == table.state
-        assert restored.sequence == table.sequence == newest(table.stored, 0)
+        steps = owner.batch(batch)
+        restored = restore(agent, owner.stored, 0)
+        assert restored.state == owner.state
+        assert restored.sequence == owner.sequence
         assert restored.diverged is None
-        assert [(read, step.decisions) for read, step in restored.last] == [(r, s.decisions) for r, s in steps]
+        assert decisions_of(restored.last) == decisions_of(steps)
         if snapshot:
-            table.snapshot()
-            restored = restore(agent, table.stored, 0)
-            assert restored.state == table.state
+            owner.snapshot()
+            restored = restore(agent, owner.stored, 0)
+            assert restored.state == owner.state
             assert (restored.entries, restored.last) == (0, [])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(sorted(CIRCLE.agents)), st.lists(st.integers(1, 9), max_size=5), st.booleans())
+def test_a_new_owner_has_the_state_and_what_may_be_unpublished_from_its_first_snapshot_on(name, batches, legacy):
+    agent = CIRCLE.agents[name]
+    former, reads, steps = Owner(agent), inputs_of(agent), []
+    for size in batches:
+        batch, reads = reads[:size], reads[size:]
+        steps = former.batch(batch)
+    stored = without_owner(former.stored) if legacy else former.stored
+    owner = Owner(agent, 7, stored)
+    alone = {name: value for name, value in owner.stored.items() if parsed(name).incarnation == 7}
+    restored = restore(agent, alone, 0)
+    assert (restored.state, restored.sequence, restored.entries) == (former.state, former.sequence, 0)
+    assert decisions_of(restored.last) == decisions_of(steps)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(sorted(CIRCLE.agents)),
+    st.lists(st.tuples(st.sampled_from(["theirs", "ours"]), st.integers(1, 5), st.booleans()), max_size=12),
+    st.booleans(),
+)
+def test_nothing_that_a_former_owner_writes_after_the_new_ones_snapshot_counts(name, writes, forgotten):
+    agent = CIRCLE.agents[name]
+    former = Owner(agent, 3)
+    ahead = inputs_of(agent)
+    former.batch(ahead[:4])
+    owner = Owner(agent, 4, former.stored)
+    left = {former: ahead[6:], owner: ahead[4:]}
+    if forgotten:
+        for key in [key for key in owner.stored if parsed(key).incarnation == 3]:
+            del owner.stored[key]
+    for who, size, snapshot in writes:
+        writer = former if who == "theirs" else owner
+        batch, left[writer] = left[writer][:size], left[writer][size:]
+        if batch:
+            writer.batch(batch)
+        if snapshot:
+            writer.snapshot()
+    restored = restore(agent, owner.stored, 0)
+    assert (restored.state, restored.sequence, restored.diverged) == (owner.state, owner.sequence, None)
+
+
+def test_a_claim_alone_changes_nothing_and_a_snapshot_without_one_does_not_count():
+    agent = CIRCLE.agents["difficulty"]
+    owner, reads = Owner(agent, 2), inputs_of(agent)
+    owner.batch(reads[:3])
+    claimed = owner.stored | {claim_key(0, 5): encode(Claim("curator-1"))}
+    stray = owner.stored | {snapshot_key(0, 6): encode(snapshot_of(9, agent.state()))}
+    assert restore(agent, claimed, 0).state == restore(agent, stray, 0).state == owner.state
+
+
+def test_a_journal_of_before_there_were_owners_is_restored():
+    agent = CIRCLE.agents["groups"]
+    former, reads = Owner(agent), inputs_of(agent)
+    former.batch(reads[:5])
+    former.snapshot()
+    former.batch(reads[5:7])
+    restored = restore(agent, without_owner(former.stored), 0)
+    assert (restored.state, restored.sequence, restored.entries) == (former.state, 2, 1)
 
 
 def test_nothing_stored_is_the_empty_state():
     agent = CIRCLE.agents["groups"]
     restored = restore(agent, {}, 0)
-    assert (restored.state, restored.sequence, newest({}, 0)) == (agent.state(), 0, 0)
+    assert (restored.state, restored.sequence, restored.last) == (agent.state(), 0, [])
 
 
 def test_partitions_are_kept_apart():
     agent = CIRCLE.agents["difficulty"]
-    table = Table(agent)
-    table.batch(inputs_of(agent)[:3])
-    assert restore(agent, table.stored, 1).state == agent.state()
+    owner = Owner(agent)
+    owner.batch(inputs_of(agent)[:3])
+    assert restore(agent, owner.stored, 1).state == agent.state()
 
 
 def test_a_missing_batch_is_noticed():
     agent = CIRCLE.agents["difficulty"]
-    table, reads = Table(agent), inputs_of(agent)
+    owner, reads = Owner(agent), inputs_of(agent)
     for read in reads[:3]:
-        table.batch([read])
-    del table.stored[entry_key(0, 1)]
+        owner.batch([read])
+    del owner.stored[entry_key(0, 1, 1)]
     with pytest.raises(Gap, match="difficulty: the journal of partition 0 has no batch 2"):
-        restore(agent, table.stored, 0)
+        restore(agent, owner.stored, 0)
 
 
 def test_a_journal_that_gives_another_state_is_noticed():
     agent = CIRCLE.agents["difficulty"]
-    table, reads = Table(agent), inputs_of(agent)
+    owner, reads = Owner(agent), inputs_of(agent)
     for read in reads[:3]:
-        table.batch([read])
-    table.stored[entry_key(0, 1)] = encode(Entry(2, "another", [reads[1]]))
-    assert restore(agent, table.stored, 0).diverged == 2
+        owner.batch([read])
+    owner.stored[entry_key(0, 1, 1)] = encode(Entry(2, "another", [reads[1]]))
+    assert restore(agent, owner.stored, 0).diverged == 2
 
 
 def test_the_digest_covers_every_decision_whole():

@@ -5,7 +5,16 @@ from hypothesis import strategies as st
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
-from dart_streams.curation.journal import Input, MissingInputs, rebuild, record_of
+from dart_streams.curation.journal import (
+    Entry,
+    Input,
+    MissingInputs,
+    apply_all,
+    read_again,
+    rebuild,
+    record_of,
+    state_of,
+)
 from dart_streams.curation.reducer import advance
 from topics import BY_NAME
 
@@ -58,6 +67,41 @@ def test_entries_logged_twice_change_nothing(name, at, length):
     entries = CIRCLE.entries[name]
     twice = entries[: at + length] + entries[at:]
     assert rebuild(CIRCLE.agents[name], twice, CIRCLE.inputs, last=5).state == CIRCLE.states[name]
+
+
+def journal_of(name, size):
+    """Return the entries of an agent's whole journal, in batches of ``size``."""
+    agent, state, entries = CIRCLE.agents[name], CIRCLE.agents[name].state(), []
+    logged = [CIRCLE.inputs[e.source.topic, e.source.partition, e.source.offset] for e in CIRCLE.entries[name]]
+    for start in range(0, len(logged), size):
+        batch = logged[start : start + size]
+        entries.append(Entry(len(entries) + 1, state.progress.digest, batch))
+        state, _ = apply_all(agent, state, read_again(batch))
+    return entries
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from(sorted(CIRCLE.agents)), st.integers(1, 9), st.integers(0, 30), st.integers(0, 40), st.integers(0, 9)
+)
+def test_batches_left_of_the_journal_give_back_what_was_not_logged_yet(name, size, kept, unlogged, last):
+    agent, entries = CIRCLE.agents[name], CIRCLE.entries[name]
+    journaled = journal_of(name, size)[-kept - 1 :]
+    covered = sum(len(entry.inputs) for entry in journaled)
+    logged = entries[: len(entries) - min(unlogged, covered)]
+    found = rebuild(agent, logged, CIRCLE.inputs, last, journaled)
+    assert found.state == CIRCLE.states[name]
+    again, steps = apply_all(agent, state_of(agent, found.snapshot), read_again(found.snapshot.unpublished))
+    assert again == found.state
+    assert [step.applied for _, step in steps] == [step.applied for _, step in found.last]
+    assert [step.applied for _, step in steps] == entries[max(0, len(logged) - last) :]
+
+
+def test_a_batch_that_was_applied_to_a_state_unknown_to_the_log_is_left_out():
+    agent, entries = CIRCLE.agents["difficulty"], CIRCLE.entries["difficulty"]
+    stray = Entry(1, "a state of another history", journal_of("difficulty", 3)[-1].inputs)
+    known = rebuild(agent, entries[:-3], CIRCLE.inputs, 0)
+    assert rebuild(agent, entries[:-3], CIRCLE.inputs, 0, [stray]).state == known.state
 
 
 def test_other_settings_than_when_it_was_logged_are_noticed():

@@ -8,6 +8,8 @@ import asyncio
 import pytest
 from mode.utils.queues import ThrowableQueue
 
+from dart_streams.config import parse
+from workers.curator.main import create_app
 from workers.curator.transport import DirectDelivery, Flow
 
 
@@ -83,3 +85,10 @@ async def test_a_flow_that_is_resumed_keeps_what_came_unless_it_was_suspended(su
     flow.resume()
     assert buffer.qsize() == left
     assert flow.is_active()
+
+
+async def test_a_changelog_record_sent_again_after_a_lost_reply_is_written_once(tmp_path):
+    app = create_app(parse({"run": {"state_dir": str(tmp_path)}}), "curator-0")
+    kafka = app.producer._new_producer()
+    assert kafka._txn_manager is not None
+    assert kafka._txn_manager.transactional_id is None

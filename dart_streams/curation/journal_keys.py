@@ -1,0 +1,42 @@
+"""Keys of journal records: the partition, the incarnation of the owner that wrote it, and what it is.
+
+Keys of before there were incarnations lack that part, and count as those of incarnation 0.
+"""
+
+import re
+from typing import NamedTuple
+
+CLAIM = b"claim"
+SNAPSHOT = b"snapshot"
+ENTRY = b"entry/"
+
+_LAYOUT = re.compile(rb"(\d+)/(?:(\d+)/)?(claim|snapshot|entry/\d+)")
+
+
+class JournalKey(NamedTuple):
+    """A key in its parts; ``kind`` is :data:`CLAIM`, :data:`SNAPSHOT`, or :data:`ENTRY` with the slot's number."""
+
+    partition: int
+    incarnation: int
+    kind: bytes
+
+
+def parsed(key: bytes) -> JournalKey | None:
+    """Return the parts of a key, None if it is not a journal's."""
+    layout = _LAYOUT.fullmatch(key)
+    return JournalKey(int(layout[1]), int(layout[2] or 0), layout[3]) if layout else None
+
+
+def claim_key(partition: int, incarnation: int) -> bytes:
+    """Return the key of an owner's claim of a partition."""
+    return b"%d/%d/%s" % (partition, incarnation, CLAIM)
+
+
+def snapshot_key(partition: int, incarnation: int) -> bytes:
+    """Return the key of an owner's snapshot of one partition's state."""
+    return b"%d/%d/%s" % (partition, incarnation, SNAPSHOT)
+
+
+def entry_key(partition: int, incarnation: int, slot: int) -> bytes:
+    """Return the key of a journal slot. Slots count from 0 after each snapshot, so that old entries are overwritten."""
+    return b"%d/%d/%s%d" % (partition, incarnation, ENTRY, slot)

@@ -1,0 +1,80 @@
+"""A table and a publisher of a few lines, which note the order of a runner's effects."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.curation_world import Odds, play, task_set
+from dart_streams.bus.clients import SendCoalescer
+from dart_streams.bus.codec import encode
+from dart_streams.config import parse
+from dart_streams.curation.agents import agents
+from dart_streams.curation.journal_keys import parsed
+from tests.unit.workers.curator.changelog_topic import ChangelogTopic, Table
+from topics import trajectories
+from topics.rollout_orders import RolloutOrder
+from topics.values import Sampling
+from workers.curator.agent_runner import AgentRunner
+
+CONFIG = parse({})
+DIFFICULTY = agents(CONFIG, task_set(3))[0]
+
+
+WRITTEN = {b"claim": "claimed", b"snapshot": "snapshot"}
+
+
+class Broker(Table):
+    """A curator's table and publisher that note what they are given, in order, as long as they are up."""
+
+    def __init__(self, topic: ChangelogTopic | None = None) -> None:
+        super().__init__(topic or ChangelogTopic())
+        self.bus = CONFIG.bus
+        self.effects: list[str] = []
+        self.published: dict[str, list[str]] = {}
+        self.up = True
+
+    async def send_changelog(self, partition: int, key: bytes, value: bytes | None) -> Any:
+        self.effects.append("deleted" if value is None else WRITTEN.get(parsed(key).kind, "journaled"))
+        return await super().send_changelog(partition, key, value)
+
+    async def send_all(self, name, records) -> None:
+        if not self.up:
+            raise ConnectionError("the broker is down")
+        self.effects.append("published")
+        self.published.setdefault(name, []).extend(dict(record.headers)["id"].decode() for record in records)
+
+    def runner(self) -> AgentRunner:
+        return AgentRunner(DIFFICULTY, self.changelog, self, SendCoalescer(0.0), 60.0, one_state=False)
+
+    async def owning(self) -> AgentRunner:
+        """Return a runner that has claimed the partition."""
+        runner = self.runner()
+        await runner._state(0)
+        self.effects.clear()
+        return runner
+
+    def event(self, offset: int, value: bytes | None = None) -> SimpleNamespace:
+        """Return Faust's event of a finished rollout."""
+        order = RolloutOrder(
+            order_id=f"g{offset:06d}/0/0",
+            group_id=f"g{offset:06d}",
+            group_size=1,
+            sample=0,
+            attempt=0,
+            task_id="simulated/grid#0",
+            max_steps=10,
+            purpose="train",
+            sampling=Sampling(),
+            after_version=0,
+        )
+        record = encode(trajectories.TOPIC, play(order, 0, Odds(), 0), (), f"t{offset}")
+        message = SimpleNamespace(
+            topic=CONFIG.bus.prefix + trajectories.TOPIC.name,
+            partition=0,
+            offset=offset,
+            timestamp=1.5,
+            key=record.key,
+            value=record.value if value is None else value,
+            headers=record.headers,
+            generation_id=1,
+        )
+        return SimpleNamespace(message=message, ack=lambda: self.effects.append("acknowledged"))

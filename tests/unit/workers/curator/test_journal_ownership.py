@@ -1,0 +1,146 @@
+"""One owner for each journal: what a new owner does, what becomes of a stale one, and how a damaged journal heals."""
+
+import pytest
+import structlog
+
+from dart_streams.curation.journal import apply_all, read_again
+from dart_streams.curation.journal_keys import entry_key
+from tests.unit.workers.curator.broker import CONFIG, DIFFICULTY, Broker
+from topics import task_difficulty
+from workers.curator import journaled_state
+from workers.curator.journal_writer import OwnershipLost
+from workers.curator.journaled_state import input_of
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    async def nothing(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr("workers.curator.journaled_state.logged", nothing)
+    return Broker()
+
+
+async def test_a_new_owner_claims_the_partition_before_all_else_and_publishes_only_when_its_snapshot_counts(broker):
+    runner = await broker.owning()
+    broker.up = False
+    with pytest.raises(ConnectionError):
+        await runner.process(await runner._state(0), [broker.event(0)])
+    successor = Broker(broker.topic)
+    await successor.recover()
+    await successor.runner()._state(0)
+    assert successor.effects == ["claimed", "snapshot", *["deleted"] * 3, "published", "published"]
+    assert successor.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/0"]
+
+
+async def test_decisions_that_a_new_owner_could_not_publish_are_published_by_the_next_one(broker):
+    runner = await broker.owning()
+    broker.up = False
+    with pytest.raises(ConnectionError):
+        await runner.process(await runner._state(0), [broker.event(0)])
+    with pytest.raises(ConnectionError):
+        await broker.runner()._state(0)
+    broker.up = True
+    await broker.runner()._state(0)
+    assert broker.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/0"]
+
+
+async def test_a_curator_that_wakes_up_after_another_took_its_partition_publishes_nothing_and_ends(broker):
+    stale, owner = await broker.owning(), Broker(broker.topic)
+    await (await owner.owning()).process_owned(0, [broker.event(0)])
+    broker.effects.clear()
+    with pytest.raises(OwnershipLost, match=r"\[0\] belongs to another curator process now \(curator-0\)"):
+        await stale.process_owned(0, [broker.event(1)])
+    assert broker.effects == ["journaled"]
+    assert broker.published == {}
+    last = Broker(broker.topic)
+    assert (await last.runner()._state(0)).state.progress.applied == {"trajectories/0": 0}
+
+
+async def test_a_stale_curator_that_drains_ends_with_the_error_and_leaves_the_owners_journal_whole(broker):
+    stale, owner = await broker.owning(), Broker(broker.topic)
+    await stale.process_owned(0, [broker.event(0)])
+    ours = await owner.owning()
+    await ours.process_owned(0, [broker.event(1)])
+    with pytest.raises(OwnershipLost):
+        await stale.drain()
+    await ours.process_owned(0, [broker.event(2)])
+    restored = await Broker(broker.topic).runner()._state(0)
+    assert restored.state == ours.states[0].state
+    assert restored.sequence == 3
+
+
+async def test_a_partition_that_a_rebalance_gave_to_another_is_left_to_it_without_an_error(broker):
+    runner, owner = await broker.owning(), Broker(broker.topic)
+    broker.effects.clear()
+
+    async def rebalanced(what: str) -> None:
+        if what == "send":
+            await owner.owning()
+            broker.app.consumer_generation_id = 2
+
+    broker.request = rebalanced
+    await runner.process_owned(0, [broker.event(0)])
+    assert broker.effects == ["journaled"]
+    assert runner.states == {}
+
+
+async def test_after_a_rebalance_a_partition_is_claimed_anew_and_its_former_state_not_written(broker):
+    runner = await broker.owning()
+    await runner.process_owned(0, [broker.event(0)])
+    broker.effects.clear()
+    broker.app.consumer_generation_id = 2
+    await runner.drain()
+    assert broker.effects == []
+    runner.processing.release()
+    later = broker.event(1)
+    later.message.generation_id = 2
+    await runner.process_owned(0, [later])
+    assert broker.effects[0] == "claimed"
+    assert runner.states[0].state.progress.applied == {"trajectories/0": 1}
+
+
+async def test_a_changelog_that_nobody_else_wrote_to_is_not_read_again(broker):
+    runner = await broker.owning()
+    for offset in range(3):
+        await runner.process_owned(0, [broker.event(offset)])
+    await runner.drain()
+    assert broker.reads == 0
+
+
+async def test_a_changelog_that_was_made_anew_under_a_curator_ends_it(broker):
+    runner = await broker.owning()
+    broker.topic.records.clear()
+    broker.topic.end = 0
+    with pytest.raises(OwnershipLost, match="was deleted and made again"):
+        await runner.process_owned(0, [broker.event(0)])
+    assert broker.published == {}
+
+
+async def test_a_journal_that_lacks_a_batch_is_rebuilt_from_the_topics_and_told(broker, monkeypatch):
+    runner = await broker.owning()
+    events = [broker.event(offset) for offset in range(4)]
+    for event in events:
+        await runner.process_owned(0, [event])
+    incarnation = runner.states[0].writer.incarnation
+    lost = {offset for offset, (key, _) in broker.topic.records.items() if key == entry_key(0, incarnation, 1)}
+    broker.topic.records = {offset: record for offset, record in broker.topic.records.items() if offset not in lost}
+    reads = [input_of(event.message, CONFIG.bus.prefix, 1500) for event in events]
+    _, steps = apply_all(DIFFICULTY, DIFFICULTY.state(), read_again(reads))
+
+    async def log_of_three(*_: object) -> list[object]:
+        return [step.applied for _, step in steps[:3]]
+
+    async def all_inputs(*_: object) -> dict[object, object]:
+        return {(read.topic, read.partition, read.offset): read for read in reads}
+
+    monkeypatch.setattr(journaled_state, "logged", log_of_three)
+    monkeypatch.setattr(journaled_state, "inputs_of", all_inputs)
+    successor = Broker(broker.topic)
+    with structlog.testing.capture_logs() as told:
+        healed = await successor.runner()._state(0)
+    assert healed.state == runner.states[0].state
+    assert [line["event"] for line in told if line["log_level"] == "warning"] == [
+        "journal damaged (difficulty: the journal of partition 0 has no batch 2): state rebuilt from the topics"
+    ]
+    assert (await Broker(broker.topic).runner()._state(0)).state == healed.state

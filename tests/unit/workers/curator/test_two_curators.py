@@ -1,0 +1,260 @@
+"""Curators that overlap on one partition in every way: each request of each may be held up while others go on."""
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.curation_world import Odds, SimulatedCircle, task_set
+from dart_streams.bus.clients import SendCoalescer
+from dart_streams.bus.codec import encode
+from dart_streams.config import parse
+from dart_streams.curation.journal import Input, record_of
+from dart_streams.curation.reducer import Agent, advance
+from tests.unit.workers.curator.changelog_topic import ChangelogTopic, Table
+from topics import BY_NAME, curation_log
+from workers.curator import journaled_state
+from workers.curator.agent_runner import AgentRunner
+from workers.curator.journal_writer import OwnershipLost
+
+CONFIG = parse({"env": {"slots": 4}})
+ROUNDS = 40
+
+
+def played() -> SimulatedCircle:
+    made = SimulatedCircle(CONFIG, task_set(5), Odds(faults=0.1, partial=0.1))
+    for _ in range(ROUNDS):
+        made.settle()
+        made.end_one()
+        made.train()
+    made.settle()
+    return made
+
+
+CIRCLE = played()
+
+
+def inputs_of(agent: Agent) -> dict[str, list[Input]]:
+    """Return the records of each of an agent's topics."""
+    reads: dict[str, list[Input]] = {}
+    for topic in agent.inputs:
+        for offset, written in enumerate(CIRCLE.logs.get(topic.name, [])):
+            record = encode(BY_NAME[topic.name], written.event, (), written.id)
+            read = Input(topic.name, 0, offset, 1000 + offset, record.key, record.value, record.headers)
+            reads.setdefault(topic.name, []).append(read)
+    return reads
+
+
+class World:
+    """A changelog and the topics that are published to. A curator's requests wait until they are let on, one by one."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.inputs = inputs_of(agent)
+        self.topic = ChangelogTopic()
+        self.published: dict[str, bytes] = {}
+        self.log: dict[str, bytes] = {}
+        self.waiting: list[tuple[Curator, str, asyncio.Future[None]]] = []
+        self.curators: list[Curator] = []
+
+    def publish(self, name: str, records: list[Any]) -> None:
+        for record in records:
+            identity = dict(record.headers)["id"].decode()
+            if name == curation_log.TOPIC.name:
+                identity = f"log {identity}"
+                self.log.setdefault(identity, record.value)
+            assert self.published.setdefault(identity, record.value) == record.value, f"{identity} was decided twice"
+
+    async def quiet(self) -> None:
+        """Return when every curator waits for a request or has ended."""
+        for _ in range(12):
+            await asyncio.sleep(0)
+
+    def start(self, seed: int) -> None:
+        curator = Curator(self, seed)
+        curator.task = asyncio.create_task(curator.live())
+        self.curators.append(curator)
+
+    def let_on(self, choice: int) -> None:
+        if self.waiting:
+            _, _, request = self.waiting.pop(choice % len(self.waiting))
+            if not request.done():
+                request.set_result(None)
+
+    def let_on_one(self, curator: "Curator") -> None:
+        """Let on one request of this curator, if it waits for any."""
+        own = [place for place, (waiting, _, _) in enumerate(self.waiting) if waiting is curator]
+        if own:
+            self.let_on(own[0])
+
+    def is_at(self, curator: "Curator", request: str) -> bool:
+        """Say whether a curator waits for a request of this kind."""
+        return any(waiting is curator and what == request for waiting, what, _ in self.waiting)
+
+    async def finish(self, curator: "Curator") -> None:
+        """Let one curator's requests on until it has ended; the others stay where they are."""
+        while not curator.task.done():
+            await self.quiet()
+            self.let_on_one(curator)
+
+
+class Curator(Table):
+    """A curator's process, which reads its topics in an order of its own; it is a publisher too."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        super().__init__(world.topic, f"curator-{len(world.curators)}")
+        self.world = world
+        self.random = random.Random(seed)
+        self.bus = CONFIG.bus
+        self.stopping = False
+        self.task: asyncio.Task[None]
+
+    async def request(self, what: str) -> None:
+        let_on: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.world.waiting.append((self, what, let_on))
+        await let_on
+
+    async def send_all(self, name: str, records: list[Any]) -> None:
+        await self.request("publish")
+        self.world.publish(name, records)
+        await self.request("published")
+
+    async def live(self) -> None:
+        """Restore, then apply batch after batch until all is applied or it shall stop; then drain."""
+        await self.recover()
+        await self.request("assigned")
+        runner = AgentRunner(self.world.agent, self.changelog, self, SendCoalescer(0.0), 60.0, one_state=True)
+        while not self.stopping:
+            batch = self.batch((await runner._state(0)).state.progress.applied)
+            if not batch:
+                break
+            await runner.process_owned(0, batch)
+        await runner.drain()
+
+    def batch(self, applied: dict[str, int]) -> list[Any]:
+        """Return some of the records that come next, interleaved as they happened to arrive here."""
+        left = {
+            name: [read for read in reads if read.offset > applied.get(f"{name}/0", -1)]
+            for name, reads in self.world.inputs.items()
+        }
+        events = []
+        for _ in range(self.random.randint(1, 8)):
+            names = [name for name, reads in left.items() if reads]
+            if names:
+                events.append(self.event(left[self.random.choice(names)].pop(0)))
+        return events
+
+    def event(self, read: Input) -> Any:
+        message = SimpleNamespace(
+            topic=CONFIG.bus.prefix + read.topic,
+            partition=0,
+            offset=read.offset,
+            timestamp=read.at_ms / 1000,
+            key=read.key,
+            value=read.value,
+            headers=read.headers,
+            generation_id=1,
+        )
+        return SimpleNamespace(message=message, ack=lambda: None)
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("go on"), st.integers(0, 50)),
+    st.tuples(st.just("go on"), st.integers(0, 50)),
+    st.tuples(st.just("go on"), st.integers(0, 50)),
+    st.tuples(st.sampled_from(["go on alone", "go on to publish", "die when about to publish"]), st.integers(0, 50)),
+    st.tuples(st.just("start"), st.integers(0, 2**16)),
+    st.tuples(st.just("kill"), st.integers(0, 50)),
+    st.tuples(st.just("stop"), st.integers(0, 50)),
+    st.tuples(st.just("compact"), st.just(0)),
+)
+
+
+async def overlap(agent: Agent, actions: list[tuple[str, int]], wake: list[int]) -> World:
+    """Start, hold up, wake, stop and kill curators; then let those left go on, and one more finish the work."""
+    world = World(agent)
+    world.start(0)
+    for action, number in actions:
+        await world.quiet()
+        await act(world, action, number)
+    world.start(1)
+    await world.finish(world.curators[-1])
+    for number in wake:
+        await world.quiet()
+        world.let_on(number)
+    for curator in world.curators:
+        await world.finish(curator)
+    world.start(2)
+    await world.finish(world.curators[-1])
+    ends = await asyncio.gather(*(curator.task for curator in world.curators), return_exceptions=True)
+    for end in ends:
+        if isinstance(end, Exception) and not isinstance(end, OwnershipLost):
+            raise end
+    event(f"{sum(isinstance(end, OwnershipLost) for end in ends)} of {len(ends)} curators lost the partition")
+    return world
+
+
+async def act(world: World, action: str, number: int) -> None:
+    """Do one thing to the world, or to one of the curators that are alive."""
+    alive = [curator for curator in world.curators if not curator.task.done()]
+    match action:
+        case "start":
+            world.start(number)
+        case "compact":
+            world.topic.compact()
+        case "go on":
+            world.let_on(number)
+        case "kill" if alive:
+            alive[number % len(alive)].task.cancel()
+        case "stop" if alive:
+            alive[number % len(alive)].stopping = True
+        case "go on alone" if alive:
+            await go_on(world, alive[number % len(alive)], "")
+        case "go on to publish" | "die when about to publish" if alive:
+            curator = alive[number % len(alive)]
+            await go_on(world, curator, "publish")
+            if action.startswith("die"):
+                curator.task.cancel()
+
+
+async def go_on(world: World, curator: Curator, request: str) -> None:
+    """Let one curator's requests on, a few of them, until it is about to make one of this kind."""
+    for _ in range(20):
+        await world.quiet()
+        if world.is_at(curator, request):
+            return
+        world.let_on_one(curator)
+
+
+def check(world: World) -> None:
+    """Check that what was published is one history: that of applying the inputs in the order of curation-log."""
+    agent, state, again = world.agent, world.agent.state(), {}
+    reads = {(read.topic, read.offset): read for reads in world.inputs.values() for read in reads}
+    for line in world.log.values():
+        entry = msgspec.json.decode(line, type=curation_log.Applied)
+        step = advance(agent, state, record_of(reads[entry.source.topic, entry.source.offset]))
+        state = step.state
+        assert step.applied == entry
+        again |= {decision.id: encode(decision.topic, decision.event, (), "").value for decision in step.decisions}
+    decided = {identity: value for identity, value in world.published.items() if not identity.startswith("log ")}
+    assert decided == again
+    assert len(world.log) == len(reads)
+
+
+@pytest.mark.parametrize("name", ["dispatch", "groups"])
+@settings(max_examples=60, deadline=None)
+@given(actions=st.lists(ACTIONS, min_size=5, max_size=60), wake=st.lists(st.integers(0, 50), max_size=30))
+def test_however_curators_overlap_their_decisions_are_those_of_one_history(name, actions, wake):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journaled_state, "SNAPSHOT_ENTRIES", 3)
+        patch.setattr(journaled_state, "logged", nothing)
+        check(asyncio.run(overlap(CIRCLE.agents[name], actions, wake)))
+
+
+async def nothing(*_: object) -> list[object]:
+    return []
