@@ -21,6 +21,8 @@ DEAD_LETTERS = ".dlq"
 DEAD_LETTER_DAYS = 90
 HEADER_ROOM = 65_536
 """Bytes by which a dead letter may exceed its original: the headers with its error and origin."""
+MAX_LETTER_BYTES = max(topic.max_message_bytes for topic in topics.ALL) + HEADER_ROOM
+"""The largest record that a producer may be asked to send."""
 MAX_RESOURCE_NAME = 253
 RESOURCE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """A valid resource name in Kubernetes: a DNS subdomain (RFC 1123)."""
