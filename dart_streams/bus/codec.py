@@ -57,7 +57,7 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
         schema = declared.decode(errors="replace")
         name, _, version = schema.rpartition("/")
         if name != topic.name or not version.isdecimal() or len(version) > 9:
-            raise Undecodable(f"schema {schema!r} is not of topic {topic.name!r}")
+            raise Undecodable(f"schema {schema[:100]!r} is not of topic {topic.name!r}")
         if int(version) > topic.version:
             raise Undecodable(f"schema {schema!r} is newer than this program's {topic.schema!r}: upgrade it")
     return decode_json(topic, _decoder(topic.event), value)

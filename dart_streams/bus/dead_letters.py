@@ -18,7 +18,7 @@ from opentelemetry import metrics
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import UNREADABLE, Header, header, header_bytes
 from dart_streams.bus.topology import DEAD_LETTERS as SUFFIX
-from dart_streams.bus.topology import HEADER_ROOM
+from dart_streams.bus.topology import HEADER_ROOM, has_dead_letters
 from dart_streams.clock import now_ms
 from dart_streams.telemetry import names
 from topics import Topic
@@ -86,9 +86,13 @@ def stub_of(record: Any, place: list[Header], reason: str) -> Letter:
 async def send(publisher: Publisher, topic: Topic, record: Any, error: str, tries: int = 1) -> None:
     """Publish ``record`` of ``topic`` to its dead-letter topic: as it is, or as a stub, and the reason.
 
-    Returns when it is acknowledged; only then may the record's offset be committed.
+    Returns when it is acknowledged; only then may the record's offset be committed. A record of a topic that has no
+    dead letters is logged, and counted as they are.
     """
     log(record, error, tries)
+    if not has_dead_letters(topic):
+        count(topic)
+        return
     place = place_headers(record, error, tries, now_ms())
     letter = letter_of(topic, record, place)
     try:

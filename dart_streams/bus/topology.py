@@ -61,9 +61,14 @@ def declared(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]:
     specs = []
     for topic in topics.ALL:
         specs.append(spec_of(topic, bus.prefix))
-        if topic is not topics.weights.TOPIC:
+        if has_dead_letters(topic):
             specs.append(dead_letters_of(topic, bus.prefix))
     return [*specs, *extra]
+
+
+def has_dead_letters(topic: Topic) -> bool:
+    """Say whether a topic has a dead-letter twin."""
+    return topic is not topics.weights.TOPIC
 
 
 def spec_of(topic: Topic, prefix: str) -> TopicSpec:
