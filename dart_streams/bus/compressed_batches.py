@@ -34,7 +34,7 @@ MAGIC_AT = 16
 MAGIC = 2
 
 
-class Batch(NamedTuple):
+class RecordBatch(NamedTuple):
     """The header of a record batch (https://kafka.apache.org/documentation/#recordbatch)."""
 
     base_offset: int
@@ -63,7 +63,7 @@ def readable(fetched: bytes) -> bytes:
     return b"".join([*parts, fetched[kept:]]) if kept else fetched
 
 
-def compressed(fetched: bytes) -> Iterator[tuple[int, int, Batch]]:
+def compressed(fetched: bytes) -> Iterator[tuple[int, int, RecordBatch]]:
     """Yield start, end and header of each whole batch that is compressed."""
     start = 0
     while start + HEADER.size <= len(fetched):
@@ -72,13 +72,13 @@ def compressed(fetched: bytes) -> Iterator[tuple[int, int, Batch]]:
         if end > len(fetched) or length <= 0:
             return
         if fetched[start + MAGIC_AT] == MAGIC:
-            batch = Batch(*HEADER.unpack_from(fetched, start))
+            batch = RecordBatch(*HEADER.unpack_from(fetched, start))
             if batch.attributes & 0b111:
                 yield start, end, batch
         start = end
 
 
-def refusal(batch: Batch, data: bytes) -> str:
+def refusal(batch: RecordBatch, data: bytes) -> str:
     """Return why a compressed batch is not read, empty if it is."""
     codec = CODECS.get(batch.attributes & 0b111, "an unknown codec")
     first, last = batch.base_offset, batch.base_offset + batch.last_offset_delta
@@ -105,7 +105,7 @@ def expands_too_far(data: bytes) -> bool:
     return False
 
 
-def stand_in(batch: Batch, data: bytes, reason: str) -> bytes:
+def stand_in(batch: RecordBatch, data: bytes, reason: str) -> bytes:
     """Return an uncompressed batch of one record at the last offset of ``batch``."""
     builder = DefaultRecordBatchBuilder(
         magic=MAGIC,
