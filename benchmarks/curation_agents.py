@@ -142,7 +142,7 @@ async def lag_until_none(bus: Bus) -> list[tuple[float, int]]:
     started = time.perf_counter()
     async with lag_reader(bus) as lags:
         while not looks or looks[-1][1]:
-            places = [lag for lag in await lags.read() if lag.group == CURATOR]
+            places = [lag for lag in await lags.read() or () if lag.group == CURATOR]
             if places:
                 looks.append((round(time.perf_counter() - started, 1), sum(lag.records for lag in places)))
             await asyncio.sleep(LAG_LOOK_S)

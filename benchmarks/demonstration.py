@@ -100,7 +100,7 @@ def told(written: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def summary(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def summary(found: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Return the median and the worst over runs."""
     gains = [run["gain"] for run in found]
     return {
@@ -108,7 +108,7 @@ def summary(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "gain_median": round(statistics.median(gains), 4),
         "gain_worst": min(gains),
         "gain_best": max(gains),
-        "lost": sum(run["lost"] for run in found),
+        "lost": None if any(run["lost"] is None for run in found) else sum(run["lost"] for run in found),
         "staleness_max": max(run["staleness"]["max"] for run in found),
     }
 

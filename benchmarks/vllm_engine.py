@@ -89,7 +89,7 @@ async def measure(arguments: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory(prefix="rollout-bench-") as scratch:
         model, first = policy(Path(scratch), arguments.model)
         screens = Screens(arguments.width, arguments.height)
-        engine = VllmEngine(configuration(model, arguments), screens.read)
+        engine = VllmEngine(configuration(model, scratch, arguments), screens.read)
         started = time.perf_counter()
         await engine.start(first)
         report: dict = {"start_s": round(time.perf_counter() - started, 1), "loads": []}
@@ -212,12 +212,13 @@ def policy(scratch: Path, model: Path | None) -> tuple[Path, WeightVersion]:
     return folder, version
 
 
-def configuration(model: Path, arguments: argparse.Namespace) -> Config:
+def configuration(model: Path, scratch: str, arguments: argparse.Namespace) -> Config:
     """Return the configuration of the engine to measure."""
     return parse(
         {
             "policy": {"path": str(model), "max_images": arguments.images},
             "rollout": {"max_in_flight": max(8, *arguments.in_flight)},
+            "trainer": {"weights_uri": scratch},
         }
     )
 

@@ -256,6 +256,7 @@ def configuration(running: Config, folder: Path, model: Path) -> Config:
         "bus": {"servers": running.bus.servers, "prefix": f"bench.{uuid.uuid4().hex[:8]}."},
         "store": {"hosts": list(running.store.hosts), "port": running.store.port},
         "policy": {"path": str(model), "model_id": MODEL_ID},
+        "trainer": {"weights_uri": str(folder)},
     }
     (folder / "config.toml").write_text(tomli_w.dumps(tables))
     return parse(tables)

@@ -13,6 +13,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
 from dart_streams.store import AsyncStore
+from dart_streams.store.blobs import ref_of
 from dart_streams.tasks import TaskSet
 from topics import Topic, curated, rollout_orders, trajectories, weights
 from topics.action_requests import ActionRequest
@@ -40,9 +41,9 @@ class ObservationLog:
         """Keep an observation; there is no other event that an episode publishes."""
         self.observations.setdefault(event.trajectory_id, []).append(event)
 
-    def has_kept(self, _ref: BlobRef) -> bool:
-        """Say that a screenshot need not be written."""
-        return True
+    async def put_blob(self, data: bytes, media_type: str, width: int, height: int) -> BlobRef:
+        """Drop a screenshot, and return its reference."""
+        return ref_of(data, media_type, width, height)
 
 
 class PolicyFunction:

@@ -14,6 +14,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from torch import Tensor
 
+from dart_streams import weight_location
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.clock import now_ms
@@ -44,7 +45,7 @@ class WeightPublisher:
 
     def __init__(self, config: Config, epoch: int) -> None:
         self.bus = config.bus
-        self.base = (config.trainer.weights_uri or str((config.run.folder / "weights").resolve())).rstrip("/")
+        self.base = weight_location.base_of(config)
         self.keep = max(1, config.trainer.keep_versions)
         self.liveness_ms = int(config.rollout.liveness_s * 1000)
         self.epoch = epoch
@@ -74,7 +75,9 @@ class WeightPublisher:
         for record in before:
             self._accept(record)
         found = self.weights
-        same = found.newest is not None and sha256_of(snapshot.tensors) == found.newest.sha256
+        # Rollout workers read nothing that lies elsewhere, as after a change of trainer.weights_uri.
+        there = found.newest is not None and weight_location.is_covered(found.newest.uri, self.base)
+        same = there and found.newest is not None and sha256_of(snapshot.tensors) == found.newest.sha256
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:

@@ -15,7 +15,9 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from tenacity import AsyncRetrying
 
 from dart_streams.bus.codec import Encoded, Header, decode, encode
+from dart_streams.bus.compressed_batches import bound_aiokafka
 from dart_streams.bus.readiness import await_broker_async, until_ready
+from dart_streams.bus.topology import MAX_LETTER_BYTES
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from dart_streams.deadline import Deadline
@@ -103,6 +105,7 @@ class Publisher:
             enable_idempotence=True,
             linger_ms=0,
             max_batch_size=batch_bytes,
+            max_request_size=MAX_LETTER_BYTES,
             partitioner=partition_of,
         )
 
@@ -193,6 +196,7 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
 
     Without a group, assign partitions after :func:`start_within`.
     """
+    bound_aiokafka()
     names = [bus.prefix + topic.name for topic in topics] if group else []
     defaults: dict[str, Any] = {
         "auto_offset_reset": "earliest",

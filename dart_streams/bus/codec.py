@@ -3,16 +3,21 @@
 import functools
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from topics import Topic
 
+T = TypeVar("T")
 Header = tuple[str, bytes]
 
 SCHEMA = "schema"
 ID = "id"
+UNREADABLE = "unreadable"
+"""The header of a record that stands for what the client could not read; its value is the reason."""
+MAX_HEADER_BYTES = 16 * 1024
+"""Names and values of all headers of a record: some pass into states and on to what is published because of it."""
 
 
 class Undecodable(Exception):
@@ -44,19 +49,40 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
 
     A record without a schema header counts as of the topic's present version, so that one can be produced by hand.
 
-    Raises :class:`Undecodable` if the value is empty, not JSON, lacks a field, or is of another or a newer schema.
+    Raises :class:`Undecodable` if the value is empty, larger than a record of the topic may be, not JSON, lacks a
+    field, or is of another or a newer schema; or if the headers are larger than :data:`MAX_HEADER_BYTES`.
     """
-    if value is None:
-        raise Undecodable("the record has no value")
+    value = sized(topic, value, headers)
     if (declared := header(headers, SCHEMA)) is not None:
         schema = declared.decode(errors="replace")
         name, _, version = schema.rpartition("/")
         if name != topic.name or not version.isdecimal() or len(version) > 9:
-            raise Undecodable(f"schema {schema!r} is not of topic {topic.name!r}")
+            raise Undecodable(f"schema {schema[:100]!r} is not of topic {topic.name!r}")
         if int(version) > topic.version:
             raise Undecodable(f"schema {schema!r} is newer than this program's {topic.schema!r}: upgrade it")
+    return decode_json(topic, _decoder(topic.event), value)
+
+
+def sized(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> bytes:
+    """Return the value of a record of ``topic``; raise :class:`Undecodable` if there is none, or too much of it.
+
+    A record that was compressed may be larger than the topic takes.
+    """
+    if (reason := header(headers, UNREADABLE)) is not None:
+        raise Undecodable(f"not read: {reason.decode(errors='replace')}")
+    if value is None:
+        raise Undecodable("the record has no value")
+    if len(value) > topic.max_message_bytes:
+        raise Undecodable(f"the value takes {len(value)} bytes: a record has at most {topic.max_message_bytes}")
+    if (size := header_bytes(headers)) > MAX_HEADER_BYTES:
+        raise Undecodable(f"the headers take {size} bytes: those of a record have at most {MAX_HEADER_BYTES}")
+    return value
+
+
+def decode_json(topic: Topic, decoder: "msgspec.json.Decoder[T]", value: bytes) -> T:
+    """Decode the value of a record of ``topic``, of checked size; raise :class:`Undecodable` if it is none such."""
     try:
-        return _decoder(topic.event).decode(value)
+        return decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not a {topic.schema}: {error}") from None
 
@@ -64,3 +90,8 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
 def header(headers: Sequence[Header], name: str) -> bytes | None:
     """Return the value of the first header called ``name``, or None."""
     return next((value for key, value in headers if key == name), None)
+
+
+def header_bytes(headers: Iterable[tuple[str, bytes | None]]) -> int:
+    """Return the size of headers in bytes; a value may be null."""
+    return sum(len(name.encode()) + len(value or b"") for name, value in headers)

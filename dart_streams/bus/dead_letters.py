@@ -1,12 +1,24 @@
-"""Dead letters: a record that cannot be processed goes to the dead-letter topic as it is, with the reason."""
+"""Dead letters: a record that cannot be processed goes to the dead-letter topic as it is, with the reason.
 
+A record that no letter can carry leaves a *stub*: empty, or larger than the dead-letter topic takes (a record may have
+been compressed, and was then larger than what may be produced again). A stub has the letter's headers, the size and the
+digest of the value, and its first kilobyte; the record itself is where it was, as long as its topic keeps it. A stub of
+a batch that was not read (:mod:`~dart_streams.bus.compressed_batches`) has these of the batch as it is compressed.
+"""
+
+import hashlib
+from typing import Any, NamedTuple
+
+import kafka.errors
 import structlog
-from aiokafka import ConsumerRecord
+from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
+from kafka import KafkaProducer
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
-from dart_streams.bus.codec import Header
+from dart_streams.bus.codec import UNREADABLE, Header, header, header_bytes
 from dart_streams.bus.topology import DEAD_LETTERS as SUFFIX
+from dart_streams.bus.topology import HEADER_ROOM, has_dead_letters
 from dart_streams.clock import now_ms
 from dart_streams.telemetry import names
 from topics import Topic
@@ -19,22 +31,105 @@ PARTITION = "dlq-partition"
 OFFSET = "dlq-offset"
 TRIES = "dlq-tries"
 AT_MS = "dlq-at-ms"
+STUB = "dlq-stub"
+"""Only a stub has this header: why the record is not in it."""
+SIZE = "dlq-size"
+"""Bytes of the value that a stub stands for; a value that was null has none."""
+KEY_SIZE = "dlq-key-size"
+SHA256 = "dlq-sha256"
+HEAD_BYTES = 1024
+"""A stub's value: the first bytes of the record's. Keys and headers of at most this size stay in it."""
+OVERHEAD_BYTES = 4096
+"""What a batch of one letter takes beside key, value and headers, generously."""
 
 
-def place_headers(record: ConsumerRecord, error: str, tries: int, at_ms: int) -> list[Header]:
+class Letter(NamedTuple):
+    """What is published for a record: all of it, or a stub."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+
+def place_headers(record: Any, error: str, tries: int, at_ms: int) -> list[Header]:
     """Return the headers with a dead letter's origin and reason."""
     fields = {ERROR: error[:MAX_ERROR_LENGTH], TOPIC: record.topic, PARTITION: record.partition, OFFSET: record.offset}
     fields |= {TRIES: tries, AT_MS: at_ms}
-    return [(name, str(value).encode()) for name, value in fields.items()]
+    return [(name, str(value).encode(errors="replace")) for name, value in fields.items()]
 
 
-async def send(publisher: Publisher, topic: Topic, record: ConsumerRecord, error: str, tries: int = 1) -> None:
-    """Publish ``record`` of ``topic`` to its dead-letter topic: value, key and headers as they are, and the reason.
+def letter_of(topic: Topic, record: Any, place: list[Header]) -> Letter:
+    """Return the letter of a client's ``record`` of ``topic``: whole if a dead-letter topic takes it, else a stub."""
+    if record.key is None and record.value is None:
+        return stub_of(record, place, "the record has neither key nor value, and no client sends such a one")
+    if (unread := header(record.headers, UNREADABLE)) is not None:
+        return Letter(None, record.value, [*record.headers, *place, (STUB, unread)])
+    whole = Letter(record.key, record.value, [*record.headers, *place])
+    size = len(record.key or b"") + len(record.value or b"") + header_bytes(whole.headers) + OVERHEAD_BYTES
+    limit = topic.max_message_bytes + HEADER_ROOM
+    return whole if size <= limit else stub_of(record, place, f"the letter would take {size} of at most {limit} bytes")
 
-    Returns when it is acknowledged; only then may the record's offset be committed.
+
+def stub_of(record: Any, place: list[Header], reason: str) -> Letter:
+    """Return the stub of ``record``."""
+    facts: dict[str, str] = {STUB: reason}
+    if record.value is not None:
+        facts |= {SIZE: str(len(record.value)), SHA256: hashlib.sha256(record.value).hexdigest()}
+    if record.key is not None:
+        facts[KEY_SIZE] = str(len(record.key))
+    key = record.key if record.key is not None and len(record.key) <= HEAD_BYTES else None
+    kept = [*record.headers] if header_bytes(record.headers) <= HEAD_BYTES else []
+    headers = [*kept, *place, *((name, text.encode()) for name, text in facts.items())]
+    return Letter(key, (record.value or b"")[:HEAD_BYTES], headers)
+
+
+async def send(publisher: Publisher, topic: Topic, record: Any, error: str, tries: int = 1) -> None:
+    """Publish ``record`` of ``topic`` to its dead-letter topic: as it is, or as a stub, and the reason.
+
+    Returns when it is acknowledged; only then may the record's offset be committed. A record of a topic that has no
+    dead letters is logged, and counted as they are.
     """
+    log(record, error, tries)
+    if not has_dead_letters(topic):
+        count(topic)
+        return
+    place = place_headers(record, error, tries, now_ms())
+    letter = letter_of(topic, record, place)
+    try:
+        await publisher.send(topic.name + SUFFIX, *letter)
+    except (MessageSizeTooLargeError, RecordListTooLargeError) as refusal:
+        await publisher.send(topic.name + SUFFIX, *stub_of(record, place, refused(refusal)))
+    count(topic)
+
+
+def send_sync(producer: KafkaProducer, topic: Topic, record: Any, error: str, timeout_s: float) -> None:
+    """Do as :func:`send` with kafka-python: return when the broker has the letter."""
+    log(record, error, tries=1)
+    place = place_headers(record, error, 1, now_ms())
+    letter = letter_of(topic, record, place)
+    try:
+        produce(producer, record.topic, letter, timeout_s)
+    except (kafka.errors.MessageSizeTooLargeError, kafka.errors.RecordListTooLargeError) as refusal:
+        produce(producer, record.topic, stub_of(record, place, refused(refusal)), timeout_s)
+    count(topic)
+
+
+def produce(producer: KafkaProducer, topic: str, letter: Letter, timeout_s: float) -> None:
+    """Send a letter to the dead-letter twin of ``topic`` (with prefix), and wait for the acknowledgement."""
+    producer.send(topic + SUFFIX, **letter._asdict()).get(timeout=timeout_s)
+
+
+def refused(error: Exception) -> str:
+    """Return a stub's reason where the broker takes less than is declared for its dead-letter topic."""
+    return f"the dead-letter topic took no letter of this size ({type(error).__name__}): see `dart-streams topics plan`"
+
+
+def log(record: Any, error: str, tries: int) -> None:
+    """Log a dead letter."""
     place = f"{record.topic}[{record.partition}]@{record.offset}"
-    structlog.get_logger().error("dead letter", record=place, reason=error, tries=tries)
-    headers = [*record.headers, *place_headers(record, error, tries, now_ms())]
-    await publisher.send(topic.name + SUFFIX, record.key, record.value, headers)
+    structlog.get_logger().error("dead letter", record=place, reason=error[:MAX_ERROR_LENGTH], tries=tries)
+
+
+def count(topic: Topic) -> None:
+    """Count a dead letter of ``topic``."""
     metrics.get_meter(names.METER).create_counter(names.DEAD_LETTERS).add(1, {"topic": topic.name})

@@ -1,6 +1,6 @@
 """The lag of each consumer group of a run: end offset less committed offset."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,8 +38,8 @@ class LagReader:
         self.consumer = consumer
         self._coordinators: dict[str, int] = {}
 
-    async def read(self) -> list[Lag]:
-        """Return the lag of every group and partition; nothing while the broker is away."""
+    async def read(self) -> list[Lag] | None:
+        """Return the lag of every group and partition; None if the broker does not say, which is not a lag of none."""
         prefix = self.bus.prefix
         try:
             groups = [name for name, *_ in await self.admin.list_consumer_groups() if name.startswith(prefix)]
@@ -48,7 +48,7 @@ class LagReader:
             ends = await self.consumer.end_offsets(sorted(partitions)) if partitions else {}
         except (KafkaError, OSError):
             self._coordinators.clear()
-            return []
+            return None
         return [
             Lag(
                 group.removeprefix(prefix),
@@ -62,13 +62,15 @@ class LagReader:
         ]
 
     async def _committed(self, group: str) -> Mapping[TopicPartition, Any]:
-        """Return a group's offsets. Its coordinator is looked up once: one that has moved knows no offsets any more."""
-        coordinator = self._coordinators.get(group)
-        if coordinator is None:
-            coordinator = self._coordinators[group] = await self.admin.find_coordinator(group)
+        """Return a group's offsets. Its coordinator is kept; one that has moved knows none, so it is sought anew."""
+        known = self._coordinators.pop(group, None)
+        found = await self._offsets(group, known) if known is not None else {}
+        return found or await self._offsets(group, await self.admin.find_coordinator(group))
+
+    async def _offsets(self, group: str, coordinator: int) -> Mapping[TopicPartition, Any]:
         found: Mapping[TopicPartition, Any] = await self.admin.list_consumer_group_offsets(group, coordinator)
-        if not found:
-            del self._coordinators[group]
+        if found:
+            self._coordinators[group] = coordinator
         return found
 
 
@@ -86,9 +88,9 @@ async def lag_reader(bus: Bus) -> AsyncIterator[LagReader]:
         await records.stop()
 
 
-def by_group(lags: list[Lag]) -> dict[tuple[str, str], int]:
-    """Return the lag by (group, topic), all partitions together."""
+def by_group(lags: Sequence[Lag] | None) -> dict[tuple[str, str], int]:
+    """Return the lag by (group, topic), all partitions together; none of what is not known."""
     result: dict[tuple[str, str], int] = {}
-    for lag in lags:
+    for lag in lags or ():
         result[lag.group, lag.topic] = result.get((lag.group, lag.topic), 0) + lag.records
     return result

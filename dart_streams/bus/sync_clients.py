@@ -11,7 +11,9 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from dart_streams.bus.codec import Undecodable, decode
+from dart_streams.bus.compressed_batches import bound_kafka_python
 from dart_streams.bus.readiness import await_broker, no_broker
+from dart_streams.bus.topology import MAX_LETTER_BYTES
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from dart_streams.deadline import Deadline
@@ -33,6 +35,7 @@ def consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
     Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and ``AccessRefused`` if one rejects
     the client or is not trusted.
     """
+    bound_kafka_python()
     defaults: dict[str, Any] = {
         "enable_auto_commit": False,
         "auto_offset_reset": "earliest",
@@ -43,7 +46,8 @@ def consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
 
 def producer(bus: Bus, client_id: str) -> KafkaProducer:
     """Return an idempotent producer, acknowledged by all replicas; raise as :func:`consumer` does."""
-    return connect(KafkaProducer, bus, client_id=client_id, acks="all", enable_idempotence=True, linger_ms=0)
+    settings = {"acks": "all", "enable_idempotence": True, "linger_ms": 0, "max_request_size": MAX_LETTER_BYTES}
+    return connect(KafkaProducer, bus, client_id=client_id, **settings)
 
 
 def connect(client: Any, bus: Bus, **settings: Any) -> Any:

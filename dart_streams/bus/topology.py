@@ -21,6 +21,8 @@ DEAD_LETTERS = ".dlq"
 DEAD_LETTER_DAYS = 90
 HEADER_ROOM = 65_536
 """Bytes by which a dead letter may exceed its original: the headers with its error and origin."""
+MAX_LETTER_BYTES = max(topic.max_message_bytes for topic in topics.ALL) + HEADER_ROOM
+"""The largest record that a producer may be asked to send."""
 MAX_RESOURCE_NAME = 253
 RESOURCE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """A valid resource name in Kubernetes: a DNS subdomain (RFC 1123)."""
@@ -59,9 +61,14 @@ def declared(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]:
     specs = []
     for topic in topics.ALL:
         specs.append(spec_of(topic, bus.prefix))
-        if topic is not topics.weights.TOPIC:
+        if has_dead_letters(topic):
             specs.append(dead_letters_of(topic, bus.prefix))
     return [*specs, *extra]
+
+
+def has_dead_letters(topic: Topic) -> bool:
+    """Say whether a topic has a dead-letter twin."""
+    return topic is not topics.weights.TOPIC
 
 
 def spec_of(topic: Topic, prefix: str) -> TopicSpec:

@@ -1,5 +1,6 @@
 """Dead letters: lists a deployment's ``<topic>.dlq`` topics, and redrives letters to the topics they came from.
 
+A stub (:mod:`dart_streams.bus.dead_letters`) is shown as what it is, and not redriven: the record is not in it.
 A redriven record has its place among the dead letters in a header, so a second redrive is recognised: the target topic
 is read from the time of the letter on.
 """
@@ -12,7 +13,7 @@ import msgspec
 from kafka import TopicPartition
 
 from dart_streams.bus import sync_clients
-from dart_streams.bus.dead_letters import AT_MS, ERROR, OFFSET, PARTITION, TOPIC, TRIES
+from dart_streams.bus.dead_letters import AT_MS, ERROR, KEY_SIZE, OFFSET, PARTITION, SHA256, SIZE, STUB, TOPIC, TRIES
 from dart_streams.bus.topology import DEAD_LETTERS, named
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
@@ -27,16 +28,17 @@ LONGEST = 2000
 
 
 class DeadLetterSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The dead letters of one topic; ``reasons`` counts them by the beginning of the error."""
+    """The dead letters of one topic, stubs among them; ``reasons`` counts them by the beginning of the error."""
 
     topic: str
     letters: int
+    stubs: int
     newest_ms: int
     reasons: dict[str, int]
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter as text: its place, its origin, the reason, and the record."""
+    """A dead letter as text: its place, its origin, the reason, and the record, or what a stub has of it."""
 
     place: str
     came_from: str
@@ -45,6 +47,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     key: str
     value: str
+    stub: str = ""
 
 
 class RedriveResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +73,7 @@ def summary(bus: Bus) -> list[DeadLetterSummary]:
                 DeadLetterSummary(
                     topic=topic.name,
                     letters=len(letters),
+                    stubs=sum(STUB in headers(letter) for letter in letters),
                     newest_ms=max(letter.at_ms for letter in letters),
                     reasons=dict(reasons.most_common()),
                 )
@@ -101,17 +105,30 @@ def readable(letter: BundleRecord) -> DeadLetter:
     known = headers(letter)
     return DeadLetter(
         place=place_of(letter),
-        came_from=f"{text(known, TOPIC)}[{text(known, PARTITION)}]@{text(known, OFFSET)}",
+        came_from=origin_of(known),
         tries=text(known, TRIES),
         at_ms=text(known, AT_MS),
         why=text(known, ERROR),
         key=(letter.key or b"").decode(errors="replace"),
         value=(letter.value or b"").decode(errors="replace")[:LONGEST],
+        stub=stub_text(known) if STUB in known else "",
     )
 
 
+def origin_of(known: dict[str, bytes]) -> str:
+    """Return where the record of a letter with these headers was read."""
+    return f"{text(known, TOPIC)}[{text(known, PARTITION)}]@{text(known, OFFSET)}"
+
+
+def stub_text(known: dict[str, bytes]) -> str:
+    """Return what a stub says of its record."""
+    value = f"{text(known, SIZE)} bytes, sha256 {text(known, SHA256)}" if SIZE in known else "no value"
+    key = f"a key of {text(known, KEY_SIZE)} bytes" if KEY_SIZE in known else "no key"
+    return f"{text(known, STUB)}; the record had {value}, and {key}"
+
+
 def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
-    """Send a topic's dead letters, or the one at ``place``, back to the topic; those sent before are skipped.
+    """Send a topic's dead letters, or the one at ``place``, back to the topic; stubs and those sent before are skipped.
 
     Raises
     ------
@@ -134,11 +151,19 @@ def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
     result = []
     try:
         for letter in letters:
-            outcome = "sent before" if place_of(letter) in before else sent(producer, to, letter)
+            outcome = kept_back(letter, before) or sent(producer, to, letter)
             result.append(RedriveResult(place=place_of(letter), to=to, outcome=outcome))
     finally:
         producer.close(timeout=SEND_S)
     return result
+
+
+def kept_back(letter: BundleRecord, before: set[str]) -> str:
+    """Return why a letter is not sent, empty if it is to be; ``before`` has the places of those sent before."""
+    known = headers(letter)
+    if STUB in known:
+        return f"a stub, not sent: the record is at {origin_of(known)}, as long as that topic keeps it"
+    return "sent before" if place_of(letter) in before else ""
 
 
 def sent(producer: Any, to: str, letter: BundleRecord) -> str:

@@ -34,6 +34,8 @@ BATCH = 2_000
 FETCH_MS = 1000
 """Who looks on may be a second late: each fetch costs the broker what a record costs it."""
 FINAL_READ_S = 60.0
+LAGS_S = 20.0
+LAGS_PAUSE_S = 0.5
 ANNOUNCED_S = 10.0
 """A trajectory that has ended is announced within this time, or its order is lost."""
 
@@ -61,8 +63,8 @@ class RunFollower:
         async for batches in read_to_end(self.records, BATCH):
             self.fold(batches)
 
-    async def read_final(self) -> list[Lag]:
-        """Stop the reader task, read what is in the topics now, and return each group's lag.
+    async def read_final(self) -> list[Lag] | None:
+        """Stop the reader task, read what is in the topics now, and return each group's lag, None if it stays unknown.
 
         An env worker commits an order once the end of its episode is published, but the recorder publishes the
         trajectory a moment later: that is waited for.
@@ -72,8 +74,7 @@ class RunFollower:
         ServiceUnavailable
             If the broker does not give it within a minute.
         """
-        async with lag_reader(self.bus) as reader:
-            lags = await reader.read()
+        lags = await self.read_lags()
         await self.stop()
         try:
             async with asyncio.timeout(FINAL_READ_S):
@@ -84,6 +85,17 @@ class RunFollower:
         deadline = Deadline(ANNOUNCED_S)
         while self.progress.lost(lags) and not deadline.expired:
             await self.poll()
+        return lags
+
+    async def read_lags(self) -> list[Lag] | None:
+        """Return each group's lag; None if the broker does not say within :data:`LAGS_S`."""
+        deadline = Deadline(LAGS_S)
+        async with lag_reader(self.bus) as reader:
+            while (lags := await reader.read()) is None:
+                if deadline.expired:
+                    self.log.warning("committed offsets not read", bound_s=LAGS_S, effect="lost orders are not known")
+                    break
+                await asyncio.sleep(LAGS_PAUSE_S)
         return lags
 
     async def stop(self) -> None:

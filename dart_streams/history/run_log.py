@@ -8,12 +8,12 @@ import msgspec
 from kafka import TopicPartition
 
 from dart_streams.bus import sync_clients
-from dart_streams.bus.codec import Header, Undecodable, decode
+from dart_streams.bus.codec import Header, Undecodable, decode, decode_json, sized
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Bundle, BundleRecord
 from topics import BY_NAME, Topic, actions, observations
-from topics.values import BlobRef, OutcomeKind, Purpose
+from topics.values import BlobRef, EpochMs, Milliseconds, Name, OutcomeKind, Purpose, Reward, Steps
 
 T = TypeVar("T")
 
@@ -30,35 +30,35 @@ class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
 class OrderHeader(msgspec.Struct, frozen=True, gc=False):
     """What of an observation's order is read."""
 
-    order_id: str
+    order_id: Name
     purpose: Purpose
-    task_id: str = ""
+    task_id: Name = ""
 
 
 class ActionTimes(msgspec.Struct, frozen=True, gc=False):
     """What of an observation's action is read, in milliseconds."""
 
-    queue_ms: float
-    generate_ms: float
-    execute_ms: float
+    queue_ms: Milliseconds
+    generate_ms: Milliseconds
+    execute_ms: Milliseconds
 
 
 class EndHeader(msgspec.Struct, frozen=True, gc=False):
     """What of an observation's end is read."""
 
     kind: OutcomeKind
-    reward: float | None = None
+    reward: Reward | None = None
 
 
 class ObservationHeader(msgspec.Struct, frozen=True, gc=False):
     """An observation without tokens, log-probabilities and texts, which decoding skips."""
 
-    trajectory_id: str
+    trajectory_id: Name
     order: OrderHeader
-    step: int
+    step: Steps
     end: EndHeader | None
-    env_host: str
-    at_ms: int
+    env_host: Name
+    at_ms: EpochMs
     taken: ActionTimes | None = None
     screenshot: BlobRef | None = None
 
@@ -66,9 +66,9 @@ class ObservationHeader(msgspec.Struct, frozen=True, gc=False):
 class ResponseHeader(msgspec.Struct, frozen=True, gc=False):
     """An action response without its tokens and texts."""
 
-    worker_id: str
-    request_id: str = ""
-    generate_ms: float = 0.0
+    worker_id: Name
+    request_id: Name = ""
+    generate_ms: Milliseconds = 0.0
 
 
 class LogRecord(NamedTuple):
@@ -95,10 +95,8 @@ def event_of(topic: str, record: BundleRecord) -> Any:
     """Return a record's event, or its header; raise as :func:`log_record`."""
     if topic not in HEADERS:
         return full_event(topic, record)
-    try:
-        return HEADERS[topic].decode(record.value or b"")
-    except msgspec.DecodeError as error:
-        raise Undecodable(str(error)) from None
+    contract = BY_NAME[topic]
+    return decode_json(contract, HEADERS[topic], sized(contract, record.value, headers_of(record)))
 
 
 def full_event(topic: str, record: BundleRecord) -> Any:

@@ -30,6 +30,8 @@ from topics.weights_serving import WeightsServing
 DECODE_OBSERVATION = msgspec.json.Decoder(Observation).decode
 SLICE_MS = 5_000
 """The width of a time slice of the curves."""
+MAX_SPAN_MS = 24 * 3_600_000
+"""The longest span of time that is cut into slices."""
 
 
 class TopicActivity(msgspec.Struct, frozen=True):
@@ -254,19 +256,23 @@ class RunState:
         orders = (order for order, _ in self.orders.values() if order.order_id not in self.finished)
         return [order for order in orders if purpose in (None, order.purpose)]
 
-    def still_open(self, lags: Sequence[Lag]) -> list[str]:
+    def still_open(self, lags: Sequence[Lag] | None) -> list[str] | None:
         """Return the orders under way when ``lags`` were read: not finished, and not committed by the env workers.
 
-        A resumed run, or another worker of the group, gets them again.
+        A resumed run, or another worker of the group, gets them again. None if ``lags`` are not known (None) and it
+        depends on them: some orders are not finished.
         """
+        unfinished = self.unfinished()
+        if lags is None:
+            return None if unfinished else []
         committed = {lag.partition: lag.committed for lag in lags if lag.topic == rollout_orders.TOPIC.name}
-        places = {order.order_id: self.orders[order.order_id][1] for order in self.unfinished()}
+        places = {order.order_id: self.orders[order.order_id][1] for order in unfinished}
         return [identity for identity, place in places.items() if place.offset >= committed.get(place.partition, 0)]
 
-    def lost(self, lags: Sequence[Lag]) -> list[str]:
-        """Return the orders that were committed as done, yet finished nowhere."""
-        still = set(self.still_open(lags))
-        return [order.order_id for order in self.unfinished() if order.order_id not in still]
+    def lost(self, lags: Sequence[Lag] | None) -> list[str] | None:
+        """Return the orders that were committed as done, yet finished nowhere; None as :meth:`still_open`."""
+        still = self.still_open(lags)
+        return None if still is None else [o.order_id for o in self.unfinished() if o.order_id not in set(still)]
 
 
 REDUCERS: dict[type, Callable[..., str]] = {
@@ -286,7 +292,12 @@ REDUCERS: dict[type, Callable[..., str]] = {
 
 
 def overlaps(start_ms: int, end_ms: int) -> list[tuple[int, float]]:
-    """Split a span of time over the slices it touches: (slice number, milliseconds in it)."""
+    """Split a span of time over the slices it touches: (slice number, milliseconds in it).
+
+    A span longer than :data:`MAX_SPAN_MS` is no episode's, but a clock's that was wrong at one end: it touches none.
+    """
+    if end_ms - start_ms > MAX_SPAN_MS:
+        return []
     return [
         (number, min(end_ms, (number + 1) * SLICE_MS) - max(start_ms, number * SLICE_MS))
         for number in range(start_ms // SLICE_MS, end_ms // SLICE_MS + 1)

@@ -71,7 +71,7 @@ class TrainingRun:
         self.follower: RunFollower | None = None
         self.has_topics = asyncio.Event()
         self.circle_end: Deadline | None = None
-        self.lags: list[Lag] = []
+        self.lags: list[Lag] | None = None
         self.enough: Callable[[RunState], bool] = functools.partial(has_trained, self.config.run.train_steps)
         self.log: Any = structlog.get_logger()
 

@@ -10,7 +10,7 @@ from tenacity import AsyncRetrying
 
 from dart_streams.deadline import Deadline
 from dart_streams.store import statements
-from dart_streams.store.blobs import BlobCache, MissingBlob, chunks, ref_of, whole
+from dart_streams.store.blobs import BlobCache, MissingBlob, chunk_count, chunks, ref_of, whole
 from dart_streams.store.sessions import DOWN, executing, is_down
 from topics.observations import Observation
 from topics.trajectories import Trajectory
@@ -77,19 +77,22 @@ class AsyncStore:
         self._in_flight = asyncio.Semaphore(IN_FLIGHT)
         self._prepared: dict[str, PreparedStatement] = {}
 
-    def has_kept(self, ref: BlobRef) -> bool:
-        """Return whether a screenshot is known to be durable, as it was written or read here."""
-        return self.cache.get(ref.sha256) is not None
-
     async def put_blob(self, data: bytes, media_type: str, width: int, height: int) -> BlobRef:
-        """Write a screenshot and return its reference once it is durable; one in the cache is not written again."""
+        """Write a screenshot and return its reference once it is durable.
+
+        One in the cache was durable once: it is written again only if the store does not have it any more.
+        """
         ref = ref_of(data, media_type, width, height)
-        if self.cache.get(ref.sha256) is not None:
+        if self.cache.get(ref.sha256) is not None and await self._has_blob(ref):
             return ref
         writes = [self._execute(statements.PUT_CHUNK, (ref.sha256, n, piece)) for n, piece in enumerate(chunks(data))]
         await asyncio.gather(*writes)
         self.cache.put(ref.sha256, data)
         return ref
+
+    async def _has_blob(self, ref: BlobRef) -> bool:
+        """Return whether the store has all chunks of a blob; their bytes are not read."""
+        return len(await self._execute(statements.HAS_CHUNKS, (ref.sha256,))) == chunk_count(ref.size)
 
     async def get_blob(self, ref: BlobRef, patience_s: float = PATIENCE_S) -> bytes:
         """Return a screenshot's bytes; one that is not complete yet is read again for ``patience_s``.
@@ -121,7 +124,7 @@ class AsyncStore:
     async def steps(self, trajectory_id: str) -> list[Observation]:
         """Return a trajectory's observations by step; empty if the store knows none."""
         rows = await self._execute(statements.GET_STEPS, (self.run, trajectory_id))
-        return [statements.observation_of(row[0]) for row in rows]
+        return [statements.observation_of(self.run, trajectory_id, row[0]) for row in rows]
 
     async def write_trajectory(self, trajectory: Trajectory) -> None:
         """Write a finished trajectory under its id and its task; both are durable on return."""
@@ -135,12 +138,12 @@ class AsyncStore:
     async def trajectory(self, trajectory_id: str) -> Trajectory | None:
         """Return a finished trajectory, or None."""
         rows = await self._execute(statements.GET_TRAJECTORY, (self.run, trajectory_id))
-        return statements.trajectory_of(rows[0][0]) if rows else None
+        return statements.trajectory_of(self.run, rows[0][0]) if rows else None
 
     async def trajectories_of(self, task_id: str) -> list[Trajectory]:
         """Return a task's finished trajectories, the oldest first."""
         rows = await self._execute(statements.GET_BY_TASK, (self.run, task_id))
-        return [statements.trajectory_of(row[0]) for row in rows]
+        return [statements.trajectory_of(self.run, row[0]) for row in rows]
 
     async def _execute(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         async with self._in_flight:

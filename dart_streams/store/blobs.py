@@ -59,6 +59,11 @@ def chunks(data: bytes) -> list[bytes]:
     return [data[start : start + CHUNK_BYTES] for start in range(0, max(len(data), 1), CHUNK_BYTES)]
 
 
+def chunk_count(size: int) -> int:
+    """Return the number of chunks of a blob of ``size`` bytes."""
+    return max(1, -(-size // CHUNK_BYTES))
+
+
 def whole(ref: BlobRef, pieces: Iterable[bytes]) -> bytes:
     """Join the chunks of a blob; raise :class:`MissingBlob` unless size and digest are those of ``ref``."""
     data = b"".join(pieces)

@@ -1,16 +1,18 @@
 """The store's queries, prepared once a session. All but the claim of an epoch are idempotent."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from cassandra.cluster import Session
 from cassandra.query import PreparedStatement
 
+from dart_streams.errors import UserError
 from topics.observations import Observation
 from topics.trajectories import Trajectory
 
 PUT_CHUNK = "INSERT INTO blobs (sha256, chunk, data) VALUES (?, ?, ?)"
 GET_CHUNKS = "SELECT data FROM blobs WHERE sha256 = ?"
+HAS_CHUNKS = "SELECT chunk FROM blobs WHERE sha256 = ?"
 PUT_STEP = "INSERT INTO steps (run, trajectory_id, step, observation) VALUES (?, ?, ?, ?)"
 GET_STEPS = "SELECT observation FROM steps WHERE run = ? AND trajectory_id = ?"
 PUT_TRAJECTORY = "INSERT INTO trajectories (run, id, trajectory) VALUES (?, ?, ?)"
@@ -21,9 +23,36 @@ TRAINED_COLUMNS = ("train_step", "version", "epoch", "group_ids", "trajectory_id
 PUT_TRAINED = f"INSERT INTO trained (run, {', '.join(TRAINED_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 GET_TRAINED = f"SELECT {', '.join(TRAINED_COLUMNS)} FROM trained WHERE run = ?"
 
+T = TypeVar("T")
+
 _encoder = msgspec.json.Encoder()
-observation_of = msgspec.json.Decoder(Observation).decode
-trajectory_of = msgspec.json.Decoder(Trajectory).decode
+_observations = msgspec.json.Decoder(Observation)
+_trajectories = msgspec.json.Decoder(Trajectory)
+
+
+class DamagedRow(UserError):
+    """A row that is not what was written: torn, or changed by another program."""
+
+
+def observation_of(run: str, trajectory_id: str, text: str) -> Observation:
+    """Return the observation of a row of ``steps``; raise :class:`DamagedRow` if it is none."""
+    return decoded(_observations, text, run, f"a step of trajectory {trajectory_id}")
+
+
+def trajectory_of(run: str, text: str) -> Trajectory:
+    """Return the trajectory of a row; raise :class:`DamagedRow` if it is none."""
+    return decoded(_trajectories, text, run, "a trajectory")
+
+
+def decoded(decoder: "msgspec.json.Decoder[T]", text: str, run: str, what: str) -> T:
+    """Decode the JSON of a row of ``run``; raise :class:`DamagedRow`, with the way to mend it, if that fails."""
+    try:
+        return decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DamagedRow(
+            f"the store's row of {what} of run {run} is damaged ({error}): the log has it whole, "
+            f"`dart-streams store rebuild --run {run}` writes it again"
+        ) from None
 
 
 def prepare(session: Session, query: str) -> PreparedStatement:

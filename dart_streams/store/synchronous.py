@@ -60,7 +60,7 @@ class SyncStore:
         """Return the observations of several trajectories, read concurrently."""
         results = self._read_many(statements.GET_STEPS, [(self.run, identity) for identity in ids])
         return {
-            identity: [statements.observation_of(row[0]) for row in rows]
+            identity: [statements.observation_of(self.run, identity, row[0]) for row in rows]
             for identity, rows in zip(ids, results, strict=True)
         }
 

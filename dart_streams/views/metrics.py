@@ -53,7 +53,7 @@ class ReportInputs(msgspec.Struct, frozen=True):
     progress: RunState
     trained: list[dict[str, Any]]
     readings: MetricsReader
-    lags: list[Lag]
+    lags: list[Lag] | None
     usage: list[ProcessUsage]
 
     @property
@@ -104,8 +104,8 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         "requests": requests(inputs),
         "overhead_ms": quantiles(inputs, names.ENV_OVERHEAD_MS),
         "step_ms": step_times(inputs),
-        "lost": len(inputs.progress.lost(inputs.lags)),
-        "open": len(inputs.progress.still_open(inputs.lags)),
+        "lost": counted(inputs.progress.lost(inputs.lags)),
+        "open": counted(inputs.progress.still_open(inputs.lags)),
         "trajectories": trajectories(inputs),
         "groups": {"curated": len(inputs.progress.groups), "consumed": inputs.progress.groups_consumed},
         "trainer": trainer(inputs),
@@ -113,6 +113,11 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         "wall_s": wall(inputs),
         "outcome": inputs.journal.outcome,
     }
+
+
+def counted(orders: list[str] | None) -> int | None:
+    """Return the number of orders; None where they are not known, which is not none."""
+    return None if orders is None else len(orders)
 
 
 def evaluations(inputs: ReportInputs) -> tuple[EvaluationResult | None, EvaluationResult | None]:

@@ -34,6 +34,7 @@ from dart_streams.views.terminal import shown
 from topics.observations import Observation
 from topics.values import BlobRef
 
+LOST_UNKNOWN = "lost orders unknown: the broker did not say what the env workers had committed"
 SAMPLES = 4
 SCREENS = 8
 TEMPLATE = "report.html.j2"
@@ -68,7 +69,7 @@ class SampleEpisode(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int
 
 
-async def finish(folder: RunFolder, follower: RunFollower | None, lags: list[Lag]) -> str:
+async def finish(folder: RunFolder, follower: RunFollower | None, lags: list[Lag] | None) -> str:
     """Write the report of a run that has just ended, and return its headline."""
     assert follower is not None
     return await asyncio.to_thread(write_files, folder, follower.progress, lags)
@@ -85,7 +86,7 @@ async def rewrite(folder: RunFolder) -> str:
     return await asyncio.to_thread(write_files, folder, follower.progress, lags)
 
 
-def write_files(folder: RunFolder, progress: RunState, lags: list[Lag]) -> str:
+def write_files(folder: RunFolder, progress: RunState, lags: list[Lag] | None) -> str:
     """Read the store and the metrics, compute the report, and write both files; return its headline."""
     config = folder.config()
     session = connect(config.store)
@@ -126,7 +127,8 @@ def headline(report: dict[str, Any], place: Path) -> str:
     """Sum up a run in one line."""
     before, after = report["success_before"], report["success_after"]
     parts = [f"success {before:.1%} before, {after:.1%} after"] if before is not None and after is not None else []
-    counts = f"{report['train_steps']} optimiser steps; {report['episodes']} episodes; {report['lost']} lost"
+    lost = LOST_UNKNOWN if report["lost"] is None else f"{report['lost']} lost"
+    counts = f"{report['train_steps']} optimiser steps; {report['episodes']} episodes; {lost}"
     return "; ".join([*parts, counts, f"report: {place}"])
 
 
@@ -185,6 +187,7 @@ def cards(report: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the key metrics: value, name, and what it means."""
     stale, pause, overhead = report["staleness"], report["weight_switch_ms"], report["overhead_ms"]
     episodes = f"{report['env_steps']:,} in {report['episodes']:,} episodes"
+    lost = "unknown" if report["lost"] is None else figure(report["lost"])
     p99 = f"p99 {figure(overhead['p99'])} ms, without generation"
     return [
         (figure(report["env_steps_per_s"]), "env steps/s", episodes),
@@ -194,7 +197,7 @@ def cards(report: dict[str, Any]) -> list[tuple[str, str, str]]:
         (f"{figure(pause['p50'])} ms", "weight switch pause, p50", f"longest {figure(pause['max'])} ms"),
         (figure(stale["mean"]), "versions stale, mean", f"oldest {figure(stale['max'])}"),
         (share(report["trainer"]["idle_share"]), "trainer idle", "of training time, waiting for groups"),
-        (str(report["lost"]), "lost orders", f"{report['requests']['timed_out']} requests timed out"),
+        (lost, "lost orders", f"{report['requests']['timed_out']} requests timed out"),
     ]
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_streams.bus.lag import LagReader, by_group
-from dart_streams.history.run_state import SLICE_MS, RunState, overlaps
+from dart_streams.history.run_state import MAX_SPAN_MS, SLICE_MS, RunState, overlaps
 from dart_streams.views.metrics import mean
 from topics import action_requests
 
@@ -91,7 +91,8 @@ def newest_evaluation(progress: RunState) -> tuple[int, int]:
 
 
 def curve(progress: RunState, first: int, last: int) -> tuple[float | None, ...]:
-    """Return the success rate of each slice from ``first`` to before ``last``."""
+    """Return the success rate of each slice from ``first`` to before ``last``, of the last day at most."""
+    first = max(first, last - MAX_SPAN_MS // SLICE_MS)
     parts = [progress.slices.get(number) for number in range(first, last)]
     return tuple(part.reward / part.rewarded if part and part.rewarded else None for part in parts)
 

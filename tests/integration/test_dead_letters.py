@@ -1,6 +1,7 @@
 """Dead letters are shown with their reasons, and go back to where they came from as they were, once."""
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +9,10 @@ from pathlib import Path
 import pytest
 import structlog
 from aiokafka import ConsumerRecord
+from kafka.admin import ConfigResource, ConfigResourceType
 from typer.testing import CliRunner
 
-from dart_streams.bus import dead_letters
+from dart_streams.bus import admin, dead_letters, sync_clients
 from dart_streams.bus.clients import Publisher
 from dart_streams.cli import main
 from dart_streams.config import Config
@@ -37,15 +39,16 @@ def answer(*arguments: str):
     return json.loads(done.stdout)
 
 
-def put_aside(config: Config, *values: bytes) -> None:
+def put_aside(config: Config, *values: bytes | None) -> None:
     asyncio.run(send_all(config, values))
 
 
-async def send_all(config: Config, values: Sequence[bytes]) -> None:
+async def send_all(config: Config, values: Sequence[bytes | None]) -> None:
     name = config.bus.prefix + trajectories.TOPIC.name
     async with Publisher(config.bus, "test") as publisher:
         for number, value in enumerate(values):
-            record = ConsumerRecord(name, 0, number, 1, 0, b"key", value, None, 3, len(value), (("x", b"y"),))
+            key = None if value is None else b"key"
+            record = ConsumerRecord(name, 0, number, 1, 0, key, value, None, 3, len(value or b""), (("x", b"y"),))
             await dead_letters.send(publisher, trajectories.TOPIC, record, "not a trajectories/1: truncated")
 
 
@@ -68,6 +71,45 @@ def test_letters_are_listed_shown_and_sent_back_once(deployment):
     back = list(present_records(config.bus, trajectories.TOPIC))
     assert [(record.key, record.value) for record in back] == [(b"key", b"[]"), (b"key", b"{")]
     assert back[0].headers == [("x", b"y"), (letters.REDRIVEN, b"0@1")]
+
+
+def test_a_stub_is_shown_as_one_and_not_sent_back_but_says_where_the_record_is(deployment):
+    config, where = deployment
+    large = b"0" * (8 << 20)
+    put_aside(config, large, None, b"{")
+    (row,) = answer("dlq", "list", *where)
+    assert (row["letters"], row["stubs"]) == (3, 2)
+    shown = answer("dlq", "show", "trajectories", *where)
+    assert shown[0]["value"] == "0" * 1024
+    assert f"{len(large)} bytes, sha256 {hashlib.sha256(large).hexdigest()}" in shown[0]["stub"]
+    assert "no value, and no key" in shown[1]["stub"]
+    assert shown[2]["stub"] == ""
+    outcomes = [row["outcome"] for row in answer("dlq", "redrive", "trajectories", "--all", *where)]
+    for offset in (0, 1):
+        assert outcomes[offset].startswith("a stub, not sent")
+        assert f"{config.bus.prefix}trajectories[0]@{offset}" in outcomes[offset]
+    assert outcomes[2].startswith("sent as ")
+    assert [record.value for record in present_records(config.bus, trajectories.TOPIC)] == [b"{"]
+
+
+@pytest.mark.parametrize("client", ["aiokafka", "kafka-python"])
+def test_a_dead_letter_topic_that_takes_less_than_declared_gets_a_stub(deployment, client):
+    config, where = deployment
+    twin = letters.dead_letter_topic(trajectories.TOPIC)
+    resource = ConfigResource(ConfigResourceType.TOPIC, config.bus.prefix + twin.name, {"max.message.bytes": "4000"})
+    with admin.connect(config.bus) as brokers:
+        brokers.alter_configs([resource])
+    if client == "aiokafka":
+        put_aside(config, b"x" * 100_000)
+    else:
+        name = config.bus.prefix + trajectories.TOPIC.name
+        record = ConsumerRecord(name, 0, 0, 1, 0, b"key", b"x" * 100_000, None, 3, 100_000, ())
+        producer = sync_clients.producer(config.bus, "test")
+        dead_letters.send_sync(producer, trajectories.TOPIC, record, "why", 30)
+        producer.close()
+    (letter,) = answer("dlq", "show", "trajectories", *where)
+    assert "took no letter of this size" in letter["stub"]
+    assert "100000 bytes" in letter["stub"]
 
 
 def test_what_is_not_there_is_refused_and_nothing_is_sent(deployment):

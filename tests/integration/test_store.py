@@ -18,6 +18,7 @@ from dart_streams.history import run_folder as folder
 from dart_streams.launch.services.daemon import free_port
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of
+from dart_streams.store.statements import DamagedRow
 from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
@@ -107,14 +108,34 @@ async def test_a_blob_of_which_a_chunk_is_missing_is_missing(session, run):
         await AsyncStore(session, run, 1).get_blob(ref, patience_s=0.1)
 
 
-async def test_what_is_in_the_cache_is_neither_written_nor_read_again(session, run):
+async def test_what_is_in_the_cache_is_not_read_again_and_written_again_only_after_a_wipe(session, run):
+    store, data = AsyncStore(session, run, 8), os.urandom(2 * CHUNK_BYTES + 1)
+    ref = await store.put_blob(data, "image/png", 1, 1)
+    written_at = "SELECT writetime(data) FROM blobs WHERE sha256 = %s"
+    before = session.execute(written_at, (ref.sha256,)).all()
+    assert await store.put_blob(data, "image/png", 1, 1) == ref
+    assert session.execute(written_at, (ref.sha256,)).all() == before
+    for chunk in (1, None):
+        which = "" if chunk is None else f" AND chunk = {chunk}"
+        session.execute(f"DELETE FROM blobs WHERE sha256 = %s{which}", (ref.sha256,))
+        assert await store.get_blob(ref) == data, "from the cache"
+        assert await store.put_blob(data, "image/png", 1, 1) == ref
+        assert await AsyncStore(session, run, 8).get_blob(ref, patience_s=0) == data
+
+
+async def test_a_torn_row_is_named_with_the_command_that_mends_it(session, run):
     store = AsyncStore(session, run, 1)
-    ref = await store.put_blob(b"screen", "image/png", 1, 1)
-    session.execute("DELETE FROM blobs WHERE sha256 = %s", (ref.sha256,))
-    assert await store.put_blob(b"screen", "image/png", 1, 1) == ref
-    assert await store.get_blob(ref) == b"screen"
-    with pytest.raises(MissingBlob):
-        await AsyncStore(session, run, 1).get_blob(ref, patience_s=0)
+    await store.write_step(observation("torn", 0))
+    [(text,)] = session.execute("SELECT observation FROM steps WHERE run = %s AND trajectory_id = 'torn'", (run,))
+    session.execute(
+        "UPDATE steps SET observation = %s WHERE run = %s AND trajectory_id = 'torn' AND step = 0",
+        (text[: len(text) // 2], run),
+    )
+    for read in (lambda: store.steps("torn"), lambda: asyncio.to_thread(SyncStore(session, run, 1).steps, "torn")):
+        with pytest.raises(
+            DamagedRow, match=f"trajectory torn of run {run} .*`dart-streams store rebuild --run {run}`"
+        ):
+            await read()
 
 
 async def test_a_blob_that_is_asked_for_before_it_is_written_is_waited_for(session, run):

@@ -90,7 +90,12 @@ class Policies:
         self.directory = folder / "tiny"
         tiny.build(self.directory)
         self.config: Config = parse(
-            {"policy": {"path": str(self.directory)}, "rollout": {"max_in_flight": 16}}, source="test"
+            {
+                "policy": {"path": str(self.directory)},
+                "rollout": {"max_in_flight": 16},
+                "trainer": {"weights_uri": str(folder)},
+            },
+            source="test",
         )
         self.renderer = Renderer(self.directory, self.config.policy.min_pixels, self.config.policy.max_pixels)
         self.model = AutoModelForImageTextToText.from_pretrained(self.directory, dtype=torch.float32).eval()
@@ -452,7 +457,7 @@ def test_a_worker_whose_weights_give_something_else_than_the_trainers_does_not_s
 
 
 def test_weights_without_a_probe_are_served(engine, loop, policies):
-    uri = str(policies.folder / "no probe")
+    uri = str(policies.folder / "no-probe")
     sha256 = weights.save(policies.model.state_dict(), uri)
     loop.run(engine.start(msgspec.structs.replace(policies.versions[0], uri=uri, sha256=sha256)))
 
@@ -476,7 +481,9 @@ def test_a_run_that_begins_with_an_exported_version_serves_it(engine, loop, poli
     assert close(made.logprobs, policies.score(asked, made.tokens, version=1)[0])
 
 
-def test_of_weights_fetched_from_elsewhere_only_the_served_copy_is_kept(engine, loop, policies):
+def test_of_weights_fetched_from_elsewhere_only_the_served_copy_is_kept(engine, loop, policies, monkeypatch):
+    trainer = msgspec.structs.replace(policies.config.trainer, weights_uri="memory://weights")
+    monkeypatch.setattr(engine, "config", msgspec.structs.replace(policies.config, trainer=trainer))
     for number in (10, 11):
         uri = f"memory://weights/{number}"
         sha256 = weights.save(policies.model.state_dict(), uri)
@@ -486,12 +493,14 @@ def test_of_weights_fetched_from_elsewhere_only_the_served_copy_is_kept(engine, 
     assert [segment.version for segment in made.versions] == [11]
 
 
-@pytest.mark.parametrize("damage", ["wrong digest", "missing", "another model"])
+@pytest.mark.parametrize("damage", ["wrong digest", "missing", "another model", "another place"])
 def test_weights_that_cannot_be_served_leave_the_old_ones_serving(engine, loop, policies, damage):
     serve(engine, loop, policies.versions[1])
     good = policies.versions[0]
     if damage == "wrong digest":
         bad = msgspec.structs.replace(good, version=7, sha256="0" * 64)
+    elif damage == "another place":
+        bad = msgspec.structs.replace(good, version=7, uri=good.uri.replace("/version", "/../x/version"))
     elif damage == "missing":
         bad = msgspec.structs.replace(good, version=7, uri=str(policies.folder / "nowhere"))
     else:

@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         for name in ("errors", "clock", "deadline", "quantiles", "stateless_random", "fsync", "screens", "actions")
     ),
     ("dart_streams.config",),
-    ("dart_streams.tasks", "dart_streams.prompts", "dart_streams.connection"),
+    ("dart_streams.tasks", "dart_streams.prompts", "dart_streams.weight_location", "dart_streams.connection"),
     ("dart_streams.telemetry",),
     ("dart_streams.bus", "dart_streams.store"),
     ("dart_streams.curation",),

@@ -95,7 +95,9 @@ class BatchBuilder:
         self.position = self.position.after(arrival.partition, arrival.offset, group.group_id)
         if repeated:
             log.info("repeated group ignored", group=group.group_id, offset=arrival.offset)
-            self.dropped.append(group)  # it was read ahead again
+            # What was read ahead of it goes, unless it is what the batch to come takes.
+            if all(group.group_id != one.group_id for one in self.chosen):
+                self.dropped.append(group)
             return
         age = staleness(group, version)
         if age > self.max_staleness:

@@ -15,15 +15,12 @@ import msgspec
 import structlog
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
-from opentelemetry import metrics
 
 from dart_streams.bus import dead_letters, sync_clients
 from dart_streams.bus.codec import Undecodable, decode
-from dart_streams.clock import now_ms
 from dart_streams.config import Bus
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
-from dart_streams.telemetry import names
 from topics import curated, weights
 from topics.curated import CuratedGroup
 from topics.weights import WeightVersion
@@ -175,7 +172,7 @@ class CuratedConsumer:
         try:
             group: CuratedGroup = decode(curated.TOPIC, record.value, record.headers)
         except Undecodable as error:
-            dead_letter(producer, record, str(error))
+            dead_letters.send_sync(producer, curated.TOPIC, record, str(error), SEND_S)
             return
         self.on_group(group)
         self._queue.put(Arrival(record.partition, record.offset, group))
@@ -192,13 +189,3 @@ class CuratedConsumer:
             records.commit(offsets, timeout_ms=5_000)
         except KafkaError as error:
             log.warning("offsets not committed", reason=str(error), effect="only the displayed lag")
-
-
-def dead_letter(producer: KafkaProducer, record: Any, error: str) -> None:
-    """Send ``record`` unchanged to its dead-letter topic, with the reason; return when the broker has it."""
-    log.error("dead letter", record=f"{record.topic}[{record.partition}]@{record.offset}", reason=error)
-    place = dead_letters.place_headers(record, error, 1, now_ms())
-    producer.send(
-        record.topic + dead_letters.SUFFIX, key=record.key, value=record.value, headers=[*record.headers, *place]
-    ).get(timeout=SEND_S)
-    metrics.get_meter(names.METER).create_counter(names.DEAD_LETTERS).add(1, {"topic": curated.TOPIC.name})

@@ -39,7 +39,7 @@ from opentelemetry import metrics
 import topics
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, SendCoalescer
-from dart_streams.bus.codec import Encoded, Undecodable, encode
+from dart_streams.bus.codec import Encoded, Undecodable, encode, header_bytes
 from dart_streams.curation.journal import Input, record_of
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from dart_streams.telemetry import names, spans
@@ -270,8 +270,9 @@ def trace_group(run: str, group: CuratedGroup) -> None:
 
 
 def size_of(event: Any) -> int:
-    """Return the size in bytes of a record's value."""
-    return len(event.message.value or b"")
+    """Return the size in bytes of a record, as the journal has it."""
+    message = event.message
+    return len(message.key or b"") + len(message.value or b"") + header_bytes(message.headers or ())
 
 
 def counts_of(state: Any) -> Counter[str]:

@@ -161,7 +161,10 @@ async def read_all(publisher: Publisher, topics: tuple[Topic, ...]) -> list[Cons
 
 
 def input_of(record: Any, prefix: str, at_ms: int) -> Input:
-    """Return a record, or Faust's message of one, as an agent's input; ``at_ms`` is its timestamp (epoch ms)."""
+    """Return a record, or Faust's message of one, as an agent's input; ``at_ms`` is its timestamp (epoch ms).
+
+    Headers without a value are left out: a journal with one could not be read again.
+    """
     return Input(
         topic=record.topic.removeprefix(prefix),
         partition=record.partition,
@@ -169,5 +172,5 @@ def input_of(record: Any, prefix: str, at_ms: int) -> Input:
         at_ms=at_ms,
         key=record.key,
         value=record.value,
-        headers=list(record.headers or ()),
+        headers=[(name, value) for name, value in record.headers or () if value is not None],
     )

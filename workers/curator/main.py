@@ -26,6 +26,7 @@ from mode.supervisors import CrashingSupervisor
 
 from dart_streams import tasks as task_sets
 from dart_streams.bus.clients import Publisher, SendCoalescer
+from dart_streams.bus.compressed_batches import bound_aiokafka
 from dart_streams.config import Config
 from dart_streams.connection import auth
 from dart_streams.curation.agents import agents
@@ -103,9 +104,11 @@ async def check_topics(config: Config, publisher: Publisher, agent: Agent) -> No
 def create_app(config: Config, worker_id: str) -> faust.App:
     """Return the Faust application, not started; delivery is at least once, since effects are idempotent.
 
+    Faust's consumers are built by itself: they are bounded here as all others are.
     Faust acknowledges what it cannot decode, so it decodes nothing. Its membership of the consumer group is static: a
     killed curator's successor of the same name takes over at once, without a session timeout.
     """
+    bound_aiokafka()
     folder = config.run.folder / "faust"
     folder.mkdir(parents=True, exist_ok=True)
     app = faust.App(

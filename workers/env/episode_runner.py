@@ -197,8 +197,7 @@ class EpisodeRun:
         ref, self.screenshot_write = None, None
         if screen.image is not None:
             ref = ref_of(screen.image, screen.media_type, screen.width, screen.height)
-            if not self.runner.store.has_kept(ref):
-                self.screenshot_write = asyncio.create_task(self._write_screenshot(screen.image, ref))
+            self.screenshot_write = asyncio.create_task(self._write_screenshot(screen.image, ref))
         self.state = self.state.observe(ref, screen.instruction, now_ms(), execute_ms)
         return self.state.after_screen(screen.done)
 

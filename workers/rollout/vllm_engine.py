@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
+from dart_streams import weight_location
 from dart_streams.config import Config
 from dart_streams.policy import probe, recipe, weights
 from dart_streams.policy.rendering import Prompt, Renderer
@@ -262,7 +263,9 @@ class VllmEngine:
         self.cache.cleanup()
 
     async def fetch(self, version: WeightVersion) -> Path:
-        """Return a local directory of ``version``, with its digest and tensor shapes checked."""
+        """Return a local directory of ``version``, with its place, its digest and its tensor shapes checked."""
+        if reason := weight_location.refusal(version.uri, weight_location.base_of(self.config)):
+            raise LoadFault(f"version {version.version} is not fetched: {reason}")
         started = time.perf_counter()
         try:
             folder = await asyncio.to_thread(weights.fetch, version, Path(self.cache.name))

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import msgspec
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import topics
-from dart_streams.bus.codec import Undecodable, decode, encode, header
+from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, decode, encode, header
 from topics import Topic
 
 
@@ -52,6 +53,20 @@ def test_another_schema_is_refused(schema: bytes):
 def test_a_value_that_is_no_event_is_refused(value: bytes | None):
     with pytest.raises(Undecodable):
         decode(OLD, value, [])
+
+
+def test_a_value_larger_than_a_record_of_the_topic_is_refused_before_it_is_decoded():
+    inside = json.dumps({"name": "x" * (OLD.max_message_bytes - 20)}).encode()
+    assert len(decode(OLD, inside, []).name) > 2**19
+    with pytest.raises(Undecodable, match=f"a record has at most {OLD.max_message_bytes}"):
+        decode(OLD, inside + b" " * 20, [])
+
+
+def test_headers_beyond_their_bound_are_refused_and_null_ones_are_not():
+    value = b'{"name":"wall"}'
+    assert decode(OLD, value, [("schema", None), ("x", b"y" * (MAX_HEADER_BYTES - 10))]) == Old(name="wall")
+    with pytest.raises(Undecodable, match="the headers take"):
+        decode(OLD, value, [("x", b"y" * MAX_HEADER_BYTES)])
 
 
 def test_a_value_nested_beyond_reason_is_refused_like_any_other():

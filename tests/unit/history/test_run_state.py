@@ -1,13 +1,14 @@
 """A run's progress, folded from its topics: repeats and the order between topics change nothing."""
 
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.history.run_state import SLICE_MS, RunState, overlaps
+from dart_streams.history.run_state import MAX_SPAN_MS, SLICE_MS, RunState, overlaps
 from dart_streams.history.stalls import explanation, stalls
 from dart_streams.views.terminal import smooth, sparkline, summarise
 from topics.curated import CuratedGroup, Member
@@ -115,6 +116,14 @@ def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
     assert [o.order_id for o in progress.unfinished()] == ["b"]
 
 
+def test_orders_are_not_counted_as_lost_or_open_while_no_lag_is_known():
+    state = fold(("rollout-orders", 0, START, order("o1")))
+    assert (state.lost(None), state.still_open(None)) == (None, None)
+    assert (state.lost([]), state.still_open([])) == ([], ["o1"])
+    fold(("trajectories", 0, START, finish("o1")), progress=state)
+    assert (state.lost(None), state.still_open(None)) == ([], [])
+
+
 def test_a_switch_is_a_newer_version_with_a_pause():
     progress = fold(
         ("weights-serving", 0, START, serving(0, 1)),
@@ -165,6 +174,24 @@ def test_a_span_is_split_without_loss(start, length):
     parts = overlaps(start, start + length)
     assert sum(ms for _, ms in parts) == length
     assert all(0 <= ms <= SLICE_MS for _, ms in parts)
+
+
+@pytest.mark.parametrize("started", [0, START])
+def test_a_span_of_a_wrong_clock_costs_neither_memory_nor_time(started: int):
+    """From 1970 to now are 350 million slices, and from now to the year 9999 more."""
+    end = 1_790_000_000_000 if started == 0 else 253_402_300_799_999
+    tracemalloc.start()
+    progress = fold(
+        ("observations", 0, START, seen("open", 0, "other", at=started)),
+        ("trajectories", 0, START, finish("o", started=started, lasted=end - started)),
+        ("trajectories", 1, START, finish("p", "t2", started=0, lasted=0)),
+    )
+    summary = summarise(progress, end, slots=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * 2**20
+    assert len(summary.curve) <= MAX_SPAN_MS // SLICE_MS
+    assert summary.episodes == 2
 
 
 @given(st.randoms(use_true_random=False))

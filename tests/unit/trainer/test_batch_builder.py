@@ -1,14 +1,20 @@
 """Rank 0 fills a batch with fresh, unseen groups; what it drops, every rank forgets to have read ahead."""
 
-from collections import deque
+import threading
+from collections import Counter, deque
+from types import SimpleNamespace
 
 import pytest
 import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.curated import CuratedGroup, Member
-from trainer.data.batch_builder import BatchBuilder, BatchPlan
+from trainer.data.batch_builder import BatchBuilder, BatchFeed, BatchPlan
 from trainer.data.consumer import Arrival, Position
+from trainer.data.prefetch import Prefetcher
+from trainer.data.samples import ReadyGroup
 
 
 def group(name: str, version: int = 5) -> CuratedGroup:
@@ -47,8 +53,9 @@ def test_a_batch_is_complete_or_empty_and_keeps_what_it_has(builder: BatchBuilde
 def test_a_repeated_group_is_trained_once_and_its_second_read_is_dropped(builder: BatchBuilder) -> None:
     plan = plan_after(builder, group("a"), group("a"), group("b"))
     assert [one.group_id for one in plan.groups] == ["a", "b"]
-    assert [one.group_id for one in plan.dropped] == ["a"]
-    assert (plan.stale, plan.position.groups_consumed) == (0, 2)
+    assert (plan.dropped, plan.stale, plan.position.groups_consumed) == ([], 0, 2)
+    again = plan_after(builder, group("a"))
+    assert [one.group_id for one in again.dropped] == ["a"]
 
 
 def test_a_stale_group_is_dropped_and_counted_with_the_next_batch(builder: BatchBuilder) -> None:
@@ -56,3 +63,83 @@ def test_a_stale_group_is_dropped_and_counted_with_the_next_batch(builder: Batch
     assert ([one.group_id for one in waiting.dropped], waiting.stale) == (["old"], 0)
     plan = plan_after(builder, group("a"), group("b", version=4))
     assert (plan.dropped, plan.stale, plan.position.groups_consumed) == ([], 1, 3)
+
+
+def ready(wanted: CuratedGroup) -> ReadyGroup:
+    return ReadyGroup(group=wanted, samples=[], images={"s": b"1234"}, refused=Counter(), read_ms=0.0)
+
+
+class Circle:
+    """Rank 0 and another rank, single-threaded: arrivals are read ahead, admitted one by one, and planned at times."""
+
+    def __init__(self) -> None:
+        stalls = StallDetector(structlog.get_logger(), "groups", 60.0)
+        self.ahead: deque[CuratedGroup] = deque(maxlen=4)
+        self.builder = BatchBuilder(None, Position(), 2, 1, stalls, self.ahead)  # type: ignore[arg-type]
+        self.reads: list[str] = []
+        self.feeds = [
+            BatchFeed(SimpleNamespace(), Prefetcher(self.read), builder, threading.Event())  # type: ignore[arg-type]
+            for builder in (self.builder, None)
+        ]
+        self.queue: deque[Arrival] = deque()
+        self.offset = 0
+
+    def read(self, wanted: CuratedGroup) -> ReadyGroup:
+        self.reads.append(wanted.group_id)
+        return ready(wanted)
+
+    def arrive(self, one: CuratedGroup) -> None:
+        self.feeds[0].prefetcher.want(one)
+        self.ahead.append(one)
+        self.queue.append(Arrival(0, self.offset, one))
+        self.offset += 1
+
+    def step(self) -> None:
+        """Admit until a batch is full or nothing is left, and have both ranks take it."""
+        while self.queue and len(self.builder.chosen) < self.builder.size:
+            self.builder.admit(self.queue.popleft(), 5)
+        plan = self.builder._plan(stop=False)
+        for feed in self.feeds:
+            feed._gather(plan)
+
+    def held(self) -> list[set[str]]:
+        return [set(feed.prefetcher._ready) for feed in self.feeds]
+
+    def close(self) -> None:
+        for feed in self.feeds:
+            feed.prefetcher.close()
+
+
+@settings(max_examples=60)
+@given(st.lists(st.one_of(st.none(), st.tuples(st.sampled_from("abcdef"), st.sampled_from([1, 5]))), max_size=30))
+def test_once_all_arrivals_are_handled_only_the_groups_of_the_next_batch_are_held(events):
+    circle = Circle()
+    try:
+        for event in events:
+            if event is None:
+                circle.step()
+            else:
+                circle.arrive(group(*event))
+        while circle.queue:
+            circle.step()
+        circle.step()
+        waiting = {one.group_id for one in circle.builder.chosen}
+        assert all(held <= waiting for held in circle.held()), circle.held()
+    finally:
+        circle.close()
+
+
+def test_a_repetition_of_a_group_that_waits_for_its_batch_does_not_drop_what_was_read_of_it():
+    circle = Circle()
+    try:
+        circle.arrive(group("a"))
+        circle.step()
+        for _ in range(3):
+            circle.arrive(group("a"))
+            circle.step()
+        circle.arrive(group("b"))
+        circle.step()
+        assert circle.held() == [set(), set()]
+        assert sorted(circle.reads) == ["a", "a", "b", "b"], "each rank reads each group once"
+    finally:
+        circle.close()

@@ -8,12 +8,15 @@ import pytest
 from benchmarks.curation_world import task_set
 from dart_streams.bus.clients import SendCoalescer
 from dart_streams.config import parse
+from dart_streams.curation import journal
 from dart_streams.curation.agents import agents
+from dart_streams.curation.journal_keys import entry_key
 from tests.unit.workers.curator.broker import Broker
 from topics import task_difficulty
 from workers.curator import agent_runner
 from workers.curator.agent_runner import InputQueue, enqueue
-from workers.curator.changelogs import application_id, changelog_topics
+from workers.curator.changelogs import MAX_RECORD_BYTES, application_id, changelog_topics
+from workers.curator.journaled_state import input_of
 from workers.curator.main import bind, create_app, serve
 
 
@@ -99,6 +102,28 @@ async def test_records_of_before_a_rebalance_are_left_to_whoever_has_the_partiti
     assert broker.effects == []
 
 
+def queued(value: bytes | None = b"x", key: bytes | None = None, headers=None) -> SimpleNamespace:
+    return SimpleNamespace(message=SimpleNamespace(key=key, value=value, headers=headers))
+
+
+@pytest.mark.parametrize("part", ["key", "value", "headers"])
+async def test_a_batch_fits_into_one_journal_entry_whatever_of_its_records_is_large(part):
+    large = b"x" * 1_000_000
+    queue = InputQueue()
+    for _ in range(20):
+        queue.put_nowait(queued(**{part: [("h", large)] if part == "headers" else large}))
+    assert len(await queue.next_batch(SendCoalescer(0.0))) * len(large) < MAX_RECORD_BYTES
+
+
+def test_a_header_without_a_value_is_not_journaled_as_the_journal_could_not_be_read_again():
+    message = SimpleNamespace(
+        topic="p.trajectories", partition=0, offset=3, key=None, value=b"{}", headers=[("id", None), ("x", b"y")]
+    )
+    entry = journal.Entry(1, "", [input_of(message, "p.", 5)])
+    assert journal.history({entry_key(0, 0, 0): journal.encode(entry)}, 0)[1] == [entry]
+    assert entry.inputs[0].headers == [("x", b"y")]
+
+
 async def test_a_batch_has_at_most_as_many_records_as_a_queue(monkeypatch):
     queue = InputQueue()
 
@@ -108,7 +133,7 @@ async def test_a_batch_has_at_most_as_many_records_as_a_queue(monkeypatch):
 
         async def events(self):
             for _ in range(agent_runner.MAX_BATCH + 3):
-                yield SimpleNamespace(message=SimpleNamespace(value=b"x"))
+                yield queued()
 
     pace = SendCoalescer(60.0)
     await pace.wait()
@@ -122,7 +147,7 @@ async def test_a_batch_has_at_most_as_many_records_as_a_queue(monkeypatch):
 
 async def test_agents_of_one_pace_begin_together_and_a_lone_record_at_once():
     pace, queues = SendCoalescer(0.05), [InputQueue() for _ in range(3)]
-    event = SimpleNamespace(message=SimpleNamespace(value=b"x"))
+    event = queued()
     releases: list[float] = []
 
     async def take(queue: InputQueue, records: int) -> None:

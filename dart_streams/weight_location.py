@@ -1,0 +1,33 @@
+"""Where weight versions lie: the base that the configuration gives, and which URIs it covers. Pure.
+
+A version's URI comes from a topic. A rollout worker reads only what its own configuration says the trainer publishes,
+not any file, host or scheme that a record names.
+"""
+
+import re
+
+from dart_streams.config import Config
+
+FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+"""The name of a version's directory: no separator, no parent, no chained URL, no query."""
+
+
+def base_of(config: Config) -> str:
+    """Return the place beneath which versions are published: ``trainer.weights_uri``, or the run's folder."""
+    return (config.trainer.weights_uri or str((config.run.folder / "weights").resolve())).rstrip("/")
+
+
+def is_covered(uri: str, base: str) -> bool:
+    """Return whether ``uri`` is a directory right beneath ``base``."""
+    above, _, name = uri.rpartition("/")
+    return above == base and FOLDER.fullmatch(name) is not None
+
+
+def refusal(uri: str, base: str) -> str:
+    """Return why a version at ``uri`` is not read, empty if it is."""
+    if is_covered(uri, base):
+        return ""
+    return (
+        f"{uri[:500]!r} is not a directory beneath {base!r}, where trainer.weights_uri (or the run's folder) has this "
+        "run's weights: do trainer and rollout workers have the same trainer.weights_uri and run.state_dir?"
+    )

@@ -1,0 +1,349 @@
+"""Records of every topic that no honest producer sends, derived from the contract: a new field is covered by itself.
+
+``python -m tests.faults.generated_records --records 1000000`` decodes that many, and prints as JSON how many of each
+kind became what, by topic. It exits with 1 if anything but an event or Undecodable came of one, or the wrong of both.
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import resource
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+import topics
+from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, decode, encode
+from dart_streams.history import run_log
+from dart_streams.history.bundle import BundleRecord
+from topics import Topic
+
+BASES = 12
+"""Random valid events of a topic, into which the faults are put."""
+TEXT = 'aZ09 _/#.\u00e9\u4e16\U0001f310"\\\n\0'
+SLOW_S = 2.0
+"""CPU seconds beyond which decoding one record counts as a fault."""
+GROWTH_MB = 400
+"""Growth of the process beyond which the memory of decoding counts as unbounded."""
+
+EVENT, UNDECODABLE, EITHER = "event", "undecodable", "either"
+
+Path = tuple[str | int, ...]
+
+
+class Record(NamedTuple):
+    """A record to decode; ``expected`` is what must come of it."""
+
+    topic: Topic
+    fault: str
+    expected: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+class Hole(NamedTuple):
+    """A valid event as JSON, cut around one place of type ``kind``; ``path`` is as in the type, 0 for a list's item."""
+
+    before: bytes
+    after: bytes
+    kind: Any
+    path: Path
+
+    def filled(self, text: str) -> bytes:
+        """Return the event with ``text`` in that place."""
+        return self.before + text.encode() + self.after
+
+
+def sample(kind: Any, chance: random.Random) -> Any:
+    """Return a random value of a type within its bounds, often at one of them."""
+    match kind:
+        case msgspec.inspect.StructType(fields=fields):
+            return {
+                field.encode_name: sample(field.type, chance)
+                for field in fields
+                if field.required or chance.random() < 0.8
+            }
+        case msgspec.inspect.UnionType(types=types):
+            return sample(chance.choice(types), chance)
+        case msgspec.inspect.ListType(item_type=item):
+            return [sample(item, chance) for _ in range(chance.choice((0, 1, 3)))]
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            return {sample(key, chance): sample(value, chance) for _ in range(chance.choice((0, 1, 2)))}
+        case msgspec.inspect.LiteralType(values=values):
+            return chance.choice(values)
+        case msgspec.inspect.IntType(ge=low, le=high):
+            return chance.choice((low, high, chance.randint(low, high), min(high, max(low, 1))))
+        case msgspec.inspect.FloatType(ge=low, le=high):
+            return chance.choice((low, high, chance.uniform(low, high), min(high, max(low, 0.5))))
+        case msgspec.inspect.StrType(min_length=least, max_length=most):
+            length = chance.choice((least or 0, min(most, 12), min(most, 512)))
+            return "".join(chance.choices(TEXT, k=length))
+        case msgspec.inspect.NoneType():
+            return None
+    raise TypeError(f"{kind}: this generator has no values of it: add some")
+
+
+def places(kind: Any, value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield each place of a valid value, with its type; of a union the member that the value is of."""
+    match kind:
+        case msgspec.inspect.UnionType(types=types):
+            yield from places(next(one for one in types if fits(one, value)), value, path)
+            return
+        case msgspec.inspect.StructType(fields=fields):
+            for field in fields:
+                if field.encode_name in value:
+                    yield from places(field.type, value[field.encode_name], (*path, field.encode_name))
+        case msgspec.inspect.ListType(item_type=item):
+            for number, one in enumerate(value[:1]):
+                yield from places(item, one, (*path, number))
+        case msgspec.inspect.DictType(value_type=of):
+            for name in list(value)[:1]:
+                yield from places(of, value[name], (*path, name))
+    if path:
+        yield path, kind
+
+
+def fits(kind: Any, value: Any) -> bool:
+    """Say whether a sampled value is of a union's member."""
+    if isinstance(kind, msgspec.inspect.NoneType) or value is None:
+        return value is None and isinstance(kind, msgspec.inspect.NoneType)
+    return True
+
+
+def hole(event: dict[str, Any], path: Path, kind: Any) -> Hole:
+    """Cut an event around a place."""
+    marker = "\1place\1"
+    copy = json.loads(json.dumps(event))
+    parent = copy
+    for step in path[:-1]:
+        parent = parent[step]
+    parent[path[-1]] = marker
+    before, _, after = json.dumps(copy).encode().partition(json.dumps(marker).encode())
+    return Hole(before, after, kind, path)
+
+
+def lethal(kind: Any, chance: random.Random) -> str:
+    """Return JSON that this type must refuse for its value, by the bounds that it declares."""
+    match kind:
+        case msgspec.inspect.IntType(ge=low, le=high):
+            return chance.choice((str(low - 1), str(high + 1), str(2**63), str(-(2**63)), "1" + "0" * 400, "7" * 5_000))
+        case msgspec.inspect.FloatType(ge=low, le=high):
+            return chance.choice(("1e400", "-1e400", "NaN", "Infinity", repr(low * 10 - 1), repr(high * 10 + 1)))
+        case msgspec.inspect.StrType(min_length=least, max_length=most):
+            wrong = [json.dumps("7" * (most + 1)), '"\\ud800"', '"\\x"']
+            return chance.choice([*wrong, '""'] if least else wrong)
+        case msgspec.inspect.LiteralType():
+            return chance.choice(('"nobody"', '""', '"' + "x" * 70_000 + '"'))
+    return chance.choice(("[[[", "{", '"unclosed'))
+
+
+WRONG = ("null", "true", "-1", "1.5", '"text"', "[]", "{}", "[null]", '{"x":1}', "1e3", "[" * 3_000 + "]" * 3_000)
+NESTED = b"[" * 200_000 + b"]" * 200_000
+
+
+class Generator:
+    """Generates records of one topic from a seed."""
+
+    def __init__(self, topic: Topic, seed: int) -> None:
+        self.topic = topic
+        self.chance = random.Random(f"{seed} {topic.name}")
+        kind = msgspec.inspect.type_info(topic.event)
+        self.events = [sample(kind, self.chance) for _ in range(BASES)]
+        self.values = [json.dumps(event).encode() for event in self.events]
+        self.holes = [hole(event, *found) for event in self.events for found in places(kind, event)]
+        self.required = [field.encode_name for field in kind.fields if field.required]  # type: ignore[attr-defined]
+        self.schema: list[tuple[str, bytes | None]] = [("schema", topic.schema.encode()), ("id", b"1")]
+        self.faults: dict[str, tuple[int, Callable[[], Record]]] = {
+            "none": (10, lambda: self.record("none", EVENT, self.valid())),
+            "lethal value": (40, self.lethal),
+            "wrong type": (20, self.wrong_type),
+            "truncated": (10, self.truncated),
+            "garbage": (10, self.garbage),
+            "missing field": (5, self.missing),
+            "null": (5, self.null),
+            "headers": (10, self.headers),
+            "huge key": (2, self.huge_key),
+            "nested": (1, lambda: self.record("nested", UNDECODABLE, NESTED)),
+        }
+        self.names = list(self.faults)
+        self.weights = [weight for weight, _ in self.faults.values()]
+
+    def next(self) -> Record:
+        """Return the next record; one in a thousand takes about as much as a record may, or more."""
+        if self.chance.random() < 0.001:
+            return self.at_the_limit()
+        return self.faults[self.chance.choices(self.names, self.weights)[0]][1]()
+
+    def each(self) -> Iterator[Record]:
+        """Yield one record of each kind."""
+        yield from (make() for _, make in self.faults.values())
+        yield self.at_the_limit()
+
+    def record(self, fault: str, expected: str, value: bytes | None, **parts: Any) -> Record:
+        """Return a record with a small key and honest headers."""
+        return Record(self.topic, fault, expected, parts.get("key", b"k"), value, parts.get("headers", self.schema))
+
+    def valid(self) -> bytes:
+        """Return a valid event; the same one comes again and again."""
+        return self.chance.choice(self.values)
+
+    def lethal(self) -> Record:
+        """Return a record with a value outside of what one field declares."""
+        place = self.chance.choice(self.holes)
+        return self.record("lethal value", UNDECODABLE, place.filled(lethal(place.kind, self.chance)))
+
+    def wrong_type(self) -> Record:
+        """Return a record with JSON of any type in one place; it may be of the right one."""
+        return self.record("wrong type", EITHER, self.chance.choice(self.holes).filled(self.chance.choice(WRONG)))
+
+    def truncated(self) -> Record:
+        """Return a record whose end is missing."""
+        value = self.valid()
+        return self.record("truncated", UNDECODABLE, value[: self.chance.randrange(len(value))])
+
+    def garbage(self) -> Record:
+        """Return random bytes, or a valid event with some of its bytes changed."""
+        if self.chance.random() < 0.5:
+            return self.record("garbage", UNDECODABLE, b"\xff" + self.chance.randbytes(self.chance.randrange(200)))
+        value = bytearray(self.valid())
+        for _ in range(3):
+            value[self.chance.randrange(len(value))] = self.chance.randrange(256)
+        return self.record("garbage", EITHER, bytes(value))
+
+    def missing(self) -> Record:
+        """Return a record that lacks a field that must be there."""
+        event = {**self.chance.choice(self.events)}
+        del event[self.chance.choice(self.required)]
+        return self.record("missing field", UNDECODABLE, json.dumps(event).encode())
+
+    def null(self) -> Record:
+        """Return a record without a value, and perhaps without a key."""
+        return self.record("null", UNDECODABLE, None, key=self.chance.choice((None, b"", b"k")))
+
+    def headers(self) -> Record:
+        """Return a valid event under absent, null, foreign or enormous headers."""
+        version, name = self.topic.version, self.topic.name.encode()
+        expected, headers = self.chance.choice(
+            [
+                (EVENT, []),
+                (EVENT, [("schema", None), ("id", None), ("x", None)]),
+                (EVENT, [*self.schema, ("traceparent", b"\xff\xfe"), ("", b"")]),
+                (UNDECODABLE, [("schema", b"")]),
+                (UNDECODABLE, [("schema", b"\xff" * 50)]),
+                (UNDECODABLE, [("schema", b"another/1")]),
+                (UNDECODABLE, [("schema", name + b"/%d" % (version + 1))]),
+                (UNDECODABLE, [("schema", name + b"/" + b"9" * 6_000)]),
+                (UNDECODABLE, [*self.schema, ("x", bytes(MAX_HEADER_BYTES))]),
+                (UNDECODABLE, [(f"x{number}", b"") for number in range(MAX_HEADER_BYTES)]),
+            ]
+        )
+        return self.record("headers", expected, self.valid(), headers=headers)
+
+    def huge_key(self) -> Record:
+        """Return a valid event under a key larger than 64 KiB, or with a field that is."""
+        if self.chance.random() < 0.5:
+            return self.record("huge key", EVENT, self.valid(), key=bytes(70_000))
+        event = {**self.chance.choice(self.events), self.topic.key: "k" * 70_000}
+        return self.record("huge key", UNDECODABLE, json.dumps(event).encode())
+
+    def at_the_limit(self) -> Record:
+        """Return a record of about the largest size, or of many times that, as one that was compressed may have."""
+        limit = self.topic.max_message_bytes
+        size = self.chance.choice((limit - 100, limit, limit + 1, 8 * limit))
+        if self.chance.random() < 0.5:
+            return self.record("at the limit", UNDECODABLE, b"\x7b" * size)
+        value = self.valid()
+        expected = EVENT if size <= limit else UNDECODABLE
+        return self.record("at the limit", expected, value + b" " * (size - len(value)))
+
+
+class Outcome(NamedTuple):
+    """What became of a record: ``event``, ``undecodable`` or another exception's name, and the CPU seconds it took."""
+
+    result: str
+    seconds: float
+
+
+def outcome_of(record: Record) -> Outcome:
+    """Decode a record; an event must also be encoded again, as whoever passes it on does.
+
+    The history's readers decode less of some topics: they may take what others refuse, and raise nothing else.
+    """
+    started = time.process_time()
+    try:
+        encode(record.topic, decode(record.topic, record.value, record.headers))  # type: ignore[arg-type]
+        result = EVENT
+    except Undecodable:
+        result = UNDECODABLE
+    except Exception as error:  # noqa: BLE001 - any other one is what this looks for
+        result = type(error).__name__
+    with contextlib.suppress(Undecodable):
+        run_log.event_of(record.topic.name, BundleRecord(0, 0, 0, record.key, record.value, record.headers))
+    return Outcome(result, time.process_time() - started)
+
+
+def as_expected(record: Record, outcome: Outcome) -> bool:
+    """Say whether the right came of a record, in bounded time."""
+    allowed = (EVENT, UNDECODABLE) if record.expected == EITHER else (record.expected,)
+    return outcome.result in allowed and outcome.seconds <= SLOW_S
+
+
+def generated(records: int, seed: int) -> Iterator[Record]:
+    """Yield records of all topics in turn."""
+    generators = [Generator(topic, seed) for topic in topics.ALL]
+    for number in range(records):
+        yield generators[number % len(generators)].next()
+
+
+def measure(records: int, seed: int) -> dict[str, Any]:
+    """Decode so many records; return the counts by topic, fault and outcome, and what was not as expected."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    wrong: list[str] = []
+    slowest, before_mb = 0.0, peak_mb()
+    for record in generated(records, seed):
+        outcome = outcome_of(record)
+        counts[record.topic.name][f"{record.fault}: {outcome.result}"] += 1
+        slowest = max(slowest, outcome.seconds)
+        if not as_expected(record, outcome):
+            wrong.append(f"{record.topic.name}, {record.fault}: {outcome} of {(record.value or b'')[:300]!r}")
+    outcomes: Counter[str] = Counter()
+    for of_topic in counts.values():
+        for name, count in of_topic.items():
+            outcomes[name.rpartition(": ")[2]] += count
+    grown_mb = peak_mb() - before_mb
+    return {
+        "records": records,
+        "seed": seed,
+        "outcomes": dict(outcomes),
+        "by_topic": {name: dict(sorted(of_topic.items())) for name, of_topic in counts.items()},
+        "slowest_ms": round(slowest * 1000, 1),
+        "grown_mb": round(grown_mb, 1),
+        "wrong": len(wrong) + (grown_mb > GROWTH_MB),
+        "examples": wrong[:20],
+    }
+
+
+def peak_mb() -> float:
+    """Return the largest size that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> int:
+    """Measure, print, and return 1 if something was wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    found = measure(arguments.records, arguments.seed)
+    sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    return int(found["wrong"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""No record ends a consumer of a running circle: each is handled, a dead letter or a stub, and then the circle goes on.
+
+The trainer's part is its consumer; a counter stands for what it would learn.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+import topics
+from dart_streams.bus import admin, dead_letters
+from dart_streams.bus.clients import Publisher
+from dart_streams.bus.compressed_batches import MAX_EXPANDED_BYTES
+from dart_streams.bus.lag import LagReader, lag_reader
+from dart_streams.bus.topology import has_dead_letters
+from dart_streams.config import Config
+from dart_streams.curation.in_memory import CountingTrainer
+from dart_streams.history import dead_letters as letters
+from dart_streams.history.run_folder import write_toml
+from dart_streams.history.run_log import present_records, read_events
+from tests.faults.generated_records import EVENT, Generator, Record, outcome_of
+from tests.faults.poison import GZIP, SNAPPY, Place, built, raw_producer, send, send_raw
+from topics import Topic, weights, weights_serving
+from trainer.data.consumer import CuratedConsumer, Position
+from workers.curator.changelogs import changelog_topics
+from workers.env.main import connect as env_worker
+from workers.recorder.main import connect as recorder
+from workers.rollout.main import connect as rollout_worker
+from workers.rollout.scripted import ScriptedEngine
+from workers.runtime.lifecycle import Connect, live
+
+BOUND_S = 240.0
+SEED = 11
+RANDOM = 20
+"""Generated records of each topic, beside one of each kind."""
+TASKS = """
+[[pages]]
+environment = "simulated"
+page = "box"
+max_steps = 3
+train_seeds = [0, 12]
+heldout_seeds = [100, 102]
+"""
+LETTERS = {
+    "rollout-orders": 1,
+    "observations": 1,
+    "action-requests": 1,
+    "trajectories": 2,
+    "task-difficulty": 1,
+    "rollout-budgets": 1,
+    "curated": 2,
+}
+"""Consumers that dead-letter what does not decode, by topic; others skip it: a response that nobody waits for by its
+key, weights and what the trainer and the agents tell with a line in the log."""
+RULING = {weights.TOPIC, weights_serving.TOPIC}
+"""Topics whose valid events rule over the circle, whoever sends them: of these only what does not decode is sent."""
+
+
+class Poison(NamedTuple):
+    """A record that was produced: where, and whether it decodes."""
+
+    place: Place
+    fault: str
+    decodes: bool
+
+
+class Trainer:
+    """The trainer's consumer, and a counter in place of what it would learn."""
+
+    def __init__(self, config: Config, publisher: Publisher) -> None:
+        self.config = config
+        self.publisher = publisher
+        self.counter = CountingTrainer(config.trainer.groups_per_step)
+        self.groups: set[str] = set()
+
+    async def train(self) -> None:
+        """Take groups and announce versions, for ever; what ends the consumer is raised here."""
+        await self.announce()
+        with CuratedConsumer(self.config.bus, Position(), self.config.policy.model_id, 1, capacity=64) as consumer:
+            while True:
+                arrival = await asyncio.to_thread(consumer.take, 0.5)
+                if arrival is None or arrival.group.group_id in self.groups:
+                    continue
+                self.groups.add(arrival.group.group_id)
+                if self.counter.take(arrival.group) is not None:
+                    await self.announce()
+
+    async def announce(self) -> None:
+        version = msgspec.structs.replace(self.counter.weights(), model_id=self.config.policy.model_id)
+        await self.publisher.publish(weights.TOPIC, version)
+
+
+@contextlib.contextmanager
+def curating(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the curator as a process of its own, and kill it at the end."""
+    command = [sys.executable, "-m", "dart_streams.cli", "worker", "curator", "--config", folder / "config.toml"]
+    with (folder / "curator.log").open("a") as log:
+        process = subprocess.Popen([*command, "--id", "curator-0"], stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextlib.asynccontextmanager
+async def running(config: Config, folder: Path, trainer: Trainer) -> AsyncIterator[Callable[[], None]]:
+    """Run every process of the circle; what is yielded raises if one has ended. At the end all must stop cleanly."""
+    stop = asyncio.Event()
+    connects: dict[str, Connect] = {
+        "recorder-0": recorder,
+        "env-0": env_worker,
+        "rollout-0": partial(rollout_worker, engine=ScriptedEngine(config)),
+    }
+    workers = {name: asyncio.create_task(live(connect, config, name, stop)) for name, connect in connects.items()}
+    training = asyncio.create_task(trainer.train())
+    with curating(folder) as curator:
+
+        def check() -> None:
+            for task in (training, *workers.values()):
+                if task.done():
+                    task.result()
+            assert not any(task.done() for task in (training, *workers.values()))
+            assert curator.poll() is None, (folder / "curator.log").read_text()[-4000:]
+
+        try:
+            yield check
+            check()
+        finally:
+            training.cancel()
+            stop.set()
+            await asyncio.gather(training, return_exceptions=True)
+            async with asyncio.timeout(60):
+                codes = await asyncio.gather(*workers.values(), return_exceptions=True)
+    assert codes == [0] * len(workers)
+
+
+async def until(condition: Callable[[], bool], check: Callable[[], None], what: str) -> None:
+    """Return when ``condition`` holds; fail at once if a process ends, and after :data:`BOUND_S`."""
+    try:
+        async with asyncio.timeout(BOUND_S):
+            while not await asyncio.to_thread(condition):
+                check()
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        pytest.fail(f"after {BOUND_S:g} s not yet: {what}")
+
+
+def to_send(topic: Topic) -> list[Record]:
+    """Return one record of each kind, some random ones, and a value of 8 MB, which can only come compressed."""
+    generator = Generator(topic, SEED)
+    large = generator.record("8 MB", "", b"0" * (8 << 20))
+    made = [*generator.each(), *(generator.next() for _ in range(RANDOM)), large]
+    return [one for one in made if topic not in RULING or outcome_of(one).result != EVENT]
+
+
+async def poison(config: Config) -> list[Poison]:
+    """Put every record on every topic, spread over the partitions; and batches that cannot or must not be expanded."""
+    sent: list[Poison] = []
+    bomb = built(GZIP, b"k", bytes(MAX_EXPANDED_BYTES + 1), [])
+    foreign = built(SNAPPY, b"k", b"{}", [])
+    async with raw_producer(config.bus) as producer:
+        for topic in topics.ALL:
+            for number, record in enumerate(to_send(topic)):
+                place = await send(producer, config.bus, record, number % topic.partitions)
+                sent.append(Poison(place, record.fault, outcome_of(record).result == EVENT))
+            for fault, batch in (("bomb", bomb), ("codec", foreign)):
+                place = await send_raw(producer, config.bus, topic, topic.partitions - 1, batch)
+                sent.append(Poison(place, fault, decodes=False))
+    return sent
+
+
+def letters_of(config: Config) -> dict[Place, list[dict[str, bytes]]]:
+    """Return the headers of every dead letter there is, by the place of its record."""
+    found: dict[Place, list[dict[str, bytes]]] = {}
+    for topic in letters.with_letters(config.bus):
+        for letter in present_records(config.bus, letters.dead_letter_topic(topic)):
+            known = letters.headers(letter)
+            partition, offset = (int(known[name]) for name in (dead_letters.PARTITION, dead_letters.OFFSET))
+            found.setdefault(Place(topic.name, partition, offset), []).append(known)
+    return found
+
+
+def missing(config: Config, sent: list[Poison]) -> list[Poison]:
+    """Return what does not decode and has fewer letters than it should."""
+    found = letters_of(config)
+    return [one for one in sent if not one.decodes and len(found.get(one.place, ())) < LETTERS.get(one.place.topic, 0)]
+
+
+async def passed(reader: LagReader, sent: list[Poison]) -> bool:
+    """Say whether every group that reads a topic has committed past all that was sent to it."""
+    lags = await reader.read()
+    assert lags is not None
+    ends = {one.place[:2]: one.place.offset for one in sorted(sent)}
+    read = {(lag.topic, lag.partition): lag.committed for lag in sorted(lags, key=lambda lag: -lag.committed)}
+    assert {topic for topic, _ in read} >= set(LETTERS) - {"trained"}
+    return all(committed > ends[place] for place, committed in read.items() if place in ends)
+
+
+def served(config: Config) -> int:
+    """Return the newest version that the rollout worker has announced."""
+    return max((event.version for event in read_events(config.bus, [weights_serving.TOPIC])), default=-1)
+
+
+@pytest.fixture
+def config(services, tmp_path: Path) -> Config:
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    made = services.config(
+        tasks={"file": str(tmp_path / "tasks.toml")},
+        run={"drain_s": 6, "state_dir": str(tmp_path)},
+        env={"backend": "simulated", "slots": 4},
+        rollout={"engine": "scripted", "scripted": {"success_rate": 0.5, "latency_ms": 5}},
+        trainer={"groups_per_step": 2},
+    )
+    admin.apply_all(made.bus, changelog_topics(made))
+    write_toml(tmp_path / "config.toml", made)
+    return made
+
+
+@pytest.mark.timeout(900)
+async def test_no_record_ends_a_consumer_and_each_is_handled_dead_lettered_or_a_stub(config: Config, tmp_path: Path):
+    async with Publisher(config.bus, "test") as publisher:
+        trainer = Trainer(config, publisher)
+        async with running(config, tmp_path, trainer) as check:
+            await until(lambda: trainer.counter.version >= 1, check, "a first step")
+            sent = await poison(config)
+            await until(lambda: not missing(config, sent), check, f"letters of {missing(config, sent)[:5]}")
+            await turns_on(config, trainer, check)
+            async with lag_reader(config.bus) as reader, asyncio.timeout(BOUND_S):
+                while not await passed(reader, sent):
+                    check()
+                    await asyncio.sleep(0.5)
+        check_letters(config, sent)
+        # Once more from the state that this left: journal, offsets, and the topics with all of it in them.
+        async with running(config, tmp_path, trainer) as check:
+            await turns_on(config, trainer, check)
+    assert not missing(config, sent)
+
+
+async def turns_on(config: Config, trainer: Trainer, check: Callable[[], None]) -> None:
+    """Return when new groups have been trained and the version they made is served: every process took part in it."""
+    wanted = trainer.counter.version + 2
+    await until(lambda: trainer.counter.version >= wanted, check, f"version {wanted} trained")
+    await until(lambda: served(config) >= wanted, check, f"version {wanted} served")
+
+
+def check_letters(config: Config, sent: list[Poison]) -> None:
+    """What does not decode has as many letters as it has consumers; what no letter can carry is a stub, no other is."""
+    found = letters_of(config)
+    counts = {one.place: len(found.get(one.place, ())) for one in sent if not one.decodes}
+    assert counts == {place: LETTERS.get(place.topic, 0) for place in counts}
+    assert sum(counts.values()) > 20 * len(LETTERS)
+    stubs = Counter(one.fault for one in sent for known in found.get(one.place, ()) if dead_letters.STUB in known)
+    assert {"null", "at the limit", "8 MB", "bomb", "codec"} <= set(stubs)
+    assert set(stubs) <= {"null", "at the limit", "8 MB", "bomb", "codec", "headers"}
+    assert not any(has_dead_letters(topic) for topic in (weights.TOPIC,))

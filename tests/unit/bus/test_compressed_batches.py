@@ -1,0 +1,128 @@
+"""A compressed batch that this program must not or cannot expand becomes one record that says so; others pass."""
+
+import gzip
+import time
+import tracemalloc
+import zlib
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords as OfAiokafka
+from aiokafka.record.util import calc_crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.memory_records import MemoryRecords as OfKafkaPython
+
+from dart_streams.bus import compressed_batches
+from dart_streams.bus.codec import UNREADABLE, Undecodable, decode
+from dart_streams.bus.compressed_batches import MAX_EXPANDED_BYTES, bound, readable
+from topics import curated
+
+PARSERS = pytest.mark.parametrize("parse", [OfAiokafka, OfKafkaPython], ids=["aiokafka", "kafka-python"])
+
+
+def batch(values: Sequence[bytes], base: int = 0, codec: int = 0) -> bytes:
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 30,
+    )
+    for number, value in enumerate(values):
+        builder.append(number, 1_000 + number, b"key", value, [("x", b"y")])
+    made = builder.build()
+    made[:8] = base.to_bytes(8, "big")
+    return bytes(made)
+
+
+def with_codec(made: bytes, codec: int) -> bytes:
+    """The same batch under another codec's number, with its checksum."""
+    changed = bytearray(made)
+    changed[22] = changed[22] & ~0b111 | codec
+    changed[17:21] = calc_crc32c(bytes(changed[21:])).to_bytes(4, "big")
+    return bytes(changed)
+
+
+def read(parse: Any, fetched: bytes) -> list[tuple[int, bytes | None, dict[str, bytes]]]:
+    records, found = parse(fetched), []
+    while records.has_next():
+        one = records.next_batch()
+        assert one.validate_crc()
+        found += [(record.offset, record.value, dict(record.headers)) for record in one]
+        assert one.next_offset == found[-1][0] + 1
+    return found
+
+
+@PARSERS
+def test_a_batch_that_expands_too_far_is_one_record_at_its_last_offset_and_its_neighbours_stay(parse: Any):
+    bomb = batch([b"0" * (MAX_EXPANDED_BYTES // 2)] * 3, base=7, codec=1)
+    fetched = batch([b"a", b"b"], base=5) + bomb + batch([b"c"], base=10)
+    found = read(parse, readable(fetched))
+    assert [(offset, value) for offset, value, _ in found if offset != 9] == [(5, b"a"), (6, b"b"), (10, b"c")]
+    _, head, headers = found[2]
+    reason = headers[UNREADABLE].decode()
+    assert "3 records (offsets 7 to 9)" in reason
+    assert str(MAX_EXPANDED_BYTES) in reason
+    assert len(head or b"") == 1024
+    with pytest.raises(Undecodable, match="not read: a batch of 3 records"):
+        decode(curated.TOPIC, head, [*headers.items()])
+
+
+@PARSERS
+@pytest.mark.parametrize("codec", [2, 3, 4, 7])
+def test_a_codec_that_is_not_installed_is_one_record_that_says_so(parse: Any, codec: int):
+    [(offset, _, headers)] = read(parse, readable(with_codec(batch([b"a", b"b"], base=3), codec)))
+    assert offset == 4
+    assert b"only gzip is read" in headers[UNREADABLE]
+
+
+@PARSERS
+def test_what_is_not_gzip_although_it_says_so_is_one_record_too(parse: Any):
+    [(offset, _, headers)] = read(parse, readable(with_codec(batch([b"a"]), 1)))
+    assert (offset, "gzip" in headers[UNREADABLE].decode()) == (0, True)
+
+
+@PARSERS
+def test_gzip_within_the_bound_is_read_as_it_is(parse: Any):
+    fetched = batch([b"a" * 1000, b"b"], codec=1)
+    assert readable(fetched) is fetched
+    assert [value for _, value, _ in read(parse, fetched)] == [b"a" * 1000, b"b"]
+
+
+def test_a_gigabyte_is_refused_in_little_memory_and_time():
+    squeezer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    data = b"".join(squeezer.compress(bytes(1 << 24)) for _ in range(64)) + squeezer.flush()
+    tracemalloc.start()
+    started = time.process_time()
+    assert compressed_batches.expands_too_far(data)
+    took_s, (_, peak) = time.process_time() - started, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 * 2**20
+    assert took_s < 5
+
+
+def test_members_of_one_stream_count_together():
+    member = gzip.compress(bytes(MAX_EXPANDED_BYTES // 2))
+    assert not compressed_batches.expands_too_far(member * 2)
+    assert compressed_batches.expands_too_far(member * 2 + gzip.compress(b"x"))
+
+
+@given(st.binary(max_size=400), st.integers(0, 3))
+def test_any_bytes_are_passed_or_replaced_but_raise_nothing(noise: bytes, cut: int):
+    readable(noise)
+    readable(batch([b"a"], codec=1)[: -cut or None] + noise)
+
+
+def test_a_client_is_bounded_once():
+    client = SimpleNamespace(MemoryRecords=OfAiokafka)
+    bound(client)
+    first = client.MemoryRecords
+    bound(client)
+    assert client.MemoryRecords is first
+    assert client.MemoryRecords(bytearray(batch([b"a"]))).has_next()

@@ -1,0 +1,49 @@
+"""Of any record comes an event or Undecodable, in bounded time and memory: some of the million that are decoded by
+
+``python -m tests.faults.generated_records``.
+"""
+
+import msgspec
+import pytest
+
+import topics
+from tests.faults import generated_records
+from tests.faults.generated_records import BASES, Generator, measure
+from tests.unit.topics.test_bounds import Path_, leaves
+from topics import Topic
+
+RECORDS = 20_000
+
+
+def test_every_generated_record_is_an_event_or_undecodable_as_the_contract_says():
+    found = measure(RECORDS, seed=7)
+    assert found["wrong"] == 0, found["examples"]
+    assert sum(found["outcomes"].values()) == RECORDS
+    assert min(found["outcomes"].values()) > 0.1 * RECORDS
+    assert set(found["by_topic"]) == {topic.name for topic in topics.ALL}
+
+
+@pytest.mark.parametrize("topic", topics.ALL, ids=lambda topic: topic.name)
+def test_faults_are_put_into_every_field(topic: Topic):
+    """Numbers stand for the items of lists in paths, and any name for the values of maps."""
+
+    def shape(path: Path_) -> tuple[str, ...]:
+        return tuple("*" if step in names_of_maps or isinstance(step, int) else step for step in path)
+
+    kind = msgspec.inspect.type_info(topic.event)
+    generator = Generator(topic, seed=7)
+    names_of_maps = {"value", *(name for event in generator.events for name in event.get("metrics", ()))}
+    reached = {shape(hole.path) for hole in generator.holes}
+    assert {shape(path) for path, _ in leaves(kind) if path[-1] != "key"} <= reached
+    assert len(generator.events) == BASES
+
+
+def test_a_decoder_that_refuses_too_little_or_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    def refuses_nothing(topic: Topic, value: bytes | None, headers: object) -> object:
+        return msgspec.json.decode(value or b"{}")
+
+    monkeypatch.setattr(generated_records, "decode", refuses_nothing)
+    monkeypatch.setattr(generated_records, "encode", lambda topic, event: event)
+    found = measure(300, seed=7)
+    assert found["wrong"] > 0
+    assert any("lethal value" in example for example in found["examples"])
