@@ -4,7 +4,8 @@ import contextlib
 import itertools
 import re
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Self
 
 import fsspec
@@ -16,9 +17,9 @@ from torch import Tensor
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
-from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.heartbeats import Heartbeats
 from dart_streams.policy import weights as weight_files
 from dart_streams.store import SyncStore
 from dart_streams.telemetry.spans import current_headers
@@ -42,22 +43,23 @@ log = structlog.get_logger()
 class WeightPublisher:
     """Publishes the versions of one trainer incarnation, each under a path of its own. For rank 0; use as a context."""
 
-    def __init__(self, config: Config, epoch: int) -> None:
+    def __init__(self, config: Config, epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.bus = config.bus
         self.base = (config.trainer.weights_uri or str((config.run.folder / "weights").resolve())).rstrip("/")
         self.keep = max(1, config.trainer.keep_versions)
-        self.liveness_ms = int(config.rollout.liveness_s * 1000)
+        self.liveness_s = config.rollout.liveness_s
         self.epoch = epoch
         self.weights = WeightState(model_id=config.policy.model_id)
         self.uris: dict[str, None] = {}
         self.serving: dict[str, WeightsServing] = {}
+        self.heartbeats = Heartbeats(clock)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opened:
             self._producer: KafkaProducer = sync_clients.producer(self.bus, "trainer-weights")
             opened.callback(self._producer.close, timeout=CLOSE_S)
             reader = sync_clients.TopicReader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
-            self._heartbeats = opened.enter_context(reader)
+            self._serving_reader = opened.enter_context(reader)
             self._opened = opened.pop_all()
         return self
 
@@ -148,13 +150,16 @@ class WeightPublisher:
     def _remove_unneeded(self) -> None:
         """Remove the folders of earlier versions, those never published included.
 
-        The newest ``keep`` stay, and whatever a live rollout worker serves or may be fetching.
+        The newest ``keep`` stay, and whatever a live rollout worker serves or may be fetching. What is read here has
+        arrived since the version before, so a dead worker's last version stays for one version longer than it must.
         """
         newest = self.weights.newest
         if newest is None:
             return
-        self.serving.update((event.worker_id, event) for event in self._heartbeats.events_to_end())
-        oldest = min(newest.version, needed_from(self.serving.values(), now_ms(), self.liveness_ms))
+        for event in self._serving_reader.events_to_end():
+            self.serving[event.worker_id] = event
+            self.heartbeats.hear(event.worker_id, event.alive_ms)
+        oldest = min(newest.version, needed_from(self.serving.values(), self.heartbeats.alive(self.liveness_s)))
         kept = {uri.rpartition("/")[2] for uri in list(self.uris)[-self.keep :]}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
         for path in filesystem.ls(folder, detail=False):

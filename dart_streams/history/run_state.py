@@ -33,7 +33,7 @@ SLICE_MS = 5_000
 
 
 class TopicActivity(msgspec.Struct, frozen=True):
-    """How many records a topic had, and the newest: when, and from whom."""
+    """How many records a topic had, the newest time that any of them carries, and who sent that one."""
 
     records: int = 0
     at_ms: int = 0
@@ -117,8 +117,11 @@ class RunState:
             self.apply(*record)
         return self
 
-    def apply(self, metadata: RecordMetadata, event: Any, value: bytes = b"") -> None:
-        """Apply one record; an event of None, or of a kind that is not folded, only counts as activity."""
+    def apply(self, metadata: RecordMetadata, event: Any, value: bytes = b"") -> str:
+        """Apply one record, and return who sent it, if that is known.
+
+        An event of None, or of a kind that is not folded, only counts as activity.
+        """
         reducer = REDUCERS.get(type(event))
         sender = reducer(self, event, LogRecord(metadata, event, value)) if reducer else ""
         before = self.activity.get(metadata.topic, TopicActivity())
@@ -126,6 +129,7 @@ class RunState:
         self.activity[metadata.topic] = TopicActivity(
             before.records + 1, max(metadata.at_ms, before.at_ms), sender if newest else before.sender
         )
+        return sender
 
     def _order(self, event: RolloutOrder, record: LogRecord) -> str:
         self.orders.setdefault(event.order_id, (event, record.metadata))
@@ -192,14 +196,15 @@ class RunState:
         return f"trainer epoch {event.epoch}"
 
     def _serving(self, event: WeightsServing, _: LogRecord) -> str:
+        """Note what a worker serves: its newest record is the log's last, whatever its clock says."""
+        first = (event.version, event.worker_id) not in self.served
         self.served.setdefault((event.version, event.worker_id), event)
         before = self.serving.get(event.worker_id)
-        if before is None or before.alive_ms <= event.alive_ms:
-            self.serving[event.worker_id] = event
-            if event.failed_version is not None:
-                self.failed_loads.add((event.worker_id, event.failed_version))
-            if before is not None and event.version > before.version and event.pause_ms is not None:
-                self.switches.append(WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms))
+        self.serving[event.worker_id] = event
+        if event.failed_version is not None:
+            self.failed_loads.add((event.worker_id, event.failed_version))
+        if first and before is not None and event.version > before.version and event.pause_ms is not None:
+            self.switches.append(WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms))
         return event.worker_id
 
     def _difficulty(self, event: TaskDifficulty, _: LogRecord) -> str:

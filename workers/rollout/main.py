@@ -78,6 +78,7 @@ async def connect(
         "weight updater": updater.update,
         "heartbeat": updater.send_heartbeats,
         "commits": requests.commit_periodically,
+        "request queue": server.watch_queue,
     }
     slots = config.rollout.max_in_flight
     return lifecycle.Worker(functools.partial(requests.serve, server.handle, slots), background)
