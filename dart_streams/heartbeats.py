@@ -11,25 +11,25 @@ from collections.abc import Callable, Hashable
 
 
 class Heartbeats:
-    """When each sender was last heard."""
+    """When the newest heartbeat of each sender arrived."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._heard: dict[str, tuple[Hashable, float]] = {}
+        self._last: dict[str, tuple[Hashable, float]] = {}
         self._newest_s = -math.inf
 
-    def hear(self, sender: str, beat: Hashable) -> None:
-        """Note a heartbeat that has arrived now; the newest one of a sender again (an equal ``beat``) is no news."""
-        known = self._heard.get(sender)
+    def note(self, sender: str, beat: Hashable) -> None:
+        """Note a heartbeat that has arrived now; the newest one of a sender again (an equal ``beat``) says nothing."""
+        known = self._last.get(sender)
         if known is None or known[0] != beat:
             self._newest_s = self._clock()
-            self._heard[sender] = (beat, self._newest_s)
+            self._last[sender] = (beat, self._newest_s)
 
     def silent_s(self, sender: str) -> float:
-        """Return for how many seconds others were heard since ``sender`` was; infinity if it never was."""
-        known = self._heard.get(sender)
+        """Return for how many seconds others' heartbeats came since this sender's last; infinity if it had none."""
+        known = self._last.get(sender)
         return math.inf if known is None else self._newest_s - known[1]
 
     def alive(self, bound_s: float) -> set[str]:
-        """Return those who were heard, and since when others were heard for at most ``bound_s``."""
-        return {sender for sender in self._heard if self.silent_s(sender) <= bound_s}
+        """Return those who had a heartbeat, and since when others' came for at most ``bound_s``."""
+        return {sender for sender in self._last if self.silent_s(sender) <= bound_s}

@@ -28,7 +28,7 @@ from topics.trained import TrainedStep
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
-from trainer.data.consumer import CuratedConsumer
+from trainer.data.consumer import CuratedConsumer, Fenced
 from trainer.learning.learner import WeightSnapshot
 from trainer.reporting import StepReporter
 from trainer.state import TrainerState, first_version, needed_from
@@ -158,7 +158,7 @@ class WeightPublisher:
             return
         for event in self._serving_reader.events_to_end():
             self.serving[event.worker_id] = event
-            self.heartbeats.hear(event.worker_id, event.alive_ms)
+            self.heartbeats.note(event.worker_id, event.alive_ms)
         oldest = min(newest.version, needed_from(self.serving.values(), self.heartbeats.alive(self.liveness_s)))
         kept = {uri.rpartition("/")[2] for uri in list(self.uris)[-self.keep :]}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
@@ -178,14 +178,29 @@ class Rank0Outputs(NamedTuple):
     store: SyncStore
     reporter: StepReporter
 
+    def check(self) -> None:
+        """Raise :class:`Fenced` if a newer trainer has claimed its epoch, or what ended the consumer's thread.
+
+        The database is asked: that trainer's first event may not have been read here yet.
+        """
+        self.consumer.check()
+        claimed = self.store.claimed_epoch(self.consumer.model_id)
+        if claimed > self.publisher.epoch:
+            raise self._fenced_by(claimed)
+
     def record(self, step: TrainedStep) -> None:
         """Write a step's row into the store's ``trained``, then its event; the same step again overwrites the row.
 
-        What the step imitated is in its event alone: the row has no column for it.
+        What the step imitated is in its event alone: the row has no column for it. Raises :class:`Fenced`, and writes
+        neither, if a newer trainer has claimed its epoch.
         """
-        row = msgspec.structs.asdict(step)
-        self.store.write_trained(row.pop("train_step"), row)
+        row, model_id = msgspec.structs.asdict(step), self.consumer.model_id
+        if not self.store.write_trained_by_claim(model_id, self.publisher.epoch, row.pop("train_step"), row):
+            raise self._fenced_by(self.store.claimed_epoch(model_id))
         self.publisher.publish_trained(step)
+
+    def _fenced_by(self, newer: int) -> Fenced:
+        return Fenced.by(newer, self.publisher.epoch, self.consumer.model_id, self.publisher.bus.run)
 
 
 def sha256_of(state: Mapping[str, Tensor]) -> str:

@@ -20,7 +20,7 @@ from dart_streams.heartbeats import Heartbeats
 from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.run_log import HEADERS, RecordMetadata, event_of
 from dart_streams.history.run_state import RunState
-from dart_streams.history.stalls import Arrival
+from dart_streams.history.stalls import LastArrival
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import ALL, BY_NAME, Topic, curation_log, weights_serving
 from topics.weights_serving import WeightsServing
@@ -59,7 +59,7 @@ class RunFollower:
         self.clock = clock
         self.progress = RunState()
         self.since_s = math.inf
-        self.arrivals: dict[str, Arrival] = {}
+        self.arrivals: dict[str, LastArrival] = {}
         self.heartbeats = Heartbeats(clock)
         self.reader: asyncio.Task[None] | None = None
         self.log: Any = structlog.get_logger()
@@ -128,9 +128,9 @@ class RunFollower:
         now_s = self.clock()
         if now_s < self.since_s:
             return
-        self.arrivals[topic] = Arrival(now_s, sender)
+        self.arrivals[topic] = LastArrival(now_s, sender)
         if isinstance(event, WeightsServing):
-            self.heartbeats.hear(event.worker_id, event.alive_ms)
+            self.heartbeats.note(event.worker_id, event.alive_ms)
 
     def raise_if_reader_failed(self) -> None:
         """Raise what ended the reader task, if it has ended."""
@@ -169,7 +169,7 @@ class RunFollower:
         seen = sum(a.records for _, a in activity)
         if seen and seen != self._records_seen:
             self._records_seen = seen
-            before = Arrival(-math.inf, "")
+            before = LastArrival(-math.inf, "")
             _, topic, sender = max((self.arrivals.get(topic, before).at_s, topic, a.sender) for topic, a in activity)
             waiting.note_arrival(f"{self.arrivals.get(topic, before).sender or sender or 'someone'} on {topic}")
         waiting.check()

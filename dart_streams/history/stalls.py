@@ -32,7 +32,7 @@ EDGES = (
 )
 
 
-class Arrival(NamedTuple):
+class LastArrival(NamedTuple):
     """When the last record of a topic arrived here, in seconds of a monotonic clock, and who sent it."""
 
     at_s: float
@@ -52,7 +52,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
 
 def stalls(
     activity: Mapping[str, TopicActivity],
-    arrivals: Mapping[str, Arrival],
+    arrivals: Mapping[str, LastArrival],
     since_s: float,
     now_s: float,
     bound_s: float,

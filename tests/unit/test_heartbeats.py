@@ -23,7 +23,7 @@ def heard(*beats: tuple[float, str, int]) -> Heartbeats:
     heartbeats = Heartbeats(clock)
     for at_s, sender, alive_ms in beats:
         clock.now_s = 1000.0 + at_s
-        heartbeats.hear(sender, alive_ms)
+        heartbeats.note(sender, alive_ms)
     return heartbeats
 
 
@@ -47,7 +47,7 @@ def test_while_nobody_is_heard_nobody_dies():
     clock = Time()
     heartbeats = Heartbeats(clock)
     for sender in "ab":
-        heartbeats.hear(sender, 1)
+        heartbeats.note(sender, 1)
     clock.now_s += 600
     assert heartbeats.alive(BOUND_S) == {"a", "b"}
 

@@ -13,12 +13,14 @@ It can be killed, started twice or left out: nothing depends on it.
 import asyncio
 import contextlib
 import functools
+from typing import Any
 
 import structlog
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
+from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.history.run_follower import CIRCLE, RunFollower, following
 from dart_streams.history.stalls import Stall, explanation, stalls
@@ -50,7 +52,11 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     lags = await resources.enter_async_context(lag_reader(config.bus))
     assert follower.reader is not None
     reader = follower.reader
-    return lifecycle.Worker(functools.partial(report, follower, lags), {"reader": lambda: reader})
+    background: dict[str, Any] = {
+        "reader": lambda: reader,
+        "topics": functools.partial(watch_topics, publisher, CIRCLE),
+    }
+    return lifecycle.Worker(functools.partial(report, follower, lags), background)
 
 
 async def report(follower: RunFollower, lags: LagReader, stop: asyncio.Event) -> None:

@@ -25,7 +25,7 @@ class RequestAges(Generic[P]):
         self._ends: defaultdict[P, deque[tuple[int, float]]] = defaultdict(deque)
 
     def note_ends(self, ends: Mapping[P, int]) -> None:
-        """Note end offsets that the broker has told by now."""
+        """Note end offsets that the broker has returned by now."""
         now_s = self._clock()
         for partition, end in ends.items():
             noted = self._ends[partition]

@@ -138,7 +138,7 @@ class WeightWatcher:
             self.weights = self.weights.accept(event)
         else:
             self.serving[event.worker_id] = event
-            self.heartbeats.hear(event.worker_id, event.alive_ms)
+            self.heartbeats.note(event.worker_id, event.alive_ms)
         self.changed.set()
 
 

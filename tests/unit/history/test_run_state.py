@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_state import SLICE_MS, RunState, overlaps
-from dart_streams.history.stalls import Arrival, explanation, stalls
+from dart_streams.history.stalls import LastArrival, explanation, stalls
 from dart_streams.views.terminal import smooth, sparkline, summarise
 from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder
+from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
 from topics.values import Sampling
 from topics.weights import WeightVersion
@@ -142,6 +143,45 @@ def test_a_switch_whose_records_come_again_is_counted_once():
     assert progress.served_version == 2
 
 
+def step(number, epoch, *groups):
+    return TrainedStep(
+        train_step=number,
+        version=number,
+        epoch=epoch,
+        group_ids=list(groups),
+        trajectory_ids=[],
+        metrics={},
+        at_ms=START,
+        imitated=[f"imitated by {epoch}"],
+    )
+
+
+def test_a_step_of_a_newer_trainer_counts_and_what_a_fenced_one_writes_after_it_does_not():
+    progress = fold(
+        ("trained", 0, START, step(3, 1, "a")),
+        ("trained", 1, START, step(4, 1, "b")),
+        ("trained", 2, START, step(4, 2, "c")),
+        ("trained", 3, START, step(4, 1, "b")),
+        ("trained", 4, START, step(5, 1, "d")),
+        ("trained", 5, START, step(4, 2, "c")),
+    )
+    assert {number: known.epoch for number, known in progress.trained.items()} == {3: 1, 4: 2}
+    assert {group: steps for group, steps in progress.trained_with.items() if steps} == {"a": [3], "c": [4]}
+    assert progress.imitated_by == {"imitated by 1": [3], "imitated by 2": [4]}
+
+
+def test_versions_of_a_fenced_trainer_are_nobodys_newest():
+    def of(number, epoch, model_id="m"):
+        return WeightVersion(
+            model_id=model_id, version=number, uri="u", sha256="s", train_step=number, epoch=epoch, groups_consumed=0
+        )
+
+    records = [of(3, 1), of(3, 2), of(9, 1), of(4, 2), of(5, 1, "another")]
+    progress = fold(*(("weights", n, START, event) for n, event in enumerate(records)))
+    assert sorted(progress.versions) == [3, 4, 5]
+    assert (progress.versions[3].event.epoch, progress.versions[4].event.epoch) == (2, 2)
+
+
 def test_a_version_is_served_when_every_worker_serves_it():
     progress = fold(
         ("weights", 0, START, version(0)),
@@ -224,7 +264,7 @@ def test_a_sparkline_has_gaps_where_nothing_finished():
 
 
 def arrived(at_s):
-    return {topic: Arrival(when_s, "env-0") for topic, when_s in at_s.items()}
+    return {topic: LastArrival(when_s, "env-0") for topic, when_s in at_s.items()}
 
 
 def test_a_stall_names_who_has_input_and_does_not_write():
