@@ -73,6 +73,14 @@ def next_attempt(outcome: OutcomeKind, attempt: int, attempts: int) -> int | Non
     return attempt + 1 if outcome in FAULTS and attempt + 1 < attempts else None
 
 
+def is_fenced(epoch: int, newest_epoch: int) -> bool:
+    """Say whether a trainer of ``epoch`` has no say any more: one of a newer epoch has written to the same topic.
+
+    A trainer that was taken over may write once more before it learns of that: nobody reads it.
+    """
+    return epoch < newest_epoch
+
+
 Announcement = Literal["fenced", "outdated", "repeated", "published"]
 """How a weights record relates to the newest epoch and version seen: of a fenced trainer; of an older version; the
 newest version again, with more groups consumed or by a trainer that took over; a new version."""
@@ -83,7 +91,7 @@ def announcement(epoch: int, version: int, announced: WeightVersion) -> Announce
 
     All but a fenced record raise the epoch, also those that bring no newer version.
     """
-    if announced.epoch < epoch:
+    if is_fenced(announced.epoch, epoch):
         return "fenced"
     if announced.version < version:
         return "outdated"

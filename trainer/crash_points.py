@@ -1,6 +1,6 @@
-"""Named places at which tests kill the process as ``kill -9`` would.
+"""Named places at which tests kill the process as ``kill -9`` would, or stop it as a frozen machine would.
 
-``DART_CRASH_POINT=after-step:2`` does so at the second pass.
+``DART_CRASH_POINT=after-step:2`` does the first at the second pass, ``after-step:2:stop`` the other.
 """
 
 import os
@@ -8,19 +8,22 @@ import signal
 from collections import Counter
 
 ENVIRONMENT = "DART_CRASH_POINT"
+STOP = "stop"
 
 BEFORE_STEP = "before-step"
 AFTER_STEP = "after-step"
 IN_CHECKPOINT = "in-checkpoint"
 AFTER_CHECKPOINT = "after-checkpoint"
+BEFORE_EVENT = "before-event"
 AFTER_EVENT = "after-event"
-ALL = (BEFORE_STEP, AFTER_STEP, IN_CHECKPOINT, AFTER_CHECKPOINT, AFTER_EVENT)
+ALL = (BEFORE_STEP, AFTER_STEP, IN_CHECKPOINT, AFTER_CHECKPOINT, BEFORE_EVENT, AFTER_EVENT)
 
 _passes: Counter[str] = Counter()
 
 
 def reach(point: str) -> None:
-    """Die here if the environment asks for it."""
+    """Die or stop here if the environment asks for it."""
     _passes[point] += 1
-    if os.environ.get(ENVIRONMENT) == f"{point}:{_passes[point]}":
-        os.kill(os.getpid(), signal.SIGKILL)
+    wanted, this = os.environ.get(ENVIRONMENT), f"{point}:{_passes[point]}"
+    if wanted in (this, f"{this}:{STOP}"):
+        os.kill(os.getpid(), signal.SIGKILL if wanted == this else signal.SIGSTOP)

@@ -67,7 +67,18 @@ class Loop:
                     log.info("step aborted to stop in time", train_step=state.train_step)
                     break
         if saved_step < state.train_step:
+            self._save(state)
+
+    def _save(self, state: TrainerState) -> None:
+        """Write a checkpoint, unless this trainer is fenced: its successor resumes from the newest one there is."""
+        if self.outputs:
+            self.outputs.check()
+        try:
             self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
+        except OSError:
+            if self.outputs:
+                self.outputs.check()  # the successor has removed what this one had begun
+            raise
 
     def _span(self, state: TrainerState, batch: Batch) -> spans.ActiveSpan:
         """Return the span of the step that makes the next version; it links the groups that the step takes."""
@@ -145,6 +156,8 @@ class Loop:
     def _complete(self, state: TrainerState, step: TrainedStep, batch: Batch, saved_step: int) -> int:
         """Make a step count, and return the step of the newest checkpoint.
 
+        0. A trainer that was fenced does none of it. One that is fenced between two of them may send its version still,
+           which every reader ignores; its row is refused by the database.
         1. The checkpoint: from here on the groups are trained, whatever happens. A process that dies before it trains
            them again, from the same weights.
         2. The version: files, then the event. A process that dies before it publishes these weights when it resumes.
@@ -154,12 +167,13 @@ class Loop:
         snapshot = self.learner.snapshot()
         started = time.perf_counter()
         if state.train_step % self.settings.checkpoint_every == 0:
-            self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
+            self._save(state)
             saved_step = state.train_step
         crash_points.reach(crash_points.AFTER_CHECKPOINT)
         if self.outputs:
             checkpoint_ms = since_ms(started)
-            self.outputs.consumer.check()
+            self.outputs.check()
+            crash_points.reach(crash_points.BEFORE_EVENT)
             started = time.perf_counter()
             self.outputs.publisher.publish(state, snapshot)
             publish_ms = since_ms(started)

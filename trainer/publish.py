@@ -4,7 +4,8 @@ import contextlib
 import itertools
 import re
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Self
 
 import fsspec
@@ -17,9 +18,9 @@ from torch import Tensor
 from dart_streams import weight_location
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
-from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.heartbeats import Heartbeats
 from dart_streams.policy import weights as weight_files
 from dart_streams.store import SyncStore
 from dart_streams.telemetry.spans import current_headers
@@ -28,7 +29,7 @@ from topics.trained import TrainedStep
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
-from trainer.data.consumer import CuratedConsumer
+from trainer.data.consumer import CuratedConsumer, Fenced
 from trainer.learning.learner import WeightSnapshot
 from trainer.reporting import StepReporter
 from trainer.state import TrainerState, first_version, needed_from
@@ -43,22 +44,23 @@ log = structlog.get_logger()
 class WeightPublisher:
     """Publishes the versions of one trainer incarnation, each under a path of its own. For rank 0; use as a context."""
 
-    def __init__(self, config: Config, epoch: int) -> None:
+    def __init__(self, config: Config, epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.bus = config.bus
         self.base = weight_location.base_of(config)
         self.keep = max(1, config.trainer.keep_versions)
-        self.liveness_ms = int(config.rollout.liveness_s * 1000)
+        self.liveness_s = config.rollout.liveness_s
         self.epoch = epoch
         self.weights = WeightState(model_id=config.policy.model_id)
         self.uris: dict[str, None] = {}
         self.serving: dict[str, WeightsServing] = {}
+        self.heartbeats = Heartbeats(clock)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opened:
             self._producer: KafkaProducer = sync_clients.producer(self.bus, "trainer-weights")
             opened.callback(self._producer.close, timeout=CLOSE_S)
             reader = sync_clients.TopicReader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
-            self._heartbeats = opened.enter_context(reader)
+            self._serving_reader = opened.enter_context(reader)
             self._opened = opened.pop_all()
         return self
 
@@ -151,13 +153,16 @@ class WeightPublisher:
     def _remove_unneeded(self) -> None:
         """Remove the folders of earlier versions, those never published included.
 
-        The newest ``keep`` stay, and whatever a live rollout worker serves or may be fetching.
+        The newest ``keep`` stay, and whatever a live rollout worker serves or may be fetching. What is read here has
+        arrived since the version before, so a dead worker's last version stays for one version longer than it must.
         """
         newest = self.weights.newest
         if newest is None:
             return
-        self.serving.update((event.worker_id, event) for event in self._heartbeats.events_to_end())
-        oldest = min(newest.version, needed_from(self.serving.values(), now_ms(), self.liveness_ms))
+        for event in self._serving_reader.events_to_end():
+            self.serving[event.worker_id] = event
+            self.heartbeats.note(event.worker_id, event.alive_ms)
+        oldest = min(newest.version, needed_from(self.serving.values(), self.heartbeats.alive(self.liveness_s)))
         kept = {uri.rpartition("/")[2] for uri in list(self.uris)[-self.keep :]}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
         for path in filesystem.ls(folder, detail=False):
@@ -176,14 +181,29 @@ class Rank0Outputs(NamedTuple):
     store: SyncStore
     reporter: StepReporter
 
+    def check(self) -> None:
+        """Raise :class:`Fenced` if a newer trainer has claimed its epoch, or what ended the consumer's thread.
+
+        The database is asked: that trainer's first event may not have been read here yet.
+        """
+        self.consumer.check()
+        claimed = self.store.claimed_epoch(self.consumer.model_id)
+        if claimed > self.publisher.epoch:
+            raise self._fenced_by(claimed)
+
     def record(self, step: TrainedStep) -> None:
         """Write a step's row into the store's ``trained``, then its event; the same step again overwrites the row.
 
-        What the step imitated is in its event alone: the row has no column for it.
+        What the step imitated is in its event alone: the row has no column for it. Raises :class:`Fenced`, and writes
+        neither, if a newer trainer has claimed its epoch.
         """
-        row = msgspec.structs.asdict(step)
-        self.store.write_trained(row.pop("train_step"), row)
+        row, model_id = msgspec.structs.asdict(step), self.consumer.model_id
+        if not self.store.write_trained_by_claim(model_id, self.publisher.epoch, row.pop("train_step"), row):
+            raise self._fenced_by(self.store.claimed_epoch(model_id))
         self.publisher.publish_trained(step)
+
+    def _fenced_by(self, newer: int) -> Fenced:
+        return Fenced.by(newer, self.publisher.epoch, self.consumer.model_id, self.publisher.bus.run)
 
 
 def sha256_of(state: Mapping[str, Tensor]) -> str:

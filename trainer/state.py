@@ -1,7 +1,7 @@
 """A training process's state but for the tensors, the version it resumes under, and which versions stay. Pure."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -32,13 +32,13 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def needed_from(serving: Iterable[WeightsServing], now_ms: int, liveness_ms: int) -> float:
+def needed_from(serving: Iterable[WeightsServing], alive: Collection[str]) -> float:
     """Return the oldest version that a live rollout worker serves or may be fetching; infinity if there is no worker.
 
-    A worker that serves version v, or has failed to load it, may be fetching any newer one. One whose ``alive_ms`` is
-    more than ``liveness_ms`` before ``now_ms`` is dead: when it comes back it takes the newest.
+    A worker that serves version v, or has failed to load it, may be fetching any newer one. One that is not ``alive``
+    takes the newest when it comes back.
     """
-    return min((record.tried for record in serving if now_ms - record.alive_ms <= liveness_ms), default=math.inf)
+    return min((record.tried for record in serving if record.worker_id in alive), default=math.inf)
 
 
 def first_version(restored: int | None, newest: WeightVersion | None, same: bool) -> int:

@@ -190,6 +190,18 @@ class Publisher:
                 "create it with `dart-streams topics apply`, or set bus.prefix"
             ) from None
 
+    async def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """Ask the broker which of these topics (without the prefix) it has; return their numbers of partitions by name.
+
+        Raises ``KafkaError`` if it does not answer.
+        """
+        full, client = {name: self.bus.prefix + name for name in names}, self.producer.client
+        await asyncio.gather(*(client.add_topic(name) for name in full.values()))
+        if not await client.force_metadata_update():
+            raise KafkaConnectionError(f"no metadata from {self.bus.servers}")
+        found = {name: client.cluster.partitions_for_topic(topic) for name, topic in full.items()}
+        return {name: len(partitions) for name, partitions in found.items() if partitions}
+
 
 def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **settings: Any) -> AIOKafkaConsumer:
     """Return an unstarted consumer without automatic commits, subscribed to ``topics`` as a member of ``group``.

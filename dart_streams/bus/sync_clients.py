@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.bus.compressed_batches import bound_kafka_python
 from dart_streams.bus.readiness import await_broker, no_broker
+from dart_streams.bus.topic_watch import gone_from
 from dart_streams.bus.topology import MAX_LETTER_BYTES
 from dart_streams.config import Bus
 from dart_streams.connection import auth
@@ -150,6 +151,8 @@ class TopicReader:
 
     def _replace_if_stuck(self) -> None:
         try:
+            if self.bus.prefix + self.topic.name not in self.client.topics():
+                raise gone_from(self.bus, self.topic.name)
             if self.has_reached(self.end_offsets()):
                 return
         except KafkaError as error:

@@ -80,6 +80,7 @@ def spec_of(topic: Topic, prefix: str) -> TopicSpec:
             "cleanup.policy": topic.cleanup,
             "retention.ms": "-1" if topic.retention_ms is None else str(topic.retention_ms),
             "max.message.bytes": str(topic.max_message_bytes),
+            "message.timestamp.type": "CreateTime",  # a request's budget is counted from it (workers/rollout)
         },
     )
 

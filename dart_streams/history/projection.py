@@ -21,6 +21,7 @@ from dart_streams.store.blobs import chunks
 from topics import observations, trained, weights
 from topics.observations import Observation
 from topics.trained import TrainedStep
+from topics.transitions import is_fenced
 from topics.weights import WeightVersion
 from workers.recorder.trajectory_summary import Incomplete, broken, summarise
 
@@ -62,6 +63,7 @@ def rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
     under_way: dict[str, dict[int, Observation]] = defaultdict(dict)
     ended: set[str] = set()
     epochs: dict[str, int] = {}
+    trained_epoch = -1
     for event in events:
         match event:
             case Observation():
@@ -72,7 +74,8 @@ def rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
                 if event.end is not None:
                     ended.add(event.trajectory_id)
                     yield from finished(run, under_way.pop(event.trajectory_id))
-            case TrainedStep():
+            case TrainedStep() if not is_fenced(event.epoch, trained_epoch):
+                trained_epoch = event.epoch
                 yield ProjectedRow("trained", (run, *(getattr(event, name) for name in statements.TRAINED_COLUMNS)))
             case WeightVersion():
                 epochs[event.model_id] = max(event.epoch, epochs.get(event.model_id, 0))
@@ -129,7 +132,14 @@ def hash_of(values: tuple[Any, ...]) -> int:
 
 
 def stored(session: Session, run: str) -> Iterator[ProjectedRow]:
-    """Yield a run's rows as the store has them, page by page."""
+    """Yield a run's rows as the store has them, page by page; claims, which are in no log, are left out."""
+    for row in kept(session, run):
+        if row.table != "trained" or row.values[1] != statements.CLAIMS_STEP:
+            yield row
+
+
+def kept(session: Session, run: str) -> Iterator[ProjectedRow]:
+    """Yield all rows of a run."""
     for table, columns in COLUMNS.items():
         query = f"SELECT {', '.join(columns)} FROM {table} WHERE run = %s ALLOW FILTERING"
         for values in session.execute(SimpleStatement(query, fetch_size=PAGE), (run,), timeout=None):
@@ -146,7 +156,7 @@ def plain(value: Any) -> Any:
 def wipe(session: Session, run: str) -> int:
     """Remove all rows of a run but its screenshots, which runs share; return how many there were."""
     removed = 0
-    for table, found in itertools.groupby(stored(session, run), key=lambda row: row.table):
+    for table, found in itertools.groupby(kept(session, run), key=lambda row: row.table):
         size = PARTITION_KEYS[table]
         partitions = Counter(row.values[:size] for row in found)
         where = " AND ".join(f"{column} = ?" for column in COLUMNS[table][:size])

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,11 +16,14 @@ from dart_streams.bus.lag import Lag, lag_reader
 from dart_streams.config import Bus
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.heartbeats import Heartbeats
 from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.run_log import HEADERS, RecordMetadata, event_of
 from dart_streams.history.run_state import RunState
+from dart_streams.history.stalls import LastArrival
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import ALL, BY_NAME, Topic, curation_log, weights_serving
+from topics.weights_serving import WeightsServing
 
 FOLLOWED: tuple[Topic, ...] = tuple(
     BY_NAME[name]
@@ -41,13 +46,23 @@ ANNOUNCED_S = 10.0
 
 
 class RunFollower:
-    """The state of a running run. Use :func:`following` to make one that keeps up by itself."""
+    """The state of a running run. Use :func:`following` to make one that keeps up by itself.
 
-    def __init__(self, bus: Bus, records: AIOKafkaConsumer, stall_s: float) -> None:
+    ``arrivals`` has when the last record of each topic arrived here (``clock``) and from whom, and ``heartbeats`` which
+    rollout workers are alive; what was in the topics before (``since_s``) is in neither.
+    """
+
+    def __init__(
+        self, bus: Bus, records: AIOKafkaConsumer, stall_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.bus = bus
         self.records = records
         self.stall_s = stall_s
+        self.clock = clock
         self.progress = RunState()
+        self.since_s = math.inf
+        self.arrivals: dict[str, LastArrival] = {}
+        self.heartbeats = Heartbeats(clock)
         self.reader: asyncio.Task[None] | None = None
         self.log: Any = structlog.get_logger()
         self._changed = asyncio.Event()
@@ -116,10 +131,18 @@ class RunFollower:
                 metadata = RecordMetadata(topic, record.partition, record.offset, record.timestamp)
                 with contextlib.suppress(Undecodable):
                     event = event_of(topic, BundleRecord.of(record)) if topic in DECODED else None
-                    self.progress.apply(metadata, event)
+                    self._note_arrival(topic, event, self.progress.apply(metadata, event))
         if batches:
             self._changed.set()
             self._changed = asyncio.Event()
+
+    def _note_arrival(self, topic: str, event: Any, sender: str) -> None:
+        now_s = self.clock()
+        if now_s < self.since_s:
+            return
+        self.arrivals[topic] = LastArrival(now_s, sender)
+        if isinstance(event, WeightsServing):
+            self.heartbeats.note(event.worker_id, event.alive_ms)
 
     def raise_if_reader_failed(self) -> None:
         """Raise what ended the reader task, if it has ended."""
@@ -155,11 +178,12 @@ class RunFollower:
     def check(self, waiting: StallDetector) -> None:
         """Feed a stall detector with the newest activity, and let it report a silence."""
         activity = [(topic, of_topic) for topic, of_topic in self.progress.activity.items() if topic != HEARTBEAT]
-        newest = max(((a.at_ms, topic, a.sender) for topic, a in activity), default=None)
         seen = sum(a.records for _, a in activity)
-        if newest is not None and seen != self._records_seen:
+        if seen and seen != self._records_seen:
             self._records_seen = seen
-            waiting.note_arrival(f"{newest[2] or 'someone'} on {newest[1]}")
+            before = LastArrival(-math.inf, "")
+            _, topic, sender = max((self.arrivals.get(topic, before).at_s, topic, a.sender) for topic, a in activity)
+            waiting.note_arrival(f"{self.arrivals.get(topic, before).sender or sender or 'someone'} on {topic}")
         waiting.check()
 
 
@@ -171,6 +195,7 @@ async def following(
     async with reading(bus, publisher, topics, FETCH_MS) as records:
         follower = RunFollower(bus, records, stall_s)
         await follower.read_to_end()
+        follower.since_s = follower.clock()
         follower.reader = asyncio.create_task(follower.read(), name="read topics")
         try:
             yield follower

@@ -23,6 +23,7 @@ from topics.rollout_orders import RolloutOrder
 from topics.task_difficulty import TaskDifficulty
 from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
+from topics.transitions import is_fenced
 from topics.values import Purpose
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
@@ -35,7 +36,7 @@ MAX_SPAN_MS = 24 * 3_600_000
 
 
 class TopicActivity(msgspec.Struct, frozen=True):
-    """How many records a topic had, and the newest: when, and from whom."""
+    """How many records a topic had, the newest time that any of them carries, and who sent that one."""
 
     records: int = 0
     at_ms: int = 0
@@ -104,10 +105,12 @@ class RunState:
         self.groups: dict[str, tuple[CuratedGroup, int]] = {}
         self.groups_of: defaultdict[str, list[str]] = defaultdict(list)
         self.trained: dict[int, TrainedStep] = {}
+        self.trained_epoch = -1
         self.trained_with: defaultdict[str, list[int]] = defaultdict(list)
         self.imitated_by: defaultdict[str, list[int]] = defaultdict(list)
         # Weight versions; ``served`` has each worker's first announcement of each version.
         self.versions: dict[int, PublishedVersion] = {}
+        self.epochs: dict[str, int] = {}
         self.serving: dict[str, WeightsServing] = {}
         self.served: dict[tuple[int, str], WeightsServing] = {}
         self.switches: list[WeightSwitch] = []
@@ -119,8 +122,11 @@ class RunState:
             self.apply(*record)
         return self
 
-    def apply(self, metadata: RecordMetadata, event: Any, value: bytes = b"") -> None:
-        """Apply one record; an event of None, or of a kind that is not folded, only counts as activity."""
+    def apply(self, metadata: RecordMetadata, event: Any, value: bytes = b"") -> str:
+        """Apply one record, and return who sent it, if that is known.
+
+        An event of None, or of a kind that is not folded, only counts as activity.
+        """
         reducer = REDUCERS.get(type(event))
         sender = reducer(self, event, LogRecord(metadata, event, value)) if reducer else ""
         before = self.activity.get(metadata.topic, TopicActivity())
@@ -128,6 +134,7 @@ class RunState:
         self.activity[metadata.topic] = TopicActivity(
             before.records + 1, max(metadata.at_ms, before.at_ms), sender if newest else before.sender
         )
+        return sender
 
     def _order(self, event: RolloutOrder, record: LogRecord) -> str:
         self.orders.setdefault(event.order_id, (event, record.metadata))
@@ -180,28 +187,42 @@ class RunState:
         return "curator"
 
     def _trained(self, event: TrainedStep, _: LogRecord) -> str:
-        if event.train_step not in self.trained:
-            self.trained[event.train_step] = event
-            for group_id in event.group_ids:
-                self.trained_with[group_id].append(event.train_step)
-            for identity in (*event.imitated, *itertools.chain.from_iterable(event.sft_updates)):
-                self.imitated_by[identity].append(event.train_step)
-        return f"trainer epoch {event.epoch}"
+        """Note a step: of a trainer that took over the one that counts, of one that was fenced none."""
+        sender, known = f"trainer epoch {event.epoch}", self.trained.get(event.train_step)
+        if is_fenced(event.epoch, self.trained_epoch) or (known is not None and known.epoch == event.epoch):
+            return sender
+        self.trained_epoch = event.epoch
+        if known is not None:
+            self._index_step(known, list.remove)
+        self.trained[event.train_step] = event
+        self._index_step(event, list.append)
+        return sender
+
+    def _index_step(self, step: TrainedStep, change: Callable[[list[int], int], None]) -> None:
+        for group_id in step.group_ids:
+            change(self.trained_with[group_id], step.train_step)
+        for identity in (*step.imitated, *itertools.chain.from_iterable(step.sft_updates)):
+            change(self.imitated_by[identity], step.train_step)
 
     def _version(self, event: WeightVersion, record: LogRecord) -> str:
+        sender = f"trainer epoch {event.epoch}"
+        if is_fenced(event.epoch, self.epochs.get(event.model_id, -1)):
+            return sender
+        self.epochs[event.model_id] = event.epoch
         known = self.versions.get(event.version)
         self.versions[event.version] = PublishedVersion(event, known.at_ms if known else record.metadata.at_ms)
-        return f"trainer epoch {event.epoch}"
+        return sender
 
     def _serving(self, event: WeightsServing, _: LogRecord) -> str:
+        """Note what a worker serves: its newest record is the log's last, whatever its clock says."""
+        first = (event.version, event.worker_id) not in self.served
         self.served.setdefault((event.version, event.worker_id), event)
         before = self.serving.get(event.worker_id)
-        if before is None or before.alive_ms <= event.alive_ms:
-            self.serving[event.worker_id] = event
-            if event.failed_version is not None:
-                self.failed_loads.add((event.worker_id, event.failed_version))
-            if before is not None and event.version > before.version and event.pause_ms is not None:
-                self.switches.append(WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms))
+        self.serving[event.worker_id] = event
+        if event.failed_version is not None:
+            self.failed_loads.add((event.worker_id, event.failed_version))
+        if first and before is not None and event.version > before.version and event.pause_ms is not None:
+            self.switches.append(WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms))
         return event.worker_id
 
     def _difficulty(self, event: TaskDifficulty, _: LogRecord) -> str:

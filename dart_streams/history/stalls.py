@@ -1,6 +1,7 @@
 """Stalls of the circle: silent topics, since when, who writes them, and what that writer waits for. Pure."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,6 +32,13 @@ EDGES = (
 )
 
 
+class LastArrival(NamedTuple):
+    """When the last record of a topic arrived here, in seconds of a monotonic clock, and who sent it."""
+
+    at_s: float
+    sender: str
+
+
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
     """A silent topic; with ``waiting`` its writer has no newer input, so the cause is further upstream."""
 
@@ -42,28 +50,41 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     newest_input: str
 
 
-def stalls(activity: Mapping[str, TopicActivity], since_ms: int, now_ms: int, bound_s: float) -> list[Stall]:
+def stalls(
+    activity: Mapping[str, TopicActivity],
+    arrivals: Mapping[str, LastArrival],
+    since_s: float,
+    now_s: float,
+    bound_s: float,
+) -> list[Stall]:
     """Return the topics without a record for ``bound_s``, those whose writers have newer input first.
 
-    A topic counts from its first record, or its writer's first input, on; ``since_ms`` is when watching began.
+    ``arrivals`` are those since watching began, at ``since_s`` of the same clock; a topic counts from then on at the
+    earliest. Of records from before, the times that they carry say which was last: a hint for the explanation, as they
+    are of several machines' clocks.
     """
+
+    def last(topic: str) -> tuple[float, int]:
+        return arrivals[topic].at_s if topic in arrivals else since_s, activity[topic].at_ms
+
     found = []
     for edge in EDGES:
-        inputs = [(activity[name].at_ms, name) for name in edge.inputs if name in activity]
+        inputs = [(last(name), name) for name in edge.inputs if name in activity]
         own = activity.get(edge.topic)
         if own is None and not inputs:
             continue
-        own_ms = own.at_ms if own else min(since_ms, *(at for at, _ in inputs))
-        silent_s = (now_ms - own_ms) / 1000
+        own_last = last(edge.topic) if own else (since_s, 0)
+        silent_s = now_s - own_last[0]
         if silent_s >= bound_s:
-            newest = max(inputs, default=(0, "nothing"))
+            sender = arrivals[edge.topic].sender if edge.topic in arrivals else own.sender if own else NOBODY
+            newest = max(inputs, default=((since_s, 0), "nothing"))
             found.append(
                 Stall(
                     topic=edge.topic,
                     silent_s=round(silent_s, 1),
-                    last_from=own.sender if own and own.sender else NOBODY if own is None else edge.writer,
+                    last_from=sender or edge.writer,
                     writer=edge.writer,
-                    waiting=newest[0] <= own_ms,
+                    waiting=newest[0] <= own_last,
                     newest_input=newest[1],
                 )
             )

@@ -137,22 +137,25 @@ class TrainingRun:
         await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor])
         demonstrations = await self.order_demonstrations(follower, publisher)
         wanted = {spec.name for spec in run.rollout}
-        liveness_s = self.config.rollout.liveness_s
         await follower.until(
-            lambda state: bool(live := live_workers(state, liveness_s)) and wanted <= live,
+            lambda _: bool(live := self.live_workers(follower)) and wanted <= live,
             "a rollout worker to serve a weight version" if self.attached else "every rollout worker to serve weights",
             START_S,
             "Look at the logs of trainer and rollout" + ("" if self.attached else f" in {self.folder.path / 'logs'}"),
         )
-        self.notify(f"weight version {self.served(follower.progress)} is served")
+        self.notify(f"weight version {self.served(follower)} is served")
         return demonstrations
 
-    def served(self, state: RunState) -> int | None:
+    def live_workers(self, follower: RunFollower) -> set[str]:
+        """Return the rollout workers that are alive, as their heartbeats arrive here."""
+        return follower.heartbeats.alive(self.config.rollout.liveness_s)
+
+    def served(self, follower: RunFollower) -> int | None:
         """Return the newest version that every rollout worker serves: of an attached run, every live one."""
+        serving = follower.progress.serving
         if not self.attached:
-            return state.served_version
-        live = live_workers(state, self.config.rollout.liveness_s)
-        return min((state.serving[name].version for name in live), default=None)
+            return follower.progress.served_version
+        return min((serving[name].version for name in self.live_workers(follower)), default=None)
 
     async def order_demonstrations(self, follower: RunFollower, publisher: Publisher) -> set[str]:
         """Order a demonstration of each training task, which needs no weights, for the pool; return their ids."""
@@ -177,7 +180,7 @@ class TrainingRun:
 
     async def evaluate(self, follower: RunFollower, publisher: Publisher) -> int:
         """Evaluate the version that is served now, and return it."""
-        version = self.served(follower.progress) or 0
+        version = self.served(follower) or 0
         result = await evaluate.evaluate(self.config, self.tasks, follower, publisher, version)
         overall = result.overall
         self.notify(
@@ -210,7 +213,7 @@ class TrainingRun:
         await self.supervisor.stop(*(spec.name for spec in self.processes.curator))
         await self.supervisor.stop(*(spec.name for spec in self.processes.trainer))
         await follower.until(
-            lambda state: (self.served(state) or 0) >= (state.newest_version or 0),
+            lambda state: (self.served(follower) or 0) >= (state.newest_version or 0),
             "the last weight version to be served",
             SERVED_S,
             "Look at the log of rollout-0",
@@ -242,12 +245,6 @@ class EchoLogger:
         self.log.warning(event, **fields)
         details = [f"{name.replace('_', ' ')} {value}" for name, value in fields.items()]
         self.notify(f"{event}: {', '.join(details)}")
-
-
-def live_workers(state: RunState, liveness_s: float) -> set[str]:
-    """Return the rollout workers whose last heartbeat is at most ``liveness_s`` old."""
-    since_ms = now_ms() - liveness_s * 1000
-    return {name for name, worker in state.serving.items() if worker.alive_ms >= since_ms}
 
 
 def trained_steps(state: RunState) -> int:

@@ -14,6 +14,7 @@ from dart_streams.errors import UserError
 from dart_streams.policy import weights
 from dart_streams.policy.rendering import refuse_missing
 from topics import weights as weights_topic
+from topics.transitions import WeightState
 from topics.weights import WeightVersion
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", weights.PROBE)
@@ -22,10 +23,11 @@ WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.js
 
 def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
     """Return the newest published version of a model, or that ``number``; raise :class:`UserError` without one."""
-    found = None
+    found, state = None, WeightState(model_id=model_id)
     for event in sync_clients.read_events(bus, "policy-export", weights_topic.TOPIC):
-        if event.model_id == model_id and number in (None, event.version):
+        if state.admits(event) and number in (None, event.version):
             found = event if found is None or event.version >= found.version else found
+        state = state.accept(event)
     if found is None:
         what = "no version" if number is None else f"no version {number}"
         raise UserError(

@@ -21,7 +21,13 @@ PUT_BY_TASK = "INSERT INTO trajectories_by_task (run, task_id, finished_at, id, 
 GET_BY_TASK = "SELECT trajectory FROM trajectories_by_task WHERE run = ? AND task_id = ?"
 TRAINED_COLUMNS = ("train_step", "version", "epoch", "group_ids", "trajectory_ids", "metrics", "at_ms")
 PUT_TRAINED = f"INSERT INTO trained (run, {', '.join(TRAINED_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-GET_TRAINED = f"SELECT {', '.join(TRAINED_COLUMNS)} FROM trained WHERE run = ?"
+GET_TRAINED = f"SELECT {', '.join(TRAINED_COLUMNS)} FROM trained WHERE run = ? AND train_step >= 0"
+CLAIMS_STEP = -1
+"""The row of ``trained`` that is no step: its ``metrics`` has the newest claimed epoch of each model."""
+CLAIM = f"UPDATE trained SET metrics[?] = ? WHERE run = ? AND train_step = {CLAIMS_STEP} IF metrics[?]"
+CLAIM_FIRST, CLAIM_NEXT, CLAIM_HELD = f"{CLAIM} = null", f"{CLAIM} < ?", f"{CLAIM} = ?"
+PUT_TRAINED_BY_CLAIM = f"BEGIN BATCH {CLAIM_HELD}; {PUT_TRAINED}; APPLY BATCH"
+"""One partition, so one lightweight transaction: the step's row is written only while its trainer's claim holds."""
 
 T = TypeVar("T")
 

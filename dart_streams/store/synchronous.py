@@ -4,8 +4,10 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from cassandra import ConsistencyLevel
 from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.query import SimpleStatement
 from tenacity import Retrying
 
 from dart_streams.errors import ServiceUnavailable
@@ -70,19 +72,45 @@ class SyncStore:
         values = (self.run, *(columns[name] for name in statements.TRAINED_COLUMNS))
         self._retrying(lambda: self.session.execute(self._prepare(statements.PUT_TRAINED), values))
 
+    def write_trained_by_claim(self, model_id: str, epoch: int, train_step: int, row: dict[str, Any]) -> bool:
+        """Do the same as :meth:`write_trained` while ``epoch`` is the newest claimed one; return whether it was."""
+        columns = row | {"train_step": train_step}
+        values = (self.run, *(columns[name] for name in statements.TRAINED_COLUMNS))
+        held = (model_id, epoch, self.run, model_id, epoch)
+
+        def write() -> bool:
+            return bool(self.session.execute(self._prepare(statements.PUT_TRAINED_BY_CLAIM), (*held, *values)).one()[0])
+
+        if self._retrying(write):
+            return True
+        # `store rebuild` removes the claims' row with all others; `epochs` has the claim still.
+        if self.claimed_epoch(model_id) != epoch or not self._retrying(lambda: self._raise_claim(model_id, epoch)):
+            return False
+        return self._retrying(write)
+
     def trained(self) -> list[dict[str, Any]]:
         """Return the run's optimiser steps in order, with the columns of :meth:`write_trained`."""
         rows = self._read_many(statements.GET_TRAINED, [(self.run,)])[0]
         return [trained_row(row) for row in rows]
 
+    def claimed_epoch(self, model_id: str) -> int:
+        """Return the newest epoch that was claimed for this model in this run; 0 before the first."""
+        query = SimpleStatement(
+            "SELECT epoch FROM epochs WHERE run = %s AND model_id = %s", consistency_level=ConsistencyLevel.SERIAL
+        )
+        row = self._retrying(lambda: self.session.execute(query, (self.run, model_id)).one())
+        return int(row[0]) if row else 0
+
     def claim_epoch(self, model_id: str) -> int:
         """Return a new epoch, greater than all claimed before for this model in this run.
+
+        From then on no step of an older one is written (:meth:`write_trained_by_claim`).
 
         Raises :class:`ServiceUnavailable` if the database did not answer, or :data:`CLAIM_TRIES` claims were faster.
         """
         for _ in range(CLAIM_TRIES):
             claimed = self._retrying(lambda: self._try_claim(model_id))
-            if claimed is not None:
+            if claimed is not None and self._retrying(functools.partial(self._raise_claim, model_id, claimed)):
                 return claimed
         raise ServiceUnavailable(
             f"could not claim an epoch of model {model_id!r} in {CLAIM_TRIES} tries: are other trainers starting?"
@@ -102,6 +130,15 @@ class SyncStore:
             "UPDATE epochs SET epoch = %s WHERE run = %s AND model_id = %s IF epoch = %s", (epoch + 1, *place, epoch)
         )
         return epoch + 1 if raised.one()[0] else None
+
+    def _raise_claim(self, model_id: str, epoch: int) -> bool:
+        """Note a claim beside the steps; return False if a newer one is noted there."""
+        place = (model_id, epoch, self.run, model_id)
+        if self.session.execute(self._prepare(statements.CLAIM_FIRST), place).one()[0]:
+            return True
+        # A claim whose answer was lost was applied: it is still the one that is held.
+        tries = (statements.CLAIM_NEXT, statements.CLAIM_HELD)
+        return any(self.session.execute(self._prepare(query), (*place, epoch)).one()[0] for query in tries)
 
     def _read_many(self, query: str, values: Sequence[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
         def read() -> list[list[tuple[Any, ...]]]:

@@ -6,6 +6,7 @@ import socket
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from dart_streams.cli import main
 from dart_streams.config import Store
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.history import projection
 from dart_streams.history import run_folder as folder
 from dart_streams.launch.services.daemon import free_port
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async
@@ -194,6 +196,52 @@ def test_epochs_strictly_increase_also_when_trainers_start_together(session, run
     assert len(set(claimed)) == 8
     assert store.claim_epoch("tiny") > max(claimed)
     assert store.claim_epoch("another") == 1
+
+
+def row_of(version: int, epoch: int) -> dict[str, Any]:
+    return {"version": version, "epoch": epoch, "group_ids": [f"e{epoch}"], "trajectory_ids": [], "metrics": {}} | {
+        "at_ms": 1
+    }
+
+
+def test_a_step_of_a_trainer_that_was_fenced_is_refused_whether_it_is_new_or_written_already(session, run):
+    store = SyncStore(session, run, 1)
+    first = store.claim_epoch("tiny")
+    assert store.write_trained_by_claim("tiny", first, 1, row_of(1, first))
+    second = store.claim_epoch("tiny")
+    assert store.write_trained_by_claim("tiny", second, 2, row_of(2, second))
+    for step in (1, 2, 3):
+        assert not store.write_trained_by_claim("tiny", first, step, row_of(9, first))
+    assert store.write_trained_by_claim("tiny", second, 1, row_of(1, second)), "its own, once more"
+    assert [(row["train_step"], row["version"], row["epoch"]) for row in store.trained()] == [(1, 1, 2), (2, 2, 2)]
+    assert store.claimed_epoch("tiny") == second
+
+
+def test_a_claim_of_another_model_fences_nobody(session, run):
+    store = SyncStore(session, run, 1)
+    for _ in range(3):
+        ours = store.claim_epoch("tiny")
+    assert (store.claimed_epoch("another"), store.claim_epoch("another"), store.claimed_epoch("another")) == (0, 1, 1)
+    assert store.write_trained_by_claim("tiny", ours, 1, row_of(1, ours))
+
+
+def test_a_trainer_goes_on_after_its_rows_were_removed_for_a_rebuild_and_a_fenced_one_does_not(session, run):
+    store = SyncStore(session, run, 1)
+    older, newer = store.claim_epoch("tiny"), store.claim_epoch("tiny")
+    session.execute("DELETE FROM trained WHERE run = %s", (run,))
+    assert not store.write_trained_by_claim("tiny", older, 1, row_of(1, older))
+    assert store.write_trained_by_claim("tiny", newer, 1, row_of(1, newer))
+    assert not store.write_trained_by_claim("tiny", older, 1, row_of(1, older))
+    assert [row["epoch"] for row in store.trained()] == [newer]
+
+
+def test_claims_are_neither_steps_nor_rows_of_the_projection_and_go_when_the_run_is_wiped(session, run):
+    store = SyncStore(session, run, 1)
+    store.claim_epoch("tiny")
+    assert store.trained() == []
+    assert [row.table for row in projection.stored(session, run)] == ["epochs"]
+    projection.wipe(session, run)
+    assert store.claim_epoch("tiny") == 1
 
 
 def test_a_schema_that_is_there_is_applied_again_without_harm(services, session, run):

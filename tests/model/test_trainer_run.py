@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -17,6 +18,7 @@ from typing import Any
 
 import fsspec
 import msgspec
+import psutil
 import pytest
 import torch
 from kafka import TopicPartition
@@ -28,6 +30,9 @@ from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
+from dart_streams.history import projection
+from dart_streams.history.run_log import LogRecord, RecordMetadata
+from dart_streams.history.run_state import RunState
 from dart_streams.policy import exporting, probe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
@@ -92,6 +97,19 @@ class Run:
         """Return the steps in the log, each once."""
         found = sync_clients.read_events(self.config.bus, "test", trained.TOPIC)
         return list({step.train_step: step for step in found}.values())
+
+    def log(self) -> list[Any]:
+        """Return what trainers wrote to the log."""
+        return [*self.versions(), *sync_clients.read_events(self.config.bus, "test", trained.TOPIC)]
+
+    def rows(self) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """Return the rows that trainers wrote to the store, by their keys."""
+        session = connect(self.config.store)
+        try:
+            stored = projection.stored(session, self.config.bus.run)
+            return {row.key: row.values for row in stored if row.table in ("trained", "epochs")}
+        finally:
+            session.cluster.shutdown()
 
     def trained(self) -> list[dict[str, Any]]:
         session = connect(self.config.store)
@@ -416,6 +434,41 @@ def test_of_two_trainers_the_older_stops(run: Callable[..., Run], capfd: pytest.
     assert [row["epoch"] for row in ours.trained()] == [1, 2]
 
 
+POINTS = {
+    1: [f"{point}:2" for point in crash_points.ALL],
+    3: [*(f"{point}:4" for point in crash_points.ALL if point != crash_points.IN_CHECKPOINT)],
+}
+POINTS[3].append(f"{crash_points.IN_CHECKPOINT}:1")
+
+
+@pytest.mark.parametrize(("every", "point"), [(every, point) for every in POINTS for point in POINTS[every]])
+def test_a_trainer_that_stood_still_and_was_taken_over_changes_nothing_when_it_wakes(
+    run: Callable[..., Run], every: int, point: str
+) -> None:
+    """It wakes at its worst moment, when the newer one has made all steps; without mends it overwrites a row of it."""
+    ours = run(trainer={"groups_per_step": 1, "max_train_steps": 5, "checkpoint_every": every})
+    ours.add([ours.maker.group(index) for index in range(5)])
+    with training(ours.config, f"{point}:{crash_points.STOP}") as older:
+        process = psutil.Process(older.pid)
+        until(lambda: process.status() == psutil.STATUS_STOPPED, f"the older trainer at {point}")
+        assert ours.train() == 0
+        before = ours.rows()
+        process.resume()
+        assert ended(older) == UserError.exit_code
+    assert ours.rows() == before
+    assert [(row["train_step"], row["group_ids"]) for row in ours.trained()] == [
+        (number, [f"group-{number - 1}"]) for number in range(1, 6)
+    ]
+    assert ours.trained()[-1]["epoch"] == 2
+    state = RunState().fold(LogRecord(RecordMetadata("", 0, 0, 0), event, b"") for event in ours.log())
+    assert {number: step.epoch for number, step in state.trained.items()} == {
+        row["train_step"]: row["epoch"] for row in ours.trained()
+    }
+    assert state.versions[state.newest_version or 0].event.epoch == 2
+    projected = {row.key: row.values for row in projection.rows(ours.config.bus.run, ours.log())}
+    assert projected == before
+
+
 def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_log(run: Callable[..., Run]) -> None:
     ours = run()
     ours.add([ours.maker.group(index) for index in range(6)])
@@ -453,9 +506,11 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..
             {"weight": torch.full((3,), float(number))}, probe.Probe(prompt=[], tokens=[], logprobs=[])
         )
 
-    def serves(worker_id: str, version: int, silent_s: float = 0) -> None:
-        alive_ms = int((time.time() - silent_s) * 1000)
-        event = WeightsServing(worker_id=worker_id, version=version, since_ms=0, alive_ms=alive_ms)
+    beats = itertools.count()
+    now_s = 0.0
+
+    def serves(worker_id: str, version: int) -> None:
+        event = WeightsServing(worker_id=worker_id, version=version, since_ms=0, alive_ms=next(beats))
         record = encode(weights_serving.TOPIC, event)
         with contextlib.closing(sync_clients.producer(ours.config.bus, "test")) as producer:
             ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)
@@ -465,11 +520,15 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..
         filesystem, folder = fsspec.core.url_to_fs(base)
         return sorted(Path(place).name for place in filesystem.ls(folder, detail=False))
 
-    with WeightPublisher(ours.config, epoch=1) as publisher:
+    with WeightPublisher(ours.config, epoch=1, clock=lambda: now_s) as publisher:
         publisher.begin(None, release(0))
         serves("rollout-0", 1)
-        serves("rollout-1", 0, silent_s=60)
-        assert [left_after(publisher, number)[0] for number in range(1, 5)] == ["v000000-e1", *["v000001-e1"] * 3]
+        serves("rollout-1", 0)
+        assert [left_after(publisher, number)[0] for number in (1, 2)] == ["v000000-e1"] * 2
+        now_s += 60.0
+        assert left_after(publisher, 3)[0] == "v000000-e1", "nobody is heard: nobody is dead"
+        serves("rollout-0", 1)
+        assert left_after(publisher, 4)[0] == "v000001-e1", "the one that is not heard, while another is, is dead"
         serves("rollout-0", 4)
         assert left_after(publisher, 5) == ["v000004-e1", "v000005-e1"]
         assert left_after(publisher, 6) == ["v000004-e1", "v000005-e1", "v000006-e1"]

@@ -18,7 +18,17 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("topics",),
     tuple(
         f"dart_streams.{name}"
-        for name in ("errors", "clock", "deadline", "quantiles", "stateless_random", "fsync", "screens", "actions")
+        for name in (
+            "errors",
+            "clock",
+            "deadline",
+            "heartbeats",
+            "quantiles",
+            "stateless_random",
+            "fsync",
+            "screens",
+            "actions",
+        )
     ),
     ("dart_streams.config",),
     ("dart_streams.tasks", "dart_streams.prompts", "dart_streams.weight_location", "dart_streams.connection"),

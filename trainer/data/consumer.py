@@ -41,6 +41,14 @@ log = structlog.get_logger()
 class Fenced(UserError):
     """A newer incarnation of the trainer has taken over."""
 
+    @classmethod
+    def by(cls, newer: int, epoch: int, model_id: str, run: str) -> "Fenced":
+        """Return the error of the trainer of ``epoch``."""
+        return cls(
+            f"a newer trainer (epoch {newer}) has taken over model {model_id!r} of run {run!r}: this one (epoch "
+            f"{epoch}) stops. Nothing needs to be done, unless both were started by mistake"
+        )
+
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
     """Where the trainer stands in the ``curated`` log: a value that each checkpoint holds.
@@ -126,11 +134,7 @@ class CuratedConsumer:
     def check(self) -> None:
         """Raise what :meth:`take` would raise, without taking anything."""
         if self._newer is not None:
-            raise Fenced(
-                f"a newer trainer (epoch {self._newer.epoch}) has taken over model {self.model_id!r} of run "
-                f"{self.bus.run!r}: this one (epoch {self.epoch}) stops. Nothing needs to be done, unless both were "
-                "started by mistake"
-            )
+            raise Fenced.by(self._newer.epoch, self.epoch, self.model_id, self.bus.run)
         if self._ended.done():
             self._ended.result()
 

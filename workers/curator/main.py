@@ -27,6 +27,7 @@ from mode.supervisors import CrashingSupervisor
 from dart_streams import tasks as task_sets
 from dart_streams.bus.clients import Publisher, SendCoalescer
 from dart_streams.bus.compressed_batches import bound_aiokafka
+from dart_streams.bus.topic_watch import refuse_growth, watch_topics
 from dart_streams.config import Config
 from dart_streams.connection import auth
 from dart_streams.curation.agents import agents
@@ -60,7 +61,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     """Check tasks and topics, bind the agents to them and start Faust; return the worker.
 
     Raises ServiceUnavailable if the broker does not answer, or lacks a topic, within ``bus.wait_s``; ConfigError if the
-    task set has no task to train on, or dispatch's inputs have several partitions.
+    task set has no task to train on, or dispatch's inputs have several partitions; TopicGrown if an input was grown.
     """
     logging.getLogger("mode.timers").setLevel(logging.ERROR)  # it warns of every commit that is a little late
     tasks = task_sets.load(Path(config.tasks.file))
@@ -73,11 +74,19 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         await check_topics(config, publisher, agent)
         pace = head if trajectories.TOPIC in agent.inputs else SendCoalescer(LATER_GAP_S)
         runners.append(bind(app, config, agent, publisher, pace))
+    await refuse_grown_inputs(config, publisher)
     resources.push_async_callback(app.stop)
     await app.start()
+    fixed = [topic for topic in SOURCES.values() if topic is not None]
+    topics = (topic for runner in runners for topic in (*runner.agent.inputs, *runner.agent.outputs))
+    used = list({topic.name: topic for topic in topics}.values())
     return lifecycle.Worker(
         functools.partial(serve, runners, config.run.drain_s / 2),
-        {"Faust": app.wait_until_stopped, **{f"{runner.agent.name} agent": runner.run for runner in runners}},
+        {
+            "Faust": app.wait_until_stopped,
+            "topics": functools.partial(watch_topics, publisher, used, fixed),
+            **{f"{runner.agent.name} agent": runner.run for runner in runners},
+        },
     )
 
 
@@ -99,6 +108,18 @@ async def check_topics(config: Config, publisher: Publisher, agent: Agent) -> No
             raise ConfigError(
                 f"topic {config.bus.prefix}{topic.name} has {partitions} partitions: dispatch needs it to have one"
             )
+
+
+async def refuse_grown_inputs(config: Config, publisher: Publisher) -> None:
+    """Raise TopicGrown if an input has more partitions than its agent's changelog, which are those the run began with.
+
+    With them the rollouts of a task, and so of a group, may come to another state than those before.
+    """
+    sources = {f"curator-{agent}-changelog": topic.name for agent, topic in SOURCES.items() if topic is not None}
+    counts = await publisher.partition_counts([*sources, *sources.values()])
+    for changelog, source in sources.items():
+        if changelog in counts and source in counts:
+            refuse_growth(config.bus, {source: counts[changelog]}, counts)
 
 
 def create_app(config: Config, worker_id: str) -> faust.App:

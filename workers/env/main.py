@@ -14,15 +14,17 @@ to another one, which plays them from their start, as new trajectories.
 import contextlib
 import functools
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from dart_streams import tasks
 from dart_streams.bus.clients import Publisher
+from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, connect_async
-from topics import rollout_orders
+from topics import action_requests, actions, observations, rollout_orders
 from topics.rollout_orders import RolloutOrder
 from workers.env.backends import backend_of
 from workers.env.episode_runner import EpisodeRunner
@@ -82,5 +84,10 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         times.enter(slot, "idle")
 
     log.info("playing", slots=config.env.slots, backend=config.env.backend, tasks=len(task_set.train))
-    background = {"responses": policy.read_responses, "commits": orders.commit_periodically}
+    used = (rollout_orders.TOPIC, observations.TOPIC, action_requests.TOPIC, actions.TOPIC)
+    background: dict[str, Any] = {
+        "responses": policy.read_responses,
+        "commits": orders.commit_periodically,
+        "topics": functools.partial(watch_topics, publisher, used),
+    }
     return lifecycle.Worker(functools.partial(orders.serve, play, config.env.slots), background)

@@ -13,13 +13,14 @@ It can be killed, started twice or left out: nothing depends on it.
 import asyncio
 import contextlib
 import functools
+from typing import Any
 
 import structlog
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
-from dart_streams.clock import now_ms
+from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.history.run_follower import CIRCLE, RunFollower, following
 from dart_streams.history.stalls import Stall, explanation, stalls
@@ -51,21 +52,26 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     lags = await resources.enter_async_context(lag_reader(config.bus))
     assert follower.reader is not None
     reader = follower.reader
-    return lifecycle.Worker(functools.partial(report, follower, lags), {"reader": lambda: reader})
+    background: dict[str, Any] = {
+        "reader": lambda: reader,
+        "topics": functools.partial(watch_topics, publisher, CIRCLE),
+    }
+    return lifecycle.Worker(functools.partial(report, follower, lags), background)
 
 
 async def report(follower: RunFollower, lags: LagReader, stop: asyncio.Event) -> None:
     """Measure lag and silence, and report stalls, until ``stop`` is set."""
-    started_ms = now_ms()
     reporter = StallReporter()
     while not stop.is_set():
-        at_ms = now_ms()
+        now_s = follower.clock()
         behind = by_group(await lags.read())
         for (group, topic), records in behind.items():
             lag_gauge.set(records, {"group": group, "topic": topic})
-        for topic, activity in follower.progress.activity.items():
-            silent_gauge.set((at_ms - activity.at_ms) / 1000, {"topic": topic})
-        reporter.report(stalls(follower.progress.activity, started_ms, at_ms, follower.stall_s), behind)
+        for topic in follower.progress.activity:
+            last_s = follower.arrivals[topic].at_s if topic in follower.arrivals else follower.since_s
+            silent_gauge.set(now_s - last_s, {"topic": topic})
+        silent = stalls(follower.progress.activity, follower.arrivals, follower.since_s, now_s, follower.stall_s)
+        reporter.report(silent, behind)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(INTERVAL_S):
                 await stop.wait()

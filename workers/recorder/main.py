@@ -18,6 +18,7 @@ idempotent by id, repeated.
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Sequence
 
@@ -29,6 +30,7 @@ from opentelemetry import metrics
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
 from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.store import AsyncStore, connect_async
@@ -89,8 +91,10 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     name = config.bus.prefix + observations.TOPIC.name
     stalls = StallDetector(log, f"observations on {name}", config.telemetry.stall_s)
     log.info("recording")
+    used = (observations.TOPIC, trajectories.TOPIC)
     return lifecycle.Worker(
-        Recorder(records, ObservationWriter(store, publisher), stalls, config.run.drain_s / 2).serve
+        Recorder(records, ObservationWriter(store, publisher), stalls, config.run.drain_s / 2).serve,
+        {"topics": functools.partial(watch_topics, publisher, used, [trajectories.TOPIC])},
     )
 
 

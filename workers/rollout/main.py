@@ -13,16 +13,18 @@ import functools
 import os
 import signal
 import sys
+from typing import Any
 
 import structlog
 
 from dart_streams.bus.clients import Publisher
+from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from topics import action_requests, actions
 from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine, LoadFault
 from workers.rollout.request_server import RequestServer
-from workers.rollout.weight_updater import RETRY_S, WeightUpdater, WeightWatcher
+from workers.rollout.weight_updater import RETRY_S, WATCHED, WeightUpdater, WeightWatcher
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import OrderedConsumer
 
@@ -73,11 +75,13 @@ async def connect(
     await resources.enter_async_context(requests)
     server = RequestServer(worker_id, engine, requests, publisher, reply_partitions, config.rollout.max_in_flight)
     log.info("serving", version=version, engine=config.rollout.engine)
-    background = {
+    background: dict[str, Any] = {
         "weight watcher": watcher.watch,
         "weight updater": updater.update,
         "heartbeat": updater.send_heartbeats,
         "commits": requests.commit_periodically,
+        "request queue": server.watch_queue,
+        "topics": functools.partial(watch_topics, publisher, (action_requests.TOPIC, actions.TOPIC, *WATCHED)),
     }
     slots = config.rollout.max_in_flight
     return lifecycle.Worker(functools.partial(requests.serve, server.handle, slots), background)

@@ -1,19 +1,23 @@
 """Answers action requests with the engine, up to ``max_in_flight`` at a time.
 
-A request past its deadline is dropped, also during its generation; a record that is no valid request becomes a dead
-letter; a fault of the engine becomes the reply's ``error``.
+A request past its deadline is dropped, also during its generation: its env host has given up waiting by then. How long
+that host waits is the difference of two times of its own clock, and how long the request has waited is measured here
+(:mod:`workers.rollout.request_ages`), so the host's clock may be hours off. A record that is no valid request becomes a
+dead letter; a fault of the engine becomes the reply's ``error``.
 """
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
 import structlog
-from aiokafka import ConsumerRecord
+from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
-from dart_streams.clock import now_ms
+from dart_streams.deadline import Deadline
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter, ObservedGauge
 from dart_streams.telemetry.spans import ActiveSpan, context_of
@@ -21,7 +25,13 @@ from topics import actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from workers.rollout.engine import Engine, EngineFault, Generation
+from workers.rollout.request_ages import RequestAges, budget_s
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
+
+ENDS_S = 1.0
+"""Time between two looks at the ends of the topic while there is no room, and so how precisely a wait is known."""
+REPORT_S = 10.0
+"""Minimum time between two log lines about dropped requests."""
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
@@ -53,8 +63,8 @@ class RequestServer:
         self.reply_partitions = reply_partitions
         self.max_in_flight = max_in_flight
         self.in_flight = 0
-        self.full_since_ms = 0
-        self.full_ms = (0, 0)
+        self.ages: RequestAges[TopicPartition] = RequestAges()
+        self.late = LateRequests()
 
     async def handle(self, _slot: int, delivery: Delivery) -> None:
         """Answer one request, or publish it as a dead letter if nobody could receive the reply."""
@@ -63,27 +73,39 @@ class RequestServer:
             reason = f"reply_partition {request.reply_partition}, but {actions.TOPIC.name} has {self.reply_partitions}"
             await self.consumer.dead_letter(delivery.record, reason)
             return
-        full_from_ms, full_until_ms = self.full_ms
-        waited_ms = max(0, min(now_ms(), full_until_ms) - max(delivery.record.timestamp, full_from_ms))
-        received_s = time.monotonic()
+        record = delivery.record
+        waited_s = self.ages.age_s(TopicPartition(record.topic, record.partition), record.offset)
         self._count(+1)
         try:
-            await self.answer(request, delivery.record, received_s - waited_ms / 1000)
+            await self.answer(request, record, waited_s)
         finally:
             self._count(-1)
 
     def _count(self, change: int) -> None:
-        """Count requests in flight, and note the last time during which there was no room."""
-        if self.in_flight == self.max_in_flight:
-            self.full_ms = (self.full_since_ms, now_ms())
+        """Count requests in flight; when there is no room any more, note which ones the client has seen by then."""
         self.in_flight += change
-        if self.in_flight == self.max_in_flight:
-            self.full_since_ms = now_ms()
         in_flight.set(self.in_flight)
+        if change > 0 and self.in_flight == self.max_in_flight:
+            records = self.consumer.consumer
+            seen = {place: records.highwater(place) for place in records.assignment()}
+            self.ages.note_ends({place: end for place, end in seen.items() if end is not None})
 
-    async def answer(self, request: ActionRequest, record: ConsumerRecord, queued_s: float) -> None:
-        """Generate and reply before the deadline, or drop the request. ``queued_s`` is its monotonic arrival time."""
-        left_ms = request.deadline_ms - now_ms()
+    async def watch_queue(self) -> None:
+        """Note what waits while there is no room, and report dropped requests, until cancelled."""
+        while True:
+            await asyncio.sleep(ENDS_S)
+            self.late.report()
+            records = self.consumer.consumer
+            assigned = records.assignment()
+            self.ages.keep(assigned)
+            if self.in_flight == self.max_in_flight and assigned:
+                with contextlib.suppress(KafkaError):
+                    self.ages.note_ends(await records.end_offsets(sorted(assigned)))
+
+    async def answer(self, request: ActionRequest, record: ConsumerRecord, waited_s: float) -> None:
+        """Generate and reply before the deadline, or drop the request, which has waited for ``waited_s`` before."""
+        received_s = time.monotonic()
+        left_s = budget_s(request, record) - waited_s
         attributes: dict[str, Any] = {
             names.ATTR_REQUEST: request.request_id,
             names.ATTR_TRAJECTORY: request.trajectory_id,
@@ -92,10 +114,10 @@ class RequestServer:
         }
         with ActiveSpan(names.SPAN_GENERATE, parent=context_of(record.headers), attributes=attributes) as span:
             try:
-                if left_ms <= 0:
+                if left_s <= 0:
                     raise TimeoutError
-                async with asyncio.timeout(left_ms / 1000):
-                    reply, generation = await self.reply_to(request, queued_s)
+                async with asyncio.timeout(left_s):
+                    reply, generation = await self.reply_to(request, received_s - waited_s)
                     span.set_attributes(
                         ATTR_QUEUE_MS=reply.queue_ms,
                         ATTR_FETCH_MS=round(generation.fetch_ms, 3),
@@ -111,6 +133,7 @@ class RequestServer:
             except TimeoutError:
                 span.set_error("past its deadline")
                 requests.add(1, {"result": "late"})
+                self.late.add(request, waited_s, budget_s(request, record))
                 return
         requests.add(1, {"result": "failed" if reply.error else "answered"})
 
@@ -148,3 +171,30 @@ class RequestServer:
             error=error,
         )
         return reply, generation
+
+
+class LateRequests:
+    """Requests that were dropped as late, logged together: at once, then every :data:`REPORT_S` at most."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._quiet = Deadline(0.0)
+        self._newest: dict[str, Any] = {}
+
+    def add(self, request: ActionRequest, waited_s: float, budget_s: float) -> None:
+        """Count a dropped request."""
+        self.count += 1
+        waits = {"waited_s": round(waited_s, 1), "budget_s": round(budget_s, 1)}
+        self._newest = {"newest": request.request_id, **waits}
+        self.report()
+
+    def report(self) -> None:
+        """Log those that were not logged yet, if the last line is long enough ago."""
+        if self.count and self._quiet.expired:
+            log.warning(
+                "requests dropped",
+                requests=self.count,
+                reason="past their deadlines: too many for the rollout workers, or too slow for env.request_timeout_s",
+                **self._newest,
+            )
+            self.count, self._quiet = 0, Deadline(REPORT_S)

@@ -5,12 +5,13 @@ The rolling update: each worker decides from all records of weights-serving whet
 (newest version tried, worker id), at most ``width`` at a time; those that have tried the version are not waited for. A
 worker reports a version only after it serves it, so a stale view of the others makes a worker wait longer, never switch
 too early: at least N - ``width`` of N workers generate at any time. A retry of a version that failed is not counted
-against the width: what fails is the fetch, during which the old weights keep serving.
+against the width: what fails is the fetch, during which the old weights keep serving. A worker is alive by when its
+heartbeats arrive here (:mod:`dart_streams.heartbeats`): no worker's clock is compared with another's.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Self
 
 import msgspec
@@ -24,6 +25,7 @@ from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
+from dart_streams.heartbeats import Heartbeats
 from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ROOT, ActiveSpan, train_step
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -46,22 +48,17 @@ load_ms = meter.create_histogram(names.ROLLOUT_SWITCH_LOAD_MS, "ms")
 switches = meter.create_counter(names.ROLLOUT_SWITCHES)
 
 
-def may_switch(
-    me: str, target: int, serving: Mapping[str, WeightsServing], now_ms: int, liveness_ms: int, width: int
-) -> bool:
+def may_switch(me: str, target: int, serving: Mapping[str, WeightsServing], alive: Collection[str], width: int) -> bool:
     """Return whether worker ``me`` may switch to version ``target`` now.
 
-    ``serving`` has the newest record of each worker, its own included. A worker whose ``alive_ms`` is more than
-    ``liveness_ms`` before ``now_ms`` is dead: it is not waited for. At most ``width`` workers switch at the same time.
+    ``serving`` has the newest record of each worker, its own included. One that is not ``alive`` is not waited for. At
+    most ``width`` workers switch at the same time.
     """
     own = (serving[me].tried, me) if me in serving else (-1, me)
     ahead = [
         record
         for worker_id, record in serving.items()
-        if worker_id != me
-        and now_ms - record.alive_ms <= liveness_ms
-        and record.tried < target
-        and (record.tried, worker_id) < own
+        if worker_id != me and worker_id in alive and record.tried < target and (record.tried, worker_id) < own
     ]
     return len(ahead) < width
 
@@ -75,6 +72,7 @@ class WeightWatcher:
         self.topics = {config.bus.prefix + topic.name: topic for topic in WATCHED}
         self.weights = WeightState(model_id=config.policy.model_id)
         self.serving: dict[str, WeightsServing] = {}
+        self.heartbeats = Heartbeats()
         self.changed = asyncio.Event()
         what = f"a first version of {self.weights.model_id!r} on {config.bus.prefix}{weights.TOPIC.name}"
         self.stalls = StallDetector(log, what, config.telemetry.stall_s)
@@ -140,6 +138,7 @@ class WeightWatcher:
             self.weights = self.weights.accept(event)
         else:
             self.serving[event.worker_id] = event
+            self.heartbeats.note(event.worker_id, event.alive_ms)
         self.changed.set()
 
 
@@ -203,8 +202,8 @@ class WeightUpdater:
         if self.own.failed_version == target.version and not self.retry.expired:
             return None
         everyone = {**self.watcher.serving, self.own.worker_id: self.own}
-        liveness_ms = int(self.settings.liveness_s * 1000)
-        mine = may_switch(self.own.worker_id, target.version, everyone, now_ms(), liveness_ms, self.settings.roll_width)
+        alive = self.watcher.heartbeats.alive(self.settings.liveness_s)
+        mine = may_switch(self.own.worker_id, target.version, everyone, alive, self.settings.roll_width)
         return target if mine else None
 
     async def switch(self, target: WeightVersion) -> None:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_state import MAX_SPAN_MS, SLICE_MS, RunState, overlaps
-from dart_streams.history.stalls import explanation, stalls
+from dart_streams.history.stalls import LastArrival, explanation, stalls
 from dart_streams.views.terminal import smooth, sparkline, summarise
 from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder
+from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
 from topics.values import Sampling
 from topics.weights import WeightVersion
@@ -134,6 +135,62 @@ def test_a_switch_is_a_newer_version_with_a_pause():
     assert [(s.version, s.pause_ms) for s in progress.switches] == [(1, 40.0), (3, 50.0)]
 
 
+def test_what_a_worker_serves_is_its_last_record_also_if_its_clock_jumped_back():
+    progress = fold(
+        ("weights-serving", 0, START, serving(0, 600_000)),
+        ("weights-serving", 1, START, serving(1, 5, 40.0)),
+        ("weights-serving", 2, START, serving(1, 6, 40.0)),
+    )
+    assert progress.served_version == 1
+    assert [s.version for s in progress.switches] == [1]
+
+
+def test_a_switch_whose_records_come_again_is_counted_once():
+    records = [("weights-serving", n, START, serving(n, n, 40.0)) for n in range(3)]
+    progress = fold(*records, *records)
+    assert [s.version for s in progress.switches] == [1, 2]
+    assert progress.served_version == 2
+
+
+def step(number, epoch, *groups):
+    return TrainedStep(
+        train_step=number,
+        version=number,
+        epoch=epoch,
+        group_ids=list(groups),
+        trajectory_ids=[],
+        metrics={},
+        at_ms=START,
+        imitated=[f"imitated by {epoch}"],
+    )
+
+
+def test_a_step_of_a_newer_trainer_counts_and_what_a_fenced_one_writes_after_it_does_not():
+    progress = fold(
+        ("trained", 0, START, step(3, 1, "a")),
+        ("trained", 1, START, step(4, 1, "b")),
+        ("trained", 2, START, step(4, 2, "c")),
+        ("trained", 3, START, step(4, 1, "b")),
+        ("trained", 4, START, step(5, 1, "d")),
+        ("trained", 5, START, step(4, 2, "c")),
+    )
+    assert {number: known.epoch for number, known in progress.trained.items()} == {3: 1, 4: 2}
+    assert {group: steps for group, steps in progress.trained_with.items() if steps} == {"a": [3], "c": [4]}
+    assert progress.imitated_by == {"imitated by 1": [3], "imitated by 2": [4]}
+
+
+def test_versions_of_a_fenced_trainer_are_nobodys_newest():
+    def of(number, epoch, model_id="m"):
+        return WeightVersion(
+            model_id=model_id, version=number, uri="u", sha256="s", train_step=number, epoch=epoch, groups_consumed=0
+        )
+
+    records = [of(3, 1), of(3, 2), of(9, 1), of(4, 2), of(5, 1, "another")]
+    progress = fold(*(("weights", n, START, event) for n, event in enumerate(records)))
+    assert sorted(progress.versions) == [3, 4, 5]
+    assert (progress.versions[3].event.epoch, progress.versions[4].event.epoch) == (2, 2)
+
+
 def test_a_version_is_served_when_every_worker_serves_it():
     progress = fold(
         ("weights", 0, START, version(0)),
@@ -233,17 +290,42 @@ def test_a_sparkline_has_gaps_where_nothing_finished():
     assert smooth((0.0, 1.0, None, None, 1.0), 3) == [0.5, None, 1.0]
 
 
+def arrived(at_s):
+    return {topic: LastArrival(when_s, "env-0") for topic, when_s in at_s.items()}
+
+
 def test_a_stall_names_who_has_input_and_does_not_write():
-    progress = fold(
-        ("rollout-orders", 0, START + 50_000, order("a")), ("observations", 0, START + 10_000, seen("t", 0))
+    progress = fold(("rollout-orders", 0, START, order("a")), ("observations", 0, START, seen("t", 0)))
+    found = stalls(
+        progress.activity, arrived({"rollout-orders": 50.0, "observations": 10.0}), since_s=0.0, now_s=60.0, bound_s=30
     )
-    found = stalls(progress.activity, START, START + 60_000, bound_s=30)
     first = found[0]
     assert (first.topic, first.silent_s, first.last_from, first.waiting) == ("observations", 50.0, "env-0", False)
     assert explanation(first) == "environment workers has had newer input on rollout-orders: look at its log"
     assert {stall.topic for stall in found} == {"observations", "action-requests", "trajectories"}
 
 
+def test_a_host_whose_clock_is_off_neither_stalls_a_topic_nor_hides_that_it_is_silent():
+    for off_ms in (-600_000, 600_000):
+        progress = fold(
+            ("rollout-orders", 0, START, order("a")), ("observations", 0, START + off_ms, seen("t", 0, at=START))
+        )
+        moving = {"rollout-orders": 59.0, "observations": 59.0}
+        assert not [s for s in stalls(progress.activity, arrived(moving), 0.0, 60.0, 30) if s.topic == "observations"]
+        silent = {"rollout-orders": 59.0, "observations": 5.0}
+        [stall] = [s for s in stalls(progress.activity, arrived(silent), 0.0, 60.0, 30) if s.topic == "observations"]
+        assert (stall.silent_s, stall.waiting) == (55.0, False)
+
+
+def test_of_records_from_before_the_watch_their_own_times_hint_at_who_waits():
+    progress = fold(
+        ("rollout-orders", 0, START + 50_000, order("a")), ("observations", 0, START + 10_000, seen("t", 0))
+    )
+    [stall] = [s for s in stalls(progress.activity, {}, 0.0, 40.0, 30) if s.topic == "observations"]
+    assert (stall.silent_s, stall.waiting) == (40.0, False)
+
+
 def test_nothing_is_stalled_while_everything_moves():
     progress = fold(("rollout-orders", 0, START, order("a")), ("observations", 0, START, seen("t", 0)))
-    assert stalls(progress.activity, START, START + 1_000, bound_s=30) == []
+    arrivals = arrived({"rollout-orders": 1.0, "observations": 1.0})
+    assert stalls(progress.activity, arrivals, since_s=0.0, now_s=2.0, bound_s=30) == []

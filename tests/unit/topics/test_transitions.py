@@ -195,3 +195,7 @@ def test_an_epochs_records_have_one_result_in_any_order(records, data):
     shuffled = sorted(data.draw(st.permutations(records)), key=lambda record: record.epoch)
     in_order, other = state_after(*records), state_after(*shuffled)
     assert (in_order.epoch, in_order.version) == (other.epoch, other.version)
+
+
+def test_only_a_trainer_older_than_the_newest_is_fenced():
+    assert [transitions.is_fenced(epoch, 2) for epoch in (1, 2, 3)] == [True, False, False]

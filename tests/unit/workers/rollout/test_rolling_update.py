@@ -6,15 +6,14 @@ from hypothesis import strategies as st
 from topics.weights_serving import WeightsServing
 from workers.rollout.weight_updater import may_switch
 
-LIVENESS_MS = 1000
 
-
-def record(worker_id: str, version: int, alive_ms: int = 0, failed: int | None = None) -> WeightsServing:
+def record(worker_id: str, version: int, failed: int | None = None, alive_ms: int = 0) -> WeightsServing:
     return WeightsServing(worker_id=worker_id, version=version, since_ms=0, alive_ms=alive_ms, failed_version=failed)
 
 
-def allowed(me: str, target: int, *records: WeightsServing, now_ms: int = 0, width: int = 1) -> bool:
-    return may_switch(me, target, {r.worker_id: r for r in records}, now_ms, LIVENESS_MS, width)
+def allowed(me: str, target: int, *records: WeightsServing, dead: str = "", width: int = 1) -> bool:
+    alive = {record.worker_id for record in records} - set(dead)
+    return may_switch(me, target, {r.worker_id: r for r in records}, alive, width)
 
 
 def test_a_worker_alone_may_switch_at_once():
@@ -32,10 +31,11 @@ def test_with_width_two_the_first_two_may_switch_together():
     assert [allowed(name, 1, *four, width=2) for name in "abcd"] == [True, True, False, False]
 
 
-def test_a_dead_worker_delays_the_others_by_the_liveness_bound_and_no_longer():
-    dead, live = record("a", 0, alive_ms=0), record("b", 0, alive_ms=1001)
-    assert not allowed("b", 1, dead, live, now_ms=1000)
-    assert allowed("b", 1, dead, live, now_ms=1001)
+def test_a_dead_worker_is_not_waited_for_whatever_time_it_said_last():
+    for alive_ms in (0, 600_000, 253_402_300_799_999):
+        dead, live = record("a", 0, alive_ms=alive_ms), record("b", 0, alive_ms=600_000)
+        assert not allowed("b", 1, dead, live)
+        assert allowed("b", 1, dead, live, dead="a")
 
 
 def test_a_worker_that_failed_to_load_is_not_waited_for():
@@ -71,7 +71,7 @@ class Fleet:
         view = {r.worker_id: r for r in self.log[: self.read[name]]} | {name: self.own[name]}
         target = self.target[name]
         pending = self.own[name].version < target and name not in self.switching
-        return pending and may_switch(name, target, view, 0, LIVENESS_MS, self.width)
+        return pending and may_switch(name, target, view, set(self.names), self.width)
 
     def retries(self, name: str) -> bool:
         return self.own[name].failed_version == self.target[name]

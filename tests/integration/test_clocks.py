@@ -1,0 +1,171 @@
+"""Real workers whose wall clocks are ten minutes ahead, ten minutes behind, and jump: nothing that they do changes."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dart_streams.bus.clients import Publisher
+from dart_streams.config import Config
+from dart_streams.history.run_folder import write_toml
+from dart_streams.history.run_follower import CIRCLE, RunFollower, following
+from dart_streams.history.run_state import RunState
+from tests.integration import shifted_clock
+from topics import rollout_orders, weights
+from topics.rollout_orders import RolloutOrder
+from topics.values import Sampling
+from topics.weights import WeightVersion
+
+BOUND_S = 180.0
+"""Six processes start side by side."""
+OFF_S = 600
+TASKS = """
+[[pages]]
+environment = "simulated"
+page = "steps-3"
+max_steps = 6
+train_seeds = [0, 50]
+heldout_seeds = [50, 60]
+"""
+
+
+def version(number: int) -> WeightVersion:
+    return WeightVersion(
+        model_id="tiny", version=number, uri="", sha256="", train_step=number, epoch=1, groups_consumed=0
+    )
+
+
+def orders(numbers: range) -> list[RolloutOrder]:
+    return [
+        RolloutOrder(
+            order_id=f"o{number}",
+            group_id="g",
+            group_size=1,
+            sample=0,
+            attempt=0,
+            task_id=f"simulated/steps-3#{number}",
+            max_steps=6,
+            purpose="train",
+            sampling=Sampling(),
+            after_version=0,
+        )
+        for number in numbers
+    ]
+
+
+@pytest.fixture
+def configure(services: Any, tmp_path: Path) -> Callable[..., Config]:
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    quick = {"reset_ms": 1, "step_ms": 1, "evaluate_ms": 1}
+
+    def make(env: dict[str, Any], rollout: dict[str, Any]) -> Config:
+        return services.config(
+            env={"backend": "simulated", "slots": 4, "simulated": quick, **env},
+            rollout={"engine": "scripted", "scripted": {"success_rate": 1.0}, **rollout},
+            tasks={"file": str(tmp_path / "tasks.toml")},
+        )
+
+    return make
+
+
+class Fleet:
+    """Workers as processes of their own, each with its clock."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "clocks.toml"
+        write_toml(self.file, config)
+        self.running: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, kind: str, name: str, off_s: int, jump_s: int = 0) -> None:
+        program = [sys.executable, shifted_clock.__file__, str(off_s), str(jump_s)]
+        command = [*program, "worker", kind, "--config", str(self.file), "--id", name]
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        with (self.folder / f"{name}.log").open("w") as file:
+            self.running[name] = subprocess.Popen(command, stderr=file, text=True, env=environment)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+
+@contextlib.contextmanager
+def fleet_of(config: Config, folder: Path) -> Iterator[Fleet]:
+    fleet = Fleet(config, folder)
+    try:
+        yield fleet
+    finally:
+        for process in fleet.running.values():
+            process.kill()
+            process.wait()
+
+
+@contextlib.asynccontextmanager
+async def watched(config: Config) -> AsyncIterator[tuple[Publisher, RunFollower]]:
+    async with Publisher(config.bus, "test") as publisher, following(config.bus, publisher, 300.0, CIRCLE) as follower:
+        yield publisher, follower
+
+
+def ended(numbers: range, follower: RunFollower) -> bool:
+    return {f"o{number}" for number in numbers} <= {
+        order.order_id for order, _ in follower.progress.orders.values()
+    } and len(follower.progress.ended) >= numbers.stop
+
+
+def requests(state: RunState) -> int:
+    return state.activity["action-requests"].records
+
+
+async def test_a_fleet_whose_clocks_are_ten_minutes_off_and_jump_plays_and_switches_as_any_other(configure, tmp_path):
+    """Three actions an episode: a request more, and one was dropped as late, or answered too late."""
+    config = configure({"request_timeout_s": 60.0}, {})
+    with fleet_of(config, tmp_path) as fleet:
+        async with watched(config) as (publisher, follower):
+            await publisher.publish(weights.TOPIC, version(0))
+            fleet.start("rollout", "rollout-0", OFF_S)
+            fleet.start("rollout", "rollout-1", -OFF_S, jump_s=2 * OFF_S)
+            fleet.start("env", "env-0", -OFF_S, jump_s=2 * OFF_S)
+            fleet.start("env", "env-1", OFF_S, jump_s=-2 * OFF_S)
+            await follower.until(lambda _: len(follower.heartbeats.alive(10.0)) == 2, "both rollout workers", BOUND_S)
+            for order in orders(range(12)):
+                await publisher.publish(rollout_orders.TOPIC, order)
+            await follower.until(lambda _: ended(range(12), follower), "12 episodes", BOUND_S)
+            assert requests(follower.progress) == 12 * 3
+
+            for name in ("rollout-1", "env-0", "env-1"):
+                fleet.running[name].send_signal(signal.SIGUSR1)
+            for order in orders(range(12, 24)):
+                await publisher.publish(rollout_orders.TOPIC, order)
+            await follower.until(lambda _: ended(range(24), follower), "12 more after the jumps", BOUND_S)
+            assert requests(follower.progress) == 24 * 3
+
+            fleet.running["rollout-0"].kill()
+            await publisher.publish(weights.TOPIC, version(1))
+            await follower.until(
+                lambda state: state.serving["rollout-1"].version == 1, "a switch past a dead worker", BOUND_S
+            )
+            assert follower.heartbeats.alive(config.rollout.liveness_s) == {"rollout-1"}
+    for name in fleet.running:
+        assert "requests dropped" not in fleet.log(name)
+
+
+async def test_what_waits_longer_than_its_host_does_is_dropped_with_a_line(configure, tmp_path):
+    """The engine takes 3 s for one request at a time, and the host, ten minutes ahead, gives each 4 s."""
+    slow = {"max_in_flight": 1, "scripted": {"latency_ms": 3000.0}}
+    config = configure({"request_timeout_s": 4.0}, slow)
+    with fleet_of(config, tmp_path) as fleet:
+        async with watched(config) as (publisher, follower):
+            await publisher.publish(weights.TOPIC, version(0))
+            fleet.start("rollout", "rollout-0", -OFF_S)
+            fleet.start("env", "env-0", OFF_S)
+            await follower.until(lambda _: follower.heartbeats.alive(10.0), "a rollout worker", BOUND_S)
+            for order in orders(range(8)):
+                await publisher.publish(rollout_orders.TOPIC, order)
+            await follower.until(lambda _: "requests dropped" in fleet.log("rollout-0"), "a line of it", BOUND_S)
+    assert "env.request_timeout_s" in fleet.log("rollout-0")

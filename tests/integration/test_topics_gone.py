@@ -1,0 +1,123 @@
+"""Topics that are deleted or grown under running workers: each is named, with what to do, and nobody waits for ever."""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dart_streams.bus import admin, sync_clients, topic_watch
+from dart_streams.bus.clients import Publisher
+from dart_streams.bus.topic_watch import TopicGrown
+from dart_streams.config import Config
+from dart_streams.errors import ServiceUnavailable
+from topics import curated, weights
+from topics.weights import WeightVersion
+from workers.curator import main as curator
+from workers.curator.changelogs import changelog_topics
+from workers.env import main as env
+from workers.monitor import main as monitor
+from workers.recorder import main as recorder
+from workers.rollout import main as rollout
+from workers.rollout.scripted import ScriptedEngine
+from workers.runtime.lifecycle import Connect, live
+
+BOUND_S = 120.0
+TASKS = """
+[[pages]]
+environment = "simulated"
+page = "box"
+max_steps = 6
+train_seeds = [0, 50]
+heldout_seeds = [50, 60]
+"""
+
+
+@pytest.fixture
+def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setattr(topic_watch, "CHECK_S", 0.3)
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    made = services.config(
+        env={"backend": "simulated"}, rollout={"engine": "scripted"}, tasks={"file": str(tmp_path / "tasks.toml")}
+    )
+    admin.apply_all(made.bus, changelog_topics(made))
+    return made
+
+
+def connect_of(kind: str, config: Config) -> Connect:
+    if kind == "rollout":
+        return functools.partial(rollout.connect, engine=ScriptedEngine(config))
+    return {"env": env, "recorder": recorder, "curator": curator, "monitor": monitor}[kind].connect
+
+
+async def ended(config: Config, kind: str, change: Callable[[Any], Any]) -> None:
+    """Be a worker, change the broker's topics once it runs, and return when the worker ends."""
+    begun = asyncio.Event()
+
+    async def connected(*arguments: Any) -> Any:
+        worker = await connect_of(kind, config)(*arguments)
+        begun.set()
+        return worker
+
+    def change_topics() -> None:
+        with admin.connect(config.bus) as client:
+            change(client)
+
+    working = asyncio.create_task(live(connected, config, f"{kind}-0", asyncio.Event()))
+    try:
+        async with asyncio.timeout(BOUND_S):
+            await asyncio.wait({working, asyncio.create_task(begun.wait())}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.to_thread(change_topics)
+            await working
+    finally:
+        working.cancel()
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic"),
+    [
+        ("env", "action-requests"),
+        ("env", "actions"),
+        ("rollout", "action-requests"),
+        ("rollout", "weights"),
+        ("recorder", "observations"),
+        ("curator", "curated"),
+        ("monitor", "trajectories"),
+    ],
+)
+async def test_a_worker_whose_topic_is_deleted_names_it_and_says_what_to_do(config: Config, kind: str, topic: str):
+    async with Publisher(config.bus, "test") as publisher:
+        first = WeightVersion(model_id="tiny", version=0, uri="", sha256="", train_step=0, epoch=1, groups_consumed=0)
+        await publisher.publish(weights.TOPIC, first)
+    name = config.bus.prefix + topic
+    with pytest.raises(ServiceUnavailable, match=rf"topic {name} is gone.*topics apply"):
+        await ended(config, kind, lambda client: client.delete_topics([name]))
+
+
+@pytest.mark.parametrize("kind", ["recorder", "curator"])
+async def test_trajectories_that_are_given_partitions_in_a_run_end_it_before_a_group_is_split(
+    config: Config, kind: str
+):
+    name = f"{config.bus.prefix}trajectories"
+    with pytest.raises(TopicGrown, match=rf"{name} was given partitions.*1 before, 3 now.*new run"):
+        await ended(config, kind, lambda client: client.create_partitions({name: 3}))
+
+
+async def test_a_curator_that_is_started_again_refuses_what_was_grown_meanwhile(config: Config):
+    with admin.connect(config.bus) as client:
+        client.create_partitions({f"{config.bus.prefix}trajectories": 2})
+    with pytest.raises(TopicGrown, match="1 before, 2 now"):
+        await live(curator.connect, config, "curator-0", asyncio.Event())
+
+
+def test_a_reader_of_a_deleted_topic_names_it(config: Config, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sync_clients, "CHECK_S", 1.0)
+    name = config.bus.prefix + curated.TOPIC.name
+    with sync_clients.TopicReader(config.bus, "test", curated.TOPIC) as reader:
+        with admin.connect(config.bus) as client:
+            client.delete_topics([name])
+        with pytest.raises(ServiceUnavailable, match=rf"topic {name} is gone"):
+            for _ in range(int(BOUND_S)):
+                reader.poll(500)

@@ -1,0 +1,74 @@
+"""Liveness by arrival: what clocks say changes nothing, and a silence of all is nobody's death."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.heartbeats import Heartbeats
+
+BOUND_S = 10.0
+
+
+class Time:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def heard(*beats: tuple[float, str, int]) -> Heartbeats:
+    """Hear beats: at which second, of whom, with which time."""
+    clock = Time()
+    heartbeats = Heartbeats(clock)
+    for at_s, sender, alive_ms in beats:
+        clock.now_s = 1000.0 + at_s
+        heartbeats.note(sender, alive_ms)
+    return heartbeats
+
+
+def test_one_that_was_never_heard_is_not_alive():
+    heartbeats = heard((0, "a", 1))
+    assert heartbeats.silent_s("b") == math.inf
+    assert heartbeats.alive(BOUND_S) == {"a"}
+
+
+def test_one_that_is_silent_while_others_are_heard_is_dead_after_the_bound_and_no_sooner():
+    assert heard((0, "a", 1), (0, "b", 1), (10, "b", 2)).alive(BOUND_S) == {"a", "b"}
+    assert heard((0, "a", 1), (0, "b", 1), (10.1, "b", 2)).alive(BOUND_S) == {"b"}
+
+
+def test_a_dead_one_that_is_heard_again_is_alive():
+    assert heard((0, "a", 1), (60, "b", 2), (61, "a", 3)).alive(BOUND_S) == {"a", "b"}
+
+
+def test_while_nobody_is_heard_nobody_dies():
+    """The broker was away for ten minutes, or this process stood still."""
+    clock = Time()
+    heartbeats = Heartbeats(clock)
+    for sender in "ab":
+        heartbeats.note(sender, 1)
+    clock.now_s += 600
+    assert heartbeats.alive(BOUND_S) == {"a", "b"}
+
+
+def test_the_same_heartbeat_again_is_no_sign_of_life():
+    assert heard((0, "a", 1), (0, "b", 1), (60, "b", 2), (60, "a", 1)).alive(BOUND_S) == {"b"}
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.sampled_from("abc")), max_size=30),
+    st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(-600_000, 600_000), min_size=1, max_size=5)),
+)
+def test_clocks_that_are_wrong_or_jump_change_nothing(beats, errors_ms):
+    """Each beat carries its sender's time: right, or off by ten minutes, by another amount from beat to beat."""
+    right, wrong, at_s = [], [], 0.0
+    for number, (gap_s, sender) in enumerate(beats):
+        at_s += gap_s
+        of_sender = errors_ms.get(sender, [0])
+        right.append((at_s, sender, number * 10_000_000))
+        wrong.append((at_s, sender, number * 10_000_000 + of_sender[number % len(of_sender)]))
+    expected, found = heard(*right), heard(*wrong)
+    assert found.alive(BOUND_S) == expected.alive(BOUND_S)
+    for sender in "abc":
+        assert found.silent_s(sender) == expected.silent_s(sender)

@@ -1,0 +1,99 @@
+"""How long a request has waited, without its host's clock: never more than it did, and nearly as much."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topics.action_requests import ActionRequest
+from topics.values import Sampling
+from workers.rollout import request_server
+from workers.rollout.request_ages import RequestAges, budget_s
+from workers.rollout.request_server import LateRequests
+
+
+class Time:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def request(deadline_ms: int) -> ActionRequest:
+    return ActionRequest(
+        request_id="t/0/0",
+        trajectory_id="t",
+        step=0,
+        turns=[],
+        sampling=Sampling(),
+        reply_partition=0,
+        deadline_ms=deadline_ms,
+    )
+
+
+@pytest.mark.parametrize("off_ms", [-600_000, 0, 600_000])
+def test_a_budget_is_what_its_host_waits_whatever_that_hosts_clock_says(off_ms):
+    sent_ms = 1_700_000_000_000 + off_ms
+    assert budget_s(request(sent_ms + 20_000), SimpleNamespace(timestamp=sent_ms)) == 20.0
+
+
+def test_what_was_not_seen_waiting_is_new():
+    ages = RequestAges(Time())
+    assert ages.age_s(0, 0) == 0.0
+    ages.note_ends({0: 5})
+    assert ages.age_s(0, 5) == 0.0
+    assert ages.age_s(1, 0) == 0.0
+
+
+def test_what_was_seen_waiting_is_as_old_as_the_first_look_that_saw_it():
+    clock = Time()
+    ages = RequestAges(clock)
+    for clock.now_s, end in ((1.0, 3), (2.0, 3), (3.0, 6)):
+        ages.note_ends({0: end})
+    clock.now_s = 10.0
+    assert [ages.age_s(0, offset) for offset in (0, 2, 3, 5, 6)] == [9.0, 9.0, 7.0, 7.0, 0.0]
+
+
+def test_a_partition_that_went_away_begins_anew():
+    clock = Time()
+    ages = RequestAges(clock)
+    ages.note_ends({0: 5, 1: 5})
+    clock.now_s = 10.0
+    ages.keep([1])
+    assert (ages.age_s(0, 0), ages.age_s(1, 0)) == (0.0, 10.0)
+
+
+@given(st.data())
+def test_no_request_is_ever_thought_older_than_it_is_nor_younger_by_more_than_the_time_between_looks(data):
+    clock, written = Time(), []
+    ages = RequestAges(clock)
+    looked_s, taken, gap_s = 0.0, 0, 1.0
+    for _ in range(data.draw(st.integers(1, 60))):
+        clock.now_s += data.draw(st.floats(0.01, gap_s))
+        match data.draw(st.sampled_from(["write", "take"])):
+            case "write":
+                written.append(clock.now_s)
+            case "take" if taken < len(written):
+                true_s = clock.now_s - written[taken]
+                assert true_s - 2 * gap_s <= ages.age_s(0, taken) <= true_s
+                taken += 1
+        if clock.now_s - looked_s >= gap_s:
+            looked_s = clock.now_s
+            ages.note_ends({0: len(written)})
+
+
+def test_dropped_requests_are_logged_at_once_and_then_together(monkeypatch):
+    lines = []
+    monkeypatch.setattr(request_server, "log", SimpleNamespace(warning=lambda event, **fields: lines.append(fields)))
+    late = LateRequests()
+    for _ in range(100):
+        late.add(request(0), 25.0, 20.0)
+    assert [(line["requests"], line["waited_s"], line["budget_s"]) for line in lines] == [(1, 25.0, 20.0)]
+    assert late.count == 99
+    monkeypatch.setattr(request_server, "REPORT_S", 0.0)
+    late._quiet = request_server.Deadline(0.0)
+    late.report()
+    assert [line["requests"] for line in lines] == [1, 99]
+    late.report()
+    assert len(lines) == 2, "nothing new, nothing said"
