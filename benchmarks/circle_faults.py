@@ -118,7 +118,8 @@ def measure(config: Config, count: int, tell: Callable[[str], None]) -> dict[str
     async def finish(run: TrainingRun) -> None:
         injector.stopping.set()
         state = await asyncio.to_thread(lambda: RunState().fold(read_log(run.config.bus, READ)))
-        found.append(costs(injector.caused, state) | {"lost": len(state.lost(run.lags))})
+        lost = state.lost(run.lags)
+        found.append(costs(injector.caused, state) | {"lost": None if lost is None else len(lost)})
 
     injector.start()
     live(made, lambda shown: session_of(made, Console(file=shown), finish))
