@@ -103,7 +103,10 @@ async def send(publisher: Publisher, topic: Topic, record: Any, error: str, trie
 
 
 def send_sync(producer: KafkaProducer, topic: Topic, record: Any, error: str, timeout_s: float) -> None:
-    """Do as :func:`send` with kafka-python: return when the broker has the letter."""
+    """Do as :func:`send` with kafka-python: return when the broker has the letter.
+
+    ``producer`` must not be idempotent, or nothing could follow a letter that the broker refuses.
+    """
     log(record, error, tries=1)
     place = place_headers(record, error, 1, now_ms())
     letter = letter_of(topic, record, place)

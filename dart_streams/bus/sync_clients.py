@@ -45,9 +45,12 @@ def consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
     return connect(KafkaConsumer, bus, client_id=client_id, **{**defaults, **settings})
 
 
-def producer(bus: Bus, client_id: str) -> KafkaProducer:
-    """Return an idempotent producer, acknowledged by all replicas; raise as :func:`consumer` does."""
-    settings = {"acks": "all", "enable_idempotence": True, "linger_ms": 0, "max_request_size": MAX_LETTER_BYTES}
+def producer(bus: Bus, client_id: str, *, idempotent: bool = True) -> KafkaProducer:
+    """Return a producer, acknowledged by all replicas; raise as :func:`consumer` does.
+
+    An idempotent one of kafka-python sends nothing any more once the broker has refused a record, for its size say.
+    """
+    settings = {"acks": "all", "enable_idempotence": idempotent, "linger_ms": 0, "max_request_size": MAX_LETTER_BYTES}
     return connect(KafkaProducer, bus, client_id=client_id, **settings)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import structlog
 from aiokafka import ConsumerRecord
-from kafka.admin import ConfigResource, ConfigResourceType
 from typer.testing import CliRunner
 
 from dart_streams.bus import admin, dead_letters, sync_clients
 from dart_streams.bus.clients import Publisher
+from dart_streams.bus.topology import Change
 from dart_streams.cli import main
 from dart_streams.config import Config
 from dart_streams.errors import UserError
@@ -96,15 +96,17 @@ def test_a_stub_is_shown_as_one_and_not_sent_back_but_says_where_the_record_is(d
 def test_a_dead_letter_topic_that_takes_less_than_declared_gets_a_stub(deployment, client):
     config, where = deployment
     twin = letters.dead_letter_topic(trajectories.TOPIC)
-    resource = ConfigResource(ConfigResourceType.TOPIC, config.bus.prefix + twin.name, {"max.message.bytes": "4000"})
+    smaller = Change(
+        topic=config.bus.prefix + twin.name, action="alter", before={}, after={"max.message.bytes": "4000"}
+    )
     with admin.connect(config.bus) as brokers:
-        brokers.alter_configs([resource])
+        admin.apply(brokers, [smaller])
     if client == "aiokafka":
         put_aside(config, b"x" * 100_000)
     else:
         name = config.bus.prefix + trajectories.TOPIC.name
         record = ConsumerRecord(name, 0, 0, 1, 0, b"key", b"x" * 100_000, None, 3, 100_000, ())
-        producer = sync_clients.producer(config.bus, "test")
+        producer = sync_clients.producer(config.bus, "test", idempotent=False)
         dead_letters.send_sync(producer, trajectories.TOPIC, record, "why", 30)
         producer.close()
     (letter,) = answer("dlq", "show", "trajectories", *where)

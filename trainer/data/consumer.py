@@ -150,7 +150,7 @@ class CuratedConsumer:
         # Two clients, because kafka-python 3.0 may never resume a paused partition while it reads another one.
         bus, group = self.bus, self.bus.prefix + GROUP
         with (
-            contextlib.closing(sync_clients.producer(bus, f"{CLIENT}-dead-letters")) as producer,
+            contextlib.closing(sync_clients.producer(bus, f"{CLIENT}-dead-letters", idempotent=False)) as producer,
             sync_clients.TopicReader(bus, f"{CLIENT}-weights", weights.TOPIC) as announcements,
             sync_clients.TopicReader(
                 bus, CLIENT, curated.TOPIC, self.position.offsets, group_id=group, max_poll_records=MAX_POLL_RECORDS
