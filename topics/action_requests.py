@@ -9,8 +9,8 @@ from topics.values import EpochMs, MessagePart, Name, Partition, Sampling, Steps
 class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The whole prompt of one step, so that rollout workers keep no state.
 
-    The reply goes to partition ``reply_partition`` of ``actions``. A worker drops the request after ``deadline_ms``
-    (epoch milliseconds).
+    The reply goes to partition ``reply_partition`` of ``actions``. The host gives up at ``deadline_ms``, in epoch ms
+    of its own clock: only the difference to the record's own time means anything elsewhere.
     """
 
     request_id: Name

@@ -9,6 +9,9 @@ from topics.values import EpochMs, Milliseconds, Name, Prose, Version
 class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
     """Worker ``worker_id`` serves ``version`` since ``since_ms`` and was alive at ``alive_ms`` (epoch milliseconds).
 
+    Both are of its own clock, for people: who is alive is judged by when records arrive. Each heartbeat has another
+    ``alive_ms``.
+
     ``failed_version`` and ``error`` are the newest version that it failed to load, if any, and the reason; ``pause_ms``
     is how long generation was paused for the last switch.
     """

@@ -1,0 +1,172 @@
+"""Processes that stand still for longer than every bound of an episode: none of it is trained as a zero.
+
+The policy solves every task here, so an episode that ends with a reward below 1 was judged by a clock.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dart_streams.config import Config
+from dart_streams.history.run_folder import write_toml
+from tests.integration.test_env_worker import TASKS, World, order, process, serving, solve, worker
+from topics import weights
+from topics.action_requests import ActionRequest
+from topics.weights import WeightVersion
+
+STILL_S = 6.0
+"""Longer than a request's time-outs, all of them, and than an episode may take."""
+BOUNDS = {"request_timeout_s": 1.0, "episode_timeout_s": 4.0}
+
+
+@pytest.fixture
+def config(services: Any, tmp_path: Path) -> Config:
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    quick = {"reset_ms": 1, "step_ms": 1, "evaluate_ms": 1}
+    return services.config(
+        env={"backend": "simulated", "slots": 4, "simulated": quick, **BOUNDS},
+        rollout={"engine": "scripted", "scripted": {"success_rate": 1.0}},
+        tasks={"file": str(tmp_path / "tasks.toml")},
+        run={"drain_s": 6, "state_dir": str(tmp_path)},
+    )
+
+
+class Held:
+    """A policy that solves every task, but holds its answers back at first."""
+
+    def __init__(self) -> None:
+        self.held = True
+
+    def __call__(self, request: ActionRequest) -> str | None:
+        return None if self.held else solve(request)
+
+
+async def stand_still(stopped: psutil.Process) -> None:
+    """Have a process stand still."""
+    stopped.suspend()
+    try:
+        await asyncio.sleep(STILL_S)
+    finally:
+        stopped.resume()
+
+
+def steps(numbers: range) -> list[Any]:
+    return [order(number, f"simulated/steps-3#{number}") for number in numbers]
+
+
+def judged(world: World) -> None:
+    """No end carries a reward but a success."""
+    ends = [last.end for of_order in world.ended.values() for last in of_order]
+    assert {(end.kind, end.reward) for end in ends} <= {
+        ("success", 1.0),
+        ("policy_error", None),
+        ("env_error", None),
+        ("cancelled", None),
+    }
+
+
+async def play_on(world: World, numbers: range) -> None:
+    """The workers are as they were: what is ordered now is solved, orders that a time-out ended aside."""
+    await world.order(*steps(numbers))
+    await world.until(lambda: all(world.ended[f"o{number}"] for number in numbers))
+    assert [world.outcome(number) for number in numbers] == ["success"] * len(numbers)
+
+
+async def test_an_environment_worker_that_stood_still_in_mid_episode_judges_nobody(config: Config, tmp_path: Path):
+    answer = Held()
+    world = World(config, answer)
+    async with serving(world):
+        with process(config, tmp_path) as running:
+            await world.order(*steps(range(4)))
+            await world.until(lambda: len(world.requests) >= 4)
+            answer.held = False
+            still = asyncio.create_task(stand_still(psutil.Process(running.pid)))
+            for request in list(world.requests):  # answered while it stands still: it finds them, too late
+                await world.reply(request)
+            await still
+            await world.until(lambda: len(world.ended) == 4)
+            await play_on(world, range(4, 8))
+    judged(world)
+
+
+@contextlib.contextmanager
+def rollout_worker(config: Config, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    file = folder / "rollout.toml"
+    write_toml(file, config)
+    command = [
+        sys.executable,
+        "-m",
+        "dart_streams.cli",
+        "worker",
+        "rollout",
+        "--config",
+        str(file),
+        "--id",
+        "rollout-0",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+class Onlooker(World):
+    """The world without its answers: a rollout worker gives them."""
+
+    async def reply(self, request: ActionRequest) -> None:
+        """Leave it to the rollout worker."""
+
+
+@contextlib.asynccontextmanager
+async def circle(config: Config, folder: Path) -> AsyncIterator[tuple[World, subprocess.Popen[bytes]]]:
+    """An environment worker here, and a rollout worker as a process, which play."""
+    world = Onlooker(config, lambda request: None)
+    async with serving(world), worker(config):
+        first = WeightVersion(model_id="tiny", version=0, uri="", sha256="", train_step=0, epoch=1, groups_consumed=0)
+        await world.publisher.publish(weights.TOPIC, first)
+        with rollout_worker(config, folder) as running:
+            for number in range(1000, 1100):  # until it is there, time-outs end what is ordered
+                await world.order(order(number))
+                await world.until(lambda number=number: bool(world.ended[f"o{number}"]))
+                if world.outcome(number) == "success":
+                    break
+            yield world, running
+
+
+async def test_episodes_whose_rollout_worker_stood_still_are_faults(config: Config, tmp_path: Path):
+    async with circle(config, tmp_path) as (world, running):
+        still = asyncio.create_task(stand_still(psutil.Process(running.pid)))
+        await world.order(*steps(range(4)))
+        await still
+        await world.until(lambda: all(world.ended[f"o{number}"] for number in range(4)))
+        assert "policy_error" in {world.outcome(number) for number in range(4)}, "or it did not stand still"
+        await play_on(world, range(4, 8))
+    judged(world)
+
+
+def broker_of(config: Config) -> psutil.Process:
+    port = int(config.bus.servers.rpartition(":")[2])
+    [pid] = {
+        found.pid
+        for found in psutil.net_connections("tcp")
+        if found.status == psutil.CONN_LISTEN and found.laddr.port == port
+    }
+    return psutil.Process(pid)
+
+
+async def test_episodes_whose_broker_stood_still_are_faults(config: Config, tmp_path: Path):
+    async with circle(config, tmp_path) as (world, _):
+        await world.order(*steps(range(12)))
+        await world.until(lambda: len(world.requests) > 2)
+        await stand_still(broker_of(config))
+        await world.until(lambda: all(world.ended[f"o{number}"] for number in range(12)))
+        await play_on(world, range(12, 16))
+    judged(world)
