@@ -151,7 +151,7 @@ missing_desktop() {
     local program module
     on_linux || fail "desktops need Linux: they are sandboxes of its namespaces"
     for program in bwrap:bubblewrap Xvfb:xvfb openbox:openbox dbus-daemon:dbus-daemon zenity:zenity \
-        mousepad:mousepad pcmanfm:pcmanfm galculator:galculator; do
+        mousepad:mousepad pcmanfm:pcmanfm galculator:galculator wmctrl:wmctrl xdg-open:xdg-utils; do
         command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
     done
     [ -x /usr/libexec/at-spi-bus-launcher ] || echo "at-spi2-core: the accessibility bus"

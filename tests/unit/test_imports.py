@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("workers.runtime",),
     ("workers.env", "workers.rollout", "workers.recorder", "workers.curator", "trainer"),
     ("dart_streams.history",),
-    ("workers.monitor", "dart_streams.views"),
+    ("workers.monitor", "workers.desktops", "dart_streams.views"),
     ("dart_streams.launch",),
     ("dart_streams.cli",),
     ("benchmarks",),

@@ -21,7 +21,7 @@ class FileMissing(EnvironmentFault):
     """The machine has no file of this path."""
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MachineEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a machine is reached, and by which token; the further ports are those that evaluators ask for."""
 
     url: str
@@ -32,13 +32,13 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __repr__(self) -> str:
         """Show all but the token, for this ends up in logs."""
-        return f"Endpoint({self.url!r}{', with a token' if self.token else ''})"
+        return f"MachineEndpoint({self.url!r}{', with a token' if self.token else ''})"
 
 
 class Connection:
     """Sends requests to one machine; raises EnvironmentFault, with the reason, for any end but the wanted one."""
 
-    def __init__(self, endpoint: Endpoint, call_timeout_s: float) -> None:
+    def __init__(self, endpoint: MachineEndpoint, call_timeout_s: float) -> None:
         self.endpoint = endpoint
         self.call_timeout_s = call_timeout_s
         self._session: aiohttp.ClientSession | None = None

@@ -8,7 +8,7 @@ import aiohttp
 
 from dart_streams.deadline import Deadline
 from workers.env.environment import EnvironmentFault, Size
-from workers.env.osworld.connection import Connection, Endpoint, excerpt
+from workers.env.osworld.connection import Connection, MachineEndpoint, excerpt
 
 EXECUTE_S = 125.0
 """A command's: OSWorld's server gives it up after 120 s."""
@@ -40,7 +40,7 @@ class Machine:
     A call takes at most its limit, and what is left of ``deadline`` if one is given.
     """
 
-    def __init__(self, endpoint: Endpoint, call_timeout_s: float = 15.0) -> None:
+    def __init__(self, endpoint: MachineEndpoint, call_timeout_s: float = 15.0) -> None:
         self.endpoint = endpoint
         self.call_timeout_s = call_timeout_s
         self._connection = Connection(endpoint, call_timeout_s)

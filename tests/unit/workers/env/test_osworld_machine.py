@@ -11,7 +11,7 @@ from aiohttp import web
 
 from dart_streams.deadline import Deadline
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld.connection import Endpoint, FileMissing
+from workers.env.osworld.connection import FileMissing, MachineEndpoint
 from workers.env.osworld.machine import PNG, Machine
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -29,7 +29,7 @@ async def machine(handler: Handler, call_timeout_s: float = 5.0, token: str = ""
     await site.start()
     port = runner.addresses[0][1]
     try:
-        async with Machine(Endpoint(url=f"http://127.0.0.1:{port}", token=token), call_timeout_s) as client:
+        async with Machine(MachineEndpoint(url=f"http://127.0.0.1:{port}", token=token), call_timeout_s) as client:
             yield client
     finally:
         await runner.cleanup()
@@ -121,7 +121,7 @@ async def test_a_body_is_bounded(monkeypatch):
 
 
 async def test_nobody_listening_is_a_fault():
-    async with Machine(Endpoint(url="http://127.0.0.1:1")) as client:
+    async with Machine(MachineEndpoint(url="http://127.0.0.1:1")) as client:
         with pytest.raises(EnvironmentFault, match=r"http://127\.0\.0\.1:1/platform"):
             await client.platform()
 
@@ -172,4 +172,4 @@ async def test_a_file_is_uploaded_whole():
 
 def test_an_endpoint_of_json_has_no_unknown_field():
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(b'{"url": "http://h", "tokn": "x"}', type=Endpoint)
+        msgspec.json.decode(b'{"url": "http://h", "tokn": "x"}', type=MachineEndpoint)
