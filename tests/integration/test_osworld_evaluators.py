@@ -17,7 +17,7 @@ from aiohttp import web
 from dart_streams.errors import ServiceUnavailable
 from workers.env.environment import EnvironmentFault
 from workers.env.osworld import sidecar, tasks
-from workers.env.osworld.connection import Endpoint
+from workers.env.osworld.connection import MachineEndpoint
 
 needs_osworld = pytest.mark.skipif(
     not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"
@@ -64,7 +64,7 @@ class FilesOnly:
 
 
 @pytest_asyncio.fixture
-async def machine() -> AsyncIterator[tuple[FilesOnly, Endpoint]]:
+async def machine() -> AsyncIterator[tuple[FilesOnly, MachineEndpoint]]:
     """A machine and where it is."""
     served = FilesOnly()
     application = web.Application()
@@ -73,7 +73,7 @@ async def machine() -> AsyncIterator[tuple[FilesOnly, Endpoint]]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    yield served, Endpoint(url=f"http://127.0.0.1:{runner.addresses[0][1]}", token="s3cret")
+    yield served, MachineEndpoint(url=f"http://127.0.0.1:{runner.addresses[0][1]}", token="s3cret")
     await runner.cleanup()
 
 
@@ -101,7 +101,7 @@ async def test_without_its_environment_it_says_what_to_run(tmp_path: Path):
 
 @needs_osworld
 async def test_osworlds_own_metrics_score_the_state_of_the_machine(
-    machine: tuple[FilesOnly, Endpoint], evaluators: sidecar.EvaluatorSidecar
+    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
     served, endpoint = machine
     cache = cache_of(evaluators)
@@ -121,21 +121,21 @@ async def test_osworlds_own_metrics_score_the_state_of_the_machine(
 
 @needs_osworld
 async def test_a_machine_that_does_not_answer_is_a_fault_though_the_metric_says_0(
-    machine: tuple[FilesOnly, Endpoint], evaluators: sidecar.EvaluatorSidecar
+    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
     served, endpoint = machine
     cache = cache_of(evaluators)
     served.status = 401
     with pytest.raises(EnvironmentFault, match="/file: the machine answers 401"):
         await evaluators.evaluate(task(SAME), endpoint, cache, 30)
-    gone = Endpoint(url="http://127.0.0.1:9")
+    gone = MachineEndpoint(url="http://127.0.0.1:9")
     with pytest.raises(EnvironmentFault, match="ConnectionError of the machine"):
         await evaluators.evaluate(task(SAME), gone, cache, 30)
 
 
 @needs_osworld
 async def test_what_is_not_at_hand_is_a_fault_and_never_0(
-    machine: tuple[FilesOnly, Endpoint], evaluators: sidecar.EvaluatorSidecar
+    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
     served, endpoint = machine
     cache = cache_of(evaluators)
@@ -154,7 +154,7 @@ async def test_what_is_not_at_hand_is_a_fault_and_never_0(
 
 @needs_osworld
 async def test_an_evaluation_past_its_deadline_ends_alone(
-    machine: tuple[FilesOnly, Endpoint], evaluators: sidecar.EvaluatorSidecar
+    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
     served, endpoint = machine
     served.said = "pear"
@@ -176,7 +176,7 @@ async def test_an_evaluation_past_its_deadline_ends_alone(
 
 @needs_osworld
 async def test_a_sidecar_that_is_killed_is_a_fault_and_starts_again(
-    machine: tuple[FilesOnly, Endpoint], evaluators: sidecar.EvaluatorSidecar
+    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
     served, endpoint = machine
     served.said = "pear"
@@ -199,7 +199,7 @@ async def test_a_sidecar_that_is_killed_is_a_fault_and_starts_again(
 
 @needs_osworld
 async def test_the_worker_is_not_left_waiting_by_a_sidecar_that_hangs(
-    machine: tuple[FilesOnly, Endpoint], evaluators: sidecar.EvaluatorSidecar, monkeypatch: pytest.MonkeyPatch
+    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar, monkeypatch: pytest.MonkeyPatch
 ):
     served, endpoint = machine
     served.said = "pear"

@@ -50,6 +50,12 @@ ACCOUNTS = {
     "/etc/machine-id": b"00000000000000000000000000000001\n",
 }
 """Files of /etc that are the sandbox's own; the machine id is the same everywhere, for nothing may depend on it."""
+PROFILE = "--user-data-dir=$HOME/.config/google-chrome"
+SHIMS = {
+    "/opt/bin/sudo": b'#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n',
+    "/opt/bin/google-chrome": f'#!/bin/sh\nexec /opt/bin/chrome --no-sandbox --no-first-run {PROFILE} "$@"\n'.encode(),
+}
+"""Programs of OSWorld's image by their names there; nothing needs another user, for the desktop is the sandbox."""
 HOME_FILES = {
     "/opt/home/.config/gtk-3.0/settings.ini": b"""[Settings]
 gtk-font-name=Sans 8
@@ -88,12 +94,15 @@ def command(files: Mapping[str, int], megabytes: int) -> list[str]:
     for folder in ("/var/tmp", "/run/user"):
         arguments += ["--dir", folder]
     arguments += ["--symlink", "/usr/bin/python3", "/opt/bin/python"]
+    # Tasks end the browser by this name.
+    arguments += ["--symlink", "/usr/lib/chromium/chromium", "/opt/bin/chrome"]
     for name in ETC:
         arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for path in ("/var/lib/libreoffice", "/var/cache/fontconfig"):
         arguments += ["--ro-bind-try", path, path]
     for path, descriptor in files.items():
-        arguments += ["--ro-bind-data", str(descriptor), path]
+        mode = ["--perms", "0755"] if path in SHIMS else []
+        arguments += [*mode, "--ro-bind-data", str(descriptor), path]
     return [*arguments, "--chdir", str(GUEST)]
 
 
@@ -102,4 +111,4 @@ def own_files(guest: Mapping[str, bytes]) -> dict[str, bytes]:
     folder = GUEST.joinpath(*SERVER.split("."))
     modules = {str(folder / name): content for name, content in guest.items()}
     stand_ins = {str(MODULES / name): guest[name] for name in ("pyautogui.py",) if name in guest}
-    return {**ACCOUNTS, **HOME_FILES, **modules, **stand_ins}
+    return {**ACCOUNTS, **HOME_FILES, **SHIMS, **modules, **stand_ins}

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld.connection import Endpoint
+from workers.env.osworld.connection import MachineEndpoint
 from workers.env.osworld.machine import Machine
 from workers.env.osworld.mirror import EMPTY_HISTORY, Mirror
 from workers.env.osworld.steps import VisitedPage
@@ -39,7 +39,7 @@ class Tab(msgspec.Struct, frozen=True):
     title: str = ""
 
 
-async def open_tabs(endpoint: Endpoint, urls: Sequence[str]) -> None:
+async def open_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
     """Open pages, each in a tab, and close the tab that the browser began with."""
     async with devtools(endpoint) as client:
         before = await tabs_when_up(client)
@@ -50,7 +50,13 @@ async def open_tabs(endpoint: Endpoint, urls: Sequence[str]) -> None:
         await loaded(client, len(urls))
 
 
-async def close_tabs(endpoint: Endpoint, urls: Sequence[str]) -> None:
+async def require(endpoint: MachineEndpoint) -> None:
+    """Raise EnvironmentFault if DevTools do not answer, which evaluators of tabs take for a wrong answer."""
+    async with devtools(endpoint) as client:
+        await tabs(client)
+
+
+async def close_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
     """Close the tabs that show these pages."""
     async with devtools(endpoint) as client:
         for tab in await tabs_when_up(client):
@@ -93,7 +99,7 @@ def insert_visits(rows: sqlite3.Connection, visits: Sequence[VisitedPage], now_s
             )
 
 
-def devtools(endpoint: Endpoint) -> aiohttp.ClientSession:
+def devtools(endpoint: MachineEndpoint) -> aiohttp.ClientSession:
     """Return a client of the machine's DevTools."""
     host = urlsplit(endpoint.url).hostname
     timeout = aiohttp.ClientTimeout(total=REQUEST_S)

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld.connection import Endpoint
+from workers.env.osworld.connection import MachineEndpoint
 from workers.env.osworld.machine import Machine
 
 WAIT_S = 60.0
@@ -29,7 +29,7 @@ class DesktopLeases:
         async with aiohttp.ClientSession(headers=headers, timeout=timeout) as client:
             lease = await self._acquire(client)
             try:
-                endpoint = Endpoint(url=lease["url"], token=lease["token"] if self.token else "")
+                endpoint = MachineEndpoint(url=lease["url"], token=lease["token"] if self.token else "")
                 async with Machine(endpoint, CALL_S) as machine:
                     yield machine
             finally:
@@ -41,12 +41,12 @@ class DesktopLeases:
         for _ in range(max(1, round(self.wait_s / WAIT_S))):
             try:
                 async with client.post(f"{self.url}/leases", json={"wait_s": WAIT_S}) as answer:
-                    told = await answer.json(content_type=None)
+                    body = await answer.json(content_type=None)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 raise EnvironmentFault(f"{self.url}: {error or type(error).__name__}") from None
             if answer.status == 201:
-                return dict(told)
-            why = f"{answer.status}: {str(told)[:200]}"
+                return dict(body)
+            why = f"{answer.status}: {str(body)[:200]}"
             if answer.status != 503:
                 break
         raise EnvironmentFault(f"{self.url} leases no desktop: {why}")

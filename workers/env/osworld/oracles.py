@@ -151,7 +151,7 @@ ORACLES: dict[str, Solve] = {
         "Preferences", 'data.setdefault("profile", {})["default_content_setting_values"] = {"cookies": 4}'
     ),
     "2cd43775-7085-45d8-89fa-9e35c0a915cf": office_setting(
-        "/org.openoffice.Office.Recovery/AutoSave", "TimeIntervall", "3"
+        "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall", "3"
     ),
     "357ef137-7eeb-4c80-a3bb-0951f26a8aff": cell("E3", "191.6667"),
 }

@@ -15,6 +15,8 @@ HEAVY_METRICS = {
 RUNS_CODE = frozenset({"check_python_file_by_test_suite"})
 """Metrics that run, on the worker's machine, a program that the policy has written."""
 ACCOUNTS = frozenset({"googledrive_file"})
+DEVTOOLS_GETTERS = frozenset({"active_tab_info", "open_tabs_info"})
+"""Getters that ask the browser by DevTools, and take no answer for a wrong one."""
 LIVE_GETTERS = frozenset(
     {
         "active_tab_html_parse",
@@ -38,6 +40,11 @@ NETWORK_COMMANDS = re.compile(
 )
 SYSTEM_COMMANDS = re.compile(r"\b(systemctl|timedatectl|pactl|pulseaudio)\b")
 WEB_PAGE = re.compile(r"https?://(?!localhost|127\.)")
+
+
+def asks_devtools(task: OsworldTask) -> bool:
+    """Return whether a task's evaluator asks the browser by DevTools."""
+    return any(getter.name in DEVTOOLS_GETTERS for getter in task.evaluator.getters())
 
 
 class Prerequisites:
@@ -71,6 +78,8 @@ class Prerequisites:
         for getter in task.evaluator.getters():
             if getter.name in ACCOUNTS:
                 yield "needs an account of Google Drive"
+            if SYSTEM_COMMANDS.search(str(getter.settings.get("command", ""))):
+                yield "its evaluator needs services of a whole system"
             if getter.name in LIVE_GETTERS:
                 yield f"its evaluator reads the live web ({getter.name})"
             if getter.name not in self.getters:

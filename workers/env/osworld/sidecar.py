@@ -18,7 +18,7 @@ import structlog
 
 from dart_streams.errors import ServiceUnavailable
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld.connection import Endpoint
+from workers.env.osworld.connection import MachineEndpoint
 from workers.env.osworld.tasks import OsworldTask
 
 ENVIRONMENT = Path(".venv/osworld")
@@ -82,7 +82,7 @@ class EvaluatorSidecar:
         return self.ready
 
     async def evaluate(
-        self, task: OsworldTask, endpoint: Endpoint, cache: Path, timeout_s: float, gave_up: bool = False
+        self, task: OsworldTask, endpoint: MachineEndpoint, cache: Path, timeout_s: float, gave_up: bool = False
     ) -> float:
         """Return OSWorld's score of a machine's present state; raise EnvironmentFault if there is none in time.
 
@@ -185,7 +185,7 @@ class EvaluatorSidecar:
                 waiting.set_result(Answer(id=0, fault="the sidecar was killed"))
 
 
-def address(endpoint: Endpoint) -> dict[str, Any]:
+def address(endpoint: MachineEndpoint) -> dict[str, Any]:
     """Return an endpoint as OSWorld's code reaches it; raise EnvironmentFault if it cannot."""
     parts = urlsplit(endpoint.url)
     if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
