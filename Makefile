@@ -7,7 +7,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollou
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup desktop peers demo demo-desktop test test-compose test-k8s up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup desktop osworld peers demo demo-desktop test test-osworld test-compose test-k8s up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ desktop: ## Install what the environment `desktop` needs: its sandbox, an X serv
 demo-desktop: setup desktop ## Run the circle on sandboxed desktops: train the tiny policy on small tasks of real applications.
 	@$(STREAMS)/dart-streams run deploy/config/desktop.toml
 
+osworld: ## Install what OSWorld's tasks need: their applications, and their evaluators' environment (2 GB).
+	@deploy/local/setup.sh osworld
+
 peers: setup ## Install the peers that benchmarks compare with: BrowserGym and TRL.
 	@deploy/local/setup.sh peers
 
@@ -63,6 +66,9 @@ test: setup ## Run all tests.
 		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/k8s; \
 		streams=$$?; \
 		wait $$!; model=$$?; cat $$told; rm $$told; exit $$((streams || model))'
+
+test-osworld: setup osworld ## Run the tests of OSWorld's evaluators; with DART_OSWORLD=FOLDER also those of its task files.
+	@$(STREAMS)/python -m pytest -q tests/integration/test_osworld_evaluators.py tests/unit/workers/env/osworld tests/unit/cli/test_osworld_command.py
 
 test-compose: setup ## Run a short circle in containers, and disturb it (as root).
 	@tests/compose/setup.sh .dart/compose-test
@@ -91,3 +97,5 @@ requirements: streams-environment ## Compile requirements/*.txt anew from pyproj
 	@$(COMPILE) pyproject.toml --extra docs -o requirements/docs.txt
 	@$(COMPILE) requirements/browsergym.in -o requirements/browsergym.txt
 	@$(COMPILE) requirements/trl.in -o requirements/trl.txt
+	@$(COMPILE) requirements/osworld.in -o requirements/osworld.txt
+	@$(COMPILE) --no-deps requirements/desktop-env.in -o requirements/desktop-env.txt

@@ -1,11 +1,14 @@
 """Task sets: a task is an exact instance, ``environment/page#seed``; the seeds of the splits never overlap."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from dart_streams import stateless_random
 from dart_streams.config.files import parse_as, read_tables
+from dart_streams.config.section import Positive, Share
 from dart_streams.errors import ConfigError
 
 Split = Literal["train", "heldout", "demonstration"]
@@ -24,6 +27,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     def task_id(self) -> str:
         """The id by which events name this task, for instance ``miniwob/click-test-2#17``."""
         return f"{self.environment}/{self.page}#{self.seed}"
+
+
+Names = list[str]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,10 +58,106 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         ]
 
 
-class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file: a list of ``[[pages]]``."""
+class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[osworld]``: tasks of a checkout of OSWorld, each with one seed, for each is one exact instance."""
 
-    pages: list[Page]
+    folder: str = ""
+    """The checkout, or its ``evaluation_examples``, relative to the file; empty: where ``DART_OSWORLD`` says."""
+    task_list: str = msgspec.field(default="test_all.json", name="list")
+    """Which tasks, a file of the folder: ``test_all.json`` has 369, ``test_nogdrive.json`` the 361 that need no account
+    of Google Drive; empty: none, for ``[[pages]]`` names them."""
+    apps: Names = []
+    """Only tasks of these folders; empty: of all."""
+    checked: str = ""
+    """Results of ``dart-streams osworld check``, relative to the file: only tasks that were found runnable."""
+    heldout: Names = []
+    """Ids of held-out tasks; if there are none, ``heldout_share`` of each app's, drawn by ``seed``."""
+    heldout_share: Share = 0.2
+    seed: int = 0
+    max_steps: Positive = 15
+
+    def examples(self, base: Path) -> Path:
+        """Return the folder of task files; raise ConfigError if no checkout is named or it is none."""
+        if not (named := self.folder or os.environ.get("DART_OSWORLD", "")):
+            raise ConfigError("osworld.folder: name a checkout of OSWorld there, or in the environment by DART_OSWORLD")
+        folder = base / Path(named).expanduser()
+        if (folder / "evaluation_examples").is_dir():
+            folder = folder / "evaluation_examples"
+        if not (folder / "examples").is_dir():
+            raise ConfigError(f"osworld.folder: {folder} is no checkout of OSWorld: it has no evaluation_examples")
+        return folder
+
+    def listed(self, base: Path) -> dict[str, Names]:
+        """Return the ids of the list by app, after the filters; raise ConfigError for a list or an app without."""
+        path = self.examples(base) / self.task_list
+        try:
+            by_app = msgspec.json.decode(path.read_bytes(), type=dict[str, Names])
+        except (OSError, msgspec.DecodeError) as error:
+            raise ConfigError(f"osworld.list: {path} is no list of tasks: {error}") from None
+        if unknown := sorted(set(self.apps) - set(by_app)):
+            raise ConfigError(f"osworld.apps: no app {unknown[0]!r} in {path}: there are {', '.join(by_app)}")
+        runnable = self.runnable(base)
+        return {
+            app: [name for name in names if runnable is None or f"{app}/{name}" in runnable]
+            for app, names in by_app.items()
+            if app in (self.apps or by_app)
+        }
+
+    def runnable(self, base: Path) -> set[str] | None:
+        """Return the pages that were found runnable, None for all; raise ConfigError if the results can't be read."""
+        if not self.checked:
+            return None
+        path = base / self.checked
+        try:
+            lines = [msgspec.json.decode(line, type=CheckedPage) for line in path.read_bytes().splitlines()]
+        except (OSError, msgspec.DecodeError) as error:
+            raise ConfigError(f"osworld.checked: {path} can't be read: {error}") from None
+        return {page for page, verdict in {line.page: line.verdict for line in lines}.items() if verdict == "runnable"}
+
+    def pages(self, base: Path) -> list[Page]:
+        """Return the tasks as pages; raise ConfigError if a held-out id is not among them."""
+        if not self.task_list:
+            return []
+        by_app = self.listed(base)
+        heldout = set(self.heldout)
+        if unknown := heldout - {name for names in by_app.values() for name in names}:
+            raise ConfigError(f"osworld.heldout: no task {sorted(unknown)[0]!r} is in the set")
+        if not heldout:
+            for names in by_app.values():
+                drawn = sorted(names, key=lambda name: stateless_random.number("osworld", self.seed, name))
+                heldout |= set(drawn[: round(self.heldout_share * len(names))])
+        return [self._page(f"{app}/{name}", name in heldout) for app, names in by_app.items() for name in names]
+
+    def _page(self, name: str, heldout: bool) -> Page:
+        one, none = (0, 1), (0, 0)
+        return Page(
+            environment="osworld",
+            page=name,
+            max_steps=self.max_steps,
+            train_seeds=none if heldout else one,
+            heldout_seeds=one if heldout else none,
+        )
+
+
+class CheckedPage(msgspec.Struct, frozen=True):
+    """What a line of the results of ``dart-streams osworld check`` says of a task."""
+
+    page: str
+    verdict: str
+
+
+class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file: a list of ``[[pages]]``, and tasks of OSWorld."""
+
+    pages: list[Page] = []
+    osworld: OsworldTasks | None = None
+
+    def all_pages(self, base: Path) -> list[Page]:
+        """Return its pages and OSWorld's; raise ConfigError if there are none."""
+        pages = self.pages + (self.osworld.pages(base) if self.osworld else [])
+        if not pages:
+            raise ConfigError("lacks pages: it has no task")
+        return pages
 
 
 class TaskSet:
@@ -84,11 +186,33 @@ class TaskSet:
 
 def load(path: Path) -> TaskSet:
     """Read a task set; raise :class:`ConfigError` that names the file and the key."""
-    return parse(
-        read_tables(path, f"no task set {path}: set tasks.file, relative to the configuration file"), str(path)
-    )
+    return parse(tables(path), str(path), path.parent)
 
 
-def parse(data: dict[str, Any], source: str) -> TaskSet:
-    """Turn nested tables into a task set; raise :class:`ConfigError` that names ``source`` and the offending key."""
-    return TaskSet(parse_as(TaskFile, data, source).pages)
+def parse(data: dict[str, Any], source: str, base: Path = Path()) -> TaskSet:
+    """Turn nested tables into a task set; raise :class:`ConfigError` that names ``source`` and the offending key.
+
+    Folders and files that it names are relative to ``base``.
+    """
+    file = parse_as(TaskFile, data, source)
+    try:
+        return TaskSet(file.all_pages(base))
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def tables(path: Path) -> dict[str, Any]:
+    """Read a task file; raise :class:`ConfigError` if it is missing or no TOML."""
+    return read_tables(path, f"no task set {path}: set tasks.file, relative to the configuration file")
+
+
+def self_contained(path: Path) -> TaskFile:
+    """Return a task file with every task listed, so that it means the same elsewhere; raise :class:`ConfigError`.
+
+    Only OSWorld's own files of the tasks stay where they are.
+    """
+    file = parse_as(TaskFile, tables(path), str(path))
+    if file.osworld is None or not file.osworld.task_list:
+        return file
+    examples = file.osworld.examples(path.parent).absolute()
+    return TaskFile(pages=file.all_pages(path.parent), osworld=OsworldTasks(folder=str(examples), task_list=""))

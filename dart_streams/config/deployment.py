@@ -7,7 +7,7 @@ import msgspec
 
 from dart_streams.config.connections import Bus, Services, Store
 from dart_streams.config.curation import Curation
-from dart_streams.config.env import Env
+from dart_streams.config.env import Desktops, Env
 from dart_streams.config.rollout import Policy, Rollout, Warmup
 from dart_streams.config.section import AboveZero, Count, NonNegative, Section, Share
 from dart_streams.config.trainer import Trainer
@@ -77,6 +77,7 @@ class Config(Section, frozen=True):
     services: Services = Services()
     tasks: Tasks = Tasks()
     env: Env = Env()
+    desktops: Desktops = Desktops()
     policy: Policy = Policy()
     warmup: Warmup = Warmup()
     rollout: Rollout = Rollout()

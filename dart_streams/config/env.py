@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from dart_streams.config.connections import refuse_literal
 from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Section, Share
 
 Isolation = Literal["context", "document", "problem"]
@@ -41,6 +42,27 @@ class Desktop(Backend, frozen=True):
     """Of the screen, in pixels."""
     height: Annotated[int, Meta(ge=120, le=2160)] = 240
     """Of the screen, in pixels."""
+
+
+class Desktops(Optional, frozen=True):
+    """Desktops for clients elsewhere (``worker desktops``), of the size that ``[env.desktop]`` gives."""
+
+    slots: Positive = 2
+    """Desktops at a time."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """Of the lease server, on loopback; 0: one that is free. It is printed, with those of the desktops."""
+    token: str = ""
+    """Where the lease server's token is: ``env:NAME`` or ``file:PATH``; empty: one is made, and its file printed."""
+    ask_token: bool = True
+    """Without, any user of this machine may lease desktops and run commands in them."""
+    lease_s: AboveZero = 60.0
+    """A lease that is not renewed for so long ends; also the longest that a client may ask for."""
+
+    def __post_init__(self) -> None:
+        """Refuse a token in the configuration itself, and one that nobody would ask for."""
+        refuse_literal(self.token, "token")
+        if self.token and not self.ask_token:
+            raise ValueError("there is a token, but ask_token = false: leave one of them out")
 
 
 class Simulated(Backend, frozen=True):

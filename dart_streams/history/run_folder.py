@@ -158,13 +158,22 @@ def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     task_sets.load(tasks_file)
     folder.path.mkdir(parents=True, exist_ok=True)
     if tasks_file != (own := folder.path / "tasks.toml"):
-        shutil.copyfile(tasks_file, own)
+        write_tasks(tasks_file, own)
     write_toml(folder.config_file, resolved(config, folder.path.parents[1], folder.id))
     fresh = folder.path.with_name(".latest")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(folder.id)
     fresh.replace(folder.path.with_name("latest"))
     return folder
+
+
+def write_tasks(source: Path, target: Path) -> None:
+    """Copy a task file; tasks that it takes from another folder are listed in the copy."""
+    file = task_sets.self_contained(source)
+    if file.osworld is None:
+        shutil.copyfile(source, target)
+    else:
+        target.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(file))))
 
 
 def resolved(config: Config, state: Path, run_id: str) -> Config:

@@ -3,6 +3,7 @@
 #
 #   setup.sh         what `make demo` and `make test` need: system packages, both Python environments, jars
 #   setup.sh desktop what the environment `desktop` needs: the programs of a desktop, and of its sandbox
+#   setup.sh osworld what tasks of OSWorld need: their applications, and the environment of their evaluators
 #   setup.sh dev     what `make unit` and `make lint` need: the environment of the streams side
 #   setup.sh docs    what `make docs` needs: the environment of MkDocs
 #   setup.sh peers   what `dart-streams bench browsergym` and `bench trl` need: the environments of the peers
@@ -150,7 +151,7 @@ missing_desktop() {
     local program module
     on_linux || fail "desktops need Linux: they are sandboxes of its namespaces"
     for program in bwrap:bubblewrap Xvfb:xvfb openbox:openbox dbus-daemon:dbus-daemon zenity:zenity \
-        mousepad:mousepad pcmanfm:pcmanfm galculator:galculator; do
+        mousepad:mousepad pcmanfm:pcmanfm galculator:galculator wmctrl:wmctrl xdg-open:xdg-utils; do
         command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
     done
     [ -x /usr/libexec/at-spi-bus-launcher ] || echo "at-spi2-core: the accessibility bus"
@@ -162,6 +163,29 @@ missing_desktop() {
     [ -e /usr/share/glib-2.0/schemas/org.gnome.desktop.interface.gschema.xml ] ||
         echo "gsettings-desktop-schemas: the settings of GTK"
     have_font 'DejaVu*.ttf' || echo "fonts-dejavu-core: the DejaVu fonts"
+}
+
+# Applications of OSWorld's tasks, and the programs by which its contract is served.
+missing_osworld() {
+    local program
+    missing_desktop
+    for program in gimp:gimp vlc:vlc thunderbird:thunderbird wmctrl:wmctrl \
+        xdotool:xdotool xdg-open:xdg-utils gnome-terminal:gnome-terminal xfce4-terminal:xfce4-terminal bc:bc \
+        sqlite3:sqlite3 xclip:xclip scrot:scrot socat:socat; do
+        command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
+    done
+    [ -x /usr/lib/chromium/chromium ] || command -v chromium >/dev/null || echo "chromium: Chromium with windows"
+    for program in sc:calc sd:impress sw:writer; do
+        [ -e "/usr/lib/libreoffice/program/lib${program%:*}lo.so" ] || echo "libreoffice-${program#*:}: LibreOffice"
+    done
+    [ -e /usr/lib/libreoffice/program/libvclplug_gtk3lo.so ] || echo "libreoffice-gtk3: LibreOffice with GTK"
+    /usr/bin/python3 -E -s -c 'import tkinter' 2>/dev/null || echo "python3-tk: the module tkinter of /usr/bin/python3"
+    # Without it settings are forgotten between processes.
+    [ -n "$(find /usr/lib -name libdconfsettings.so -print -quit)" ] || echo "dconf-gsettings-backend: dconf"
+    for program in shell:gnome-shell-common settings-daemon:gnome-settings-daemon-common; do
+        [ -n "$(find /usr/share/glib-2.0/schemas -name "org.gnome.${program%:*}*.gschema.xml" -print -quit)" ] ||
+            echo "${program#*:}: settings of ${program#*:}"
+    done
 }
 
 # Of packages with a | between them, the first that this release of the distribution has.
@@ -236,12 +260,14 @@ tools() {
 
 # Makes an environment hold what is pinned for it, no more.
 synced() { # environment, requirements
-    if [ ! -x "$1/bin/python" ] || [ "$("$1/bin/python" -V)" != "$("$PYTHON" -V)" ]; then
-        rm -rf "$1"
-        quietly .venv/tools/bin/uv venv -q --python "$PYTHON" "$1"
+    local folder=$1
+    shift
+    if [ ! -x "$folder/bin/python" ] || [ "$("$folder/bin/python" -V)" != "$("$PYTHON" -V)" ]; then
+        rm -rf "$folder"
+        quietly .venv/tools/bin/uv venv -q --python "$PYTHON" "$folder"
     fi
     # `install` would resolve again, and refuse the model side's overrides.
-    patiently .venv/tools/bin/uv pip sync --python "$1/bin/python" --require-hashes "$2"
+    patiently .venv/tools/bin/uv pip sync --python "$folder/bin/python" --require-hashes "$@"
 }
 
 environment() { # name
@@ -255,11 +281,12 @@ environment() { # name
     outcome="made"
 }
 
-# A peer knows nothing of the project.
-peer_environment() { # name
-    local folder=.venv/$1 requirements=requirements/$1.txt
-    if is_current "$folder" "$requirements"; then return; fi
-    synced "$folder" "$requirements"
+# An environment that knows nothing of the project; further requirements are installed without what they depend on.
+peer_environment() { # name, further names of requirements
+    local folder=.venv/$1 requirements=("${@/#/requirements/}")
+    requirements=("${requirements[@]/%/.txt}")
+    if is_current "$folder" "${requirements[@]}"; then return; fi
+    synced "$folder" "${requirements[@]}"
     echo "$digest" >"$folder/.stamp"
     outcome="made"
 }
@@ -315,6 +342,13 @@ desktop)
     steps=1
     step "desktops" system_packages missing_desktop
     ;;
+osworld)
+    steps=4
+    step "Python" system_packages missing_python
+    step "desktops and applications (2 GB)" system_packages missing_osworld
+    step "tools (uv)" tools
+    step "environment .venv/osworld" peer_environment osworld desktop-env
+    ;;
 peers)
     steps=4
     step "Python" system_packages missing_python
@@ -323,7 +357,7 @@ peers)
     step "environment .venv/trl (5 GB)" peer_environment trl
     ;;
 *)
-    fail "usage: setup.sh [desktop|dev|docs|peers]"
+    fail "usage: setup.sh [desktop|dev|docs|osworld|peers]"
     ;;
 esac
 printf 'ready in %s\n' "$(since "$began")"

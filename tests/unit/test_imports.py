@@ -39,7 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("workers.runtime",),
     ("workers.env", "workers.rollout", "workers.recorder", "workers.curator", "trainer"),
     ("dart_streams.history",),
-    ("workers.monitor", "dart_streams.views"),
+    ("workers.monitor", "workers.desktops", "dart_streams.views"),
     ("dart_streams.launch",),
     ("dart_streams.cli",),
     ("benchmarks",),
@@ -64,6 +64,9 @@ MODEL_SIDE = (
 SANDBOX_SIDE = "workers/env/desktop/guest/"
 """What the system's Python runs within a sandbox, which has nothing else of the project."""
 ONLY_IN_SANDBOXES = {"Xlib", "PIL", "aiohttp", "pyatspi", "workers"} | sys.stdlib_module_names
+EVALUATOR_SIDE = "workers/env/osworld/evaluator/"
+"""What runs in .venv/osworld, beside OSWorld's package, which has nothing else of the project."""
+ONLY_IN_EVALUATOR = {"desktop_env", "requests", "tldextract", "workers"} | sys.stdlib_module_names
 ONLY_IN_TOPICS = {"msgspec", "typing", "topics"}
 DOTTED = re.compile(rf"({'|'.join(OURS)})(\.\w+)+(:\w+)?")
 
@@ -170,6 +173,13 @@ def test_what_runs_in_a_sandbox_imports_nothing_from_outside(file: Path):
     assert all(name.startswith(own) for name in imports_of(file) if name.startswith("workers"))
 
 
+@pytest.mark.parametrize("file", [f for f in FILES if str(f).startswith(EVALUATOR_SIDE)], ids=str)
+def test_what_runs_beside_the_evaluators_imports_nothing_from_outside(file: Path):
+    assert tops(file) <= ONLY_IN_EVALUATOR
+    own = EVALUATOR_SIDE.strip("/").replace("/", ".")
+    assert all(name.startswith(own) for name in imports_of(file) if name.startswith("workers"))
+
+
 def closure(start: str) -> set[str]:
     """Return every module of ours that importing ``start`` may import, itself included."""
     seen: set[str] = set()
@@ -206,7 +216,7 @@ def test_a_process_of_the_streams_environment_reaches_no_model_library(start: st
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="the model environment has torch, and no Faust")
 def test_everything_but_the_model_side_imports_without_torch():
-    left_out = (*MODEL_SIDE, SANDBOX_SIDE)
+    left_out = (*MODEL_SIDE, SANDBOX_SIDE, EVALUATOR_SIDE)
     modules = [module_of(f) for f in FILES if not str(f).startswith(left_out) and f.name != "__main__.py"]
     code = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)

@@ -7,11 +7,13 @@ over by file descriptors, so that it needs no folder of the host but /usr and so
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-PROGRAMS = ("bwrap", "Xvfb", "openbox", "dbus-daemon", "zenity", "mousepad", "pcmanfm", "galculator")
+PROGRAMS = ("bwrap", "Xvfb", "openbox", "dbus-daemon", "zenity", "mousepad", "pcmanfm", "galculator", "wmctrl")
 """What ``make demo-desktop`` installs, as far as a program says it."""
 TRIAL = ("bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true")
 """Makes a sandbox and does nothing in it."""
 GUEST = PurePosixPath("/opt/desktop")
+MODULES = PurePosixPath("/opt/python")
+"""What programs of the session import beside the system's modules; the server does not."""
 SERVER = "workers.env.desktop.guest"
 """The package that serves it, by the same name as on the host."""
 HOME = "/home/user"
@@ -29,7 +31,8 @@ ETC = (
 )
 """What programs need of /etc; no passwords, keys or configuration of services."""
 ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/usr/games:/usr/sbin",
+    "PATH": "/opt/bin:/usr/local/bin:/usr/bin:/usr/games:/usr/sbin",
+    "PYTHONPATH": str(MODULES),
     "HOME": HOME,
     "USER": "user",
     "LANG": "C.UTF-8",
@@ -47,6 +50,12 @@ ACCOUNTS = {
     "/etc/machine-id": b"00000000000000000000000000000001\n",
 }
 """Files of /etc that are the sandbox's own; the machine id is the same everywhere, for nothing may depend on it."""
+PROFILE = "--user-data-dir=$HOME/.config/google-chrome"
+SHIMS = {
+    "/opt/bin/sudo": b'#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n',
+    "/opt/bin/google-chrome": f'#!/bin/sh\nexec /opt/bin/chrome --no-sandbox --no-first-run {PROFILE} "$@"\n'.encode(),
+}
+"""Programs of OSWorld's image by their names there; nothing needs another user, for the desktop is the sandbox."""
 HOME_FILES = {
     "/opt/home/.config/gtk-3.0/settings.ini": b"""[Settings]
 gtk-font-name=Sans 8
@@ -84,12 +93,16 @@ def command(files: Mapping[str, int], megabytes: int) -> list[str]:
         arguments += ["--perms", "0755", "--size", str(megabytes * 2**20), "--tmpfs", folder]
     for folder in ("/var/tmp", "/run/user"):
         arguments += ["--dir", folder]
+    arguments += ["--symlink", "/usr/bin/python3", "/opt/bin/python"]
+    # Tasks end the browser by this name.
+    arguments += ["--symlink", "/usr/lib/chromium/chromium", "/opt/bin/chrome"]
     for name in ETC:
         arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for path in ("/var/lib/libreoffice", "/var/cache/fontconfig"):
         arguments += ["--ro-bind-try", path, path]
     for path, descriptor in files.items():
-        arguments += ["--ro-bind-data", str(descriptor), path]
+        mode = ["--perms", "0755"] if path in SHIMS else []
+        arguments += [*mode, "--ro-bind-data", str(descriptor), path]
     return [*arguments, "--chdir", str(GUEST)]
 
 
@@ -97,4 +110,5 @@ def own_files(guest: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the contents of all files that a sandbox is given, by path; ``guest`` are the modules that serve it."""
     folder = GUEST.joinpath(*SERVER.split("."))
     modules = {str(folder / name): content for name, content in guest.items()}
-    return {**ACCOUNTS, **HOME_FILES, **modules}
+    stand_ins = {str(MODULES / name): guest[name] for name in ("pyautogui.py",) if name in guest}
+    return {**ACCOUNTS, **HOME_FILES, **SHIMS, **modules, **stand_ins}

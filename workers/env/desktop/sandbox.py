@@ -98,6 +98,11 @@ class Sandbox:
         return content, headers
 
     @property
+    def socket(self) -> str:
+        """The path of the Unix socket on which the server inside answers."""
+        return f"{self._folder}/http"
+
+    @property
     def alive(self) -> bool:
         """Whether it was started and has not ended."""
         return self.process is not None and self.process.returncode is None

@@ -7,6 +7,7 @@ import sys
 
 from aiohttp import web
 
+from workers.env.desktop.guest import input_socket
 from workers.env.desktop.guest.server import Server
 from workers.env.desktop.guest.session import DesktopSession
 
@@ -19,7 +20,9 @@ async def main(descriptor: int, width: int, height: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     listener = socket.socket(fileno=descriptor)
     listener.set_inheritable(False)
-    runner = web.AppRunner(Server(DesktopSession(width, height)).application(), access_log=None)
+    session = DesktopSession(width, height)
+    await input_socket.serve(session)
+    runner = web.AppRunner(Server(session).application(), access_log=None)
     await runner.setup()
     await web.SockSite(runner, listener).start()
     await asyncio.Event().wait()

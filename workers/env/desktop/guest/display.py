@@ -1,10 +1,11 @@
 """The X server: input by XTEST, what is drawn by DAMAGE, screens from its memory-mapped framebuffer."""
 
+import contextlib
 import io
 import mmap
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,16 @@ class XDisplay:
         self._move(self.frames.size[0] - 1, self.frames.size[1] - 1)
         self.x.sync()
 
-    def perform(self, events: Sequence[Sequence[Any]]) -> None:
-        """Send input events, in order; raise InputError for one that there is not."""
+    def perform(self, events: Sequence[Sequence[Any]], apart: bool = True) -> None:
+        """Send input events, in order; raise InputError for one that there is not.
+
+        ``apart`` if a press is no second click of one before these events.
+        """
         for number, (kind, *arguments) in enumerate(events):
             perform = getattr(self, f"_{kind}", None) if kind in EVENTS else None
             if perform is None:
                 raise InputError(f"no input event {kind!r}")
-            if kind == "press" and not any(event[0] == "press" for event in events[:number]):
+            if apart and kind == "press" and not any(event[0] == "press" for event in events[:number]):
                 self._part_clicks()
             perform(*arguments)
         self.x.sync()
@@ -79,6 +83,22 @@ class XDisplay:
             self.root.get_full_property(self.x.intern_atom("_NET_SUPPORTING_WM_CHECK"), X.AnyPropertyType) is not None
         )
 
+    def pointer(self) -> list[int]:
+        """Return where the pointer is."""
+        found = self.root.query_pointer()
+        return [found.root_x, found.root_y]
+
+    def window_of(self, class_name: str) -> "tuple[int, int] | None":
+        """Return the size of the first window of a class that the window manager lists, in any case of letters."""
+        listed = self.root.get_full_property(self.x.intern_atom("_NET_CLIENT_LIST"), X.AnyPropertyType)
+        for number in () if listed is None else listed.value:
+            window = self.x.create_resource_object("window", number)
+            with suppressed_if_closed():
+                if class_name.lower() in {name.lower() for name in window.get_wm_class() or ()}:
+                    box = window.get_geometry()
+                    return box.width, box.height
+        return None
+
     def shown(self) -> int:
         """Return how many windows of applications are shown."""
         windows = (child for child in self.root.query_tree().children)
@@ -90,15 +110,12 @@ class XDisplay:
         self.x.close()
 
     def _is_shown(self, window: Any) -> bool:
-        try:
+        with suppressed_if_closed():
             found = window.get_attributes()
             box = window.get_geometry()
-        except Exception as error:  # It was closed meanwhile, which python-xlib says by classes of its own.
-            if type(error).__name__ not in {"BadWindow", "BadDrawable"}:
-                raise
-            return False
-        # The window manager's own are tiny, or beside the screen.
-        return bool(found.map_state == X.IsViewable and box.width > 2 and box.height > 2 and box.x > -box.width)
+            # The window manager's own are tiny, or beside the screen.
+            return bool(found.map_state == X.IsViewable and box.width > 2 and box.height > 2 and box.x > -box.width)
+        return False
 
     def _change_mapping(self, code: int, keysym: int) -> None:
         self.x.change_keyboard_mapping(code, [(keysym, keysym)])
@@ -188,6 +205,16 @@ class XDisplay:
 
 
 EVENTS = frozenset({"move", "press", "release", "scroll", "down", "up", "text"})
+
+
+@contextlib.contextmanager
+def suppressed_if_closed() -> Iterator[None]:
+    """Suppress that a window was closed meanwhile, which python-xlib says by classes of its own."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ not in {"BadWindow", "BadDrawable"}:
+            raise
 
 
 def button_number(name: str) -> int:

@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from Xlib.error import ConnectionClosedError, DisplayError, XError
 
+from workers.env.desktop.guest import contract
 from workers.env.desktop.guest.display import InputError
 from workers.env.desktop.guest.session import HOME, DesktopSession, SessionError
 
+REQUEST_BYTES = 256 * 2**20
 ELEMENTS_S = 10.0
 """How long the accessible elements may take."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -27,7 +29,8 @@ class Server:
 
     def application(self) -> web.Application:
         """Return the application to serve."""
-        made = web.Application(middlewares=[self._answer], client_max_size=2**26)
+        made = web.Application(middlewares=[self._answer], client_max_size=REQUEST_BYTES)
+        made.add_subapp(contract.PREFIX, contract.Contract(self.session).application())
         made.add_routes(
             [
                 web.get("/ready", self.ready),
@@ -98,7 +101,9 @@ class Server:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer one request at a time; what goes wrong is answered with its reason."""
+        """Answer one request at a time, but OSWorld's; what goes wrong is answered with its reason."""
+        if request.path.startswith(f"{contract.PREFIX}/"):
+            return await handler(request)
         async with self.one_at_a_time:
             try:
                 return await handler(request)

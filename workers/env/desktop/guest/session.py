@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workers.env.desktop.guest import processes
+from workers.env.desktop.guest import commands, processes
 from workers.env.desktop.guest.display import XDisplay
 
 HOME = Path("/home/user")
@@ -26,6 +26,7 @@ WRITABLE = (HOME, Path("/tmp"), Path("/run"), Path("/var/tmp"), Path("/dev/shm")
 X_SERVER = ("Xvfb", "-nolisten", "tcp", "-noreset", "-extension", "GLX", "-s", "0", "-dpms", "-fbdir", str(FRAMES))
 """Without GLX, for which it would load a renderer of 50 MB; the screen never goes blank."""
 OUTPUT_CHARACTERS = 65536
+FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
 UP_S = 10.0
 """How long the X server, the bus and the window manager may take."""
 QUIET_S = 0.06
@@ -55,7 +56,10 @@ class DesktopSession:
         self.watched: Sequence[str] = ()
 
     async def start(self, command: Sequence[str], files: Mapping[str, str], watched: Sequence[str]) -> None:
-        """Start everything anew, then the application, and wait until its window is shown and at rest."""
+        """Start everything anew, then the application, and wait until its window is shown and at rest.
+
+        Without a ``command`` the desktop is empty, and its home has the usual folders.
+        """
         self.stop()
         lay_out(files)
         await self._start_display()
@@ -67,12 +71,24 @@ class DesktopSession:
         await self.settle(UP_S)
         self.watched = watched
         self.seen = self.state()
+        if not command:
+            return make_folders()
         self.app = launch(command)
         await self._until(command[0], lambda: self.shown.shown() > 0 or self.over, APP_S)
         if not await self.settle(APP_S):
             raise SessionError(f"{command[0]} is not at rest after {APP_S:g} s")
         if self.over:
             raise SessionError(f"{command[0]} ended at once")
+
+    def launch_more(self, command: Sequence[str]) -> None:
+        """Start a program beside the application; nobody waits for it."""
+        self.check()
+        output = subprocess.DEVNULL
+        subprocess.Popen(command, cwd=HOME, stdin=output, stdout=output, stderr=output, start_new_session=True)
+
+    def own(self) -> "set[int]":
+        """Return the processes whose ends this session collects itself."""
+        return {part.pid for part in (*self.parts.values(), self.app) if part is not None}
 
     def stop(self) -> None:
         """End every process and empty every writable folder."""
@@ -115,8 +131,7 @@ class DesktopSession:
 
     async def settle(self, limit_s: float = SETTLE_S) -> bool:
         """Wait until the desktop is at rest; return False if it still is not after ``limit_s``."""
-        started = [part for part in (*self.parts.values(), self.app) if part is not None]
-        processes.collect_orphans(part.pid for part in started)
+        processes.collect_orphans({*self.own(), *commands.running})
         began = busy_at = time.monotonic()
         drew = False
         while True:
@@ -186,6 +201,12 @@ def lay_out(files: Mapping[str, str]) -> None:
         path = HOME / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(encoded))
+
+
+def make_folders() -> None:
+    """Make the folders that file dialogs offer."""
+    for name in FOLDERS:
+        (HOME / name).mkdir(exist_ok=True)
 
 
 def launch(command: Sequence[str]) -> "subprocess.Popen[bytes]":

@@ -1,0 +1,85 @@
+"""Desktops served to clients by the real process, and leases of them."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from workers.env.osworld.connection import MachineEndpoint
+from workers.env.osworld.machine import Machine
+
+READY_S = 30.0
+
+
+class Served:
+    """A running server: where it leases, with which token, and its process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, told: dict[str, Any]) -> None:
+        self.process = process
+        self.leases: str = told["leases"]
+        self.desktops: list[str] = told["desktops"]
+        self.token_file = told["token_file"]
+        self.token = Path(self.token_file).read_text() if self.token_file else ""
+
+    async def ask(
+        self, method: str, path: str = "/leases", token: str | None = None, **body: Any
+    ) -> tuple[int, dict[str, Any]]:
+        """Send a request to the lease server; return status and answer."""
+        wanted = self.token if token is None else token
+        headers = {"Authorization": f"Bearer {wanted}"} if wanted else {}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, self.leases + path, json=body or None, headers=headers) as answer,
+        ):
+            text = await answer.text()
+            return answer.status, json.loads(text) if text else {}
+
+    @contextlib.asynccontextmanager
+    async def machine(self, **wanted: Any) -> AsyncIterator[Machine]:
+        """A client of a fresh desktop, whose lease is released then."""
+        status, lease = await self.ask("POST", wait_s=READY_S, **wanted)
+        assert status == 201, lease
+        try:
+            async with Machine(MachineEndpoint(url=lease["url"], token=lease["token"])) as client:
+                yield client
+        finally:
+            await self.ask("DELETE", f"/leases/{lease['id']}")
+
+
+@contextlib.asynccontextmanager
+async def served(folder: Path, **desktops: Any) -> AsyncIterator[Served]:
+    """Run ``dart-streams worker desktops`` with the settings of ``[desktops]``; the screen is 640 x 480."""
+    tables = {
+        "run": {"state_dir": str(folder / "state")},
+        "env.desktop": {"width": 640, "height": 480},
+        "desktops": desktops,
+    }
+    file = folder / "desktops.toml"
+    lines = [
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(v)}\n" for key, v in table.items())
+        for name, table in tables.items()
+    ]
+    file.write_text("\n".join(lines))
+    command = (sys.executable, "-m", "dart_streams.cli", "worker", "desktops", "--config", str(file))
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=log, env=os.environ
+        )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(READY_S):
+            line = await process.stdout.readline()
+        assert line, (folder / "log").read_text()[-2000:]
+        yield Served(process, json.loads(line))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(READY_S):
+            await process.wait()

@@ -1,0 +1,172 @@
+"""Writes the accessibility tree as XML, as OSWorld's server answers it: a process of its own for each tree."""
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+
+import pyatspi
+
+DEPTH, WIDTH = 50, 1024
+SHEET_ROWS = 1_048_576
+SHEET_COLUMNS, SHEET_COLUMNS_BEFORE_7_4 = 16384, 1024
+UNSEEN = 500
+"""Cells of a sheet that are looked at in search of the first one that is shown."""
+SPACE = "https://accessibility.ubuntu.example.org/ns"
+PREFIXES = {
+    "st": "state",
+    "attr": "attributes",
+    "cp": "component",
+    "doc": "document",
+    "docattr": "document/attributes",
+    "txt": "text",
+    "val": "value",
+    "act": "action",
+}
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+NOT_IN_NAMES = re.compile(r"[^\w.-]")
+PLACEHOLDERS = str.maketrans("", "", "\ufffc\ufffd")
+"""What stands for an embedded object, or for a character that could not be read."""
+
+
+def qualified(prefix: str, name: str) -> str:
+    """Return a name in a namespace; what XML has in no name becomes a hyphen."""
+    return f"{{{SPACE}/{PREFIXES[prefix]}}}{xml_name(name)}"
+
+
+def xml_name(name: str) -> str:
+    """Return a name without what XML allows in none."""
+    allowed = NOT_IN_NAMES.sub("-", name)
+    return allowed if allowed[:1].isalpha() or allowed.startswith("_") else f"_{allowed}"
+
+
+def clean(text: str) -> str:
+    """Return a text without what XML cannot say."""
+    return NOT_IN_XML.sub("", text)
+
+
+def described(node: Any) -> "dict[str, str]":
+    """Return the attributes of an element."""
+    found = {"name": clean(node.name or "")}
+    states = {pyatspi.stateToString(state).replace(" ", "_") for state in node.getState().getStates()}
+    found.update({qualified("st", state): "true" for state in states if state})
+    for name, value in (node.get_attributes() or {}).items():
+        if name:
+            found[qualified("attr", name)] = clean(value)
+    if {"visible", "showing"} <= states:
+        with contextlib.suppress(NotImplementedError):
+            box = node.queryComponent().getExtents(pyatspi.XY_SCREEN)
+            found[qualified("cp", "screencoord")] = str((box.x, box.y))
+            found[qualified("cp", "size")] = str((box.width, box.height))
+    for name, query in (("image", node.queryImage), ("selection", node.querySelection)):
+        with contextlib.suppress(NotImplementedError):
+            query()
+            found[name] = "true"
+    found.update(valued(node))
+    return found
+
+
+def valued(node: Any) -> "dict[str, str]":
+    """Return the attributes of an element's value and actions."""
+    found = {}
+    with contextlib.suppress(NotImplementedError):
+        value = node.queryValue()
+        of_value = {"value": "currentValue", "min": "minimumValue", "max": "maximumValue", "step": "minimumIncrement"}
+        for name, attribute in of_value.items():
+            with contextlib.suppress(Exception):  # An application may lack one of them, and says so as it likes.
+                found[qualified("val", name)] = str(getattr(value, attribute))
+    with contextlib.suppress(NotImplementedError):
+        action = node.queryAction()
+        for number in range(action.nActions):
+            name = action.getName(number).replace(" ", "-")
+            found[qualified("act", f"{name}_desc")] = clean(action.getDescription(number))
+            found[qualified("act", f"{name}_kb")] = clean(action.getKeyBinding(number))
+    return found
+
+
+def text_of(node: Any) -> str:
+    """Return the text in an element, empty if it has none."""
+    with contextlib.suppress(NotImplementedError):
+        text = node.queryText()
+        return clean(text.getText(0, text.characterCount).translate(PLACEHOLDERS))
+    return ""
+
+
+def tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]") -> ElementTree.Element:
+    """Return an element with those under it; of a spreadsheet's table only the cells that are shown."""
+    role = (node.getRoleName() or "").strip()
+    made = ElementTree.Element(xml_name(role or "unknown"), described(node))
+    made.text = text_of(node) or None
+    if depth == DEPTH:
+        return made
+    sheets = sheets or role == "document spreadsheet"
+    # An application that ends, or changes, meanwhile has the children that could be read.
+    with contextlib.suppress(Exception):
+        children = shown_cells(node, columns()) if sheets and role == "table" else iter(node)
+        for number, child in enumerate(children):
+            if number == WIDTH and not (sheets and role == "table"):
+                break
+            if child is not None:
+                made.append(tree(child, depth + 1, sheets, columns))
+    return made
+
+
+def shown_cells(table: Any, columns: int) -> Any:
+    """Yield the cells of a sheet that are shown: a rectangle, found from its first one."""
+    first_column = None
+    for row in range(SHEET_ROWS):
+        shown = 0
+        for column in range(first_column or 0, columns):
+            cell = table[row * columns + column]
+            if cell.getState().contains(pyatspi.STATE_SHOWING):
+                first_column = column if first_column is None else first_column
+                shown += 1
+                yield cell
+            elif first_column is not None or column >= UNSEEN:
+                break
+        if (first_column is not None and not shown) or (first_column is None and row >= UNSEEN):
+            return
+
+
+def sheet_columns() -> int:
+    """Return how many columns a sheet of the installed LibreOffice has."""
+    said = subprocess.run(["libreoffice", "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    version = tuple(int(part) for part in said.split()[1].split(".")[:2])
+    return SHEET_COLUMNS if version >= (7, 4) else SHEET_COLUMNS_BEFORE_7_4
+
+
+def active_terminal(root: ElementTree.Element) -> "str | None":
+    """Return the text of the focused terminal in the active window of gnome-terminal, None if there is none."""
+    active, focused = qualified("st", "active"), qualified("st", "focused")
+    found = [
+        terminal
+        for application in root
+        if application.get("name") == "gnome-terminal-server"
+        for frame in application
+        if frame.get(active) == "true"
+        for terminal in frame.iter("terminal")
+        if terminal.get(focused) == "true"
+    ]
+    return (found[0].text or "").rstrip() if len(found) == 1 else None
+
+
+def main() -> None:
+    """Write the tree of all applications; with the argument ``terminal`` the text of the active terminal in a T."""
+    for prefix, name in PREFIXES.items():
+        ElementTree.register_namespace(prefix, f"{SPACE}/{name}")
+    root = ElementTree.Element("desktop-frame")
+    wanted = None if sys.argv[1:] != ["terminal"] else "gnome-terminal-server"
+    for application in pyatspi.Registry.getDesktop(0):
+        if application is not None and wanted in (None, application.name):
+            root.append(tree(application, 1, False, sheet_columns))
+    if wanted is None:
+        sys.stdout.write(ElementTree.tostring(root, "unicode"))
+    elif (text := active_terminal(root)) is not None:
+        sys.stdout.write(f"T{text}")
+
+
+if __name__ == "__main__":
+    main()

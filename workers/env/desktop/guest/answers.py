@@ -1,0 +1,48 @@
+"""What requests of OSWorld's contract are given, and answers other than the wanted one."""
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+
+class Refusal(Exception):
+    """An answer other than 200: ``body`` is JSON, or a text."""
+
+    def __init__(self, status: int, body: Any) -> None:
+        super().__init__(str(body))
+        self.status, self.body = status, body
+
+    def answer(self) -> web.Response:
+        """Return it as a response."""
+        if isinstance(self.body, str):
+            return web.Response(text=self.body, status=self.status)
+        return web.json_response(self.body, status=self.status)
+
+
+def failure(error: BaseException) -> "dict[str, str]":
+    """Return the body of an answer that says what went wrong."""
+    return {"status": "error", "message": str(error) or type(error).__name__}
+
+
+async def given(request: web.Request) -> "dict[str, Any]":
+    """Return the JSON object of a request; raise Refusal if it has none."""
+    if not request.content_type.endswith("json"):
+        raise Refusal(415, {"error": "the request must be JSON, and say so"})
+    try:
+        wanted = await request.json()
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise Refusal(400, {"error": "the request is not JSON"}) from None
+    if not isinstance(wanted, dict):
+        raise Refusal(400, {"error": "the request must be an object"})
+    return wanted
+
+
+def number(wanted: "dict[str, Any]", name: str, default: float) -> float:
+    """Return a number above 0 of a request, or the default; raise Refusal if it is something else."""
+    value = wanted.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise Refusal(400, {"error": f"{name} must be a number above 0"})
+    return float(value)

@@ -1,0 +1,120 @@
+"""Commands of a remote client: each is bounded in time, and in how much of what it writes is kept."""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import IO, NamedTuple
+
+OUTPUT_BYTES = 2**24
+"""Of each stream that is kept; what a command writes beyond is read and dropped, so that it does not block."""
+LOOK_S = 0.02
+INHERITED_S = 0.5
+"""How long the streams of a command that has ended are read on: a process that it left behind may hold them."""
+READ_BYTES = 2**16
+running: "set[int]" = set()
+"""Commands under way, whose ends nobody else may collect."""
+
+
+class CommandResult(NamedTuple):
+    """What a command wrote, and how it ended."""
+
+    output: str
+    error: str
+    returncode: int
+
+
+class TooSlow(TimeoutError):
+    """The command was killed at its limit."""
+
+
+def arguments(command: "str | Sequence[str]", shell: bool) -> list[str]:
+    """Return the arguments of a command, as subprocess has them with ``shell``."""
+    words = [command] if isinstance(command, str) else list(command)
+    return ["/bin/sh", "-c", *words] if shell else words
+
+
+def run_source(
+    program: str, source: str, limit_s: float, merged: bool = False, folder: "str | None" = None
+) -> CommandResult:
+    """Run a program with a file of source code, which is removed then."""
+    with tempfile.NamedTemporaryFile("w", prefix="source-") as file:
+        file.write(source)
+        file.flush()
+        return run([program, file.name], limit_s, merged, folder)
+
+
+def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str | None" = None) -> CommandResult:
+    """Run a command until it ends.
+
+    Raises TooSlow when it, and all of its process group, was killed at the limit; OSError if it cannot be started.
+    """
+    process = subprocess.Popen(
+        words,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+        start_new_session=True,
+    )
+    running.add(process.pid)
+    try:
+        kept = collect_output(process, time.monotonic() + limit_s)
+        return CommandResult(text(kept[0]), text(kept[1]), process.returncode)
+    except TooSlow:
+        raise TooSlow(f"Command {words!r} timed out after {limit_s:g} seconds") from None
+    finally:
+        end(process)
+        running.discard(process.pid)
+
+
+def collect_output(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytearray, bytearray]:
+    """Return what a process writes until its end; raise TooSlow if that does not come in time."""
+    kept = bytearray(), bytearray()
+    with selectors.DefaultSelector() as waiting:
+        for stream, into in zip((process.stdout, process.stderr), kept, strict=True):
+            if stream is not None:
+                os.set_blocking(stream.fileno(), False)
+                waiting.register(stream, selectors.EVENT_READ, into)
+        ended_at = None
+        while waiting.get_map() or process.poll() is None:
+            now = time.monotonic()
+            if ended_at is None and process.poll() is not None:
+                ended_at = now
+            if ended_at is not None and now > ended_at + INHERITED_S:
+                break
+            if now > deadline:
+                raise TooSlow
+            if not waiting.get_map():
+                time.sleep(LOOK_S)
+            for key, _ in waiting.select(LOOK_S) if waiting.get_map() else ():
+                if not take(key.fileobj, key.data):  # type: ignore[arg-type]
+                    waiting.unregister(key.fileobj)
+    return kept
+
+
+def take(stream: "IO[bytes]", kept: bytearray) -> bool:
+    """Keep what a stream has, up to the bound; return False at its end."""
+    data = os.read(stream.fileno(), READ_BYTES)
+    kept += data[: max(0, OUTPUT_BYTES - len(kept))]
+    return bool(data)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill what is left of a command that has not ended, and close its streams."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def text(data: bytearray) -> str:
+    """Return bytes as text."""
+    return data.decode(errors="replace")

@@ -1,0 +1,325 @@
+"""Stands for pyautogui in a sandbox: its functions for mouse and keyboard, by the input of the sandbox's own server.
+
+Programs that a remote client sends import it by that name. It starts in a few milliseconds, and types every character.
+"""
+
+import contextlib
+import json
+import socket
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+ADDRESS = "\0dart-desktop-input"
+NOTCH_LIMIT = 1000
+PAUSE = 0.0
+FAILSAFE = False
+MINIMUM_DURATION = 0.1
+LEFT, MIDDLE, RIGHT, PRIMARY, SECONDARY = "left", "middle", "right", "left", "right"
+BUTTONS = {1: "left", 2: "middle", 3: "right", "primary": "left", "secondary": "right"}
+NAMES = """
+    enter:Return return:Return tab:Tab esc:Escape escape:Escape backspace:BackSpace del:Delete delete:Delete
+    insert:Insert space:space home:Home end:End pageup:Prior pgup:Prior pagedown:Next pgdn:Next left:Left up:Up
+    right:Right down:Down capslock:Caps_Lock numlock:Num_Lock scrolllock:Scroll_Lock pause:Pause apps:Menu print:Print
+    printscreen:Print prntscrn:Print prtsc:Print prtscr:Print ctrl:Control_L ctrlleft:Control_L ctrlright:Control_R
+    shift:Shift_L shiftleft:Shift_L shiftright:Shift_R alt:Alt_L altleft:Alt_L altright:Alt_R option:Alt_L
+    win:Super_L winleft:Super_L winright:Super_R command:Super_L super:Super_L
+"""
+KEYS = {
+    "\n": "Return",
+    "\r": "Return",
+    "\t": "Tab",
+    " ": "space",
+    **{f"f{number}": f"F{number}" for number in range(1, 25)},
+    **dict(pair.split(":") for pair in NAMES.split()),
+}
+KEYBOARD_KEYS = [*KEYS, *map(chr, range(33, 127))]
+
+
+class PyAutoGUIException(Exception):
+    """The desktop refused the input."""
+
+
+Point = namedtuple("Point", ("x", "y"))
+Size = namedtuple("Size", ("width", "height"))
+
+
+class _Desktop:
+    """The connection to the server, made with the first call."""
+
+    def __init__(self) -> None:
+        self.stream: Any = None
+
+    def send(self, *events: Sequence[Any]) -> "dict[str, Any]":
+        """Carry out events; the first press of a program is no second click of what was before it."""
+        apart = self.stream is None
+        if self.stream is None:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(ADDRESS)
+            self.stream = connection.makefile("rwb")
+        self.stream.write(json.dumps({"events": events, "apart": apart}).encode() + b"\n")
+        self.stream.flush()
+        line = self.stream.readline()
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "the desktop has ended"}
+        if "error" in answer:
+            raise PyAutoGUIException(answer["error"])
+        return answer
+
+
+_desktop = _Desktop()
+
+
+def position(x: "int | None" = None, y: "int | None" = None) -> Point:
+    """Return where the pointer is."""
+    there = _desktop.send()["position"]
+    return Point(there[0] if x is None else int(x), there[1] if y is None else int(y))
+
+
+def size() -> Size:
+    """Return the screen's size."""
+    return Size(*_desktop.send()["size"])
+
+
+resolution = size
+
+
+def sleep(seconds: float) -> None:
+    """Wait."""
+    time.sleep(seconds)
+
+
+def moveTo(x: Any = None, y: Any = None, duration: float = 0.0, *_: Any, **__: Any) -> None:
+    """Move the pointer."""
+    place = _place(x, y)
+    _glide(place, duration)
+    _rest()
+
+
+def moveRel(xOffset: int = 0, yOffset: int = 0, duration: float = 0.0, *_: Any, **__: Any) -> None:
+    """Move the pointer by an offset."""
+    here = position()
+    moveTo(here.x + int(xOffset), here.y + int(yOffset), duration)
+
+
+move = moveRel
+
+
+def click(
+    x: Any = None,
+    y: Any = None,
+    clicks: int = 1,
+    interval: float = 0.0,
+    button: Any = PRIMARY,
+    duration: float = 0.0,
+    *_: Any,
+    **__: Any,
+) -> None:
+    """Click a button some times."""
+    _aim(x, y, duration)
+    pressed = [["press", _button(button)], ["release", _button(button)]]
+    if interval <= 0:
+        _desktop.send(*(pressed * clicks))
+    for _number in range(clicks if interval > 0 else 0):
+        _desktop.send(*pressed)
+        time.sleep(interval)
+    _rest()
+
+
+def leftClick(x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
+    """Click the left button."""
+    click(x, y)
+
+
+def rightClick(x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
+    """Click the right button."""
+    click(x, y, button=RIGHT)
+
+
+def middleClick(x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
+    """Click the middle button."""
+    click(x, y, button=MIDDLE)
+
+
+def doubleClick(x: Any = None, y: Any = None, interval: float = 0.0, button: Any = LEFT, *_: Any, **__: Any) -> None:
+    """Click twice."""
+    click(x, y, 2, interval, button)
+
+
+def tripleClick(x: Any = None, y: Any = None, interval: float = 0.0, button: Any = LEFT, *_: Any, **__: Any) -> None:
+    """Click three times."""
+    click(x, y, 3, interval, button)
+
+
+def mouseDown(x: Any = None, y: Any = None, button: Any = PRIMARY, duration: float = 0.0, *_: Any, **__: Any) -> None:
+    """Press a button and hold it."""
+    _aim(x, y, duration)
+    _desktop.send(["press", _button(button)])
+    _rest()
+
+
+def mouseUp(x: Any = None, y: Any = None, button: Any = PRIMARY, duration: float = 0.0, *_: Any, **__: Any) -> None:
+    """Release a button."""
+    _aim(x, y, duration)
+    _desktop.send(["release", _button(button)])
+    _rest()
+
+
+def dragTo(
+    x: Any = None,
+    y: Any = None,
+    duration: float = 0.0,
+    tween: Any = None,
+    button: Any = PRIMARY,
+    _pause: Any = None,
+    mouseDownUp: bool = True,
+    **_: Any,
+) -> None:
+    """Move the pointer with a button held."""
+    place = _place(x, y)
+    if mouseDownUp:
+        _desktop.send(["press", _button(button)])
+    _glide(place, max(duration, MINIMUM_DURATION))
+    if mouseDownUp:
+        _desktop.send(["release", _button(button)])
+    _rest()
+
+
+def dragRel(xOffset: int = 0, yOffset: int = 0, duration: float = 0.0, *further: Any, **named: Any) -> None:
+    """Move the pointer by an offset with a button held."""
+    here = position()
+    dragTo(here.x + int(xOffset), here.y + int(yOffset), duration, *further, **named)
+
+
+drag = dragRel
+
+
+def scroll(clicks: float, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
+    """Turn the wheel: up if positive."""
+    _aim(x, y)
+    _wheel("up" if clicks > 0 else "down", clicks)
+
+
+vscroll = scroll
+
+
+def hscroll(clicks: float, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
+    """Turn the wheel sideways: to the right if positive."""
+    _aim(x, y)
+    _wheel("right" if clicks > 0 else "left", clicks)
+
+
+def keyDown(key: str, *_: Any, **__: Any) -> None:
+    """Press a key and hold it."""
+    if (name := _key(key)) is not None:
+        _desktop.send(["down", name])
+    _rest()
+
+
+def keyUp(key: str, *_: Any, **__: Any) -> None:
+    """Release a key."""
+    if (name := _key(key)) is not None:
+        _desktop.send(["up", name])
+    _rest()
+
+
+def press(keys: Any, presses: int = 1, interval: float = 0.0, *_: Any, **__: Any) -> None:
+    """Press keys one after the other, all of them some times."""
+    for _number in range(int(presses)):
+        for key in [keys] if isinstance(keys, str) else keys:
+            _tap(key)
+            time.sleep(interval)
+    _rest()
+
+
+@contextlib.contextmanager
+def hold(keys: Any, *_: Any, **__: Any) -> Iterator[None]:
+    """Hold keys meanwhile."""
+    names = [keys] if isinstance(keys, str) else list(keys)
+    for key in names:
+        keyDown(key)
+    try:
+        yield
+    finally:
+        for key in reversed(names):
+            keyUp(key)
+
+
+def hotkey(*keys: Any, interval: float = 0.0, **_: Any) -> None:
+    """Press keys together, in order, and release them."""
+    names = list(keys[0]) if len(keys) == 1 and not isinstance(keys[0], str) else list(keys)
+    known = [name for key in names if (name := _key(key)) is not None]
+    for key in known:
+        _desktop.send(["down", key])
+        time.sleep(interval)
+    for key in reversed(known):
+        _desktop.send(["up", key])
+        time.sleep(interval)
+    _rest()
+
+
+def typewrite(message: Any, interval: float = 0.0, *_: Any, **__: Any) -> None:
+    """Type a text, or press the keys of a list."""
+    if not isinstance(message, str):
+        press(message, interval=interval)
+    elif interval <= 0 and message:
+        _desktop.send(["text", message.replace("\r", "\n")])
+    else:
+        for character in message:
+            _desktop.send(["text", character.replace("\r", "\n")])
+            time.sleep(interval)
+    _rest()
+
+
+write = typewrite
+
+
+def _place(x: Any, y: Any) -> Point:
+    if isinstance(x, Sequence) and not isinstance(x, str):
+        x, y = x[0], x[1]
+    return position(x, y)
+
+
+def _aim(x: Any, y: Any, duration: float = 0.0) -> None:
+    if x is not None or y is not None:
+        _glide(_place(x, y), duration)
+
+
+def _glide(to: Point, duration: float) -> None:
+    """Move to a place; with a duration over places between, as a drag needs them."""
+    if duration > MINIMUM_DURATION / 2:
+        here, steps = position(), max(2, int(duration * 50))
+        for step in range(1, steps):
+            x = here.x + (to.x - here.x) * step // steps
+            y = here.y + (to.y - here.y) * step // steps
+            _desktop.send(["move", x, y])
+            time.sleep(duration / steps)
+    _desktop.send(["move", to.x, to.y])
+
+
+def _wheel(direction: str, clicks: float) -> None:
+    if notches := min(abs(int(clicks)), NOTCH_LIMIT):
+        _desktop.send(["scroll", direction, notches])
+    _rest()
+
+
+def _button(button: Any) -> str:
+    return BUTTONS.get(button, button)
+
+
+def _key(key: str) -> "str | None":
+    """Return what the server calls a key; None for one that there is not, which pyautogui ignores too."""
+    return KEYS.get(key.lower(), key if len(key) == 1 else None)
+
+
+def _tap(key: str) -> None:
+    if key in "\n\r\t" or len(key) > 1:
+        if (name := _key(key)) is not None:
+            _desktop.send(["down", name], ["up", name])
+    else:
+        _desktop.send(["text", key])
+
+
+def _rest() -> None:
+    time.sleep(sys.modules[__name__].PAUSE)

@@ -1,0 +1,134 @@
+"""The check of one task: a fresh machine's untouched state is worth 0, and the oracle's end 1."""
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+import msgspec
+
+from dart_streams.deadline import Deadline
+from workers.env.environment import EnvironmentFault
+from workers.env.osworld import browser_setup, image, oracles, setup, steps
+from workers.env.osworld.machine import Machine
+from workers.env.osworld.mirror import Mirror, location, needed
+from workers.env.osworld.prerequisites import Prerequisites, asks_devtools
+from workers.env.osworld.quiet import settle_of
+from workers.env.osworld.sidecar import EvaluatorSidecar
+from workers.env.osworld.tasks import OsworldTask, settled_score
+
+SETUP_S, EVALUATE_S = 240.0, 120.0
+PASSWORD = "password"
+FIRST_REST_S = 30.0
+FLUSH_S = 2.0
+"""What LibreOffice takes to write its settings after the dialog has closed."""
+Verdict = Literal["runnable", "refused", "obstacle"]
+ADDRESS = re.compile(r"https?://(127\.0\.0\.1|localhost)(:\d+)?")
+Lease = Callable[[], contextlib.AbstractAsyncContextManager[Machine]]
+"""Gives a machine that nobody has used yet."""
+
+
+class TaskCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a task's check: ``obstacle`` if it was not tried, ``refused`` if it was.
+
+    ``made`` if files of our own making took the place of published ones.
+    """
+
+    page: str
+    verdict: Verdict
+    reason: str = ""
+    start: float | None = None
+    oracle: float | None = None
+    made: bool = False
+    seconds: float = 0.0
+
+
+class TaskChecker:
+    """Checks tasks, each on machines of its own."""
+
+    def __init__(self, lease: Lease | None, mirror: Mirror, evaluators: EvaluatorSidecar, needs: Prerequisites) -> None:
+        self.lease, self.mirror, self.evaluators, self.needs = lease, mirror, evaluators, needs
+        self.made = {place for place, known in mirror.recorded().items() if known.made}
+
+    async def check(self, task: OsworldTask) -> TaskCheck:
+        """Return what comes of a task's check; faults are reasons."""
+        if (obstacle := self.needs.obstacle(task)) is not None:
+            return TaskCheck(page=task.page, verdict="obstacle", reason=obstacle)
+        if self.lease is None:
+            return TaskCheck(page=task.page, verdict="obstacle", reason="not tried: there is no desktop")
+        began = time.monotonic()
+        made = any(location(url) in self.made for url in needed(task))
+        start = oracle = None
+        try:
+            start = await self.play(task, None)
+            if start != 0:
+                reason = f"its start state is worth {start:g}"
+            elif task.evaluator.infeasible:
+                reason, oracle = "", settled_score(task, gave_up=True)
+            elif (solve := oracles.oracle_of(task, made)) is None:
+                reason = ""
+            else:
+                oracle = await self.play(task, solve)
+                reason = "" if oracle == 1 else f"the oracle's end is worth {oracle:g}"
+        except EnvironmentFault as fault:
+            reason = f"{'the oracle' if start is not None else 'start'}: {anonymous(str(fault), task)}"[:300]
+        return TaskCheck(
+            page=task.page,
+            verdict="refused" if start != 0 else "runnable",
+            reason=reason,
+            start=start,
+            oracle=oracle,
+            made=made,
+            seconds=round(time.monotonic() - began, 1),
+        )
+
+    async def play(self, task: OsworldTask, solve: oracles.Solve | None) -> float:
+        """Return the score of a fresh machine after the setup, and after ``solve`` if it is given."""
+        cache = self.evaluators.cache / f"{task.task_id}-{time.monotonic_ns()}"
+        cache.mkdir(parents=True)
+        try:
+            setup.fill_cache(task, self.mirror, cache)
+            assert self.lease is not None
+            async with self.lease() as machine:
+                return await self._play_on(machine, task, cache, solve)
+        finally:
+            shutil.rmtree(cache, ignore_errors=True)
+
+    async def _play_on(self, machine: Machine, task: OsworldTask, cache: Path, solve: oracles.Solve | None) -> float:
+        width, height = await machine.screen_size()
+        values = steps.screen_values(width, height, PASSWORD)
+        settle = settle_of(machine)
+        preparation = setup.TaskSetup(machine, self.mirror, cache, values, settle)
+        await image.prepare(machine)
+        await preparation.carry_out(task.config, Deadline(SETUP_S))
+        await settle(FIRST_REST_S)
+        if asks_devtools(task):
+            await browser_setup.require(machine.endpoint)
+        if solve is not None:
+            await solve(machine)
+        if (score := settled_score(task, gave_up=False)) is not None:
+            return score
+        await preparation.carry_out(task.evaluator.postconfig, Deadline(SETUP_S))
+        await preparation.carry_out([steps.Sleep(seconds=FLUSH_S)], Deadline(SETUP_S))
+        return await self.evaluators.evaluate(task, machine.endpoint, cache, EVALUATE_S)
+
+
+def anonymous(reason: str, task: OsworldTask) -> str:
+    """Return a reason without the machine's address, which differs from run to run, and names of OSWorld's files."""
+    for url in needed(task):
+        reason = reason.replace(url, "a file").replace(unquote(url.rpartition("/")[2]), "a file")
+    return ADDRESS.sub("", reason.replace(f"{task.page}: ", ""))
+
+
+def done_before(path: Path) -> dict[str, TaskCheck]:
+    """Return the checks that a file of lines has, by page; a line that was cut off is left out."""
+    found: dict[str, TaskCheck] = {}
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        with contextlib.suppress(msgspec.DecodeError):
+            check = msgspec.json.decode(line, type=TaskCheck)
+            found[check.page] = check
+    return found

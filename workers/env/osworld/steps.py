@@ -1,0 +1,215 @@
+"""The steps by which an OSWorld task prepares its machine, as they are written in its file."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+Command = str | list[str]
+Flag = bool | str
+"""Task files write some of them as text."""
+
+
+class StepError(ValueError):
+    """A step that is of no known type, or has other parameters than its type has."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    """One step. ``refused`` says why it can never be carried out here; empty if it can."""
+
+    refused: ClassVar[str] = ""
+
+    @property
+    def name(self) -> str:
+        """Its type, as in the task file."""
+        return str(self.__struct_config__.tag)
+
+
+class DownloadedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file that the machine is given: where it is published, and its path there."""
+
+    url: str
+    path: str
+
+
+class VisitedPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of a browser's history."""
+
+    url: str
+    title: str
+    visit_time_from_now_in_seconds: float
+
+
+class Download(Step, frozen=True, tag="download"):
+    """Puts files onto the machine."""
+
+    files: list[DownloadedFile]
+
+
+class Launch(Step, frozen=True, tag="launch"):
+    """Starts a program, and does not wait for it."""
+
+    command: Command
+    shell: Flag = False
+
+
+class ExecuteCommand(Step, frozen=True, tag="execute"):
+    """Runs a command to its end; ``stdout`` and ``stderr`` name files of the cache that keep what it wrote.
+
+    It is run again until its end is as in ``until`` (``returncode``, or a text in ``stdout`` or ``stderr``).
+    """
+
+    command: Command
+    shell: Flag = False
+    stdout: str = ""
+    stderr: str = ""
+    until: dict[str, Any] = {}
+
+
+class RunCommand(ExecuteCommand, frozen=True, tag="command"):
+    """The same by another name."""
+
+
+class Sleep(Step, frozen=True, tag="sleep"):
+    """Waits."""
+
+    seconds: float
+
+
+class OpenFile(Step, frozen=True, tag="open"):
+    """Opens a file in its application, and waits for the window."""
+
+    path: str
+
+
+class ActivateWindow(Step, frozen=True, tag="activate_window"):
+    """Brings a window to the front."""
+
+    window_name: str
+    strict: bool = False
+    by_class: bool = False
+
+
+class CloseWindow(Step, frozen=True, tag="close_window"):
+    """Closes a window."""
+
+    window_name: str
+    strict: bool = False
+    by_class: bool = False
+
+
+class ChromeOpenTabs(Step, frozen=True, tag="chrome_open_tabs"):
+    """Opens pages in the browser."""
+
+    urls_to_open: list[str]
+
+
+class ChromeCloseTabs(Step, frozen=True, tag="chrome_close_tabs"):
+    """Closes those tabs that show these pages."""
+
+    urls_to_close: list[str]
+
+
+class UpdateBrowseHistory(Step, frozen=True, tag="update_browse_history"):
+    """Adds visits to the browser's history."""
+
+    history: list[VisitedPage]
+
+
+class GoogleDrive(Step, frozen=True, tag="googledrive"):
+    """Changes an account's files."""
+
+    refused: ClassVar[str] = "needs an account of Google Drive"
+    settings_file: str
+    operation: list[str]
+    args: list[Any]
+
+
+class SignIn(Step, frozen=True, tag="login"):
+    """Signs in to a web site."""
+
+    refused: ClassVar[str] = "needs an account of a web site"
+    settings_file: str
+    platform: str
+
+
+AnyStep = (
+    Download
+    | Launch
+    | ExecuteCommand
+    | RunCommand
+    | Sleep
+    | OpenFile
+    | ActivateWindow
+    | CloseWindow
+    | ChromeOpenTabs
+    | ChromeCloseTabs
+    | UpdateBrowseHistory
+    | GoogleDrive
+    | SignIn
+)
+TYPES = {str(kind.__struct_config__.tag): kind for kind in AnyStep.__args__}
+
+
+def parse_step(data: Any) -> Step:
+    """Return the step that a task file describes; raise StepError that names its type or parameter."""
+    if not isinstance(data, dict) or set(data) - {"type", "parameters"}:
+        raise StepError("a step has a type and parameters, no more")
+    name = data.get("type")
+    if name not in TYPES:
+        raise StepError(f"no step {name!r} is known: there are {', '.join(TYPES)}")
+    try:
+        step: Step = msgspec.convert({"type": name, **data.get("parameters", {})}, TYPES[name])
+    except (msgspec.ValidationError, TypeError) as error:
+        raise StepError(f"{name}: {error}") from None
+    return step
+
+
+def parse_steps(data: Any) -> tuple[Step, ...]:
+    """Return the steps of a list; raise StepError that names the first wrong one by its number."""
+    steps = []
+    for number, item in enumerate(data or [], 1):
+        try:
+            steps.append(parse_step(item))
+        except StepError as error:
+            raise StepError(f"step {number}: {error}") from None
+    return tuple(steps)
+
+
+def replaced(command: Command, values: dict[str, str]) -> Command:
+    """Return a command with ``{NAME}`` replaced by the value of each name."""
+
+    def with_values(text: str) -> str:
+        for name, value in values.items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
+
+    return with_values(command) if isinstance(command, str) else [with_values(part) for part in command]
+
+
+def screen_values(width: int, height: int, password: str) -> dict[str, str]:
+    """Return what commands may name."""
+    return {
+        "CLIENT_PASSWORD": password,
+        "SCREEN_WIDTH_HALF": str(width // 2),
+        "SCREEN_HEIGHT_HALF": str(height // 2),
+        "SCREEN_WIDTH": str(width),
+        "SCREEN_HEIGHT": str(height),
+    }
+
+
+def words(command: Command, shell: Flag) -> Command:
+    """Return a command as the machine expects it: without a shell a text is split at blanks, as OSWorld does."""
+    if isinstance(command, str) and not is_true(shell) and len(command.split()) > 1:
+        return command.split()
+    return command
+
+
+def is_true(flag: Flag) -> bool:
+    """Return what a flag means that may be written as text."""
+    return flag.strip().lower() == "true" if isinstance(flag, str) else flag
+
+
+def urls_of(steps: Sequence[Step]) -> list[str]:
+    """Return what the steps download."""
+    return [file.url for step in steps if isinstance(step, Download) for file in step.files]
