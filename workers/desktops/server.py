@@ -112,7 +112,7 @@ class LeaseServer:
             for lease in self.leases.expired(time.monotonic()):
                 self._end(self.leases.end(lease.lease_id))
             for slot in self.slots:
-                if slot.ready.is_set() and slot.sandbox is not None and not slot.sandbox.alive:
+                if slot.ready.is_set() and not slot.is_ready:
                     slot.give_up()
             await asyncio.sleep(LOOK_S)
 
@@ -127,17 +127,20 @@ class LeaseServer:
         if lease is None or lease.expires_s <= time.monotonic():
             return Opened(None, 410, "the desktop is not leased: POST /leases at the lease server gives a fresh one")
         if slot.sandbox is None or not slot.sandbox.alive:
-            return Opened(None, 502, "the desktop has ended")
+            return Opened(None, 410, "the desktop has ended: release its lease")
         return Opened(slot.sandbox)
 
     async def _ready(self, wait_s: float) -> Slot | None:
         """Return a slot whose desktop is ready, within ``wait_s``; None if there is none."""
         deadline = time.monotonic() + wait_s
         while True:
-            found = next((slot for slot in self.slots if slot.ready.is_set()), None)
+            found = next((slot for slot in self.slots if slot.is_ready), None)
             left_s = deadline - time.monotonic()
             if found is not None or left_s <= 0:
                 return found
+            for slot in self.slots:
+                if slot.ready.is_set():
+                    slot.give_up()  # It has died since.
             waits = [asyncio.ensure_future(slot.ready.wait()) for slot in self.slots]
             try:
                 await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)

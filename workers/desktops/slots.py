@@ -52,6 +52,11 @@ class Slot:
         finally:
             await asyncio.shield(self._end())
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a desktop that nobody has had, and that lives."""
+        return self.ready.is_set() and self.sandbox is not None and self.sandbox.alive
+
     def give_up(self) -> None:
         """End the desktop, and prepare another."""
         self._set_state("being prepared")
