@@ -25,6 +25,7 @@ from aiohttp import web
 from workers.desktops.gateway import Opened, bearer, refusal
 from workers.desktops.leases import Lease, LeaseTable
 from workers.desktops.slots import Slot
+from workers.env.environment import EnvironmentFault
 
 LOOK_S = 0.1
 """Between looks for leases that have expired."""
@@ -70,12 +71,11 @@ class LeaseServer:
             wanted = msgspec.json.decode(await request.read() or b"{}", type=Wanted)
         except msgspec.DecodeError as error:
             return refusal(400, str(error))
-        slot = await self._ready(wanted.wait_s)
+        slot = await self._take(wanted.wait_s)
         if slot is None:
             answer = refusal(503, f"no desktop is free: {self._why()}")
             answer.headers["Retry-After"] = str(RETRY_S)
             return answer
-        slot.take()
         lease = self.leases.grant(slot.number, min(wanted.ttl_s or self.ttl_s, self.ttl_s), time.monotonic())
         width, height = slot.size
         return web.json_response(
@@ -130,9 +130,22 @@ class LeaseServer:
             return Opened(None, 410, "the desktop has ended: release its lease")
         return Opened(slot.sandbox)
 
-    async def _ready(self, wait_s: float) -> Slot | None:
-        """Return a slot whose desktop is ready, within ``wait_s``; None if there is none."""
+    async def _take(self, wait_s: float) -> Slot | None:
+        """Take a slot whose desktop works, within ``wait_s``; return None if there is none."""
         deadline = time.monotonic() + wait_s
+        while (slot := await self._ready(deadline)) is not None:
+            slot.take()
+            try:
+                await slot.check()
+                return slot
+            except BaseException as error:
+                slot.give_up()
+                if not isinstance(error, EnvironmentFault):
+                    raise
+        return None
+
+    async def _ready(self, deadline: float) -> Slot | None:
+        """Return a slot whose desktop is ready, before a time; None if there is none."""
         while True:
             found = next((slot for slot in self.slots if slot.is_ready), None)
             left_s = deadline - time.monotonic()

@@ -67,6 +67,11 @@ class Slot:
         assert self.sandbox is not None
         self._set_state("")
 
+    async def check(self) -> None:
+        """Raise EnvironmentFault if a part of the desktop has died since it was prepared."""
+        if self.sandbox is not None:
+            await self.sandbox.request("GET", "outcome")
+
     async def _prepare(self) -> None:
         async with self._preparing:
             self._set_state("being prepared")
