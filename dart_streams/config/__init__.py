@@ -6,7 +6,17 @@ Every process of a run reads the same file. What is no user's choice is a consta
 from dart_streams.config.connections import Bus, KafkaLogin, Login, Services, Store, Tls
 from dart_streams.config.curation import Curation
 from dart_streams.config.deployment import Config, Evaluation, Run, Tasks
-from dart_streams.config.env import Capture, Desktop, Env, Isolation, Miniwob, Simulated
+from dart_streams.config.env import (
+    Capture,
+    Desktop,
+    Desktops,
+    Env,
+    Isolation,
+    Miniwob,
+    Osworld,
+    OsworldMachine,
+    Simulated,
+)
 from dart_streams.config.files import load, parse
 from dart_streams.config.rollout import Policy, Rollout, SwitchMode, Warmup
 from dart_streams.config.trainer import DualClip, Entropulse, Imitate, Trainer
@@ -17,6 +27,7 @@ __all__ = [
     "Config",
     "Curation",
     "Desktop",
+    "Desktops",
     "DualClip",
     "Entropulse",
     "Env",
@@ -26,6 +37,8 @@ __all__ = [
     "KafkaLogin",
     "Login",
     "Miniwob",
+    "Osworld",
+    "OsworldMachine",
     "Policy",
     "Rollout",
     "Run",

@@ -81,7 +81,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-S = TypeVar("S", Tls, KafkaLogin, Login)
+S = TypeVar("S", bound=Section)
 
 
 def anchored(section: S, folder: Path) -> S:
@@ -90,7 +90,7 @@ def anchored(section: S, folder: Path) -> S:
     def absolute(key: str, text: str) -> str:
         if key.endswith("_file"):
             return str((folder / text).absolute())
-        if key.endswith("password") and text.startswith("file:"):
+        if key.endswith(("password", "token")) and text.startswith("file:"):
             return f"file:{(folder / text.removeprefix('file:')).absolute()}"
         return text
 

@@ -44,6 +44,54 @@ class Desktop(Backend, frozen=True):
     """Of the screen, in pixels."""
 
 
+class OsworldMachine(Optional, frozen=True):
+    """A machine that serves OSWorld's HTTP contract."""
+
+    url: str
+    """Its address, such as ``http://127.0.0.1:5000``."""
+    token: str = ""
+    """Where its token is, if it asks for one: ``env:NAME`` or ``file:PATH``."""
+    chromium_port: Positive = 9222
+    """Where its browser is debugged."""
+    vlc_port: Positive = 8080
+    """Where its VLC answers."""
+
+    def __post_init__(self) -> None:
+        """Refuse a token in the configuration itself."""
+        refuse_literal(self.token, "token")
+
+
+class Osworld(Backend, frozen=True):
+    """The ``osworld`` backend: machines that serve OSWorld's HTTP contract. One of the first three says which."""
+
+    machines: tuple[OsworldMachine, ...] = ()
+    """A list of them; each is used by one episode at a time."""
+    lease_url: str = ""
+    """A lease server: the address that ``dart-streams worker desktops`` prints as ``leases``."""
+    acquire: tuple[str, ...] = ()
+    """A program, with its arguments, that makes a machine and prints ``{"url": …}``, with a ``token`` if it has one."""
+    release: tuple[str, ...] = ()
+    """A program that is given on its standard input what ``acquire`` printed, and removes the machine."""
+    lease_token: str = ""
+    """Where the lease server's token is: ``env:NAME`` or ``file:PATH``."""
+    lease_s: AboveZero = 60.0
+    """When a lease ends that is not renewed, as that of a killed worker; ``acquire`` has it as ``DART_LEASE_S``."""
+    fresh: Literal["", "given"] = ""
+    """``given``: each machine of the list is fresh when an episode begins, for somebody else sees to it."""
+    reset_timeout_s: AboveZero = 120.0
+    """How long a reset may take: the lease, the start of the machine and the task's own set-up."""
+    settle: Literal["still", "pause"] = "still"
+    """When the screen after an action is taken: once two in a row are equal, or after a ``pause``."""
+    pause_s: NonNegative = 0.1
+    """How long an action is given to show an effect; OSWorld's own pause is 2."""
+    settle_s: NonNegative = 2.0
+    """How long a screen may take to be ``still``."""
+
+    def __post_init__(self) -> None:
+        """Refuse a token in the configuration itself."""
+        refuse_literal(self.lease_token, "lease_token")
+
+
 class Desktops(Optional, frozen=True):
     """Desktops for clients elsewhere (``worker desktops``), of the size that ``[env.desktop]`` gives."""
 
@@ -93,7 +141,7 @@ class Env(Section, frozen=True):
     """Environment workers."""
 
     backend: Annotated[str, Meta(min_length=1)] = "miniwob"
-    """The environment: ``miniwob``, ``desktop``, ``simulated``, or one that an installed package brings."""
+    """``miniwob``, ``desktop``, ``osworld``, ``simulated``, or an environment that an installed package brings."""
     workers: Annotated[int, Meta(ge=0)] = 1
     """Processes."""
     slots: Positive = 16
@@ -104,6 +152,7 @@ class Env(Section, frozen=True):
     """The bound of an episode; one that exceeds it ends as a fault."""
     miniwob: Miniwob = Miniwob()
     desktop: Desktop = Desktop()
+    osworld: Osworld = Osworld()
     simulated: Simulated = Simulated()
     installed: Installed = Installed()
 
@@ -115,6 +164,8 @@ class Env(Section, frozen=True):
                 return self.miniwob
             case "desktop":
                 return self.desktop
+            case "osworld":
+                return self.osworld
             case "simulated":
                 return self.simulated
             case _:

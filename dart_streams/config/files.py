@@ -89,10 +89,14 @@ def load(path: Path, *, recorded: bool = False) -> Config:
     config = parse(migrated(data, str(path)) if recorded else data, source=str(path))
     replace, folder = msgspec.structs.replace, path.parent
     bus, store = config.bus, config.store
+    machines = tuple(anchored(machine, folder) for machine in config.env.osworld.machines)
+    osworld = replace(anchored(config.env.osworld, folder), machines=machines)
     return replace(
         config,
         bus=replace(bus, tls=anchored(bus.tls, folder), login=anchored(bus.login, folder)),
         store=replace(store, tls=anchored(store.tls, folder), login=anchored(store.login, folder)),
+        env=replace(config.env, osworld=osworld),
+        desktops=anchored(config.desktops, folder),
     )
 
 

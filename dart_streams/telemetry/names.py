@@ -14,6 +14,7 @@ ENV_EPISODES = "env.episodes"  # counter: finished episodes; attributes outcome,
 ENV_STEPS = "env.steps"  # counter: executed actions; attribute purpose
 ENV_RESET_MS = "env.reset_ms"  # histogram: environment reset, from the order to the first screen
 ENV_EXECUTE_MS = "env.execute_ms"  # histogram: execution of one action, its screenshot included
+ENV_EVALUATE_MS = "env.evaluate_ms"  # histogram: evaluation of an episode's end
 ENV_BLOB_WRITE_MS = "env.blob_write_ms"  # histogram: a screenshot into the store
 ENV_REQUEST_MS = "env.request_ms"  # histogram: round trip of an answered action request
 ENV_OVERHEAD_MS = "env.overhead_ms"  # histogram: round trip less the reply's queue and generate time

@@ -268,6 +268,7 @@ def step_times(inputs: ReportInputs) -> dict[str, Any]:
         "overhead": names.ENV_OVERHEAD_MS,
         "execute": names.ENV_EXECUTE_MS,
         "reset": names.ENV_RESET_MS,
+        "evaluate": names.ENV_EVALUATE_MS,
         "request": names.ENV_REQUEST_MS,
     }
     return {part: quantiles(inputs, name) for part, name in parts.items()}

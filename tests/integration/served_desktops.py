@@ -54,11 +54,11 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def served(folder: Path, **desktops: Any) -> AsyncIterator[Served]:
-    """Run ``dart-streams worker desktops`` with the settings of ``[desktops]``; the screen is 640 x 480."""
+async def served(folder: Path, size: tuple[int, int] = (640, 480), **desktops: Any) -> AsyncIterator[Served]:
+    """Run ``dart-streams worker desktops`` with the settings of ``[desktops]``."""
     tables = {
         "run": {"state_dir": str(folder / "state")},
-        "env.desktop": {"width": 640, "height": 480},
+        "env.desktop": {"width": size[0], "height": size[1]},
         "desktops": desktops,
     }
     file = folder / "desktops.toml"

@@ -25,6 +25,7 @@ from aiohttp import web
 from workers.desktops.gateway import Opened, bearer, refusal
 from workers.desktops.leases import Lease, LeaseTable
 from workers.desktops.slots import Slot
+from workers.env.environment import EnvironmentFault
 
 LOOK_S = 0.1
 """Between looks for leases that have expired."""
@@ -70,12 +71,11 @@ class LeaseServer:
             wanted = msgspec.json.decode(await request.read() or b"{}", type=Wanted)
         except msgspec.DecodeError as error:
             return refusal(400, str(error))
-        slot = await self._ready(wanted.wait_s)
+        slot = await self._take(wanted.wait_s)
         if slot is None:
             answer = refusal(503, f"no desktop is free: {self._why()}")
             answer.headers["Retry-After"] = str(RETRY_S)
             return answer
-        slot.take()
         lease = self.leases.grant(slot.number, min(wanted.ttl_s or self.ttl_s, self.ttl_s), time.monotonic())
         width, height = slot.size
         return web.json_response(
@@ -112,7 +112,7 @@ class LeaseServer:
             for lease in self.leases.expired(time.monotonic()):
                 self._end(self.leases.end(lease.lease_id))
             for slot in self.slots:
-                if slot.ready.is_set() and slot.sandbox is not None and not slot.sandbox.alive:
+                if slot.ready.is_set() and not slot.is_ready:
                     slot.give_up()
             await asyncio.sleep(LOOK_S)
 
@@ -127,17 +127,33 @@ class LeaseServer:
         if lease is None or lease.expires_s <= time.monotonic():
             return Opened(None, 410, "the desktop is not leased: POST /leases at the lease server gives a fresh one")
         if slot.sandbox is None or not slot.sandbox.alive:
-            return Opened(None, 502, "the desktop has ended")
+            return Opened(None, 410, "the desktop has ended: release its lease")
         return Opened(slot.sandbox)
 
-    async def _ready(self, wait_s: float) -> Slot | None:
-        """Return a slot whose desktop is ready, within ``wait_s``; None if there is none."""
+    async def _take(self, wait_s: float) -> Slot | None:
+        """Take a slot whose desktop works, within ``wait_s``; return None if there is none."""
         deadline = time.monotonic() + wait_s
+        while (slot := await self._ready(deadline)) is not None:
+            slot.take()
+            try:
+                await slot.check()
+                return slot
+            except BaseException as error:
+                slot.give_up()
+                if not isinstance(error, EnvironmentFault):
+                    raise
+        return None
+
+    async def _ready(self, deadline: float) -> Slot | None:
+        """Return a slot whose desktop is ready, before a time; None if there is none."""
         while True:
-            found = next((slot for slot in self.slots if slot.ready.is_set()), None)
+            found = next((slot for slot in self.slots if slot.is_ready), None)
             left_s = deadline - time.monotonic()
             if found is not None or left_s <= 0:
                 return found
+            for slot in self.slots:
+                if slot.ready.is_set():
+                    slot.give_up()  # It has died since.
             waits = [asyncio.ensure_future(slot.ready.wait()) for slot in self.slots]
             try:
                 await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)

@@ -52,6 +52,11 @@ class Slot:
         finally:
             await asyncio.shield(self._end())
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a desktop that nobody has had, and that lives."""
+        return self.ready.is_set() and self.sandbox is not None and self.sandbox.alive
+
     def give_up(self) -> None:
         """End the desktop, and prepare another."""
         self._set_state("being prepared")
@@ -61,6 +66,11 @@ class Slot:
         """Take the desktop that is ready."""
         assert self.sandbox is not None
         self._set_state("")
+
+    async def check(self) -> None:
+        """Raise EnvironmentFault if a part of the desktop has died since it was prepared."""
+        if self.sandbox is not None:
+            await self.sandbox.request("GET", "outcome")
 
     async def _prepare(self) -> None:
         async with self._preparing:

@@ -26,6 +26,10 @@ def backend_of(config: Config) -> EnvironmentBackend:
             from workers.env.desktop.backend import DesktopBackend
 
             return DesktopBackend(config)
+        case "osworld":
+            from workers.env.osworld.backend import OsworldBackend
+
+            return OsworldBackend(config)
         case "miniwob":
             from workers.env.miniwob.backend import MiniwobBackend
 

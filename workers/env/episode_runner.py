@@ -168,8 +168,7 @@ class EpisodeRun:
                 case Execute():
                     move = await self._execute(move)
                 case Evaluate():
-                    self.set_state("evaluate")
-                    move = Stop(self.state.end_evaluated(move.cut, await self._environment.evaluate()))
+                    move = await self._evaluate(move.cut)
         return move.end
 
     @property
@@ -190,6 +189,13 @@ class EpisodeRun:
                 raise EnvironmentFault(f"{name} has no oracle: it cannot demonstrate a task")
             self.oracle = cast(Oracle, self.environment).demonstrate(self.task)
         return self._observe(screen, 0.0)
+
+    async def _evaluate(self, cut: bool) -> Stop:
+        self.set_state("evaluate")
+        started = time.perf_counter()
+        reward = await self._environment.evaluate()
+        metrics.evaluate_ms.record(since_ms(started))
+        return Stop(self.state.end_evaluated(cut, reward))
 
     def _observe(self, screen: Screen, execute_ms: float) -> Move:
         self.set_state("wait")

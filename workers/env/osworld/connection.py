@@ -21,6 +21,10 @@ class FileMissing(EnvironmentFault):
     """The machine has no file of this path."""
 
 
+class MachineGone(EnvironmentFault):
+    """The machine has ended, or its lease has: it will not answer again."""
+
+
 class MachineEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a machine is reached, and by which token; the further ports are those that evaluators ask for."""
 
@@ -67,12 +71,38 @@ class Connection:
         Raises EnvironmentFault for any status but 200, and for an answer that is late or too long. ``missing`` is what
         a 404 lacks.
         """
+        status, body = await self.exchange(
+            method, path, deadline, limit_s=limit_s, limit_bytes=limit_bytes, json_body=json_body, data=data
+        )
+        if status == 404 and missing:
+            raise FileMissing(f"{self.at(path)}: no {missing}")
+        if status == 410:
+            raise MachineGone(f"{self.at(path)}: {excerpt(body)}")
+        if status != 200:
+            raise EnvironmentFault(f"{self.at(path)}: status {status}: {excerpt(body)}")
+        return body
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        deadline: Deadline | None,
+        *,
+        limit_s: float | None = None,
+        limit_bytes: int = ANSWER_BYTES,
+        json_body: object = None,
+        data: aiohttp.FormData | None = None,
+    ) -> tuple[int, bytes]:
+        """Send one request once; return the answer's status and body.
+
+        Raises EnvironmentFault for an answer that does not come, is late or too long.
+        """
         bound_s = min(limit_s or self.call_timeout_s, deadline.remaining_s if deadline else float("inf"))
         if bound_s <= 0:
             raise EnvironmentFault(f"{self.at(path)}: no time is left to ask")
         request = self._client().request(
             method,
-            self.endpoint.url.rstrip("/") + path,
+            self.at(path),
             json=json_body,
             data=data,
             timeout=aiohttp.ClientTimeout(total=bound_s),
@@ -80,17 +110,11 @@ class Connection:
         )
         try:
             async with request as answer:
-                body = await read(answer, limit_bytes)
-                status = answer.status
+                return answer.status, await read(answer, limit_bytes)
         except TimeoutError:
             raise EnvironmentFault(f"{self.at(path)}: no answer within {bound_s:.3g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise EnvironmentFault(f"{self.at(path)}: {error or type(error).__name__}") from None
-        if status == 404 and missing:
-            raise FileMissing(f"{self.at(path)}: no {missing}")
-        if status != 200:
-            raise EnvironmentFault(f"{self.at(path)}: status {status}: {excerpt(body)}")
-        return body
 
     def at(self, path: str) -> str:
         """Return the URL of a path."""

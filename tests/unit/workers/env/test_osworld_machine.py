@@ -11,7 +11,8 @@ from aiohttp import web
 
 from dart_streams.deadline import Deadline
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld.connection import FileMissing, MachineEndpoint
+from workers.env.osworld.connection import FileMissing, MachineEndpoint, MachineGone
+from workers.env.osworld.environment import ready
 from workers.env.osworld.machine import PNG, Machine
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -141,6 +142,24 @@ async def test_a_missing_file_is_told_from_a_fault():
         with pytest.raises(EnvironmentFault, match="status 404") as caught:
             await client.open_file("/a/b")
         assert not isinstance(caught.value, FileMissing)
+
+
+async def test_a_machine_that_has_ended_is_not_waited_for():
+    """One that is not ready yet is, to the deadline."""
+    answers = iter([503, 503, 410])
+
+    async def later(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=next(answers), text="over")
+
+    async with machine(later) as client:
+        with pytest.raises(MachineGone, match="over"):
+            await ready(client, Deadline(30.0))
+        assert next(answers, None) is None
+    async with machine(always(lambda: web.Response(text="starting"))) as client:
+        began = time.monotonic()
+        with pytest.raises(EnvironmentFault, match=r"the machine is not ready: .*'starting'"):
+            await ready(client, Deadline(1.2))
+        assert 0.5 < time.monotonic() - began < 10
 
 
 async def test_the_token_travels_in_a_header_and_is_in_no_text():

@@ -16,6 +16,8 @@ ADDRESS = "\0dart-desktop-input"
 NOTCH_LIMIT = 1000
 PAUSE = 0.0
 FAILSAFE = False
+TYPES_ANY_CHARACTER = True
+"""So that a client need not type by other means what the real one leaves out."""
 MINIMUM_DURATION = 0.1
 LEFT, MIDDLE, RIGHT, PRIMARY, SECONDARY = "left", "middle", "right", "left", "right"
 BUTTONS = {1: "left", 2: "middle", 3: "right", "primary": "left", "secondary": "right"}
