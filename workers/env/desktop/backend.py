@@ -6,8 +6,9 @@ from dart_streams.config import Config
 from dart_streams.tasks import Task
 from workers.env.desktop import limits
 from workers.env.desktop.environment import DesktopEnvironment
+from workers.env.desktop.families import problem_of
 from workers.env.desktop.pool import DesktopPool
-from workers.env.desktop.sandbox import require_programs, sweep
+from workers.env.desktop.sandbox import require_for, require_programs, sweep
 
 log = structlog.get_logger()
 
@@ -31,7 +32,11 @@ class DesktopBackend:
         await group.remove()
 
     async def open(self, task: Task) -> DesktopEnvironment:
-        """Return a desktop that no other episode has; raise EnvironmentFault if it does not start."""
+        """Return a desktop that no other episode has.
+
+        Raises EnvironmentFault if it does not start, or lacks what the task needs.
+        """
+        require_for(problem_of(task.page, task.seed))
         return DesktopEnvironment(self.pool, await self.pool.take(), self.settings.last_screen)
 
     async def stop(self) -> None:

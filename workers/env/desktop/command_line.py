@@ -7,6 +7,8 @@ over by file descriptors, so that it needs no folder of the host but /usr and so
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+from workers.env.desktop import office_profile
+
 PROGRAMS = ("bwrap", "Xvfb", "openbox", "dbus-daemon", "zenity", "mousepad", "pcmanfm", "galculator")
 """What ``make demo-desktop`` installs, as far as a program says it."""
 TRIAL = ("bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true")
@@ -97,4 +99,5 @@ def own_files(guest: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the contents of all files that a sandbox is given, by path; ``guest`` are the modules that serve it."""
     folder = GUEST.joinpath(*SERVER.split("."))
     modules = {str(folder / name): content for name, content in guest.items()}
-    return {**ACCOUNTS, **HOME_FILES, **modules}
+    home = {**HOME_FILES, **{f"/opt/home/{path}": content for path, content in office_profile.files().items()}}
+    return {**ACCOUNTS, **home, **modules}

@@ -12,7 +12,7 @@ from workers.env.desktop.inputs import events
 from workers.env.desktop.pool import DesktopPool
 from workers.env.desktop.problem import Element, Missing, Problem, SessionOutcome
 from workers.env.desktop.sandbox import Sandbox
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.environment import EnvironmentFault, Screen, Size
 
 
 class DesktopEnvironment:
@@ -23,6 +23,7 @@ class DesktopEnvironment:
         self.sandbox = sandbox
         self.last_screen = last_screen
         self.problem: Problem | None = None
+        self.size: Size = pool.size
         self.over = False
         self.faulty = False
         self._closed = False
@@ -30,7 +31,8 @@ class DesktopEnvironment:
     async def reset(self, task: Task) -> Screen:
         """Start a session for the task, in which nothing of another one is left."""
         self.problem = problem_of(task.page, task.seed)
-        content, headers = await self._request("POST", "session", self.problem.session())
+        self.size = self.problem.screen(self.pool.size)
+        content, headers = await self._request("POST", "session", self.problem.session(self.pool.size))
         return self._screen(content, headers)
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
@@ -91,7 +93,7 @@ class DesktopEnvironment:
     def _screen(self, content: bytes | None, headers: Mapping[str, str]) -> Screen:
         self.over = headers["X-Over"] == "1"
         metrics.desktops_restless.add(int(headers["X-At-Rest"] == "0"))
-        width, height = self.sandbox.size
+        width, height = self.size
         return Screen(
             image=content,
             media_type="image/png",

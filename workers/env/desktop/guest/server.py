@@ -44,11 +44,11 @@ class Server:
         return web.json_response({"home": str(HOME)})
 
     async def start(self, request: web.Request) -> web.Response:
-        """Start a session afresh: ``command``, ``files`` (path in the home to base64), ``watched`` paths."""
+        """Start a session afresh: the arguments of :meth:`DesktopSession.start`."""
         wanted = await request.json()
         await self._end_reader()
         self.executed = ""
-        await self.session.start(wanted["command"], wanted["files"], wanted["watched"])
+        await self.session.start(**wanted)
         return self._screen(at_rest=True)
 
     async def step(self, request: web.Request) -> web.Response:
