@@ -18,7 +18,9 @@ from workers.env.environment import EnvironmentFault, Screen, Size
 class DesktopEnvironment:
     """An episode: a desktop of the pool, a session for the task, and what the task says of its end."""
 
-    def __init__(self, pool: DesktopPool, sandbox: Sandbox, last_screen: bool) -> None:
+    def __init__(self, pool: DesktopPool, sandbox: Sandbox, last_screen: bool, prepared: Task | None = None) -> None:
+        self.prepared = prepared
+        """The task whose session was started ahead, until it is used."""
         self.pool = pool
         self.sandbox = sandbox
         self.last_screen = last_screen
@@ -32,6 +34,12 @@ class DesktopEnvironment:
         """Start a session for the task, in which nothing of another one is left."""
         self.problem = problem_of(task.page, task.seed)
         self.size = self.problem.screen(self.pool.size)
+        self.pool.base = self.problem.base(self.pool.size)
+        prepared, self.prepared = self.prepared == task, None
+        if prepared:
+            content, headers = await self._request("GET", "screen")
+            if headers["X-Over"] == "0":
+                return self._screen(content, headers)
         content, headers = await self._request("POST", "session", self.problem.session(self.pool.size))
         return self._screen(content, headers)
 
