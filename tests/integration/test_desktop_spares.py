@@ -9,6 +9,7 @@ import pytest_asyncio
 from dart_streams.config import Config, Desktop, Env
 from tests.integration.test_desktop import task
 from workers.env import contract
+from workers.env.desktop import pool
 from workers.env.desktop.backend import DesktopBackend
 from workers.env.desktop.environment import DesktopEnvironment
 
@@ -115,3 +116,20 @@ async def test_nothing_of_spares_is_left_when_the_backend_stops(backend):
     assert all(not sandbox.alive for sandbox in taken)
     assert backend.pool._taken == set()
     assert backend.pool._free == []
+
+
+async def test_desktops_that_fail_one_after_the_other_rest_and_one_that_works_ends_that(backend, monkeypatch):
+    for _ in range(pool.FAILURES):
+        environment = await backend.open(task("answer"))
+        environment.faulty = True
+        await environment.close()
+    monkeypatch.setattr(pool, "REST_S", 0.7)
+    began = time.perf_counter()
+    environment, _ = await first_reset(backend, "answer", 1)
+    assert time.perf_counter() - began > 0.7
+    await environment.close()
+    assert pool.rest_s(backend.pool._failed) == 0
+
+
+def test_a_rest_doubles_up_to_a_bound():
+    assert [pool.rest_s(failed) for failed in (0, 2, 3, 4, 5, 20)] == [0, 0, 1, 2, 4, pool.LONGEST_REST_S]

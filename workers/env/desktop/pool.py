@@ -15,6 +15,11 @@ EPISODES = 200
 """Of a sandbox, which bounds what its server accumulates."""
 STARTING = 2
 """Sandboxes that start at once: more would only delay each other."""
+FAILURES = 3
+"""Desktops that failed one after the other, before those who want another one wait."""
+REST_S = 1.0
+"""The first such wait; each further failure doubles it."""
+LONGEST_REST_S = 30.0
 
 log = structlog.get_logger()
 
@@ -33,6 +38,7 @@ class DesktopPool:
         self._taken: set[Sandbox] = set()
         self._episodes: dict[Sandbox, int] = {}
         self._starting = asyncio.Semaphore(STARTING)
+        self._failed = 0
 
     async def take(self) -> Sandbox:
         """Return one for one episode, a new one if none is free; raise EnvironmentFault if it does not start."""
@@ -51,6 +57,7 @@ class DesktopPool:
     async def give_back(self, sandbox: Sandbox, faulty: bool) -> None:
         """Keep a sandbox for the next episode, and start all but its application; or end it; never raises."""
         self._taken.discard(sandbox)
+        self._failed = self._failed + 1 if faulty else 0
         fit = sandbox.alive and not faulty and self._episodes.get(sandbox, 0) < EPISODES
         if fit and len(self._free) < self.spare:
             self._free.append(sandbox)
@@ -87,15 +94,24 @@ class DesktopPool:
         await sandbox.stop()
 
     async def _start(self) -> Sandbox:
+        if wait_s := rest_s(self._failed):
+            log.warning("start of desktops delayed", reason=f"{self._failed} failures in a row", delay_s=wait_s)
+            await asyncio.sleep(wait_s)
         async with self._starting:
             sandbox = Sandbox(*self.size, self.call_timeout_s)
             try:
                 await sandbox.start()
                 metrics.sandboxes_started.add(1)
             except BaseException as error:
+                self._failed += isinstance(error, EnvironmentFault)
                 with contextlib.suppress(EnvironmentFault):
                     await asyncio.shield(sandbox.stop())
                 if isinstance(error, EnvironmentFault):
                     log.warning("sandbox not started", reason=str(error))
                 raise
             return sandbox
+
+
+def rest_s(failed: int) -> float:
+    """Return how long to wait before another desktop is started, after ``failed`` failures in a row."""
+    return 0.0 if failed < FAILURES else min(REST_S * 2 ** (failed - FAILURES), LONGEST_REST_S)
