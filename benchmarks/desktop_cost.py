@@ -78,7 +78,8 @@ class DesktopCosts:
                 number += 1
                 await self._timed(environment, task.page, kind_of(action), environment.step(action, str(number)))
             self.memory_mb[task.page].append(pss_mb(environment))
-            self.solved += await environment.evaluate() == 1
+            reward = await environment.evaluate()
+            self.solved += reward == 1  # Not of an awaited value: other slots count meanwhile.
             self.episodes += 1
         except EnvironmentFault as fault:
             self.faults.append(f"{task.task_id}: {fault}")

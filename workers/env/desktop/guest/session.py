@@ -37,7 +37,7 @@ IDLE_S = 0.12
 LOOK_S = 0.01
 BUSY_S = 0.02
 """Between two looks at what is computed, which cost more than those at what is drawn."""
-SETTLE_S = 2.0
+SETTLE_S = 5.0
 """How long a step waits for rest."""
 APP_S = 15.0
 """How long an application may take until its window is there, at rest."""
