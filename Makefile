@@ -43,7 +43,7 @@ setup: ## Install what is missing: system packages, two Python environments, jar
 demo: setup ## Run the whole circle: train the tiny policy, and write a report.
 	@$(STREAMS)/dart-streams run deploy/config/demo.toml
 
-desktop: ## Install what the environment `desktop` needs: its sandbox, an X server and applications (110 MB).
+desktop: ## Install what the environment `desktop` needs: its sandbox, an X server and applications, LibreOffice too (210 MB).
 	@deploy/local/setup.sh desktop
 
 demo-desktop: setup desktop ## Run the circle on sandboxed desktops: train the tiny policy on small tasks of real applications.

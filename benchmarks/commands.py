@@ -261,16 +261,34 @@ def browser(
 @app.command()
 def desktops(
     slots: Annotated[int, typer.Option(help="Desktops side by side.", min=1)] = 8,
-    episodes: Annotated[int, typer.Option(help="Episodes of each.", min=1)] = 12,
+    episodes: Annotated[int, typer.Option(help="Episodes of each.", min=1)] = 6,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A family of tasks; may be given again. \\[default: those of LibreOffice]", show_default=False
+        ),
+    ] = None,
+    hogged: Annotated[int, typer.Option(help="Processors that other work keeps busy.", min=0)] = 0,
+    starts: Annotated[
+        bool, typer.Option("--starts", help="Only resets, to one task a family, whose first screens are compared.")
+    ] = False,
+    handovers: Annotated[int, typer.Option(help="Only hand over a prepared desktop, so many times.", min=0)] = 0,
+    soak: Annotated[int, typer.Option(help="Only count what is left after so many resets.", min=0)] = 0,
     config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/desktop.toml"),
 ) -> None:
-    """Time, CPU time and memory of desktops side by side, by family of tasks: opening, resets, steps of the oracle.
+    """Time, CPU time and memory of desktops side by side, by family: resets, steps of the oracle, clicks, idling.
 
-    Without broker, policy and store. Needs `make desktop`. Takes about a minute.
+    Without broker, policy and store. Needs `make desktop`. Takes one to five minutes.
     """
     output.log_to_stderr()
-    base = module("modes").located(config)
-    show(asyncio.run(module("desktop_cost").measure(load(Path(base.tasks.file)), base, slots, episodes)))
+    base, cost = module("modes").located(config), module("desktop_cost")
+    families = [cost.tasks_of(name) for name in family or ("sheet", "document", "slide")]
+    if soak:
+        show(asyncio.run(module("desktop_leaks").soak(base, families, slots, soak)))
+    elif handovers:
+        show({tasks[0].page: asyncio.run(cost.hand_overs(base, tasks[0], handovers)) for tasks in families})
+    else:
+        show(asyncio.run(cost.measure(families, base, slots, episodes, hogged=hogged, same=starts)))
 
 
 @app.command()

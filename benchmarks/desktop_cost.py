@@ -1,24 +1,32 @@
 """What desktops cost side by side: ``dart-streams bench desktops``.
 
-Slots in one process let the oracle play a task set's families, without broker, policy or store. CPU time is that of
-each desktop's control group, taken around each call, so that what ended meanwhile counts too; without a control group
-there is none. Nothing is counted before each slot has played an episode.
+Slots in one process let the oracle play families, without broker, policy or store. CPU time is that of each desktop's
+control group, taken around each call, so that what ended meanwhile counts too; without a control group there is none.
+Nothing is counted before each slot has played an episode.
 """
 
 import asyncio
+import contextlib
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import psutil
 
+from dart_streams.actions import Action, Click
 from dart_streams.config import Config
 from dart_streams.quantiles import quantile
-from dart_streams.tasks import Task, TaskSet
+from dart_streams.tasks import Task
 from workers.env.desktop.backend import DesktopBackend
 from workers.env.desktop.environment import DesktopEnvironment
 from workers.env.environment import EnvironmentFault
+
+IDLE_S = 10.0
+"""How long the desktops are left alone to see what they cost then."""
+PROBES = 4
+"""Clicks into each window that no oracle makes: a policy's most frequent step."""
 
 
 class Calls:
@@ -29,16 +37,16 @@ class Calls:
         self.core_s: list[float] = []
 
     def figures(self) -> dict[str, Any]:
-        """Return quantiles of the time in ms, and the mean core-ms (None if it was not measured)."""
+        """Return quantiles of the time in ms, and the mean and median core-ms (None if they were not measured)."""
         if not self.seconds:
             return {"count": 0}
-        ordered = sorted(self.seconds)
-        mean = sum(self.core_s) / len(self.core_s) if self.core_s else None
+        ordered, cost = sorted(self.seconds), sorted(self.core_s)
         return {
             "count": len(ordered),
             "p50_ms": round(1000 * quantile(ordered, 0.5), 1),
             "p99_ms": round(1000 * quantile(ordered, 0.99), 1),
-            "core_ms": None if mean is None else round(1000 * mean, 1),
+            "core_ms": round(1000 * sum(cost) / len(cost), 1) if cost else None,
+            "core_ms_p50": round(1000 * quantile(cost, 0.5), 1) if cost else None,
         }
 
 
@@ -48,46 +56,69 @@ class DesktopCosts:
     def __init__(self) -> None:
         self.calls: defaultdict[tuple[str, str], Calls] = defaultdict(Calls)
         self.memory_mb: defaultdict[str, list[float]] = defaultdict(list)
+        self.starts: defaultdict[str, Counter[bytes | None]] = defaultdict(Counter)
         self.faults: list[str] = []
         self.solved = self.episodes = 0
 
-    async def play(self, backend: DesktopBackend, task: Task) -> None:
-        """Let the oracle play an episode, and count it."""
+    async def play(self, backend: DesktopBackend, task: Task, only_reset: bool = False) -> None:
+        """Let the oracle play an episode, if not ``only_reset``, and count it."""
         began = time.perf_counter()
         environment = await backend.open(task)
-        self.calls[task.page, "open"].seconds.append(time.perf_counter() - began)
+        prepared = environment.prepared is not None
         try:
-            await self._timed(environment, task.page, "reset", environment.reset(task))
+            start = await self._timed(
+                environment, task.page, "handed over" if prepared else "reset", environment.reset(task)
+            )
+            self.calls[task.page, "open and reset"].seconds.append(time.perf_counter() - began)
+            self.starts[task.task_id][start.image] += 1
+            if only_reset:
+                return
             number = 0
             async for action in environment.demonstrate(task):
                 number += 1
-                await self._timed(environment, task.page, "step", environment.step(action, str(number)))
+                await self._timed(environment, task.page, kind_of(action), environment.step(action, str(number)))
             self.memory_mb[task.page].append(pss_mb(environment))
-            self.solved += await environment.evaluate() == 1
+            reward = await environment.evaluate()
+            self.solved += reward == 1  # Not of an awaited value: other slots count meanwhile.
             self.episodes += 1
         except EnvironmentFault as fault:
             self.faults.append(f"{task.task_id}: {fault}")
         finally:
             await environment.close()
 
-    async def _timed(self, environment: DesktopEnvironment, page: str, kind: str, call: Any) -> None:
+    async def probe(self, environment: DesktopEnvironment, task: Task) -> None:
+        """Count clicks here and there, where nothing is but what can be selected."""
+        for number in range(PROBES):
+            width, height = environment.size
+            click = Click(width * (3 + number) // 8, height * (3 + number % 2) // 8)
+            await self._timed(environment, task.page, "click", environment.step(click, f"probe-{number}"))
+
+    async def _timed(self, environment: DesktopEnvironment, page: str, kind: str, call: Any) -> Any:
         group = environment.sandbox.group
         before, began = group.cpu_s() if group else None, time.perf_counter()
-        await call
+        result = await call
         calls = self.calls[page, kind]
         calls.seconds.append(time.perf_counter() - began)
         after = group.cpu_s() if group else None
         if before is not None and after is not None:
             calls.core_s.append(after - before)
+        return result
 
     def figures(self) -> dict[str, Any]:
         """Return what was measured, by family."""
         pages = sorted({page for page, _ in self.calls})
         return {
-            page: {kind: self.calls[page, kind].figures() for kind in ("open", "reset", "step")}
+            page: {kind: calls.figures() for (of, kind), calls in sorted(self.calls.items()) if of == page}
             | {"pss_mb": round(quantile(sorted(self.memory_mb[page] or [0.0]), 0.5))}
             for page in pages
         }
+
+
+def kind_of(action: Action) -> str:
+    """Return how an action is named in the figures; saving is a kind of its own, for the application then works."""
+    name = type(action).__name__.lower()
+    keys = getattr(action, "keys", ())
+    return "save" if tuple(keys) == ("ctrl", "s") else name
 
 
 def pss_mb(environment: DesktopEnvironment) -> float:
@@ -96,39 +127,121 @@ def pss_mb(environment: DesktopEnvironment) -> float:
     assert process is not None
     total = 0.0
     for one in psutil.Process(process.pid).children(recursive=True):
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             total += one.memory_full_info().pss
-        except psutil.NoSuchProcess:
-            continue
     return total / 1e6
 
 
-async def measure(tasks: TaskSet, config: Config, slots: int, episodes: int) -> dict[str, Any]:
-    """Return what ``episodes`` episodes of each slot cost, after one more that is not counted."""
-    backend = DesktopBackend(msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, slots=slots)))
-    await backend.start()
-    warm_up, costs = DesktopCosts(), DesktopCosts()
-    families = [list(family.tasks("train")) for family in tasks.pages]
-
-    async def slot(number: int, into: DesktopCosts, count: int) -> None:
-        for episode in range(count):
-            family = families[(number + episode) % len(families)]
-            await into.play(backend, family[(number + episode) // len(families) % len(family)])
-
+async def side_by_side(
+    backend: DesktopBackend, tasks: Sequence[Task], costs: DesktopCosts, slots: int
+) -> dict[str, Any]:
+    """Hold ``slots`` desktops at once; return the memory of each by family, and what they cost while left alone."""
+    environments = [(await backend.open(task), task) for task in (tasks[n % len(tasks)] for n in range(slots))]
     try:
-        await asyncio.gather(*(slot(number, warm_up, 1) for number in range(slots)))
-        load, began = psutil.getloadavg()[0], time.perf_counter()
-        await asyncio.gather(*(slot(number, costs, episodes) for number in range(slots)))
-        seconds = time.perf_counter() - began
+        await asyncio.gather(*(environment.reset(task) for environment, task in environments))
+        await asyncio.gather(*(costs.probe(environment, task) for environment, task in environments))
+        before = [cpu_s(environment) for environment, _ in environments]
+        await asyncio.sleep(IDLE_S)
+        spent = [cpu_s(environment) - was for (environment, _), was in zip(environments, before, strict=True)]
+        memory: defaultdict[str, list[float]] = defaultdict(list)
+        for environment, task in environments:
+            memory[task.page].append(pss_mb(environment))
+    finally:
+        await asyncio.gather(*(environment.close() for environment, _ in environments))
+    return {
+        "desktops": slots,
+        "pss_mb": {page: round(sum(values) / len(values)) for page, values in sorted(memory.items())},
+        "idle_core_ms_per_s": round(1000 * sum(spent) / IDLE_S / slots, 2),
+    }
+
+
+def cpu_s(environment: DesktopEnvironment) -> float:
+    """Return the CPU seconds of a desktop, 0 if they are not known."""
+    group = environment.sandbox.group
+    return (group.cpu_s() if group else None) or 0.0
+
+
+@contextlib.contextmanager
+def hogs(count: int) -> Iterator[None]:
+    """Keep ``count`` processors busy at this process's priority."""
+    running = [psutil.Popen(["/bin/sh", "-c", "while :; do :; done"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
+async def hand_overs(config: Config, task: Task, count: int) -> dict[str, Any]:
+    """Return what it takes to be given a desktop that is prepared, ``count`` times one after the other."""
+    backend, costs = DesktopBackend(config), DesktopCosts()
+    await backend.start()
+    try:
+        for _ in range(count):
+            backend.expect(task)
+            await backend.spares.prepared()
+            await costs.play(backend, task)
     finally:
         await backend.stop()
-    steps = sum(len(calls.seconds) for (_, kind), calls in costs.calls.items() if kind == "step")
+    return costs.calls[task.page, "open and reset"].figures() | {"faults": costs.faults}
+
+
+def tasks_of(family: str, seeds: int = 40) -> list[Task]:
+    """Return the tasks of a family."""
+    return [Task(environment="desktop", page=family, seed=seed, max_steps=20, split="train") for seed in range(seeds)]
+
+
+async def measure(
+    families: Sequence[Sequence[Task]],
+    config: Config,
+    slots: int,
+    episodes: int,
+    *,
+    hogged: int = 0,
+    same: bool = False,
+) -> dict[str, Any]:
+    """Return what ``episodes`` episodes of each slot cost, after one more that is not counted.
+
+    ``hogged`` processors do other work meanwhile. With ``same`` each family has one task only, whose desktops are reset
+    and not played, and whose first screens are compared.
+    """
+    env = msgspec.structs.replace(config.env, slots=slots)
+    backend = DesktopBackend(msgspec.structs.replace(config, env=env))
+    await backend.start()
+    warm_up, costs = DesktopCosts(), DesktopCosts()
+
+    def turns_of(slot: int, count: int) -> list[Task]:
+        turns = [(families[(slot + turn) % len(families)], (slot + turn) // len(families)) for turn in range(count)]
+        return [family[0 if same else number % len(family)] for family, number in turns]
+
+    async def play(slot: int, into: DesktopCosts, count: int) -> None:
+        ahead = turns_of(slot, count)
+        for number, task in enumerate(ahead):
+            if slot < backend.ahead and number + 1 < count:
+                backend.expect(ahead[number + 1])
+            await into.play(backend, task, only_reset=same)
+
+    try:
+        with hogs(hogged):
+            await asyncio.gather(*(play(slot, warm_up, 1) for slot in range(slots)))
+            load, began = psutil.getloadavg()[0], time.perf_counter()
+            await asyncio.gather(*(play(slot, costs, episodes) for slot in range(slots)))
+            seconds = time.perf_counter() - began
+            held = await side_by_side(backend, [family[0] for family in families], costs, slots)
+    finally:
+        await backend.stop()
+    steps = sum(
+        len(calls.seconds) for (_, kind), calls in costs.calls.items() if kind not in {"open and reset", "reset"}
+    )
     return {
         "slots": slots,
         "families": costs.figures(),
+        "side_by_side": held,
         "steps_per_s": round(steps / seconds, 1),
         "episodes": costs.episodes,
         "solved": costs.solved,
+        "start_screens": {name: len(found) for name, found in sorted(costs.starts.items())} if same else None,
         "faults": costs.faults,
         "load_average": [round(load, 1), round(psutil.getloadavg()[0], 1)],
     }

@@ -27,7 +27,7 @@ from dart_streams.launch.services.daemon import describe, in_use, local_address,
 from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, find_java, jar_folder
 from dart_streams.policy import cpu_features
 from dart_streams.store import sessions
-from workers.env.desktop import command_line
+from workers.env.desktop import command_line, office
 
 GIB = 2**30
 CONNECT_S = 5.0
@@ -196,6 +196,8 @@ def check_desktop(config: Config) -> Finding:
         return Finding("desktop", "fail", f"bwrap makes no sandbox: {error.stderr.strip()}", advice)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("desktop", "fail", f"bwrap does not run: {error}", "make desktop, in the repository")
+    if missing := [name for name in office.PROGRAMS if shutil.which(name) is None]:
+        return Finding("desktop", "warn", f"no office tasks: {', '.join(missing)}", "make desktop, in the repository")
     return Finding("desktop", "ok", "sandboxes by bwrap")
 
 

@@ -42,6 +42,8 @@ class Desktop(Backend, frozen=True):
     """Of the screen, in pixels."""
     height: Annotated[int, Meta(ge=120, le=2160)] = 240
     """Of the screen, in pixels."""
+    spares: Annotated[int, Meta(ge=0, le=64)] = 2
+    """Desktops besides those of the slots, each prepared for the task of an order that waits for a slot."""
 
 
 class OsworldMachine(Optional, frozen=True):

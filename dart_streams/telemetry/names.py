@@ -27,6 +27,7 @@ ENV_BROWSER_RESTARTS = "env.browser.restarts"  # counter: browsers started again
 ENV_DOCUMENTS_LOADED = "env.documents.loaded"  # counter: resets that loaded the document
 ENV_PROBLEMS_RESTARTED = "env.problems.restarted"  # counter: resets that started a problem again in its document
 ENV_SANDBOXES_STARTED = "env.sandboxes.started"  # counter: sandboxes of desktops, those that replace another included
+ENV_DESKTOPS_PREPARED = "env.desktops.prepared"  # counter: episodes that were given a desktop prepared for their task
 ENV_DESKTOPS_RESTLESS = "env.desktops.restless"  # counter: screens of desktops taken though they were not at rest
 
 # Rollout workers

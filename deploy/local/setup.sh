@@ -145,15 +145,17 @@ missing() {
     [ -e "$include/Python.h" ] || echo "python3-dev: the C headers of Python (Python.h)"
 }
 
-# The same programs as in PROGRAMS of workers/env/desktop/command_line.py; its modules are of the system's Python, for a
+# The same programs as in PROGRAMS of workers/env/desktop/command_line.py and office.py; its modules are of the system's Python, for a
 # sandbox sees no other.
 missing_desktop() {
     local program module
     on_linux || fail "desktops need Linux: they are sandboxes of its namespaces"
     for program in bwrap:bubblewrap Xvfb:xvfb openbox:openbox dbus-daemon:dbus-daemon zenity:zenity \
-        mousepad:mousepad pcmanfm:pcmanfm galculator:galculator wmctrl:wmctrl xdg-open:xdg-utils; do
+        mousepad:mousepad pcmanfm:pcmanfm galculator:galculator wmctrl:wmctrl xdg-open:xdg-utils \
+        localc:libreoffice-calc lowriter:libreoffice-writer loimpress:libreoffice-impress; do
         command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
     done
+    [ -e /usr/lib/libreoffice/program/libvclplug_gtk3lo.so ] || echo "libreoffice-gtk3: the windows of LibreOffice"
     [ -x /usr/libexec/at-spi-bus-launcher ] || echo "at-spi2-core: the accessibility bus"
     for module in Xlib:python3-xlib aiohttp:python3-aiohttp PIL:python3-pil pyatspi:python3-pyatspi; do
         /usr/bin/python3 -E -s -c "import ${module%:*}" 2>/dev/null ||
@@ -163,6 +165,7 @@ missing_desktop() {
     [ -e /usr/share/glib-2.0/schemas/org.gnome.desktop.interface.gschema.xml ] ||
         echo "gsettings-desktop-schemas: the settings of GTK"
     have_font 'DejaVu*.ttf' || echo "fonts-dejavu-core: the DejaVu fonts"
+    have_font 'Liberation*.ttf' || echo "fonts-liberation: the Liberation fonts"
 }
 
 # Applications of OSWorld's tasks, and the programs by which its contract is served.

@@ -23,6 +23,7 @@ from workers.env.desktop import command_line
 from workers.env.desktop.backend import DesktopBackend
 from workers.env.desktop.environment import DesktopEnvironment
 from workers.env.desktop.families import FAMILIES
+from workers.env.desktop.problem import LARGE
 from workers.env.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault
 
@@ -92,6 +93,23 @@ async def test_the_oracle_solves_each_family(backend, family):
 @pytest.mark.asyncio(loop_scope="module")
 async def test_desktops_keep_the_contract(backend, family):
     await contract.check(backend, task(family, 3))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_office_desktop_keeps_the_contract_but_for_single_actions(backend):
+    """They take a minute and a half, and are the same for each application."""
+    chosen = task("sheet", 3)
+    start = await contract.check_start(backend, chosen)
+    assert (start.width, start.height) == LARGE
+    await contract.check_ids(backend, chosen)
+    await contract.check_neighbours(backend, chosen, start)
+
+
+async def test_an_office_task_without_its_programs_is_refused_with_the_command_that_installs_them(monkeypatch):
+    own = DesktopBackend(config())
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(EnvironmentFault, match="localc, lowriter, loimpress: run `make desktop`"):
+        await own.open(task("sheet"))
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -61,6 +61,17 @@ class Oracle(Protocol):
         """Yield the actions, in screen pixels, that solve the task; each is computed from the page as it then is."""
 
 
+class Preparer(Protocol):
+    """A backend that can prepare an environment ahead of its episode."""
+
+    @property
+    def ahead(self) -> int:
+        """How many tasks are worth knowing ahead of their episodes."""
+
+    def expect(self, task: Task) -> None:
+        """Prepare for an episode of ``task`` that is to come; never waits, and never raises."""
+
+
 class EnvironmentBackend(Protocol):
     """A process-wide factory of environments (a browser, a pool of machines)."""
 

@@ -14,7 +14,7 @@ to another one, which plays them from their start, as new trajectories.
 import contextlib
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -27,6 +27,7 @@ from dart_streams.store import AsyncStore, connect_async
 from topics import action_requests, actions, observations, rollout_orders
 from topics.rollout_orders import RolloutOrder
 from workers.env.backends import backend_of
+from workers.env.environment import Preparer
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.metrics import SlotTimes
 from workers.env.policy_client import PolicyClient
@@ -90,4 +91,11 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         "commits": orders.commit_periodically,
         "topics": functools.partial(watch_topics, publisher, used),
     }
+    if ahead := getattr(backend, "ahead", 0):
+
+        def expect(order: RolloutOrder) -> None:
+            with contextlib.suppress(ConfigError):  # Who plays the order rejects it.
+                cast(Preparer, backend).expect(task_set.get(order.task_id))
+
+        background["orders ahead"] = functools.partial(orders.read_ahead, ahead, expect)
     return lifecycle.Worker(functools.partial(orders.serve, play, config.env.slots), background)

@@ -32,6 +32,7 @@ browser_restarts = meter.create_counter(names.ENV_BROWSER_RESTARTS)
 documents_loaded = ObservedCounter(meter, names.ENV_DOCUMENTS_LOADED)
 problems_restarted = ObservedCounter(meter, names.ENV_PROBLEMS_RESTARTED)
 sandboxes_started = ObservedCounter(meter, names.ENV_SANDBOXES_STARTED)
+desktops_prepared = ObservedCounter(meter, names.ENV_DESKTOPS_PREPARED)
 desktops_restless = ObservedCounter(meter, names.ENV_DESKTOPS_RESTLESS)
 
 

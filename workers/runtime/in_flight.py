@@ -122,6 +122,10 @@ class InFlightRecords(Generic[P]):
         self.in_flight.setdefault(record_id, []).append(place)
         return status
 
+    def forget(self, record_id: str) -> None:
+        """Drop a record that is not handled: it is delivered again."""
+        self.in_flight.pop(record_id, None)
+
     def skip(self, place: TrackedOffset[P]) -> None:
         """Finish a record without an id, once it is a dead letter."""
         if self.offsets.take(place):

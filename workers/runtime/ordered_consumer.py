@@ -1,9 +1,11 @@
 """A member of a consumer group that handles records concurrently and commits their offsets in order.
 
-The read-ahead is the client's own buffer of the partitions assigned; it is dropped when one is revoked.
+The read-ahead is the client's own buffer of the partitions assigned, and what :meth:`OrderedConsumer.read_ahead` takes
+from it; both are dropped when one is revoked.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Self
 
@@ -62,6 +64,9 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self.consumer: AIOKafkaConsumer = consumer(config.bus, group=group, client_id=worker_id, **settings)
         self._taking = asyncio.Lock()
         self._idle: set[asyncio.Task[Any] | None] = set()
+        self._ahead: deque[Delivery] = deque()
+        self._room = asyncio.Event()
+        self._room.set()
 
     async def __aenter__(self) -> Self:
         """Join the group; raise ServiceUnavailable if the broker or the topic is not there."""
@@ -76,6 +81,12 @@ class OrderedConsumer(ConsumerRebalanceListener):
     async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
         """Commit what is finished; the rest is redelivered to the new owner."""
         await self.commit()
+        for delivery in [
+            one for one in self._ahead if TopicPartition(one.record.topic, one.record.partition) in revoked
+        ]:
+            self._ahead.remove(delivery)
+            self.records.forget(getattr(delivery.event, self.id_field))
+        self._room.set()
         self.records.revoke(revoked)
 
     async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
@@ -130,25 +141,45 @@ class OrderedConsumer(ConsumerRebalanceListener):
             await handle(slot, delivery)
             self.records.finish(getattr(delivery.event, self.id_field))
 
+    async def read_ahead(self, count: int, expect: Callable[[Any], None]) -> None:
+        """Keep up to ``count`` records at hand for the next slots, and call ``expect`` with each, until cancelled."""
+        while True:
+            await self._room.wait()
+            async with self._taking:
+                if len(self._ahead) < count:
+                    delivery = await self._read()
+                    self._ahead.append(delivery)
+                    expect(delivery.event)
+                if len(self._ahead) >= count:
+                    self._room.clear()
+
     async def _take(self) -> Delivery:
-        """Do steps 1 to 3; idle slots take in turn."""
-        async with self._taking:
-            self.stalls.note_arrival()
-            while True:
-                record = await self.consumer.getone()
-                place = TrackedOffset(TopicPartition(record.topic, record.partition), record.offset)
-                try:
-                    event = event_of(self.topic, record)
-                except Undecodable as error:
-                    await self.dead_letter(record, str(error))
-                    self.records.skip(place)
-                    continue
-                record_id = getattr(event, self.id_field)
-                status = self.records.deliver(record_id, place)
-                if status is DeliveryStatus.NEW:
-                    self.stalls.note_arrival(f"{record.topic}[{record.partition}]@{record.offset}")
-                    return Delivery(event, record)
-                log.debug("record skipped", id=record_id, reason=status.value)
+        """Return the next record, in its order; idle slots take in turn."""
+        self.stalls.note_arrival()
+        if not self._ahead:  # Otherwise not in turn: who reads ahead may be waiting for a record that never comes.
+            async with self._taking:
+                if not self._ahead:
+                    return await self._read()
+        self._room.set()
+        return self._ahead.popleft()
+
+    async def _read(self) -> Delivery:
+        """Do steps 1 to 3."""
+        while True:
+            record = await self.consumer.getone()
+            place = TrackedOffset(TopicPartition(record.topic, record.partition), record.offset)
+            try:
+                event = event_of(self.topic, record)
+            except Undecodable as error:
+                await self.dead_letter(record, str(error))
+                self.records.skip(place)
+                continue
+            record_id = getattr(event, self.id_field)
+            status = self.records.deliver(record_id, place)
+            if status is DeliveryStatus.NEW:
+                self.stalls.note_arrival(f"{record.topic}[{record.partition}]@{record.offset}")
+                return Delivery(event, record)
+            log.debug("record skipped", id=record_id, reason=status.value)
 
     async def dead_letter(self, record: ConsumerRecord, reason: str) -> None:
         """Publish a record that cannot be handled as a dead letter."""
@@ -173,5 +204,5 @@ class OrderedConsumer(ConsumerRebalanceListener):
         while True:
             await asyncio.sleep(COMMIT_S)
             await self.commit()
-            if self._taking.locked():
+            if self._taking.locked() and self._idle:
                 self.stalls.check()

@@ -4,10 +4,13 @@ import structlog
 
 from dart_streams.config import Config
 from dart_streams.tasks import Task
+from workers.env import metrics
 from workers.env.desktop import limits
 from workers.env.desktop.environment import DesktopEnvironment
+from workers.env.desktop.families import problem_of
 from workers.env.desktop.pool import DesktopPool
-from workers.env.desktop.sandbox import require_programs, sweep
+from workers.env.desktop.sandbox import require_for, require_programs, sweep
+from workers.env.desktop.spares import Spares
 
 log = structlog.get_logger()
 
@@ -17,9 +20,14 @@ class DesktopBackend:
 
     def __init__(self, config: Config) -> None:
         self.settings = config.env.desktop
-        self.pool = DesktopPool(
-            self.settings.width, self.settings.height, self.settings.call_timeout_s, spare=config.env.slots
-        )
+        kept = config.env.slots + self.settings.spares
+        self.pool = DesktopPool(self.settings.width, self.settings.height, self.settings.call_timeout_s, spare=kept)
+        self.spares = Spares(self.pool, self.settings.spares)
+
+    @property
+    def ahead(self) -> int:
+        """How many tasks are worth knowing ahead of their episodes."""
+        return self.spares.limit
 
     async def start(self) -> None:
         """Remove what a killed worker left; raise ServiceUnavailable with what to run if a program is missing."""
@@ -30,10 +38,22 @@ class DesktopBackend:
             log.warning("desktops are bounded in their folders only", reason="no control group may be made here")
         await group.remove()
 
+    def expect(self, task: Task) -> None:
+        """Prepare a desktop for an episode of ``task`` that is to come."""
+        self.spares.expect(task)
+
     async def open(self, task: Task) -> DesktopEnvironment:
-        """Return a desktop that no other episode has; raise EnvironmentFault if it does not start."""
-        return DesktopEnvironment(self.pool, await self.pool.take(), self.settings.last_screen)
+        """Return a desktop that no other episode has, the one that was prepared for the task if there is one.
+
+        Raises EnvironmentFault if it does not start, or lacks what the task needs.
+        """
+        require_for(problem_of(task.page, task.seed))
+        sandbox = await self.spares.claim(task)
+        metrics.desktops_prepared.add(int(sandbox is not None))
+        prepared = None if sandbox is None else task
+        return DesktopEnvironment(self.pool, sandbox or await self.pool.take(), self.settings.last_screen, prepared)
 
     async def stop(self) -> None:
         """End all desktops."""
+        await self.spares.stop()
         await self.pool.stop()

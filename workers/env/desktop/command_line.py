@@ -7,6 +7,8 @@ over by file descriptors, so that it needs no folder of the host but /usr and so
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+from workers.env.desktop import office_profile
+
 PROGRAMS = ("bwrap", "Xvfb", "openbox", "dbus-daemon", "zenity", "mousepad", "pcmanfm", "galculator", "wmctrl")
 """What ``make demo-desktop`` installs, as far as a program says it."""
 TRIAL = ("bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true")
@@ -111,4 +113,5 @@ def own_files(guest: Mapping[str, bytes]) -> dict[str, bytes]:
     folder = GUEST.joinpath(*SERVER.split("."))
     modules = {str(folder / name): content for name, content in guest.items()}
     stand_ins = {str(MODULES / name): guest[name] for name in ("pyautogui.py",) if name in guest}
-    return {**ACCOUNTS, **HOME_FILES, **SHIMS, **modules, **stand_ins}
+    home = {**HOME_FILES, **{f"/opt/home/{path}": content for path, content in office_profile.files().items()}}
+    return {**ACCOUNTS, **home, **SHIMS, **modules, **stand_ins}

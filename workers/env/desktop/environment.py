@@ -12,17 +12,20 @@ from workers.env.desktop.inputs import events
 from workers.env.desktop.pool import DesktopPool
 from workers.env.desktop.problem import Element, Missing, Problem, SessionOutcome
 from workers.env.desktop.sandbox import Sandbox
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.environment import EnvironmentFault, Screen, Size
 
 
 class DesktopEnvironment:
     """An episode: a desktop of the pool, a session for the task, and what the task says of its end."""
 
-    def __init__(self, pool: DesktopPool, sandbox: Sandbox, last_screen: bool) -> None:
+    def __init__(self, pool: DesktopPool, sandbox: Sandbox, last_screen: bool, prepared: Task | None = None) -> None:
+        self.prepared = prepared
+        """The task whose session was started ahead, until it is used."""
         self.pool = pool
         self.sandbox = sandbox
         self.last_screen = last_screen
         self.problem: Problem | None = None
+        self.size: Size = pool.size
         self.over = False
         self.faulty = False
         self._closed = False
@@ -30,7 +33,14 @@ class DesktopEnvironment:
     async def reset(self, task: Task) -> Screen:
         """Start a session for the task, in which nothing of another one is left."""
         self.problem = problem_of(task.page, task.seed)
-        content, headers = await self._request("POST", "session", self.problem.session())
+        self.size = self.problem.screen(self.pool.size)
+        self.pool.base = self.problem.base(self.pool.size)
+        prepared, self.prepared = self.prepared == task, None
+        if prepared:
+            content, headers = await self._request("GET", "screen")
+            if headers["X-Over"] == "0":
+                return self._screen(content, headers)
+        content, headers = await self._request("POST", "session", self.problem.session(self.pool.size))
         return self._screen(content, headers)
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
@@ -91,7 +101,7 @@ class DesktopEnvironment:
     def _screen(self, content: bytes | None, headers: Mapping[str, str]) -> Screen:
         self.over = headers["X-Over"] == "1"
         metrics.desktops_restless.add(int(headers["X-At-Rest"] == "0"))
-        width, height = self.sandbox.size
+        width, height = self.size
         return Screen(
             image=content,
             media_type="image/png",

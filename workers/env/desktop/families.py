@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 
 from dart_streams.actions import Hotkey, Type
+from workers.env.desktop import office
 from workers.env.desktop.problem import Problem, SessionOutcome, act, in_turn, press
 from workers.env.environment import EnvironmentFault
 
@@ -135,6 +136,9 @@ FAMILIES: dict[str, Callable[[random.Random], Problem]] = {
     "edit": edit,
     "remove": remove,
     "calculate": calculate,
+    "sheet": office.sheet,
+    "document": office.document,
+    "slide": office.slide,
 }
 
 

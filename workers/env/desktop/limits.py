@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,11 @@ PERIOD_US = 100_000
 REMOVE_S = 2.0
 LOOK_S = 0.02
 PREFIX = "dart-desktop-"
+CPU_TIMES: dict[str, Callable[[str], float]] = {
+    "cpuacct.usage": lambda text: int(text) / 1e9,
+    "cpu.stat": lambda text: int(text.split()[1]) / 1e6,
+}
+"""Files of CPU seconds: version 1's, and version 2's, whose name has other contents in version 1."""
 _number = itertools.count()
 
 
@@ -44,11 +50,10 @@ class Group(msgspec.Struct, frozen=True):
 
     def cpu_s(self) -> float | None:
         """Return the CPU seconds of all that ever ran in the group; None without one."""
-        for folder in self.folders:
-            with contextlib.suppress(FileNotFoundError):
-                return int((folder / "cpuacct.usage").read_text()) / 1e9
-            with contextlib.suppress(FileNotFoundError):
-                return int((folder / "cpu.stat").read_text().split()[1]) / 1e6
+        for name, read in CPU_TIMES.items():
+            for folder in self.folders:
+                with contextlib.suppress(FileNotFoundError):
+                    return read((folder / name).read_text())
         return None
 
     async def remove(self) -> None:

@@ -7,6 +7,10 @@ from typing import Any
 import msgspec
 
 from dart_streams.actions import Action, Click
+from workers.env.environment import Size
+
+LARGE: Size = (1920, 1080)
+"""The screen of tasks that cannot be done on the configured one: OSWorld's."""
 
 Content = str | list[str] | None
 """What a watched path has: a file's bytes in base64, a folder's entries, or None if it does not exist."""
@@ -21,8 +25,13 @@ class SessionOutcome(msgspec.Struct, frozen=True):
 
     def text(self, path: str) -> str | None:
         """Return what a watched file contains, None if there is none."""
+        content = self.bytes(path)
+        return None if content is None else content.decode(errors="replace")
+
+    def bytes(self, path: str) -> bytes | None:
+        """Return the bytes of a watched file, None if there is none."""
         content = self.state.get(path)
-        return base64.b64decode(content).decode(errors="replace") if isinstance(content, str) else None
+        return base64.b64decode(content) if isinstance(content, str) else None
 
 
 class Element(msgspec.Struct, frozen=True):
@@ -49,21 +58,36 @@ Next = Callable[[int, Elements], Action | None]
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """One task. ``watched`` paths end the episode once they differ from the start, and so does the application's end.
 
-    ``solved`` has the accessible elements only with ``reads_elements``: to take them costs more than a step.
+    ``solved`` has the accessible elements only with ``reads_elements``: to take them costs more than a step. There are
+    none at all unless it is ``accessible``. ``least`` is the smallest screen on which it can be done.
     """
 
     instruction: str
     command: tuple[str, ...]
     solved: Reward
     oracle: Next
-    files: dict[str, str] = msgspec.field(default_factory=dict)
+    files: dict[str, str | bytes] = msgspec.field(default_factory=dict)
     watched: tuple[str, ...] = ()
     reads_elements: bool = False
+    accessible: bool = True
+    least: Size = (1, 1)
+    programs: tuple[str, ...] = ()
+    """Needed besides those of every desktop."""
 
-    def session(self) -> dict[str, Any]:
+    def screen(self, configured: Size) -> Size:
+        """Return the size of its screen: as configured, if the task can be done on that."""
+        fits = configured[0] >= self.least[0] and configured[1] >= self.least[1]
+        return configured if fits else LARGE
+
+    def base(self, configured: Size) -> dict[str, Any]:
+        """Return what the server inside is asked for before its application."""
+        return {"screen": self.screen(configured), "accessible": self.accessible}
+
+    def session(self, configured: Size) -> dict[str, Any]:
         """Return what the server inside is asked for."""
-        files = {path: base64.b64encode(content.encode()).decode() for path, content in self.files.items()}
-        return {"command": self.command, "files": files, "watched": self.watched}
+        raw = {path: content.encode() if isinstance(content, str) else content for path, content in self.files.items()}
+        files = {path: base64.b64encode(content).decode() for path, content in raw.items()}
+        return {"command": self.command, "files": files, "watched": self.watched, **self.base(configured)}
 
 
 class Missing(LookupError):

@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import aiohttp
 
 from dart_streams.errors import ServiceUnavailable
 from workers.env.desktop import command_line, limits
+from workers.env.desktop.problem import Problem
 from workers.env.environment import EnvironmentFault
 
 NOBODY = 65534
@@ -187,6 +188,17 @@ def sweep() -> None:
 
 
 def require_programs() -> None:
-    """Raise ServiceUnavailable if a program is missing."""
-    if missing := [name for name in command_line.PROGRAMS if shutil.which(name) is None]:
+    """Raise ServiceUnavailable if a program is missing that every desktop needs."""
+    if missing := absent(command_line.PROGRAMS):
         raise ServiceUnavailable(f"the desktop needs {', '.join(missing)}: run `make desktop`")
+
+
+def require_for(problem: Problem) -> None:
+    """Raise EnvironmentFault if a program is missing that a task needs."""
+    if missing := absent(problem.programs):
+        raise EnvironmentFault(f"the task needs {', '.join(missing)}: run `make desktop`")
+
+
+def absent(programs: Iterable[str]) -> list[str]:
+    """Return those programs that are not installed."""
+    return [name for name in programs if shutil.which(name) is None]

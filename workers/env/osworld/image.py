@@ -1,5 +1,7 @@
 """What OSWorld's own image has in its home, and a fresh desktop of ours has not."""
 
+from workers.env.desktop import office_profile
+from workers.env.desktop.command_line import HOME
 from workers.env.osworld.machine import Machine
 
 FILES = {
@@ -8,18 +10,11 @@ FILES = {
     "/home/user/.config/gtk-3.0/settings.ini": (
         b"[Settings]\ngtk-cursor-blink=false\ngtk-enable-animations=false\ngtk-recent-files-enabled=true\n"
     ),
-    "/home/user/.config/libreoffice/4/user/registrymodifications.xcu": b"""<?xml version="1.0" encoding="UTF-8"?>
-<oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema">
-<item oor:path="/org.openoffice.Office.Common/Save/Document"><prop oor:name="WarnAlienFormat" oor:op="fuse">
-<value>false</value></prop></item>
-<item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="ShowTipOfTheDay" oor:op="fuse">
-<value>false</value></prop></item>
-<item oor:path="/org.openoffice.Setup/Product"><prop oor:name="ooSetupLastVersion" oor:op="fuse">
-<value>7.4</value></prop></item>
-<item oor:path="/org.openoffice.Office.Impress/Misc/Start"><prop oor:name="AutoPilot" oor:op="fuse">
-<value>false</value></prop></item>
-</oor:items>
-""",
+    f"{HOME}/{office_profile.FOLDER}/registrymodifications.xcu": office_profile.registry(
+        *office_profile.SETTINGS,
+        ("Setup/Product", "ooSetupLastVersion", "7.4"),
+        ("Office.Impress/Misc/Start", "AutoPilot", "false"),
+    ),
 }
 """VLC's settings are judged though it was never started, and its first start would ask about privacy."""
 

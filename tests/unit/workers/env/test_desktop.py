@@ -41,8 +41,8 @@ def test_what_an_action_presses_it_releases_in_reverse():
 @given(st.sampled_from(sorted(FAMILIES)), st.integers(0, 10**6))
 def test_a_problem_is_that_of_its_seed(family, seed):
     problem, again = problem_of(family, seed), problem_of(family, seed)
-    assert (problem.instruction, problem.session()) == (again.instruction, again.session())
-    assert msgspec.json.decode(msgspec.json.encode(problem.session()))["command"] == list(problem.command)
+    assert (problem.instruction, problem.session((320, 240))) == (again.instruction, again.session((320, 240)))
+    assert msgspec.json.decode(msgspec.json.encode(problem.session((320, 240))))["command"] == list(problem.command)
     untouched = {path: [] if "." not in path else None for path in problem.watched}
     assert not problem.solved(SessionOutcome(None, "", untouched), [])
 

@@ -1,23 +1,17 @@
 """The X server: input by XTEST, what is drawn by DAMAGE, screens from its memory-mapped framebuffer."""
 
 import contextlib
-import io
-import mmap
-import struct
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from Xlib import XK, X, display
 from Xlib.ext import damage, xtest
 
+from workers.env.desktop.guest.framebuffer import Framebuffer
 from workers.env.desktop.guest.keyboard import FIRST_CODE, Keymap, keysym_of
 
-XWD_FIELDS = struct.Struct(">25I")
-"""The header of an X window dump (XWDFile.h): its size, ..., width, height, ..., bytes a line, ..., colours."""
-COLOUR_BYTES = 12
 BUTTONS = {"left": 1, "middle": 2, "right": 3}
 WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 DOUBLE_CLICK_S = 0.3
@@ -26,8 +20,6 @@ KEY_S = 0.005
 """Between two keys of a text."""
 SAME_KEY_S = 0.12
 """Until the same key again: a calculator shows a key as pressed for as long, and misses it meanwhile."""
-PNG_LEVEL = 1
-"""Of zlib."""
 
 
 class InputError(ValueError):
@@ -222,28 +214,3 @@ def button_number(name: str) -> int:
     if name not in BUTTONS:
         raise InputError(f"no mouse button {name!r}")
     return BUTTONS[name]
-
-
-class Framebuffer:
-    """The screen, as the X server keeps it in a file: an X window dump of 32 bits a pixel."""
-
-    def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
-            self.memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        header = XWD_FIELDS.unpack_from(self.memory)
-        self.size = header[4], header[5]
-        self.stride = header[12]
-        self.start = header[0] + header[19] * COLOUR_BYTES
-
-    def png(self) -> bytes:
-        """Return the screen as a PNG, with the pointer as the server draws it."""
-        width, height = self.size
-        pixels = self.memory[self.start : self.start + self.stride * height]
-        image = Image.frombuffer("RGB", (width, height), pixels, "raw", "BGRX", self.stride, 1)
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG", compress_level=PNG_LEVEL)
-        return buffer.getvalue()
-
-    def close(self) -> None:
-        """Unmap it."""
-        self.memory.close()

@@ -25,17 +25,32 @@ def state(stat: str) -> str:
 
 def busy(besides: Iterable[int], proc: Path = Path("/proc")) -> bool:
     """Return whether a thread of any process, ``besides`` some, is computing or waits to."""
-    left_out = set(besides)
-    for pid in pids(proc):
-        if pid in left_out:
+    left_out = {str(pid) for pid in besides}
+    for pid in names(str(proc)):
+        if not pid.isdecimal() or pid in left_out:
             continue
+        threads = f"{proc}/{pid}/task"
         try:
-            threads = list((proc / str(pid) / "task").iterdir())
-            if any(state((thread / "stat").read_text()) in BUSY for thread in threads):
+            if any(state(read(f"{threads}/{thread}/stat")) in BUSY for thread in names(threads)):
                 return True
         except OSError:
             continue  # It ended meanwhile, which is work too, but of those that wait for it.
     return False
+
+
+def names(folder: str) -> list[str]:
+    """Return what is in a folder."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]
+
+
+def read(path: str) -> str:
+    """Return what a short file contains: without a buffer, for the threads of a desktop are looked at often."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 4096).decode(errors="replace")
+    finally:
+        os.close(descriptor)
 
 
 def end_all(besides: Iterable[int]) -> None:

@@ -34,7 +34,9 @@ class Server:
         made.add_routes(
             [
                 web.get("/ready", self.ready),
+                web.post("/prepare", self.prepare),
                 web.post("/session", self.start),
+                web.get("/screen", self.screen),
                 web.post("/step", self.step),
                 web.get("/outcome", self.outcome),
                 web.get("/elements", self.elements),
@@ -47,12 +49,23 @@ class Server:
         return web.json_response({"home": str(HOME)})
 
     async def start(self, request: web.Request) -> web.Response:
-        """Start a session afresh: ``command``, ``files`` (path in the home to base64), ``watched`` paths."""
+        """Start a session afresh: the arguments of :meth:`DesktopSession.start`."""
         wanted = await request.json()
         await self._end_reader()
         self.executed = ""
-        await self.session.start(wanted["command"], wanted["files"], wanted["watched"])
+        await self.session.start(**wanted)
         return self._screen(at_rest=True)
+
+    async def prepare(self, request: web.Request) -> web.Response:
+        """Start a desktop afresh, without an application: the arguments of :meth:`DesktopSession.prepare`."""
+        await self._end_reader()
+        await self.session.prepare(**await request.json())
+        return web.json_response({})
+
+    async def screen(self, _: web.Request) -> web.Response:
+        """Show the screen: at once, if nothing was drawn since it was last shown."""
+        self.session.check()
+        return self._screen(not self.session.shown.drew() or await self.session.settle())
 
     async def step(self, request: web.Request) -> web.Response:
         """Carry out ``events`` once for an ``id``, wait for rest, and show the screen."""

@@ -25,6 +25,8 @@ OUTPUT = Path("/run/output")
 WRITABLE = (HOME, Path("/tmp"), Path("/run"), Path("/var/tmp"), Path("/dev/shm"))
 X_SERVER = ("Xvfb", "-nolisten", "tcp", "-noreset", "-extension", "GLX", "-s", "0", "-dpms", "-fbdir", str(FRAMES))
 """Without GLX, for which it would load a renderer of 50 MB; the screen never goes blank."""
+NOT_ACCESSIBLE = {"NO_AT_BRIDGE": "1"}
+"""Lets GTK look for no accessibility bus."""
 OUTPUT_CHARACTERS = 65536
 FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
 UP_S = 10.0
@@ -34,7 +36,9 @@ QUIET_S = 0.06
 IDLE_S = 0.12
 """The same where nothing was drawn yet since the input: an application that has not begun to answer."""
 LOOK_S = 0.01
-SETTLE_S = 2.0
+BUSY_S = 0.02
+"""Between two looks at what is computed, which cost more than those at what is drawn."""
+SETTLE_S = 5.0
 """How long a step waits for rest."""
 APP_S = 15.0
 """How long an application may take until its window is there, at rest."""
@@ -48,32 +52,51 @@ class DesktopSession:
     """One session of this sandbox."""
 
     def __init__(self, width: int, height: int) -> None:
-        self.width, self.height = width, height
+        self.size = width, height
+        self.prepared: tuple[int, ...] | None = None
+        """The size of the screen and whether it is accessible, of a desktop that has no application yet."""
         self.display: XDisplay | None = None
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         self.app: subprocess.Popen[bytes] | None = None
         self.seen: dict[str, Any] = {}
         self.watched: Sequence[str] = ()
 
-    async def start(self, command: Sequence[str], files: Mapping[str, str], watched: Sequence[str]) -> None:
-        """Start everything anew, then the application, and wait until its window is shown and at rest.
-
-        Without a ``command`` the desktop is empty, and its home has the usual folders.
-        """
+    async def prepare(self, screen: Sequence[int] = (), accessible: bool = True) -> None:
+        """Start everything anew but the application, on a screen of this size (none: the sandbox's)."""
         self.stop()
-        lay_out(files)
-        await self._start_display()
+        lay_out()
+        await self._start_display(*(screen or self.size))
         self._start_part("bus", ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address={bus()}"])
         await self._until("the bus", lambda: (RUNTIME / "bus").exists())
-        self._start_part("accessibility bus", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
+        if accessible:
+            self._start_part("accessibility bus", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
         self._start_part("window manager", ["openbox", "--sm-disable"])
         await self._until("the window manager", self.shown.managed)
         await self.settle(UP_S)
+        self.prepared = (*self.shown.frames.size, accessible)
+
+    async def start(
+        self,
+        command: Sequence[str],
+        files: Mapping[str, str],
+        watched: Sequence[str],
+        screen: Sequence[int] = (),
+        accessible: bool = True,
+    ) -> None:
+        """Start the application on a desktop on which nothing was started, and wait until its window is at rest.
+
+        Without a ``command`` the desktop is empty, and its home has the usual folders. ``files`` are those of its home
+        (path in it to base64).
+        """
+        if self.prepared != (*(screen or self.size), accessible):
+            await self.prepare(screen, accessible)
+        self.prepared = None
+        put(files)
         self.watched = watched
         self.seen = self.state()
         if not command:
             return make_folders()
-        self.app = launch(command)
+        self.app = launch(command, {} if accessible else NOT_ACCESSIBLE)
         await self._until(command[0], lambda: self.shown.shown() > 0 or self.over, APP_S)
         if not await self.settle(APP_S):
             raise SessionError(f"{command[0]} is not at rest after {APP_S:g} s")
@@ -97,7 +120,7 @@ class DesktopSession:
                 self.display.close()
         processes.end_all({os.getpid()})
         self.parts.clear()
-        self.display = self.app = None
+        self.display = self.app = self.prepared = None
         for folder in WRITABLE:
             for entry in folder.iterdir() if folder.is_dir() else ():
                 if entry.is_dir() and not entry.is_symlink():
@@ -133,16 +156,19 @@ class DesktopSession:
         """Wait until the desktop is at rest; return False if it still is not after ``limit_s``."""
         processes.collect_orphans({*self.own(), *commands.running})
         began = busy_at = time.monotonic()
+        looked_at = 0.0
         drew = False
         while True:
             self.check()
             now = time.monotonic()
             if self.shown.drew():
                 drew, busy_at = True, now
-            elif processes.busy({os.getpid()}):
-                busy_at = now
-            elif now - busy_at >= (QUIET_S if drew else IDLE_S):
-                return True
+            elif now - looked_at >= BUSY_S:
+                looked_at = now
+                if processes.busy({os.getpid()}):
+                    busy_at = now
+                elif now - busy_at >= (QUIET_S if drew else IDLE_S):
+                    return True
             if now - began > limit_s:
                 return False
             await asyncio.sleep(LOOK_S)
@@ -153,12 +179,12 @@ class DesktopSession:
             if part.poll() is not None:
                 raise SessionError(f"the {name} has ended, with exit code {part.returncode}")
 
-    async def _start_display(self) -> None:
+    async def _start_display(self, width: int, height: int) -> None:
         reading, writing = os.pipe()
         try:
             self._start_part(
                 "X server",
-                [*X_SERVER, "-displayfd", str(writing), "-screen", "0", f"{self.width}x{self.height}x24"],
+                [*X_SERVER, "-displayfd", str(writing), "-screen", "0", f"{width}x{height}x24"],
                 pass_fds=(writing,),
             )
         finally:
@@ -191,12 +217,16 @@ class DesktopSession:
             await asyncio.sleep(LOOK_S)
 
 
-def lay_out(files: Mapping[str, str]) -> None:
-    """Make the folders of a session, and its home with ``files`` (path in it to base64)."""
+def lay_out() -> None:
+    """Make the folders of a session, and its home."""
     for folder in (RUNTIME, FRAMES, HOME):
         folder.mkdir(parents=True, exist_ok=True)
     RUNTIME.chmod(0o700)
     shutil.copytree("/opt/home", HOME, dirs_exist_ok=True)
+
+
+def put(files: Mapping[str, str]) -> None:
+    """Write files into the home (path in it to base64)."""
     for name, encoded in files.items():
         path = HOME / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,10 +239,11 @@ def make_folders() -> None:
         (HOME / name).mkdir(exist_ok=True)
 
 
-def launch(command: Sequence[str]) -> "subprocess.Popen[bytes]":
-    """Start the application in the home."""
+def launch(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start the application in the home, with more in its environment."""
+    variables = {**os.environ, **environment}
     with OUTPUT.open("wb") as output:
-        return subprocess.Popen(command, cwd=HOME, stdout=output, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(command, cwd=HOME, stdout=output, stderr=subprocess.DEVNULL, env=variables)
 
 
 def written() -> str:

@@ -1,0 +1,115 @@
+"""What desktops leave behind: ``dart-streams bench desktops --soak N`` counts before and after so many resets.
+
+Counted with every desktop at rest in the same task: what this process and its children have on the host, and what is
+inside each sandbox, where the host may look (as root).
+"""
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from dart_streams.config import Config
+from dart_streams.tasks import Task
+from workers.env.desktop import limits
+from workers.env.desktop.backend import DesktopBackend
+from workers.env.desktop.command_line import WRITABLE
+from workers.env.desktop.environment import DesktopEnvironment
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What there is at one time. The last five are of all sandboxes together."""
+
+    children: int
+    zombies: int
+    descriptors: int
+    worker_mb: int
+    folders: int
+    groups: int
+    processes_inside: int
+    x_sockets: int
+    files: int
+    tmpfs_mb: float
+    server_mb: int
+
+
+def count(environments: Sequence[DesktopEnvironment]) -> Counts:
+    """Count what there is now."""
+    own = psutil.Process()
+    children = own.children(recursive=True)
+    servers = [server for one in environments if (server := server_of(one)) is not None]
+    roots = [Path(f"/proc/{server.pid}/root") for server in servers]
+    return Counts(
+        children=len(children),
+        zombies=sum(one.status() == psutil.STATUS_ZOMBIE for one in children),
+        descriptors=own.num_fds(),
+        worker_mb=round(own.memory_info().rss / 1e6),
+        folders=len(list(Path(tempfile.gettempdir()).glob(f"{limits.PREFIX}{'?' * 8}"))),
+        groups=len([*limits.ROOT.glob(f"*/{limits.PREFIX}{os.getpid()}-*")]),
+        processes_inside=sum(len(server.children(recursive=True)) for server in servers),
+        x_sockets=sum(len(entries(root / "tmp/.X11-unix")) for root in roots),
+        files=sum(len(found) for root in roots for folder in WRITABLE for _, _, found in os.walk(f"{root}{folder}")),
+        tmpfs_mb=round(sum(used_mb(root, folder) for root in roots for folder in WRITABLE), 1),
+        server_mb=round(sum(server.memory_info().rss for server in servers) / 1e6),
+    )
+
+
+def server_of(environment: DesktopEnvironment) -> psutil.Process | None:
+    """Return the first process inside a sandbox, None if there is none."""
+    if environment.sandbox.process is None:
+        return None
+    return next(iter(psutil.Process(environment.sandbox.process.pid).children()), None)
+
+
+def entries(folder: Path) -> list[str]:
+    """Return what is in a folder, nothing if this process may not look."""
+    with contextlib.suppress(OSError):
+        return [entry.name for entry in folder.iterdir()]
+    return []
+
+
+def used_mb(root: Path, folder: str) -> float:
+    """Return what a sandbox's folder holds, 0 if this process may not look."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs(f"{root}{folder}")
+        return (found.f_blocks - found.f_bfree) * found.f_frsize / 1e6
+    return 0.0
+
+
+async def soak(config: Config, families: Sequence[Sequence[Task]], slots: int, resets: int) -> dict[str, Any]:
+    """Reset ``slots`` desktops ``resets`` times in all; return what there was before, after, and at the end."""
+    env = msgspec.structs.replace(config.env, slots=slots)
+    backend = DesktopBackend(msgspec.structs.replace(config, env=env))
+    await backend.start()
+
+    async def episodes(slot: int, count: int) -> None:
+        for number in range(count):
+            family = families[(slot + number) % len(families)]
+            task = family[number % len(family)]
+            environment = await backend.open(task)
+            await environment.reset(task)
+            await environment.close()
+
+    async def all_at_rest() -> Counts:
+        environments = [await backend.open(families[0][0]) for _ in range(slots)]
+        await asyncio.gather(*(environment.reset(families[0][0]) for environment in environments))
+        counts = count(environments)
+        await asyncio.gather(*(environment.close() for environment in environments))
+        return counts
+
+    try:
+        before = await all_at_rest()
+        await asyncio.gather(*(episodes(slot, resets // slots) for slot in range(slots)))
+        after = await all_at_rest()
+    finally:
+        await backend.stop()
+    named = {"before": before, "after": after, "stopped": count([])}
+    return {"slots": slots, "resets": resets // slots * slots} | {
+        name: msgspec.structs.asdict(counts) for name, counts in named.items()
+    }

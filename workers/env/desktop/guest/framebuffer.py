@@ -1,0 +1,91 @@
+"""The screen as the X server keeps it in a mapped file, and as a PNG of which only what changed is compressed anew."""
+
+import mmap
+import struct
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+XWD_FIELDS = struct.Struct(">25I")
+"""The header of an X window dump (XWDFile.h): its size, ..., width, height, ..., bytes a line, ..., colours."""
+COLOUR_BYTES = 12
+ROWS = 24
+"""Of a band: a screen is compressed in bands, each by itself, so that a small change costs little."""
+LEVEL = 4
+"""Of zlib. With no filter, which is what suits flat windows: a third of the time of Pillow's encoder, no larger."""
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+STREAM = b"\x78\x01"
+"""The header of a zlib stream (RFC 1950)."""
+LAST_BLOCK = b"\x03\x00"
+"""An empty block that ends a stream of deflate (RFC 1951)."""
+ADLER = 65521
+
+
+class Band(NamedTuple):
+    """Rows of the screen as they are in memory, and compressed, with the checksum and length of what was compressed."""
+
+    pixels: bytes
+    deflated: bytes
+    adler: int
+    length: int
+
+
+class Framebuffer:
+    """The screen in a file: an X window dump of 32 bits a pixel."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self.memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        header = XWD_FIELDS.unpack_from(self.memory)
+        self.size = header[4], header[5]
+        self.stride = header[12]
+        self.start = header[0] + header[19] * COLOUR_BYTES
+        self.bands: dict[int, Band] = {}
+
+    def png(self) -> bytes:
+        """Return the screen as a PNG, with the pointer as the server draws it; it depends on nothing but the pixels."""
+        width, height = self.size
+        adler, body = 1, []
+        for top in range(0, height, ROWS):
+            begin = self.start + top * self.stride
+            pixels = self.memory[begin : begin + min(ROWS, height - top) * self.stride]
+            band = self.bands.get(top)
+            if band is None or band.pixels != pixels:
+                band = self.bands[top] = compressed(pixels, width, self.stride)
+            adler = combined(adler, band.adler, band.length)
+            body.append(band.deflated)
+        header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+        stream = b"".join([STREAM, *body, LAST_BLOCK, adler.to_bytes(4, "big")])
+        return SIGNATURE + chunk(b"IHDR", header) + chunk(b"IDAT", stream) + chunk(b"IEND", b"")
+
+    def close(self) -> None:
+        """Unmap it."""
+        self.memory.close()
+
+
+def compressed(pixels: bytes, width: int, stride: int) -> Band:
+    """Return a band of ``pixels``, rows of ``stride`` bytes with 4 bytes (BGRX) for each of ``width`` pixels."""
+    rows = len(pixels) // stride
+    colours = Image.frombuffer("RGB", (width, rows), pixels, "raw", "BGRX", stride, 1).tobytes()
+    # Each row begins with its filter: 0, none.
+    filtered = Image.new("L", (3 * width + 1, rows))
+    filtered.paste(Image.frombuffer("L", (3 * width, rows), colours, "raw", "L", 0, 1), (1, 0))
+    plain = filtered.tobytes()
+    deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    # A full flush ends at a byte, and lets what follows refer to nothing before.
+    deflated = deflate.compress(plain) + deflate.flush(zlib.Z_FULL_FLUSH)
+    return Band(pixels, deflated, zlib.adler32(plain), len(plain))
+
+
+def combined(first: int, second: int, length: int) -> int:
+    """Return the Adler-32 checksum of two texts, the second of ``length`` bytes, from theirs (as adler32_combine)."""
+    low = ((first & 0xFFFF) + (second & 0xFFFF) - 1) % ADLER
+    high = ((first >> 16) + (second >> 16) + length * ((first & 0xFFFF) - 1)) % ADLER
+    return high << 16 | low
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    """Return a chunk of a PNG: length, kind, content, checksum."""
+    return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")

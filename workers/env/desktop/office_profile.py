@@ -1,0 +1,41 @@
+"""LibreOffice's profile in each home: a screen does not depend on its time, and a start is short."""
+
+import re
+from pathlib import Path
+
+FOLDER = ".config/libreoffice/4/user"
+VERSION = Path("/usr/lib/libreoffice/program/versionrc")
+SETTINGS = (
+    ("Setup/L10N", "ooLocale", "en-US"),
+    ("Setup/Office", "ooSetupInstCompleted", "true"),
+    ("Setup/Product", "LastTimeDonateShown", "4102444800"),
+    ("Setup/Product", "LastTimeGetInvolvedShown", "4102444800"),
+    ("Office.Common/Misc", "FirstRun", "false"),
+    ("Office.Common/Misc", "ShowTipOfTheDay", "false"),
+    ("Office.Common/Save/Document", "WarnAlienFormat", "false"),
+    ("Office.Common/Save/Document", "GenerateThumbnail", "false"),
+    ("Office.Recovery/AutoSave", "Enabled", "false"),
+    ("Office.Linguistic/SpellChecking", "IsSpellAuto", "false"),
+)
+"""Paths in its registry, names and values: no tips, no questions (those for donations are asked at a date, in the year
+2100), nothing that is saved or underlined later by itself."""
+
+
+def files(version: Path = VERSION) -> dict[str, bytes]:
+    """Return the profile's files, by path in the home."""
+    made = {f"{FOLDER}/registrymodifications.xcu": registry(*SETTINGS)}
+    if version.exists() and (build := re.search(r"^buildid=(.+)$", version.read_text(), re.MULTILINE)):
+        # It looks for extensions, and starts again, if those were last looked for by another build.
+        made[f"{FOLDER}/extensions/buildid"] = build[1].encode()
+    return made
+
+
+def registry(*settings: tuple[str, str, str]) -> bytes:
+    """Return LibreOffice's file of settings, each a path in its registry, a name and a value."""
+    items = "".join(
+        f'<item oor:path="/org.openoffice.{path}"><prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop>'
+        "</item>"
+        for path, name, value in settings
+    )
+    space = 'xmlns:oor="http://openoffice.org/2001/registry"'
+    return f'<?xml version="1.0" encoding="UTF-8"?><oor:items {space}>{items}</oor:items>'.encode()
