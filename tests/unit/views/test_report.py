@@ -196,7 +196,10 @@ class MadeUpRun:
 def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
     config = Config(evaluation=Evaluation(episodes=240))
     config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, state_dir=str(tmp_path)))
-    (tmp_path / "tasks.toml").write_text("pages = []\n")
+    (tmp_path / "tasks.toml").write_text(
+        '[[pages]]\nenvironment = "miniwob"\npage = "click-test"\nmax_steps = 1\n'
+        "train_seeds = [0, 1]\nheldout_seeds = [2, 3]\n"
+    )
     folder = create(config, tmp_path / "tasks.toml", "20261121-093000-ab12", resume=False)
     (folder.path / "metrics").mkdir()
     tasks = TaskSet(

@@ -45,7 +45,8 @@ class FamilyAssignment:
         script = f"rm -rf {FOLDER} && mkdir -p {FOLDER} && cd && pwd"
         self._home = (await machine.execute(script, True, deadline))["output"].strip()
         for path, content in self.problem.files.items():
-            await machine.upload(f"{self._home}/{path}", content.encode(), deadline)
+            raw = content.encode() if isinstance(content, str) else content
+            await machine.upload(f"{self._home}/{path}", raw, deadline)
         self._windows = await windows(machine, deadline)
         self._start = await self._outcome(machine, deadline)
         await machine.launch(["/bin/sh", "-c", started(self.problem.command)], deadline=deadline)
