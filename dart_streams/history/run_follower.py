@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import structlog
@@ -39,12 +39,16 @@ ANNOUNCED_S = 10.0
 
 
 class RunFollower:
-    """The state of a running run. Use :func:`following` to make one that keeps up by itself."""
+    """The state of a running run. Use :func:`following` to make one that keeps up by itself.
 
-    def __init__(self, bus: Bus, records: AIOKafkaConsumer, stall_s: float) -> None:
+    Of topics that are not ``decoded`` only the activity is folded.
+    """
+
+    def __init__(self, bus: Bus, records: AIOKafkaConsumer, stall_s: float, decoded: Collection[str] = DECODED) -> None:
         self.bus = bus
         self.records = records
         self.stall_s = stall_s
+        self.decoded = decoded
         self.progress = RunState()
         self.reader: asyncio.Task[None] | None = None
         self.log: Any = structlog.get_logger()
@@ -103,7 +107,7 @@ class RunFollower:
             for record in records:
                 metadata = RecordMetadata(topic, record.partition, record.offset, record.timestamp)
                 with contextlib.suppress(Undecodable):
-                    event = event_of(topic, BundleRecord.of(record)) if topic in DECODED else None
+                    event = event_of(topic, BundleRecord.of(record)) if topic in self.decoded else None
                     self.progress.apply(metadata, event)
         if batches:
             self._changed.set()
