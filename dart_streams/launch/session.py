@@ -16,11 +16,12 @@ from rich.console import Console
 from dart_streams.bus.lag import lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.trained_rows import TrainedRows
 from dart_streams.launch import process_usage
-from dart_streams.launch.processes import ProcessSet
+from dart_streams.launch.processes import PAGE_FILE, ProcessSet
 from dart_streams.launch.services import local
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.launch.training_run import TrainingRun
@@ -29,6 +30,8 @@ from dart_streams.views.terminal import Display, Moment, summarise
 from workers.curator.changelogs import changelog_topics
 
 Finish = Callable[[TrainingRun], Awaitable[None]]
+PAGE_S = 15.0
+"""How long the run waits for its web page's address before it goes on without."""
 
 
 class InterruptedRun(UserError):
@@ -103,12 +106,30 @@ class Session:
         """Bring the services up, show the run while it lasts, and write its report."""
         with run.phase("services"):
             await self.bring_services_up(run.supervisor)
-        async with shown(run, self.console):
+        page = await self.start_page(run.supervisor)
+        async with shown(run, self.console, page):
             await run.run()
         # The report says how the run went; `end` corrects that if writing the report fails.
         run.journal = msgspec.structs.replace(run.journal, outcome="complete")
         with run.phase("report"):
             await self.finish(run)
+
+    async def start_page(self, supervisor: Supervisor) -> str:
+        """Start the web page, and return its address; empty if the run has none, or it is late."""
+        file = self.folder.path / PAGE_FILE
+        file.unlink(missing_ok=True)
+        if self.processes is None or not self.processes.ui:
+            return ""
+        await supervisor.start(self.processes.ui)
+        deadline = Deadline(PAGE_S)
+        while not file.exists():
+            if deadline.expired:
+                self.notify(f"the web page is not up after {PAGE_S:g} s: its address will be in {file}")
+                return ""
+            await asyncio.sleep(0.1)
+        address: str = msgspec.json.decode(file.read_bytes())["url"]
+        self.notify(f"watch it at {address}")
+        return address
 
     async def bring_services_up(self, supervisor: Supervisor) -> None:
         """Bring the services up. A start under way is waited for even if interrupted: then it can be stopped."""
@@ -156,10 +177,13 @@ async def interruptible(supervisor: Supervisor, notify: Callable[[str], None]) -
 
 
 @contextlib.asynccontextmanager
-async def shown(run: TrainingRun, console: Console) -> AsyncIterator[None]:
-    """Show the run while the body lasts, and sample what its processes cost; a failing display does not fail it."""
+async def shown(run: TrainingRun, console: Console, page: str = "") -> AsyncIterator[None]:
+    """Show the run while the body lasts, and sample what its processes cost; a failing display does not fail it.
+
+    ``page`` is the address of the run's web page.
+    """
     trained = TrainedRows(run.config)
-    display = Display(functools.partial(moment_of, run), console, trained.newest_metrics)
+    display = Display(functools.partial(moment_of, run, page), console, trained.newest_metrics)
 
     async def read_lag() -> None:
         await run.has_topics.wait()
@@ -180,7 +204,7 @@ async def shown(run: TrainingRun, console: Console) -> AsyncIterator[None]:
         trained.close()
 
 
-def moment_of(run: TrainingRun, lag: dict[tuple[str, str], int], trained: dict[str, float]) -> Moment:
+def moment_of(run: TrainingRun, page: str, lag: dict[tuple[str, str], int], trained: dict[str, float]) -> Moment:
     """Return what the display shows of a run now."""
     phase = run.journal.phases[-1] if run.journal.phases else None
     began = run.journal.phase("circle")
@@ -197,6 +221,7 @@ def moment_of(run: TrainingRun, lag: dict[tuple[str, str], int], trained: dict[s
         trained=trained,
         children=tuple((name, child.starts) for name, child in sorted(run.supervisor.children.items())),
         news=policy.tail().rpartition("\n")[2].strip() if policy else "",
+        page=page,
     )
 
 
