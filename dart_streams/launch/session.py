@@ -8,6 +8,7 @@ import contextlib
 import functools
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import TextIO
 
 import msgspec
@@ -16,7 +17,6 @@ from rich.console import Console
 from dart_streams.bus.lag import lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
-from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.trained_rows import TrainedRows
@@ -30,8 +30,8 @@ from dart_streams.views.terminal import Display, Moment, summarise
 from workers.curator.changelogs import changelog_topics
 
 Finish = Callable[[TrainingRun], Awaitable[None]]
-PAGE_S = 15.0
-"""How long the run waits for its web page's address before it goes on without."""
+PAGE_EVERY_S = 0.5
+"""How often the file with the web page's address is looked at."""
 
 
 class InterruptedRun(UserError):
@@ -62,6 +62,7 @@ class Session:
         self.find_policy = find_policy
         self.before_only = before_only
         self.owns_services = owns_services
+        self.page = ""
 
     def make_run(self, supervisor: Supervisor) -> TrainingRun:
         """Return the training run, with the topics that the curator needs."""
@@ -106,30 +107,34 @@ class Session:
         """Bring the services up, show the run while it lasts, and write its report."""
         with run.phase("services"):
             await self.bring_services_up(run.supervisor)
-        page = await self.start_page(run.supervisor)
-        async with shown(run, self.console, page):
+        async with self.page_served(run.supervisor), shown(run, self.console, lambda: self.page):
             await run.run()
         # The report says how the run went; `end` corrects that if writing the report fails.
         run.journal = msgspec.structs.replace(run.journal, outcome="complete")
         with run.phase("report"):
             await self.finish(run)
 
-    async def start_page(self, supervisor: Supervisor) -> str:
-        """Start the web page, and return its address; empty if the run has none, or it is late."""
+    @contextlib.asynccontextmanager
+    async def page_served(self, supervisor: Supervisor) -> AsyncIterator[None]:
+        """Start the run's web page, if it has one; its address is shown once it is up, and nothing waits for that."""
         file = self.folder.path / PAGE_FILE
         file.unlink(missing_ok=True)
-        if self.processes is None or not self.processes.ui:
-            return ""
-        await supervisor.start(self.processes.ui)
-        deadline = Deadline(PAGE_S)
-        while not file.exists():
-            if deadline.expired:
-                self.notify(f"the web page is not up after {PAGE_S:g} s: its address will be in {file}")
-                return ""
-            await asyncio.sleep(0.1)
-        address: str = msgspec.json.decode(file.read_bytes())["url"]
-        self.notify(f"watch it at {address}")
-        return address
+        if self.processes is not None:
+            await supervisor.start(self.processes.ui)
+        announcing = asyncio.create_task(self.announce_page(file), name="announce the page")
+        try:
+            yield
+        finally:
+            announcing.cancel()
+            await asyncio.gather(announcing, return_exceptions=True)
+
+    async def announce_page(self, file: Path) -> None:
+        """Show the page's address when the file has it, again if the page was started again."""
+        while True:
+            if (found := address_in(file)) not in ("", self.page):
+                self.page = found
+                self.notify(f"watch it at {found}")
+            await asyncio.sleep(PAGE_EVERY_S)
 
     async def bring_services_up(self, supervisor: Supervisor) -> None:
         """Bring the services up. A start under way is waited for even if interrupted: then it can be stopped."""
@@ -152,6 +157,13 @@ class Session:
         run.journal = msgspec.structs.replace(run.journal, outcome=outcome)
         self.folder.write_journal(run.journal)
         run.supervisor.registry_file.unlink(missing_ok=True)
+
+
+def address_in(file: Path) -> str:
+    """Return the address that the web page has written, empty while it has not."""
+    with contextlib.suppress(OSError):
+        return str(msgspec.json.decode(file.read_bytes())["url"])
+    return ""
 
 
 @contextlib.asynccontextmanager
@@ -177,10 +189,10 @@ async def interruptible(supervisor: Supervisor, notify: Callable[[str], None]) -
 
 
 @contextlib.asynccontextmanager
-async def shown(run: TrainingRun, console: Console, page: str = "") -> AsyncIterator[None]:
+async def shown(run: TrainingRun, console: Console, page: Callable[[], str]) -> AsyncIterator[None]:
     """Show the run while the body lasts, and sample what its processes cost; a failing display does not fail it.
 
-    ``page`` is the address of the run's web page.
+    ``page`` returns the address of the run's web page, empty while there is none.
     """
     trained = TrainedRows(run.config)
     display = Display(functools.partial(moment_of, run, page), console, trained.newest_metrics)
@@ -204,7 +216,9 @@ async def shown(run: TrainingRun, console: Console, page: str = "") -> AsyncIter
         trained.close()
 
 
-def moment_of(run: TrainingRun, page: str, lag: dict[tuple[str, str], int], trained: dict[str, float]) -> Moment:
+def moment_of(
+    run: TrainingRun, page: Callable[[], str], lag: dict[tuple[str, str], int], trained: dict[str, float]
+) -> Moment:
     """Return what the display shows of a run now."""
     phase = run.journal.phases[-1] if run.journal.phases else None
     began = run.journal.phase("circle")
@@ -221,7 +235,7 @@ def moment_of(run: TrainingRun, page: str, lag: dict[tuple[str, str], int], trai
         trained=trained,
         children=tuple((name, child.starts) for name, child in sorted(run.supervisor.children.items())),
         news=policy.tail().rpartition("\n")[2].strip() if policy else "",
-        page=page,
+        page=page(),
     )
 
 

@@ -46,7 +46,7 @@ class Tile {
     this.root.className = `tile ${look(slot)}`;
     this.root.href = slot.trajectory_id ? this.app.href("trajectory", { id: slot.trajectory_id }) : "#/wall";
     this.root.title = `${slot.slot}${slot.task_id ? `\n${slot.task_id}\n${slot.trajectory_id}` : ""}`;
-    fill(this.name, slot.task_id || slot.slot);
+    fill(this.name, slot.task_id.split("/").pop() || slot.slot);
     fill(this.state, slot.state === "ended" ? `${slot.outcome ?? "ended"}` : WORDS[slot.state],
       slot.step || slot.max_steps ? ` ${slot.step}${slot.max_steps ? `/${slot.max_steps}` : ""}` : "");
     fill(this.action, slot.purpose === "train" ? "" : el("b", {}, `${slot.purpose} `), slot.action ? brief(slot.action) : "\u00a0");
