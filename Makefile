@@ -23,6 +23,8 @@ lint: streams-environment types ## Check style and types.
 	@$(STREAMS)/ruff format --check .
 	@if [ -x $(MODEL)/mypy ]; then $(MODEL)/mypy $(MODEL_SIDE); \
 	else echo "Left out, for want of .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
+	@if command -v tsc >/dev/null; then tsc -p dart_streams/views/page/jsconfig.json; \
+	else echo "Left out, for want of tsc (TypeScript 5): the types of the web page's scripts"; fi
 
 reference: streams-environment ## Write docs/configuration.md and docs/cli.md again.
 	@$(STREAMS)/python -m docs.reference

@@ -402,6 +402,16 @@ def simulate(
 
 
 @app.command()
+def page(
+    trajectories: Annotated[int, typer.Option(help="Finished trajectories.", min=1)] = 100_000,
+    steps: Annotated[int, typer.Option(help="Actions of each.", min=1)] = 8,
+    slots: Annotated[int, typer.Option(help="Environments.", min=1)] = 1000,
+) -> None:
+    """Memory of the web page's fold of a long run, the fold's time a record, and each view's. No services."""
+    output.show_json(module("page").measure(trajectories, steps, slots))
+
+
+@app.command()
 def workload(
     bundle: Annotated[Path, typer.Argument(help="A bundle, made by `capture`.")],
     folder: Annotated[Path, typer.Option("--output", "-o", help="Where to write workload.toml and tasks.toml.")],

@@ -40,6 +40,7 @@ COMMANDS = (
     ),
     Command("train", "dart_streams.cli.process:train", "Run the training process."),
     Command("tasks", "dart_streams.cli.tasks:tasks", "Show what the data manager decides for each task, and why."),
+    Command("ui", "dart_streams.cli.ui:ui", "Serve the live web page of a run, or of a bundle; it only reads."),
     Command("trace", "dart_streams.cli.trace:trace", "Follow an id to what it was made from and what it went into."),
     Command("capture", "dart_streams.cli.bundle:capture", "Write a run's records into one file, or verify one."),
     Command(

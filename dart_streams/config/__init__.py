@@ -5,7 +5,7 @@ Every process of a run reads the same file. What is no user's choice is a consta
 
 from dart_streams.config.connections import Bus, KafkaLogin, Login, Services, Store, Tls
 from dart_streams.config.curation import Curation
-from dart_streams.config.deployment import Config, Evaluation, Run, Tasks
+from dart_streams.config.deployment import Config, Evaluation, Run, Tasks, Ui
 from dart_streams.config.env import (
     Capture,
     Desktop,
@@ -49,6 +49,7 @@ __all__ = [
     "Tasks",
     "Tls",
     "Trainer",
+    "Ui",
     "Warmup",
     "load",
     "parse",

@@ -9,7 +9,7 @@ from dart_streams.config.connections import Bus, Services, Store
 from dart_streams.config.curation import Curation
 from dart_streams.config.env import Desktops, Env
 from dart_streams.config.rollout import Policy, Rollout, Warmup
-from dart_streams.config.section import AboveZero, Count, NonNegative, Section, Share
+from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Section, Share
 from dart_streams.config.trainer import Trainer
 from dart_streams.config.workload import Workload
 from topics.values import Sampling
@@ -68,6 +68,15 @@ class Telemetry(Section, frozen=True):
     """How long a wait may last before the process reports it."""
 
 
+class Ui(Optional, frozen=True):
+    """The live web page of a run, which only reads; it listens on loopback."""
+
+    enabled: bool = True
+    """Serve it as a process of each run; nothing is read for it until somebody opens it."""
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8765
+    """Its port, or the first free one above; 0: any."""
+
+
 class Config(Section, frozen=True):
     """A whole deployment."""
 
@@ -85,6 +94,7 @@ class Config(Section, frozen=True):
     trainer: Trainer = Trainer()
     evaluation: Evaluation = Evaluation()
     telemetry: Telemetry = Telemetry()
+    ui: Ui = Ui()
     workload: Workload | None = None
 
     def __post_init__(self) -> None:

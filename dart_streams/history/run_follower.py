@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import structlog
@@ -48,16 +48,23 @@ ANNOUNCED_S = 10.0
 class RunFollower:
     """The state of a running run. Use :func:`following` to make one that keeps up by itself.
 
-    ``arrivals`` has when the last record of each topic arrived here (``clock``) and from whom, and ``heartbeats`` which
-    rollout workers are alive; what was in the topics before (``since_s``) is in neither.
+    Of topics that are not ``decoded`` only the activity is folded. ``arrivals`` has when the last record of each topic
+    arrived here (``clock``) and from whom, and ``heartbeats`` which rollout workers are alive; what was in the topics
+    before (``since_s``) is in neither.
     """
 
     def __init__(
-        self, bus: Bus, records: AIOKafkaConsumer, stall_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        bus: Bus,
+        records: AIOKafkaConsumer,
+        stall_s: float,
+        decoded: Collection[str] = DECODED,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bus = bus
         self.records = records
         self.stall_s = stall_s
+        self.decoded = decoded
         self.clock = clock
         self.progress = RunState()
         self.since_s = math.inf
@@ -130,7 +137,7 @@ class RunFollower:
             for record in records:
                 metadata = RecordMetadata(topic, record.partition, record.offset, record.timestamp)
                 with contextlib.suppress(Undecodable):
-                    event = event_of(topic, BundleRecord.of(record)) if topic in DECODED else None
+                    event = event_of(topic, BundleRecord.of(record)) if topic in self.decoded else None
                     self._note_arrival(topic, event, self.progress.apply(metadata, event))
         if batches:
             self._changed.set()

@@ -36,11 +36,12 @@ class OrderHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class ActionTimes(msgspec.Struct, frozen=True, gc=False):
-    """What of an observation's action is read, in milliseconds."""
+    """What of an observation's action is read: its times in milliseconds, its canonical form (null if it had none)."""
 
     queue_ms: Milliseconds
     generate_ms: Milliseconds
     execute_ms: Milliseconds
+    action: str | None = None
 
 
 class EndHeader(msgspec.Struct, frozen=True, gc=False):
@@ -152,14 +153,19 @@ def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
     return found
 
 
-def present_records(bus: Bus, topic: Topic, since_ms: int = 0) -> Iterator[BundleRecord]:
-    """Yield the records that a topic has now, from a time on (epoch ms); raise as :func:`read_log`."""
+def present_records(bus: Bus, topic: Topic, since_ms: int = 0, newest: int = 0) -> Iterator[BundleRecord]:
+    """Yield the records that a topic has now; raise as :func:`read_log`.
+
+    From a time on (epoch ms), or the ``newest`` of each partition, that number of them; by default all.
+    """
     with sync_clients.TopicReader(bus, "history", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
         ends = reader.end_offsets()
         if since_ms:
             wanted = dict.fromkeys(reader.partitions, since_ms)
             for partition, found in reader.client.offsets_for_times(wanted).items():
                 reader.client.seek(partition, ends[partition] if found is None else found.offset)
+        for partition, begin in reader.client.beginning_offsets(reader.partitions).items() if newest else ():
+            reader.client.seek(partition, max(begin, ends[partition] - newest))
         for record in reader.read_to_end({partition: end for partition, end in ends.items() if end}):
             if record.offset < ends[TopicPartition(record.topic, record.partition)]:
                 yield BundleRecord.of(record)

@@ -33,6 +33,8 @@ SLICE_MS = 5_000
 """The width of a time slice of the curves."""
 MAX_SPAN_MS = 24 * 3_600_000
 """The longest span of time that is cut into slices."""
+LAST_SCREENS = 1024
+"""Episodes that have ended whose last observation is kept, for whoever shows it; those that came last."""
 
 
 class TopicActivity(msgspec.Struct, frozen=True):
@@ -89,8 +91,13 @@ class RunState:
         self.success_rates: dict[str, float | None] = {}
         self.budgets: dict[tuple[int, int], RolloutBudget] = {}
         self.curation: dict[tuple[str, Source], Applied] = {}
-        # Episodes; ``open`` has the first observation of each, ``finished`` the first trajectory of each order.
+        self.orders_of: defaultdict[str, set[str]] = defaultdict(set)
+        # Episodes; of those under way ``open`` has the first observation, ``newest`` the newest, and ``answered`` the
+        # newest step that was answered (if responses are read). ``finished`` has the first trajectory of each order.
         self.open: dict[str, ObservationHeader] = {}
+        self.newest: dict[str, ObservationHeader] = {}
+        self.answered: dict[str, int] = {}
+        self.last_screens: dict[str, ObservationHeader] = {}
         self.ended: set[str] = set()
         self.newest_step: dict[str, int] = {}
         self.steps = 0
@@ -137,7 +144,9 @@ class RunState:
         return sender
 
     def _order(self, event: RolloutOrder, record: LogRecord) -> str:
-        self.orders.setdefault(event.order_id, (event, record.metadata))
+        if event.order_id not in self.orders:
+            self.orders[event.order_id] = (event, record.metadata)
+            self.orders_of[event.group_id].add(event.order_id)
         return "dispatch" if event.purpose == "train" else event.purpose
 
     def _observation(self, event: ObservationHeader, record: LogRecord) -> str:
@@ -148,28 +157,45 @@ class RunState:
                 self.steps += 1
                 self.slices[event.at_ms // SLICE_MS].steps += 1
         if event.end is not None:
+            if identity not in self.ended:
+                self.last_screens[identity] = event
+                if len(self.last_screens) > LAST_SCREENS:
+                    del self.last_screens[next(iter(self.last_screens))]
             self.ended.add(identity)
-            self.open.pop(identity, None)
-        elif identity not in self.ended and identity not in self.open and event.order.order_id not in self.finished:
-            self.open[identity] = event
+            self._close(identity)
+        elif identity not in self.ended and event.order.order_id not in self.finished:
+            self.open.setdefault(identity, event)
+            if self.newest_step[identity] == event.step:
+                self.newest[identity] = event
         if self.keep_steps and event.step not in self.observations[identity]:
             self.observations[identity][event.step] = record
             if event.screenshot is not None:
                 self.screenshots[event.screenshot.sha256].append((identity, event.step))
         return event.env_host
 
+    def _close(self, identity: str) -> None:
+        """Forget what is kept of an episode while it is open."""
+        self.open.pop(identity, None)
+        self.newest.pop(identity, None)
+        self.answered.pop(identity, None)
+
     def _response(self, event: ResponseHeader, record: LogRecord) -> str:
         if self.keep_steps:
             self.responses.setdefault((event.worker_id, event.request_id), record._replace(value=b""))
+        identity, _, rest = event.request_id.partition("/")
+        known = identity in self.ended or identity in self.trajectories
+        if not known and (step := rest.partition("/")[0]).isdecimal():
+            self.answered[identity] = max(int(step), self.answered.get(identity, -1))
         return event.worker_id
 
     def _trajectory(self, event: Trajectory, _: LogRecord) -> str:
         """Count a trajectory; a second one of its order counts for nothing."""
         self.trajectories.setdefault(event.trajectory_id, event)
+        self.answered.pop(event.trajectory_id, None)
         if event.order_id not in self.finished:
             self.finished[event.order_id] = event
             for abandoned in [key for key, episode in self.open.items() if episode.order.order_id == event.order_id]:
-                del self.open[abandoned]
+                self._close(abandoned)
             for number, busy_ms in overlaps(event.started_ms, event.finished_ms):
                 self.slices[number].busy_ms += busy_ms
             if event.purpose == "train":
@@ -256,11 +282,16 @@ class RunState:
     @property
     def curated_staleness(self) -> list[int]:
         """How many versions old each online member of a group was when the group was curated, the newest group last."""
+        return [age for _, age in self.curated_ages]
+
+    @property
+    def curated_ages(self) -> list[tuple[int, int]]:
+        """When each group was curated (epoch milliseconds), and an online member's age in versions, the newest last."""
         published = sorted((version.at_ms, number) for number, version in self.versions.items())
         times = [at_ms for at_ms, _ in published]
         newest = list(itertools.accumulate((number for _, number in published), max))
         return [
-            max(0, newest[known - 1] - member.version_min)
+            (at_ms, max(0, newest[known - 1] - member.version_min))
             for group, at_ms in sorted(self.groups.values(), key=lambda known: known[1])
             if (known := bisect_right(times, at_ms))
             for member in group.members

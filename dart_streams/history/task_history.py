@@ -59,11 +59,13 @@ class TaskRow(msgspec.Struct, frozen=True):
 class TaskHistory:
     """The tasks of a run, from its folded log; ``groups`` are by task and by id, in the order of their opening.
 
-    Dispatch's inputs and orders are taken in the order of the curation log, in which it applied and made them.
+    Dispatch's inputs and orders are taken in the order of the curation log, in which it applied and made them. With
+    ``only``, the id of a task, no other task is looked at.
     """
 
-    def __init__(self, config: Config, state: RunState) -> None:
+    def __init__(self, config: Config, state: RunState, only: str = "") -> None:
         self.config = config
+        self.only = only
         self.success_rates = state.success_rates
         self.budgets: dict[str, RolloutBudget] = {}
         self.groups: defaultdict[str, dict[str, GroupHistory]] = defaultdict(dict)
@@ -72,7 +74,8 @@ class TaskHistory:
             if entry.agent == dispatch.NAME:
                 self._dispatched(entry, state)
         for trajectory in state.trajectories.values():
-            self._finished(trajectory)
+            if only in ("", trajectory.task_id):
+                self._finished(trajectory)
         for event, _ in state.groups.values():
             group = self.groups.get(event.task_id, {}).get(event.group_id)
             if group is not None and not group.fate.startswith(FATES["curated"]):
@@ -90,6 +93,8 @@ class TaskHistory:
             budget = state.budgets[source.partition, source.offset]
             self.budgets[budget.task_id] = budget
         for event, _ in (state.orders[order_id] for order_id in entry.decisions if order_id in state.orders):
+            if self.only not in ("", event.task_id):
+                continue
             if event.purpose == "train" and event.group_id not in (known := self.groups[event.task_id]):
                 newest = self.budgets.get(event.task_id)
                 why = newest.reason if newest else "because nothing was known yet"

@@ -19,6 +19,8 @@ from dart_streams.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.policy import recipe
 
 BOOTSTRAP_FILE = "bootstrap.toml"
+PAGE_FILE = "ui.json"
+"""Where the web page's address is, with its token."""
 
 
 class Programs(msgspec.Struct, frozen=True):
@@ -37,6 +39,7 @@ class ProcessSet(msgspec.Struct, frozen=True):
     trainer: tuple[ProcessSpec, ...] = ()
     curator: tuple[ProcessSpec, ...] = ()
     monitor: tuple[ProcessSpec, ...] = ()
+    ui: tuple[ProcessSpec, ...] = ()
 
 
 def programs(prefix: Path = Path(sys.prefix)) -> Programs:
@@ -64,7 +67,15 @@ def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessS
         trainer=(ProcessSpec("trainer", (str(found.model), "train", "--config", str(config_file))),),
         curator=workers("curator", 1),
         monitor=workers("monitor", 1),
+        ui=(page_of(config_file, found),) if config.ui.enabled else (),
     )
+
+
+def page_of(config_file: Path, found: Programs) -> ProcessSpec:
+    """Return the command that serves the run's web page; the run does not need it."""
+    folder = config_file.parent
+    place = ("--state", str(folder.parents[1]), "--address-file", str(folder / PAGE_FILE))
+    return ProcessSpec("ui", (str(found.streams), "ui", folder.name, *place), optional=True)
 
 
 def build_command(config_file: Path, found: Programs) -> ProcessSpec:

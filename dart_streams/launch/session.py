@@ -8,6 +8,7 @@ import contextlib
 import functools
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import TextIO
 
 import msgspec
@@ -20,7 +21,7 @@ from dart_streams.errors import UserError
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.trained_rows import TrainedRows
 from dart_streams.launch import process_usage
-from dart_streams.launch.processes import ProcessSet
+from dart_streams.launch.processes import PAGE_FILE, ProcessSet
 from dart_streams.launch.services import local
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.launch.training_run import TrainingRun
@@ -29,6 +30,8 @@ from dart_streams.views.terminal import Display, Moment, summarise
 from workers.curator.changelogs import changelog_topics
 
 Finish = Callable[[TrainingRun], Awaitable[None]]
+PAGE_EVERY_S = 0.5
+"""How often the file with the web page's address is looked at."""
 
 
 class InterruptedRun(UserError):
@@ -59,6 +62,7 @@ class Session:
         self.find_policy = find_policy
         self.before_only = before_only
         self.owns_services = owns_services
+        self.page = ""
 
     def make_run(self, supervisor: Supervisor) -> TrainingRun:
         """Return the training run, with the topics that the curator needs."""
@@ -103,12 +107,34 @@ class Session:
         """Bring the services up, show the run while it lasts, and write its report."""
         with run.phase("services"):
             await self.bring_services_up(run.supervisor)
-        async with shown(run, self.console):
+        async with self.page_served(run.supervisor), shown(run, self.console, lambda: self.page):
             await run.run()
         # The report says how the run went; `end` corrects that if writing the report fails.
         run.journal = msgspec.structs.replace(run.journal, outcome="complete")
         with run.phase("report"):
             await self.finish(run)
+
+    @contextlib.asynccontextmanager
+    async def page_served(self, supervisor: Supervisor) -> AsyncIterator[None]:
+        """Start the run's web page, if it has one; its address is shown once it is up, and nothing waits for that."""
+        file = self.folder.path / PAGE_FILE
+        file.unlink(missing_ok=True)
+        if self.processes is not None:
+            await supervisor.start(self.processes.ui)
+        announcing = asyncio.create_task(self.announce_page(file), name="announce the page")
+        try:
+            yield
+        finally:
+            announcing.cancel()
+            await asyncio.gather(announcing, return_exceptions=True)
+
+    async def announce_page(self, file: Path) -> None:
+        """Show the page's address when the file has it, again if the page was started again."""
+        while True:
+            if (found := address_in(file)) not in ("", self.page):
+                self.page = found
+                self.notify(f"watch it at {found}")
+            await asyncio.sleep(PAGE_EVERY_S)
 
     async def bring_services_up(self, supervisor: Supervisor) -> None:
         """Bring the services up. A start under way is waited for even if interrupted: then it can be stopped."""
@@ -131,6 +157,13 @@ class Session:
         run.journal = msgspec.structs.replace(run.journal, outcome=outcome)
         self.folder.write_journal(run.journal)
         run.supervisor.registry_file.unlink(missing_ok=True)
+
+
+def address_in(file: Path) -> str:
+    """Return the address that the web page has written, empty while it has not."""
+    with contextlib.suppress(OSError):
+        return str(msgspec.json.decode(file.read_bytes())["url"])
+    return ""
 
 
 @contextlib.asynccontextmanager
@@ -156,10 +189,13 @@ async def interruptible(supervisor: Supervisor, notify: Callable[[str], None]) -
 
 
 @contextlib.asynccontextmanager
-async def shown(run: TrainingRun, console: Console) -> AsyncIterator[None]:
-    """Show the run while the body lasts, and sample what its processes cost; a failing display does not fail it."""
+async def shown(run: TrainingRun, console: Console, page: Callable[[], str]) -> AsyncIterator[None]:
+    """Show the run while the body lasts, and sample what its processes cost; a failing display does not fail it.
+
+    ``page`` returns the address of the run's web page, empty while there is none.
+    """
     trained = TrainedRows(run.config)
-    display = Display(functools.partial(moment_of, run), console, trained.newest_metrics)
+    display = Display(functools.partial(moment_of, run, page), console, trained.newest_metrics)
 
     async def read_lag() -> None:
         await run.has_topics.wait()
@@ -180,7 +216,9 @@ async def shown(run: TrainingRun, console: Console) -> AsyncIterator[None]:
         trained.close()
 
 
-def moment_of(run: TrainingRun, lag: dict[tuple[str, str], int], trained: dict[str, float]) -> Moment:
+def moment_of(
+    run: TrainingRun, page: Callable[[], str], lag: dict[tuple[str, str], int], trained: dict[str, float]
+) -> Moment:
     """Return what the display shows of a run now."""
     phase = run.journal.phases[-1] if run.journal.phases else None
     began = run.journal.phase("circle")
@@ -197,6 +235,7 @@ def moment_of(run: TrainingRun, lag: dict[tuple[str, str], int], trained: dict[s
         trained=trained,
         children=tuple((name, child.starts) for name, child in sorted(run.supervisor.children.items())),
         news=policy.tail().rpartition("\n")[2].strip() if policy else "",
+        page=page(),
     )
 
 

@@ -39,12 +39,14 @@ class ProcessFailedError(UserError):
 class ProcessSpec(msgspec.Struct, frozen=True):
     """A process to keep alive: its name in logs and metrics, and its command line.
 
-    One that is ``last`` is stopped after the others, because it records what they still publish.
+    One that is ``last`` is stopped after the others, because it records what they still publish. The run goes on
+    without one that is ``optional``, if it keeps dying.
     """
 
     name: str
     command: tuple[str, ...]
     last: bool = False
+    optional: bool = False
 
 
 class Child:
@@ -147,7 +149,10 @@ class Supervisor:
             restart = "not started again" if delay_s is None else f"starting it again in {delay_s:g} s"
             self.notify(f"{child.spec.name} died: {reason}, {restart}; its log is {child.log}")
             if delay_s is None:
-                self.give_up(child, reason, deaths)
+                if child.spec.optional:
+                    self.notify(f"the run goes on without {child.spec.name}")
+                else:
+                    self.give_up(child, reason, deaths)
                 return
             await asyncio.sleep(delay_s)
             if not child.wanted:

@@ -105,6 +105,18 @@ class AsyncStore:
             self.cache.put(ref.sha256, data)
         return data
 
+    async def blob_named(self, sha256: str) -> bytes:
+        """Return a screenshot by its digest alone; raise :class:`MissingBlob` if it is not complete, or has another."""
+        data = self.cache.get(sha256)
+        if data is None:
+            rows = await self._execute(statements.GET_CHUNKS, (sha256,))
+            pieces = [row[0] for row in rows]
+            data = whole(BlobRef(sha256=sha256, size=sum(map(len, pieces))), pieces) if pieces else b""
+            if not data:
+                raise MissingBlob(BlobRef(sha256=sha256, size=0), "not in the store")
+            self.cache.put(sha256, data)
+        return data
+
     async def _find_blob(self, ref: BlobRef, patience_s: float) -> bytes:
         deadline, pause_s = Deadline(patience_s), FIRST_PAUSE_S
         while True:

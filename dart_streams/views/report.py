@@ -18,7 +18,6 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from dart_streams import actions, screens
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Policy
@@ -30,21 +29,14 @@ from dart_streams.history.run_state import RunState
 from dart_streams.store import MissingBlob, SyncStore, connect
 from dart_streams.views import metrics, plots
 from dart_streams.views.metrics import USAGE_FILE, ReportInputs, usages
+from dart_streams.views.pointers import Point, points_of
 from dart_streams.views.terminal import shown
 from topics.observations import Observation
-from topics.values import BlobRef
 
 LOST_UNKNOWN = "lost orders unknown: the broker did not say what the env workers had committed"
 SAMPLES = 4
 SCREENS = 8
 TEMPLATE = "report.html.j2"
-
-
-class Point(msgspec.Struct, frozen=True):
-    """A place on a screen, in its pixels."""
-
-    x: float
-    y: float
 
 
 class Shot(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,17 +272,3 @@ def shots_of(store: SyncStore, observations: list[Observation], policy: Policy) 
             text=(taken.action or taken.text) if taken else "",
             points=points_of(taken.action, ref, policy) if taken and taken.action else (),
         )
-
-
-def points_of(text: str, screen: BlobRef, policy: Policy) -> tuple[Point, ...]:
-    """Return where an action points to, from the policy's pixels to the screen's."""
-    try:
-        action = actions.parse(text)
-    except actions.Unparsable:
-        return ()
-    width, height = screens.smart_resize(screen.width, screen.height, policy.min_pixels, policy.max_pixels)
-    return tuple(
-        Point(getattr(action, x) * screen.width / width, getattr(action, y) * screen.height / height)
-        for x, y in (("x", "y"), ("to_x", "to_y"))
-        if hasattr(action, x)
-    )

@@ -107,7 +107,10 @@ def smooth(values: tuple[float | None, ...], points: int) -> list[float | None]:
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown: the run's id and phase, since when, the time left, and a summary once the topics are read."""
+    """What is shown: the run's id and phase, since when, the time left, and a summary once the topics are read.
+
+    ``page`` is the address of the run's web page.
+    """
 
     run_id: str
     phase: str
@@ -118,6 +121,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     trained: dict[str, float]
     children: tuple[tuple[str, int], ...]
     news: str = ""
+    page: str = ""
 
 
 def panel(moment: Moment) -> RenderableType:
@@ -128,6 +132,8 @@ def panel(moment: Moment) -> RenderableType:
     parts: list[RenderableType] = []
     if moment.summary is not None:
         parts = [curve_of(moment.summary), table_of(moment, moment.summary)]
+    if moment.page:
+        parts.insert(0, Text.assemble(("watch    ", "bold"), (moment.page, "cyan")))
     if moment.news:
         parts.append(Text(moment.news))
     parts.append(children_of(moment.children))

@@ -1,4 +1,4 @@
-"""What the local services run on: a Java that suits both, and their jars.
+"""What the local services run on: a Java that suits both, and their jars; and the jar of the web page's plots.
 
 Maven fetches the jars once; they are kept under the digest of the pom that names them.
 """
@@ -21,6 +21,8 @@ RECIPES = Path(__file__).parents[3] / "deploy" / "local"
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 FETCH_S = 600
 SERVICES = ("kafka", "cassandra")
+FETCHED = (*SERVICES, "page")
+"""The poms: of the two services, and of what the web page draws its plots with."""
 SHARED_JARS = RECIPES.parents[1] / ".dart" / "jars"
 """Where jars lie by default, whatever state folder their services use."""
 VERSIONS = range(17, 24)
@@ -112,10 +114,10 @@ def version_of(command: Path) -> int | None:
 
 
 def main() -> int:
-    """Fetch the jars of every service; print ``fetched`` if any were missing."""
+    """Fetch all jars; print ``fetched`` if any were missing."""
     try:
-        complete = all(jar_folder(service, SHARED_JARS).is_dir() for service in SERVICES)
-        for service in SERVICES:
+        complete = all(jar_folder(service, SHARED_JARS).is_dir() for service in FETCHED)
+        for service in FETCHED:
             fetch_jars(service, SHARED_JARS)
     except UserError as error:
         sys.stderr.write(f"\nerror: {error}\n")

@@ -246,3 +246,16 @@ def test_a_long_life_forgives():
 )
 def test_an_exit_code_is_explained(code, words):
     assert explain(code) == words
+
+
+async def test_the_run_goes_on_without_an_optional_process_that_keeps_dying(tmp_path):
+    told: list[str] = []
+    supervisor = Supervisor(tmp_path, drain_s=1, notify=told.append)
+    fails = (sys.executable, "-c", "import sys; sys.exit(2)")
+    await supervisor.start([ProcessSpec("ui", fails, optional=True), ProcessSpec("other", SLEEPS)])
+    await until(lambda: any("goes on without ui" in text for text in told))
+    assert not supervisor.gave_up.done()
+    other = supervisor.children["other"].process
+    assert other is not None
+    assert other.returncode is None
+    await supervisor.stop_all()

@@ -57,6 +57,11 @@ def test_the_panel_shows_the_figures():
     assert "recorder" not in text
 
 
+def test_the_address_of_the_page_is_the_first_line():
+    lines = drawn(msgspec.structs.replace(MOMENT, page="http://127.0.0.1:8765/?token=x")).splitlines()
+    assert "watch    http://127.0.0.1:8765/?token=x" in lines[1]
+
+
 def test_the_panel_is_drawn_before_anything_is_known():
     early = Moment(
         run_id="r", phase="policy", phase_s=3, left_s=None, summary=None, lag={}, trained={}, children=(), news="3/9"

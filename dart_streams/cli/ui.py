@@ -1,0 +1,165 @@
+"""``dart-streams ui``: the live web page of a run, or of a bundle; it only reads."""
+
+import asyncio
+import os
+import socket
+import ssl
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from dart_streams.cli.options import AsJson, RunConfig, State, find_run, read_config
+from dart_streams.cli.output import log_to_stderr, note, show_json
+from dart_streams.config.connections import is_loopback
+from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
+from dart_streams.history.bundle import Bundle
+from dart_streams.history.run_folder import RunFolder
+from dart_streams.launch.services import jars
+from dart_streams.views.page.assets import PLOTS_MISSING, assets
+from dart_streams.views.page.guard import Guard
+from dart_streams.views.page.source import RunSource
+from workers.runtime import lifecycle
+
+NICENESS = 10
+"""Whoever looks on comes after those who work."""
+TRIED_PORTS = 20
+
+
+class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the page is: ``url`` opens it once with the token, which scripts give as their bearer."""
+
+    url: str
+    address: str
+    token: str
+
+
+def ui(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The run's id, or a bundle. \\[default: the latest run]", metavar="RUN|BUNDLE", show_default=False
+        ),
+    ] = "",
+    state: State = Path(".dart"),
+    config: RunConfig = None,
+    host: Annotated[str, typer.Option(help="The address to listen on; beyond loopback with TLS only.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(help="The port; 0: any. \\[default: ui.port]", min=0, max=65535, show_default=False)
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="The server's certificate (PEM).", show_default=False)
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The key of --certificate.", show_default=False)] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="A further name by which the page is asked for.", show_default=False),
+    ] = None,
+    address_file: Annotated[
+        Path | None, typer.Option(help="Write the address there, for this user only.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the live web page of a run, or of a bundle, until Ctrl-C; it only reads."""
+    log_to_stderr()
+    tls = tls_context(host, certificate, key)
+    source = source_of(name, state, config)
+    listener = listening(host, source.config.ui.port if port is None else port, any_free=port is None)
+    number = listener.getsockname()[1]
+    guard = Guard(frozenset([host, *(allow_host or [])]), number, tls=tls is not None)
+    shown = f"[{host}]" if ":" in host else host
+    base = f"{'https' if tls else 'http'}://{shown}:{number}/"
+    address = PageAddress(url=f"{base}?token={guard.token}", address=base, token=guard.token)
+    announce(address, address_file, as_json=as_json)
+    os.nice(NICENESS)
+    asyncio.run(serve(source, guard, listener, tls))
+
+
+def source_of(name: str, state: Path, config: Path | None) -> RunSource:
+    """Return a bundle, if ``name`` is one's file, else the run's topics and store."""
+    if name and Path(name).is_file():
+        from dart_streams.views.page.bundle_source import BundleSource
+
+        return BundleSource(Bundle(Path(name)))
+    from dart_streams.views.page.live_source import LiveSource
+
+    if config is not None:
+        if name:
+            raise UserError("a run and --config name two deployments: give one of them")
+        settings = read_config(config)
+        folder = RunFolder(settings.run.folder)
+        return LiveSource(settings, folder if folder.config_file.exists() else None)
+    found = find_run(name, state)
+    return LiveSource(found.config(), found)
+
+
+def tls_context(host: str, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return the server's side of TLS, None without; raise :class:`ConfigError` for a network without it."""
+    if certificate is None and key is None:
+        if not is_loopback(host):
+            raise ConfigError(
+                f"--host {host} can be reached from other machines, and the token and all screens would travel in the "
+                "clear: give --certificate and --key, or keep 127.0.0.1 and use a tunnel (ssh -L)"
+            )
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("--certificate and --key go together")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--certificate {certificate} with --key {key} can't be used: {error}") from None
+    return context
+
+
+def listening(host: str, port: int, *, any_free: bool) -> socket.socket:
+    """Return a listening socket; with ``any_free`` of the first free one of some ports from ``port`` on.
+
+    Raises :class:`ServiceUnavailable` if there is none.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for number in range(port, port + (TRIED_PORTS if any_free and port else 1)):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, number))
+            listener.listen(64)
+            return listener
+        except OSError as error:
+            listener.close()
+            reason = error.strerror
+    raise ServiceUnavailable(f"the page can't listen on {host} port {port}: {reason}; choose another with --port")
+
+
+def announce(address: PageAddress, file: Path | None, *, as_json: bool) -> None:
+    """Print the address, and write it into a file that only this user may read."""
+    if file is not None:
+        fresh = file.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(msgspec.json.encode(address))
+        fresh.replace(file)
+    if as_json:
+        show_json(address)
+    elif file is None:
+        note(f"watch it at {address.url}")
+
+
+async def serve(source: RunSource, guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+    """Serve until SIGTERM or Ctrl-C; raise what ends the source."""
+    from dart_streams.views.page.server import PageServer, serving
+
+    stop = lifecycle.stop_on_signals()
+    folder = jars.jar_folder("page", jars.SHARED_JARS) if jars.RECIPES.is_dir() else None
+    files = assets(folder if folder is not None and folder.is_dir() else None)
+    if not files["/vendor/uPlot.iife.min.js"].data:
+        note(PLOTS_MISSING)
+    async with serving(PageServer(source, guard, files), listener, tls):
+        await lifecycle.run_until_first_exit(stopped(stop), source=source.run())
+
+
+async def stopped(stop: asyncio.Event) -> None:
+    """Return when the process is to end."""
+    await stop.wait()

@@ -1,0 +1,110 @@
+"""A bundle as the page's source: folded once, at the start. Screenshots are spooled to a file of no name."""
+
+import asyncio
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+from dart_streams.bus.lag import Lag
+from dart_streams.history.bundle import Bundle, BundleRecord
+from dart_streams.history.bundle_inputs import config_of
+from dart_streams.history.dead_letters import DeadLetter, DeadLetterSummary
+from dart_streams.history.run_folder import PhaseLog
+from dart_streams.history.run_log import read_log
+from dart_streams.history.run_state import RunState
+from dart_streams.history.traces import RequestSegment, Timeline, segments
+from dart_streams.views.page.source import SCANNED, SHOWN, NotFound, Progress, matches
+from topics import Topic
+from topics.observations import Observation
+
+
+class BundleSource:
+    """A bundle; see :class:`~dart_streams.views.page.source.RunSource`. The fold keeps every observation's bytes."""
+
+    kind: Literal["run", "bundle"] = "bundle"
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.config = config_of(bundle)
+        self.state = RunState(keep_steps=True)
+        self.progress = Progress(False, "the bundle is being read")
+        self._spool = tempfile.TemporaryFile(prefix="dart-page-")  # noqa: SIM115 (it lives as long as the source)
+        self._places: dict[str, tuple[int, int]] = {}
+        self._timeline: Timeline | None = None
+
+    @property
+    def now_ms(self) -> int:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        return max((activity.at_ms for activity in self.state.activity.values()), default=0)
+
+    def journal(self) -> PhaseLog:
+        """See :class:`~dart_streams.views.page.source.RunSource`: a bundle has no journal."""
+        return PhaseLog(outcome="recorded")
+
+    def note_viewer(self) -> None:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+
+    async def run(self) -> None:
+        """Read the bundle, in a thread; then there is nothing more to do."""
+        await asyncio.to_thread(self.read)
+        await asyncio.Event().wait()
+
+    def read(self) -> None:
+        """Fold the records and spool the screenshots; raise ``BundleError`` if the bundle is damaged."""
+        self.state = RunState(keep_steps=True).fold(read_log(self.bundle, SHOWN))
+        if self.bundle.has("blobs"):
+            for blob in self.bundle.blobs():
+                self._places[blob.sha256] = (self._spool.tell(), len(blob.data))
+                self._spool.write(blob.data)
+        self.progress = Progress(True)
+
+    async def steps(self, trajectory_id: str) -> list[Observation]:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        known = self.state.observations.get(trajectory_id, {})
+        found = [self.state.observation(trajectory_id, step) for step in sorted(known)]
+        return [observation for observation in found if observation is not None]
+
+    async def screenshot(self, sha256: str) -> bytes:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        if sha256 not in self._places:
+            raise NotFound("the bundle has no such screenshot: capture it with --blobs")
+        start, size = self._places[sha256]
+        self._spool.seek(start)
+        return self._spool.read(size)
+
+    async def segments(self, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        if self._timeline is None:
+            lines = self.bundle.lines("traces") if self.bundle.has("traces") else ()
+            self._timeline = await asyncio.to_thread(Timeline, lines)
+        return segments_of(self._timeline, trajectory_id)
+
+    async def records(self, topic: Topic, needle: bytes, limit: int) -> list[BundleRecord]:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        if not self.bundle.has(topic.name):
+            return []
+
+        def read() -> list[BundleRecord]:
+            newest = deque(self.bundle.records(topic.name), SCANNED)
+            found = (record for record in newest if matches(record, needle))
+            return sorted(deque(found, limit), key=lambda record: (-record.at_ms, -record.offset))
+
+        return await asyncio.to_thread(read)
+
+    async def lags(self) -> list[Lag]:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        return []
+
+    async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
+        """See :class:`~dart_streams.views.page.source.RunSource`: bundles have no dead letters."""
+        return []
+
+
+def segments_of(timeline: Timeline, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
+    """Return the segments of a trajectory's traced actions, by index."""
+    return {
+        index: segments(timeline.traces[span.trace])
+        for (identity, index), span in timeline.steps.items()
+        if identity == trajectory_id
+    }

@@ -1,0 +1,97 @@
+"""The line at the top of the page: which run, its phase, a few numbers, and what stands still. Pure."""
+
+import itertools
+
+import msgspec
+
+from dart_streams.history.run_folder import PhaseLog
+from dart_streams.history.run_state import SLICE_MS, RunState
+from dart_streams.views.page.source import RunSource
+from dart_streams.views.page.time_curves import stalled
+
+RECENT_EPISODES = 200
+RATE_SLICES = 3
+BURST = 20
+"""Of this number of newest episodes more than a third are faults: a burst."""
+FAULT_OUTCOMES = ("env_error", "policy_error")
+
+
+class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes a few times a second; ``alarms`` are sentences. ``success`` is the mean reward of the newest episodes."""
+
+    run: str
+    kind: str
+    ready: bool
+    text: str
+    phase: str
+    phase_ms: int | None
+    now_ms: int
+    records: int
+    steps: int
+    steps_per_s: float
+    episodes: int
+    open: int
+    success: float | None
+    groups: int
+    groups_consumed: int
+    train_steps: int
+    version: int | None
+    served: int | None
+    alarms: list[str]
+
+
+def header(source: RunSource) -> PageHeader:
+    """Return the header now."""
+    state, journal, now_ms = source.state, source.journal(), source.now_ms
+    phase = journal.phases[-1] if journal.phases else None
+    live = phase is not None and phase.ended_ms is None
+    newest = now_ms // SLICE_MS
+    window = [state.slices[n].steps for n in range(newest - RATE_SLICES, newest) if n in state.slices]
+    recent = [
+        *itertools.islice((t for t in reversed(state.finished.values()) if t.purpose == "train"), RECENT_EPISODES)
+    ]
+    rewards = [trajectory.reward for trajectory in recent if trajectory.reward is not None]
+    return PageHeader(
+        run=source.config.bus.run.removeprefix("dart."),
+        kind=source.kind,
+        ready=source.progress.ready,
+        text=source.progress.text,
+        phase=phase_word(journal),
+        phase_ms=phase.started_ms if phase and live else None,
+        now_ms=now_ms,
+        records=sum(activity.records for activity in state.activity.values()),
+        steps=state.steps,
+        steps_per_s=sum(window) / (RATE_SLICES * SLICE_MS / 1000),
+        episodes=len(state.finished),
+        open=len(state.open),
+        success=sum(rewards) / len(rewards) if rewards else None,
+        groups=len(state.groups),
+        groups_consumed=state.groups_consumed,
+        train_steps=len(state.trained),
+        version=state.newest_version,
+        served=state.served_version,
+        alarms=alarms(state, now_ms, live=live and phase is not None and phase.name == "circle"),
+    )
+
+
+def phase_word(journal: PhaseLog) -> str:
+    """Return the phase under way, or how the run ended."""
+    phase = journal.phases[-1] if journal.phases else None
+    if phase is None or journal.outcome != "unfinished":
+        return journal.outcome
+    return phase.name
+
+
+def alarms(state: RunState, now_ms: int, *, live: bool) -> list[str]:
+    """Return what a person should look at now: what stands still while the circle should turn, and bursts of faults."""
+    found = []
+    if live:
+        found += [
+            f"{words.stall.topic} silent for {words.stall.silent_s:.0f} s: {words.reason}"
+            for words in stalled(state, now_ms)
+        ]
+    last = [trajectory.outcome for trajectory in itertools.islice(reversed(state.finished.values()), BURST)]
+    faults = sum(outcome in FAULT_OUTCOMES for outcome in last)
+    if len(last) == BURST and faults > BURST / 3:
+        found.append(f"{faults} of the last {BURST} episodes ended in a fault of the infrastructure")
+    return found

@@ -1,0 +1,211 @@
+"""A run's live topics and store as the page's source.
+
+It reads with a consumer of no group that commits nothing, and only while somebody looks at the page: a page that nobody
+has opened costs the broker no request. There is no producer here, so a login that may only read is enough.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from dart_streams.bus.clients import FETCH_BYTES, consumer, start_within
+from dart_streams.bus.lag import Lag, LagReader, lag_reader
+from dart_streams.clock import now_ms
+from dart_streams.config import Bus, Config
+from dart_streams.connection import auth
+from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.history import dead_letters
+from dart_streams.history.bundle import BundleRecord
+from dart_streams.history.dead_letters import DeadLetter, DeadLetterSummary
+from dart_streams.history.run_folder import PhaseLog, RunFolder
+from dart_streams.history.run_follower import RunFollower
+from dart_streams.history.run_log import present_records
+from dart_streams.history.run_state import RunState
+from dart_streams.history.traces import RequestSegment, Timeline, lines_in
+from dart_streams.store import AsyncStore, MissingBlob, connect_async
+from dart_streams.views.page.bundle_source import segments_of
+from dart_streams.views.page.source import SCANNED, SHOWN, NotFound, Progress, matches
+from topics import Topic
+from topics.observations import Observation
+
+IDLE_S = 60.0
+"""Reading stops this long after the last viewer has gone."""
+RETRY_S = 2.0
+FETCH_MS = 300
+TRACES_S = 10.0
+"""A run's spans are read again after this long."""
+LAGS_S = 4.0
+
+log = structlog.get_logger()
+
+
+class LiveSource:
+    """A run on its broker and store; see :class:`~dart_streams.views.page.source.RunSource`."""
+
+    kind: Literal["run", "bundle"] = "run"
+
+    def __init__(self, config: Config, folder: RunFolder | None) -> None:
+        self.config = config
+        self.folder = folder
+        self.state = RunState()
+        self.progress = Progress(False, "reading begins")
+        self._wanted = asyncio.Event()
+        self._seen_s = 0.0
+        self._store: AsyncStore | None = None
+        self._connecting = asyncio.Lock()
+        self._timeline: tuple[float, Timeline] | None = None
+        self._lags: tuple[float, list[Lag] | None] = (-LAGS_S, [])
+        self._lag_reader: LagReader | None = None
+        self._connections = contextlib.AsyncExitStack()
+
+    @property
+    def now_ms(self) -> int:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        return now_ms()
+
+    def journal(self) -> PhaseLog:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        return self.folder.journal() if self.folder is not None else PhaseLog()
+
+    def note_viewer(self) -> None:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        self._seen_s = asyncio.get_running_loop().time()
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Fold the topics while somebody looks; a broker that is away, or lacks the topics, is tried again."""
+        try:
+            while True:
+                await self._wanted.wait()
+                try:
+                    await self._follow()
+                except (UserError, KafkaError, OSError) as error:
+                    self.progress = Progress(False, str(error))
+                    log.warning("reading the run's topics failed", reason=str(error))
+                await asyncio.sleep(RETRY_S)
+        finally:
+            await self._connections.aclose()
+            if self._store is not None:
+                await asyncio.to_thread(self._store.session.cluster.shutdown)
+
+    async def _follow(self) -> None:
+        """Fold from the beginning of the topics, and go on."""
+        async with readers(self.config.bus) as records:
+            follower = RunFollower(self.config.bus, records, 1.0, frozenset(topic.name for topic in SHOWN))
+            self.state = follower.progress
+            ends = await records.end_offsets(sorted(records.assignment()))
+            while True:
+                await self._until_wanted()
+                await follower.poll()
+                await asyncio.sleep(0)
+                if ends:
+                    left = sum([max(0, end - await records.position(place)) for place, end in ends.items()])
+                    ends = ends if left else {}
+                    self.progress = Progress(not left, f"{left:,} records are still to be read" if left else "")
+
+    async def _until_wanted(self) -> None:
+        if asyncio.get_running_loop().time() - self._seen_s > IDLE_S:
+            self._wanted.clear()
+            await self._wanted.wait()
+
+    async def store(self) -> AsyncStore:
+        """Return the store, connected; raise :class:`ServiceUnavailable` if it does not answer."""
+        async with self._connecting:
+            if self._store is None:
+                settings = self.config.store
+                session = await connect_async(settings)
+                self._store = AsyncStore(session, self.config.bus.run, settings.blob_cache_mb, wait_s=2.0)
+            return self._store
+
+    async def steps(self, trajectory_id: str) -> list[Observation]:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        return await (await self.store()).steps(trajectory_id)
+
+    async def screenshot(self, sha256: str) -> bytes:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        try:
+            return await (await self.store()).blob_named(sha256)
+        except MissingBlob as missing:
+            raise NotFound(str(missing)) from None
+
+    async def segments(self, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        if self.folder is None or not self.config.telemetry.sampling:
+            return {}
+        now_s = asyncio.get_running_loop().time()
+        if self._timeline is None or now_s - self._timeline[0] > TRACES_S:
+            traces = self.folder.path / "traces"
+            self._timeline = now_s, await asyncio.to_thread(lambda: Timeline(lines_in(traces)))
+        return segments_of(self._timeline[1], trajectory_id)
+
+    async def records(self, topic: Topic, needle: bytes, limit: int) -> list[BundleRecord]:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+
+        def read() -> list[BundleRecord]:
+            newest = present_records(self.config.bus, topic, newest=SCANNED if needle else limit)
+            found = sorted(
+                (record for record in newest if matches(record, needle)), key=lambda one: (one.at_ms, one.offset)
+            )
+            return [*reversed(deque(found, limit))]
+
+        return await asyncio.to_thread(read)
+
+    async def lags(self) -> list[Lag] | None:
+        """See :class:`~dart_streams.views.page.source.RunSource`; read again after a few seconds only."""
+        now_s = asyncio.get_running_loop().time()
+        async with self._connecting:
+            if self._lag_reader is None:
+                self._lag_reader = await self._connections.enter_async_context(lag_reader(self.config.bus))
+            if now_s - self._lags[0] >= LAGS_S:
+                self._lags = now_s, await self._lag_reader.read()
+        return self._lags[1]
+
+    async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        if topic is None:
+            return await asyncio.to_thread(dead_letters.summary, self.config.bus)
+        return await asyncio.to_thread(dead_letters.shown, self.config.bus, topic)
+
+
+@contextlib.asynccontextmanager
+async def readers(bus: Bus) -> AsyncIterator[AIOKafkaConsumer]:
+    """Yield a consumer at the beginning of every topic of :data:`SHOWN` that there is, in no group.
+
+    Raises :class:`ServiceUnavailable` if there is no broker, or none of the topics.
+    """
+    records = consumer(bus, group=None, client_id="ui", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
+    await start_within(records, bus)
+    try:
+        places = await partitions(bus)
+        if not places:
+            raise ServiceUnavailable(f"the broker at {bus.servers} has no topics {bus.prefix}* yet")
+        records.assign(places)
+        await records.seek_to_beginning(*places)
+        yield records
+    finally:
+        await records.stop()
+
+
+async def partitions(bus: Bus) -> list[TopicPartition]:
+    """Return the partitions of the topics that there are."""
+    admin = AIOKafkaAdminClient(**auth.kafka(bus), client_id="ui")
+    await admin.start()
+    try:
+        # Only topics that exist are described: a broker may create one that is asked for by name.
+        there = set(await admin.list_topics()) & {bus.prefix + topic.name for topic in SHOWN}
+        found: list[dict[str, Any]] = await admin.describe_topics(sorted(there)) if there else []
+    finally:
+        await admin.close()
+    return [
+        TopicPartition(topic["topic"], partition["partition"])
+        for topic in found
+        if not topic["error_code"]
+        for partition in topic["partitions"]
+    ]

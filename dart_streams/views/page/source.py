@@ -1,0 +1,86 @@
+"""What the page reads a run from: live topics with the store, or a bundle. Both keep the same fold."""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from dart_streams.bus.lag import Lag
+from dart_streams.config import Config
+from dart_streams.errors import UserError
+from dart_streams.history.bundle import BundleRecord
+from dart_streams.history.dead_letters import DeadLetter, DeadLetterSummary
+from dart_streams.history.run_folder import PhaseLog
+from dart_streams.history.run_state import RunState
+from dart_streams.history.traces import RequestSegment
+from topics import ALL, Topic, action_requests
+from topics.observations import Observation
+
+SHOWN: tuple[Topic, ...] = tuple(topic for topic in ALL if topic is not action_requests.TOPIC)
+"""The topics that the page folds: all but the requests, which carry whole prompts and say nothing more."""
+SCANNED = 200_000
+"""Records of a topic that a search looks at, the newest ones."""
+
+
+class NotFound(UserError):
+    """The run has nothing of this id."""
+
+    exit_code = 1
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a source is: ``ready`` once the fold has all that was there, ``text`` what it waits for otherwise."""
+
+    ready: bool
+    text: str = ""
+
+
+class RunSource(Protocol):
+    """A run, wherever it is. ``state`` is the fold; it changes between awaits, in the event loop that reads it."""
+
+    kind: Literal["run", "bundle"]
+    config: Config
+
+    @property
+    def state(self) -> RunState:
+        """The fold."""
+
+    @property
+    def progress(self) -> Progress:
+        """How far the fold is."""
+
+    @property
+    def now_ms(self) -> int:
+        """The present (epoch milliseconds): of a bundle, when its last record was written."""
+
+    def journal(self) -> PhaseLog:
+        """Return the run's phases."""
+
+    def note_viewer(self) -> None:
+        """Note that somebody looks: a live source reads only while somebody does."""
+
+    async def run(self) -> None:
+        """Keep the fold up to date until cancelled."""
+
+    async def steps(self, trajectory_id: str) -> list[Observation]:
+        """Return a trajectory's observations by step; empty if there is none such."""
+
+    async def screenshot(self, sha256: str) -> bytes:
+        """Return a screenshot; raise :class:`NotFound` if there is none."""
+
+    async def segments(self, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
+        """Return where each traced action's time went, by the action's index."""
+
+    async def records(self, topic: Topic, needle: bytes, limit: int) -> list[BundleRecord]:
+        """Return the newest records whose key or value contains ``needle``, the newest first."""
+
+    async def lags(self) -> list[Lag] | None:
+        """Return the lag of each consumer group; none of a bundle, None if the broker does not say."""
+
+    async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
+        """Return how many dead letters each topic has, or those of one topic."""
+
+
+def matches(record: BundleRecord, needle: bytes) -> bool:
+    """Say whether a record's key or value contains ``needle``."""
+    return not needle or needle in (record.key or b"") or needle in (record.value or b"")

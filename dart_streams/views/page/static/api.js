@@ -1,0 +1,71 @@
+// @ts-check
+/** The server's views, and the socket of what changes. */
+
+/** What the server says of a request that failed. */
+export class Problem extends Error {}
+
+/**
+ * @param {string} view
+ * @param {Record<string, string | number | undefined>} [query]
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>}
+ */
+export async function get(view, query = {}, signal) {
+  const wanted = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
+  const search = new URLSearchParams(wanted.map(([name, value]) => [name, String(value)]));
+  const response = await fetch(`/api/${view}?${search}`, { signal });
+  if (response.ok) return response.json();
+  const text = await response.text();
+  let said = text;
+  try { said = JSON.parse(text).error ?? text; } catch { /* it was a plain sentence */ }
+  throw new Problem(said);
+}
+
+/** One socket; it is opened anew when something else is watched, and after it broke. */
+export class Live {
+  /** @param {(message: any) => void} receive @param {(alive: boolean) => void} report */
+  constructor(receive, report) {
+    this.receive = receive;
+    this.report = report;
+    /** @type {WebSocket | null} */
+    this.socket = null;
+    this.query = "";
+    this.pause = 500;
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
+  }
+
+  /** @param {Record<string, string>} query */
+  watch(query) {
+    const wanted = String(new URLSearchParams(query));
+    if (wanted === this.query && this.socket) return;
+    this.query = wanted;
+    this.close();
+    this.open();
+  }
+
+  close() {
+    const socket = this.socket;
+    this.socket = null;
+    socket?.close();
+  }
+
+  open() {
+    if (this.socket || document.hidden) return;
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const socket = new WebSocket(`${scheme}://${location.host}/api/live?${this.query}`);
+    this.socket = socket;
+    socket.onmessage = (event) => {
+      if (socket !== this.socket) return;
+      this.pause = 500;
+      this.report(true);
+      this.receive(JSON.parse(event.data));
+    };
+    socket.onclose = () => {
+      if (socket !== this.socket) return;
+      this.socket = null;
+      this.report(false);
+      setTimeout(() => this.open(), this.pause);
+      this.pause = Math.min(8000, this.pause * 2);
+    };
+  }
+}

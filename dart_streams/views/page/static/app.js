@@ -1,0 +1,232 @@
+// @ts-check
+/** The frame of the page: the address says what is shown, one socket says what changes, keys and links move. */
+
+import { Live, Problem, get } from "./api.js";
+import { el, fill } from "./dom.js";
+import { duration, number, percent } from "./format.js";
+import * as group from "./group.js";
+import * as log from "./log.js";
+import * as step from "./step.js";
+import * as steps from "./steps.js";
+import * as task from "./task.js";
+import * as tasks from "./tasks.js";
+import * as time from "./time.js";
+import * as trajectories from "./trajectories.js";
+import * as trajectory from "./trajectory.js";
+import * as wall from "./wall.js";
+
+/**
+ * @typedef {Record<string, string>} Params
+ * @typedef {object} Shown what a page gives the frame once it is open
+ * @property {Record<string, string>} [watch] what the socket is to send
+ * @property {(message: any) => void} [update]
+ * @property {() => Promise<void>} [refresh] read again what may have changed
+ * @property {(event: KeyboardEvent) => boolean | void} [key] true if the key was the page's
+ * @property {() => void} [close]
+ * @typedef {object} Page
+ * @property {string} title
+ * @property {(view: HTMLElement, params: Params, app: App) => Promise<Shown>} open
+ */
+
+/** @type {Record<string, Page>} */
+const PAGES = { wall, trajectories, trajectory, group, steps, step, tasks, task, time, log };
+/** @type {[string, string[]][]} tabs, and the pages below each */
+const TABS = [["wall", []], ["trajectories", ["trajectory", "group"]], ["tasks", ["task"]], ["steps", ["step"]], ["time", []], ["log", []]];
+const REFRESH_MS = 2000;
+
+export class App {
+  constructor() {
+    this.view = /** @type {HTMLElement} */ (document.getElementById("view"));
+    /** @type {Shown} */
+    this.shown = {};
+    /** @type {any} */
+    this.header = null;
+    this.skewMs = 0;
+    this.place = "";
+    this.turn = 0;
+    /** @type {number[]} */
+    this.timings = [];
+    this.refreshed = { records: -1, atMs: 0, busy: false };
+    this.live = new Live((message) => this.receive(message), (alive) => this.report(alive));
+  }
+
+  /** The server's time now, in epoch milliseconds. */
+  now() {
+    return this.header?.kind === "bundle" ? this.header.now_ms : Date.now() + this.skewMs;
+  }
+
+  /** @param {string} page @param {Record<string, string | number | null | undefined>} [params] */
+  href(page, params = {}) {
+    const given = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "");
+    const search = new URLSearchParams(given.map(([name, value]) => [name, String(value)]));
+    return `#/${page}${given.length ? `?${search}` : ""}`;
+  }
+
+  /**
+   * @param {string} page @param {Record<string, string | number | null | undefined>} params
+   * @param {string | Node} content @param {string} [title]
+   */
+  link(page, params, content, title) {
+    return el("a", { href: this.href(page, params), title }, content);
+  }
+
+  /** Change the address's parameters without opening the page anew. @param {Params} params */
+  remember(params) {
+    const { page, params: before } = parse();
+    this.place = this.href(page, { ...before, ...params });
+    history.replaceState(null, "", this.place);
+  }
+
+  async open() {
+    const { page, params } = parse();
+    this.place = location.hash;
+    const turn = ++this.turn, began = performance.now();
+    const known = PAGES[page] ?? wall;
+    document.title = `${known.title} · dart_streams`;
+    for (const tab of document.querySelectorAll("#tabs a")) {
+      const name = tab.getAttribute("data-tab") ?? "";
+      const below = TABS.find(([one]) => one === name)?.[1] ?? [];
+      tab.classList.toggle("here", name === page || below.includes(page));
+    }
+    const view = el("div.page");
+    view.dataset.page = page;
+    view.dataset.place = location.hash;
+    let shown = {};
+    try {
+      shown = await known.open(view, params, this);
+    } catch (error) {
+      view.append(el("p.problem", {}, message(error)));
+      if (!(error instanceof Problem)) console.error(error);
+    }
+    if (turn !== this.turn) return /** @type {Shown} */ (shown).close?.();
+    this.shown.close?.();
+    this.shown = shown;
+    this.view.replaceChildren(view);
+    this.live.watch(this.shown.watch ?? {});
+    requestAnimationFrame(() => this.timed(performance.now() - began));
+    view.dataset.ready = "yes";
+  }
+
+  /** @param {number} ms how long the page took to open */
+  timed(ms) {
+    this.timings = [...this.timings.slice(-99), ms];
+    const sorted = [...this.timings].sort((a, b) => a - b);
+    const foot = /** @type {HTMLElement} */ (document.getElementById("foot"));
+    fill(foot, `page in ${Math.round(ms)} ms, p50 ${Math.round(sorted[sorted.length >> 1])} ms of ${sorted.length}`,
+      el("span.keys", {}, "keys: / find · 1–6 tabs · j k ← → Home End steps · t light or dark · Backspace back"));
+  }
+
+  /** @param {any} message */
+  receive(message) {
+    this.header = message.header;
+    this.skewMs = message.header.now_ms - Date.now();
+    this.draw();
+    this.shown.update?.(message);
+    this.refresh();
+  }
+
+  /** Read the page again if the run has gone on, at most every two seconds, and not while someone marks or types. */
+  async refresh() {
+    const state = this.refreshed, now = performance.now();
+    if (!this.shown.refresh || state.busy || now - state.atMs < REFRESH_MS || this.header.records === state.records) return;
+    if (String(getSelection()) || document.activeElement?.matches("input, select")) return;
+    Object.assign(state, { records: this.header.records, atMs: now, busy: true });
+    try {
+      await this.shown.refresh();
+    } catch (error) {
+      if (!(error instanceof Problem)) console.error(error);
+    } finally {
+      state.busy = false;
+    }
+  }
+
+  draw() {
+    const h = this.header;
+    fill(/** @type {HTMLElement} */ (document.getElementById("run")), h.run);
+    const status = /** @type {HTMLElement} */ (document.getElementById("status"));
+    const since = h.phase_ms ? ` ${duration(this.now() - h.phase_ms)}` : "";
+    /** @type {[string, string][]} */
+    const parts = [
+      [h.kind === "bundle" ? "bundle" : "phase", h.kind === "bundle" ? "recorded" : h.phase + since],
+      ["success", percent(h.success)],
+      ["episodes", `${number(h.episodes)}${h.open ? ` + ${h.open} open` : ""}`],
+      ["steps", `${number(h.steps)}${h.steps_per_s ? ` · ${number(h.steps_per_s)}/s` : ""}`],
+      ["groups", `${number(h.groups)} curated · ${number(h.groups_consumed)} consumed`],
+      ["version", `${h.version ?? "–"} trained · ${h.served ?? "–"} served`],
+    ];
+    fill(status, parts.map(([name, value]) => el("span", {}, el("i", {}, name), value)),
+      h.ready ? null : el("span.wait", {}, h.text || "reading"));
+    fill(/** @type {HTMLElement} */ (document.getElementById("alarms")), h.alarms.map((/** @type {string} */ text) => el("p", {}, `▲ ${text}`)));
+  }
+
+  /** @param {boolean} alive */
+  report(alive) {
+    document.getElementById("pulse")?.classList.toggle("off", !alive);
+  }
+
+  /** @param {string} id */
+  async find(id) {
+    const field = /** @type {HTMLInputElement} */ (document.getElementById("find"));
+    try {
+      const { page, ...params } = await get("find", { id });
+      location.hash = this.href(page, params);
+      field.value = "";
+      field.blur();
+    } catch (error) {
+      location.hash = this.href("log", { q: id, said: message(error) });
+    }
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (target.matches("input:not([type=range]), select, textarea")) {
+      if (event.key === "Escape") target.blur();
+      return;
+    }
+    if (this.shown.key?.(event)) event.preventDefault();
+    else if (event.key === "/") { event.preventDefault(); document.getElementById("find")?.focus(); }
+    else if (event.key === "t") theme();
+    else if (event.key === "Backspace") history.back();
+    else if (/^[1-6]$/.test(event.key)) location.hash = this.href(TABS[Number(event.key) - 1][0]);
+  }
+
+  start() {
+    const tabs = /** @type {HTMLElement} */ (document.getElementById("tabs"));
+    fill(tabs, TABS.map(([name]) => el("a", { href: `#/${name}`, "data-tab": name }, PAGES[name].title)));
+    document.getElementById("finder")?.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const id = /** @type {HTMLInputElement} */ (document.getElementById("find")).value.trim();
+      if (id) this.find(id);
+    });
+    document.getElementById("theme")?.addEventListener("click", theme);
+    addEventListener("hashchange", () => location.hash !== this.place && this.open());
+    addEventListener("keydown", (event) => this.key(event));
+    this.open();
+  }
+}
+
+/** @returns {{page: string, params: Params}} what the address names */
+function parse() {
+  const [page, search] = location.hash.replace(/^#\/?/, "").split("?");
+  return { page: page || "wall", params: Object.fromEntries(new URLSearchParams(search ?? "")) };
+}
+
+/** @param {unknown} error */
+function message(error) {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** Change between light and dark, and remember it. */
+function theme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset.theme);
+  dispatchEvent(new Event("theme"));
+}
+
+const chosen = localStorage.getItem("theme");
+if (chosen) document.documentElement.dataset.theme = chosen;
+new App().start();

@@ -1,0 +1,46 @@
+// @ts-check
+/** Values as text; a dash stands for what there is none of, so that it is not taken for 0. */
+
+/** @param {number | null | undefined} value @param {number} [digits] */
+export function number(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
+}
+
+/** @param {number | null | undefined} value */
+export function percent(value) {
+  return value === null || value === undefined ? "–" : `${Math.round(value * 100)} %`;
+}
+
+/** @param {number | null | undefined} ms */
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 1000) return `${Math.max(0, Math.round(ms))} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  const minutes = Math.floor(ms / 60_000);
+  if (minutes < 60) return `${minutes}:${String(Math.floor(ms / 1000) % 60).padStart(2, "0")} min`;
+  if (minutes < 2880) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return `${Math.floor(minutes / 1440)} days`;
+}
+
+/** @param {number | null | undefined} ms epoch milliseconds */
+export function clock(ms) {
+  return ms ? new Date(ms).toLocaleTimeString("en-GB") : "–";
+}
+
+/** @param {number | null | undefined} low @param {number | null | undefined} high */
+export function versions(low, high) {
+  if (low === null || low === undefined) return "–";
+  return low === high ? `v${low}` : `v${low}–${high}`;
+}
+
+/** The end of a long id, which tells ids of one time apart. @param {string} id */
+export function short(id) {
+  return id.length > 16 ? `…${id.slice(-10)}` : id;
+}
+
+/** An action without the grammar's words. @param {string} text */
+export function brief(text) {
+  return text.replace(/^.*Action:\s*/s, "").replace(/(start_box|end_box|content|key|direction)=/g, "").replace(/'\((\d+), ?(\d+)\)'/g, "$1,$2");
+}

@@ -1,0 +1,63 @@
+// @ts-check
+/** A screenshot with the action drawn on it, in the screen's own pixels. */
+
+import { el, svg } from "./dom.js";
+
+/**
+ * @typedef {{x: number, y: number}} Point
+ * @typedef {{sha256: string, width: number, height: number}} Shot
+ */
+const TRIES = 6;
+
+/** @param {string} sha256 */
+export function address(sha256) {
+  return `/screenshot/${encodeURIComponent(sha256)}`;
+}
+
+/** A picture that tries again while it is not stored yet. @returns {HTMLImageElement} */
+export function picture() {
+  const image = /** @type {HTMLImageElement} */ (el("img", { alt: "", decoding: "async", draggable: "false" }));
+  let tries = 0;
+  image.addEventListener("load", () => { tries = 0; image.classList.remove("missing"); });
+  image.addEventListener("error", () => {
+    image.classList.add("missing");
+    const wanted = image.src;
+    if (++tries < TRIES) setTimeout(() => { if (image.src === wanted) image.src = wanted; }, 300 * tries);
+  });
+  return image;
+}
+
+/**
+ * Where an action pointed: a ring with a cross; of a drag, an arrow to a second one.
+ * @param {Shot} shot @param {Point[]} points
+ */
+export function marker(shot, points) {
+  const size = Math.max(shot.width, shot.height, 1) / 26;
+  const overlay = svg("svg", { viewBox: `0 0 ${shot.width || 1} ${shot.height || 1}`, class: "marker" });
+  if (points.length > 1) {
+    const [from, to] = points;
+    overlay.append(svg("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: "halo", "stroke-width": size / 2.2 }),
+      svg("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: "drag", "stroke-width": size / 5 }));
+  }
+  points.forEach((point, index) => {
+    const r = index ? size * 0.62 : size;
+    overlay.append(
+      svg("circle", { cx: point.x, cy: point.y, r, class: "halo", "stroke-width": size / 1.9 }),
+      svg("circle", { cx: point.x, cy: point.y, r, class: index ? "ring to" : "ring", "stroke-width": size / 3.6 }),
+      svg("circle", { cx: point.x, cy: point.y, r: size / 5, class: "hit" }));
+  });
+  return overlay;
+}
+
+/**
+ * A framed screen.
+ * @param {Shot | null | undefined} shot @param {Point[]} [points]
+ */
+export function screen(shot, points = []) {
+  if (!shot) return el(".screen.none", {}, "no screen");
+  const image = picture();
+  image.src = address(shot.sha256);
+  const frame = el(".screen", {}, image, marker(shot, points));
+  if (shot.width && shot.height) frame.style.aspectRatio = `${shot.width} / ${shot.height}`;
+  return frame;
+}

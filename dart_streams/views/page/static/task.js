@@ -1,0 +1,57 @@
+// @ts-check
+/** One task: success over time, what was decided for it and why, and what became of each group. */
+
+import { get } from "./api.js";
+import { chart } from "./chart.js";
+import { el, facts, fill, table } from "./dom.js";
+import { clock, percent, short } from "./format.js";
+
+export const title = "Task";
+const WINDOW = 10;
+
+/** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
+export async function open(view, params, app) {
+  const head = el("div"), plots = el(".charts"), body = el("div");
+  view.append(head, plots, body);
+  let close = () => {}, known = -1;
+  async function refresh() {
+    const found = await get("task", { id: params.id });
+    if (found.trajectory_ids.length === known) return;
+    known = found.trajectory_ids.length;
+    const { row } = found;
+    fill(head, el(".bar", {}, el("h1", {}, found.task_id), el(".push"), app.link("trajectories", { task_id: found.task_id }, "all its trajectories")),
+      facts([["success in the window", percent(row.success_rate)], ["next group", `${row.rollouts} rollouts${row.max_steps ? ` of at most ${row.max_steps} steps` : ""}`],
+        ["because", row.why], ["groups", `${row.groups}: ${row.curated} curated, ${row.dropped} dropped`], ["successes in the pool", row.pool]]));
+    close();
+    plots.replaceChildren();
+    close = plot(found);
+    fill(body, el("h2", {}, "Groups"), table([...found.groups].reverse(), [
+      ["group", (/** @type {any} */ g) => app.link("group", { id: g.group_id }, g.group_id)],
+      ["rollouts", (g) => g.rollouts], ["of at most", (g) => `${g.max_steps} steps`],
+      ["outcomes", (g) => Object.entries(g.outcomes).map(([name, count]) => el(`span.chip.${name}`, {}, `${count} ${name}`))],
+      ["fate", (g) => el(g.fate.startsWith("curated") ? "span.chip.success" : g.fate.startsWith("dropped") ? "span.chip.fault" : "span.chip", {}, g.fate)],
+      ["why so many", (g) => g.why],
+    ], "dispatch has opened no group"), el("h2", {}, "Budgets"), table([...found.budgets].reverse(), [
+      ["at", (/** @type {any} */ b) => clock(b.at_ms)], ["rollouts", (b) => b.rollouts], ["at most", (b) => `${b.max_steps} steps`], ["reason", (b) => b.reason],
+      ["after", (b) => app.link("trajectory", { id: b.trajectory_id }, short(b.trajectory_id), b.trajectory_id)],
+    ], "no budget was decided"));
+  }
+
+  /** @param {any} found */
+  function plot(found) {
+    const chosen = found.rewards.map((/** @type {any} */ _, /** @type {number} */ i) => i).filter((/** @type {number} */ i) => found.rewards[i] !== null && found.purposes[i] === "train");
+    if (chosen.length < 2) return () => {};
+    const values = chosen.map((/** @type {number} */ i) => found.rewards[i]);
+    const moving = values.map((/** @type {number} */ _, /** @type {number} */ i) => {
+      const part = values.slice(Math.max(0, i - WINDOW + 1), i + 1);
+      return part.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0) / part.length;
+    });
+    return chart(plots, {
+      title: `reward of each training episode, and the mean of the last ${WINDOW}`, x: chosen.map((/** @type {number} */ i) => found.at_ms[i] / 1000), time: true, range: [-0.05, 1.05], wide: true,
+      series: [{ name: "episode", values, points: true }, { name: `mean of ${WINDOW}`, values: moving }],
+      pick: (index) => { location.hash = app.href("trajectory", { id: found.trajectory_ids[chosen[index]] }); },
+    });
+  }
+  await refresh();
+  return { refresh, close: () => close() };
+}

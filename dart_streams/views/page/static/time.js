@@ -1,0 +1,87 @@
+// @ts-check
+/** The run over time: success, rate, staleness, versions and switches, lag; and who waits for whom. */
+
+import { get } from "./api.js";
+import { chart } from "./chart.js";
+import { el, fill, table } from "./dom.js";
+import { clock, duration, number } from "./format.js";
+
+export const title = "Time";
+const KEPT = 300;
+
+/** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
+export async function open(view, params, app) {
+  const plots = el(".charts"), body = el("div"), standing = el("div");
+  view.append(el(".bar", {}, el("h1", {}, title)), standing, plots, body);
+  /** @type {(() => void)[]} */
+  let closers = [];
+  /** @type {{at: number, by: Record<string, number>}[]} lag as seen since this tab was opened */
+  const seen = [];
+
+  async function refresh() {
+    const found = await get("time");
+    get("lag").then(remember, () => {});
+    closers.forEach((close) => close());
+    closers = [];
+    draw(found);
+    const live = app.header?.kind !== "bundle";
+    fill(standing, live ? found.stalls.map((/** @type {any} */ one) => el("p.warn", {}, `${one.stall.topic}: silent for ${duration(one.stall.silent_s * 1000)}, last from ${one.stall.last_from}. ${one.reason}`)) : null);
+    fill(body,
+      seen.length ? [el("h2", {}, "Lag"), table(Object.entries(seen[seen.length - 1]?.by ?? {}), [["group and topic", ([name]) => name], ["records", ([, count]) => count], ["trend a minute", ([name]) => trend(name)], ["in seconds", ([name, count]) => seconds(name, count, found)]])] : null,
+      el("h2", {}, "Topics"), table(Object.entries(found.activity), [["topic", ([name]) => app.link("log", { topic: name }, name)], ["records", ([, a]) => a[0]], ["newest", ([, a]) => clock(a[1])],
+        ["silent for", ([, a]) => (live ? duration(app.now() - a[1]) : "–")], ["last from", ([, a]) => a[2]]]),
+      found.switches.length ? [el("h2", {}, "Weight switches"), table([...found.switches].reverse().slice(0, 200), [["at", (/** @type {any} */ s) => clock(s.at_ms)], ["worker", (s) => s.worker_id], ["version", (s) => `v${s.version}`], ["pause", (s) => duration(s.pause_ms)]])] : null,
+      found.phases.length ? [el("h2", {}, "Phases"), table(found.phases, [["phase", (/** @type {any} */ p) => p.name], ["began", (p) => clock(p.started_ms)], ["took", (p) => (p.ended_ms ? duration(p.ended_ms - p.started_ms) : "under way")]])] : null);
+  }
+
+  /** What is not known is not shown, rather than as none. @param {any[] | null} lags */
+  function remember(lags) {
+    if (!lags) return void seen.splice(0);
+    /** @type {Record<string, number>} */
+    const by = {};
+    for (const lag of lags) by[`${lag.group} on ${lag.topic}`] = (by[`${lag.group} on ${lag.topic}`] ?? 0) + Math.max(0, lag.end - lag.committed);
+    if (lags.length) seen.push({ at: Date.now(), by });
+    seen.splice(0, seen.length - KEPT);
+  }
+
+  /** @param {string} name */
+  function trend(name) {
+    const past = seen.filter((one) => Date.now() - one.at < 60_000), first = past[0], last = past[past.length - 1];
+    if (!first || !last || last.at - first.at < 5000) return "–";
+    const change = (last.by[name] ?? 0) - (first.by[name] ?? 0);
+    return `${change > 0 ? "+" : ""}${number(Math.round((change * 60_000) / (last.at - first.at)))}`;
+  }
+
+  /** How long the topic took to write what is unread. @param {string} name @param {number} count @param {any} found */
+  function seconds(name, count, found) {
+    const a = found.activity[name.split(" on ")[1]], began = found.phases.find((/** @type {any} */ p) => p.name === "circle")?.started_ms;
+    return a && began && count ? duration((count * (a[1] - began)) / Math.max(1, a[0])) : count ? "–" : "0 s";
+  }
+
+  /** @param {any} found */
+  function draw(found) {
+    const { curves } = found, x = curves.at_ms.map((/** @type {number} */ ms) => ms / 1000);
+    if (x.length < 2) return void fill(plots, el("p.empty", {}, "too little has happened yet"));
+    fill(plots);
+    /** @param {string} name @param {any[]} series @param {any} [more] */
+    const add = (name, series, more = {}) => closers.push(chart(plots, { title: name, x, time: true, series, sync: "time", ...more }));
+    add("success of training episodes", [{ values: curves.success }], { range: [-0.02, 1.02] });
+    add("steps a second", [{ values: curves.steps_per_s }]);
+    add(`slots with an episode, of ${found.slots}`, [{ values: curves.busy_slots }], { range: [0, found.slots * 1.05] });
+    add("staleness at curation, in versions", [{ name: "mean", values: curves.staleness_mean }, { name: "largest", values: curves.staleness_max }]);
+    const workers = Object.entries(found.serving);
+    if (found.published.length > 1) {
+      const times = [...new Set([...found.published, ...workers.flatMap(([, list]) => /** @type {any[]} */ (list))].map((one) => one.at_ms / 1000))].sort((a, b) => a - b);
+      /** @param {any[]} list */
+      const held = (list) => { /** @type {any} */ let value = null; let at = 0; const sorted = [...list].sort((a, b) => a.at_ms - b.at_ms); return times.map((t) => { while (at < sorted.length && sorted[at].at_ms / 1000 <= t) value = sorted[at++].version; return value; }); };
+      closers.push(chart(plots, { title: "weight version: published, and served by each worker", x: times, time: true, sync: "time", series: [{ name: "published", values: held(found.published), steps: true },
+        ...workers.slice(0, 7).map(([name, list]) => ({ name, values: held(/** @type {any[]} */ (list)), steps: true }))] }));
+    }
+    if (found.switches.length > 1) {
+      const sorted = [...found.switches].sort((a, b) => a.at_ms - b.at_ms);
+      closers.push(chart(plots, { title: "pause of each switch, in milliseconds", x: sorted.map((s) => s.at_ms / 1000), time: true, sync: "time", series: [{ values: sorted.map((s) => s.pause_ms), points: true }] }));
+    }
+  }
+  await refresh();
+  return { refresh, close: () => closers.forEach((close) => close()) };
+}

@@ -1,0 +1,190 @@
+// @ts-check
+/** One trajectory, screen first: a slider over its steps, what the policy wrote on each, and where the time went. */
+
+import { get } from "./api.js";
+import { el, facts, fill } from "./dom.js";
+import { brief, clock, duration, number, versions } from "./format.js";
+import { address, picture, screen } from "./screen.js";
+import { timings } from "./timings.js";
+import { tokens } from "./tokens.js";
+
+/** @typedef {import("./app.js").App} App */
+
+export const title = "Trajectory";
+
+/** @param {HTMLElement} view @param {Record<string, string>} params @param {App} app */
+export async function open(view, params, app) {
+  const player = new Player(view, params, app);
+  await player.load();
+  return {
+    watch: { watch: "trajectory", id: params.id },
+    update: (/** @type {any} */ message) => player.follow(message.stamp),
+    key: (/** @type {KeyboardEvent} */ event) => player.key(event.key),
+    close: () => player.stop(),
+  };
+}
+
+class Player {
+  /** @param {HTMLElement} view @param {Record<string, string>} params @param {App} app */
+  constructor(view, params, app) {
+    this.app = app;
+    this.id = params.id ?? "";
+    this.at = params.step === undefined ? null : Number(params.step);
+    this.colour = params.colour ?? "logprob";
+    /** @type {any} */
+    this.data = null;
+    this.stamp = "";
+    this.loading = false;
+    this.playing = 0;
+    this.head = el("div.bar");
+    this.stage = el(".stage");
+    this.slider = /** @type {HTMLInputElement} */ (el("input", { type: "range", min: 0, step: 1, "aria-label": "step", oninput: () => this.go(Number(this.slider.value)) }));
+    this.count = el("span.count");
+    this.play = el("button", { type: "button", title: "play (space)", onclick: () => this.toggle() }, "▶");
+    this.film = el(".film");
+    this.inspector = el(".inspector");
+    view.append(this.head, el(".player", {}, el(".screen-side", {}, this.stage, el(".slider", {}, this.play, this.slider, this.count), this.film), this.inspector));
+  }
+
+  async load() {
+    const before = this.data;
+    const atEnd = !before || this.at === null || this.at >= before.steps.length - 1;
+    this.data = await get("trajectory", { id: this.id });
+    const last = Math.max(0, this.data.steps.length - 1);
+    // Who looks at the newest screen of a running trajectory goes along with it; a finished one opens at its beginning.
+    if (!before) this.at = Math.min(this.at ?? (this.data.running ? last : 0), last);
+    else if (atEnd) this.at = last;
+    this.drawHead();
+    this.drawFilm();
+    this.draw();
+  }
+
+  /** @param {string} stamp */
+  async follow(stamp) {
+    if (!this.stamp) this.stamp = stamp;
+    if (stamp === this.stamp || this.loading) return;
+    this.loading = true;
+    try {
+      await this.load();
+      this.stamp = stamp;
+    } catch { /* its newest step is not stored yet: the next message asks again */ } finally {
+      this.loading = false;
+    }
+  }
+
+  /** @param {number} index */
+  go(index) {
+    this.at = Math.max(0, Math.min(index, this.data.steps.length - 1));
+    this.app.remember({ step: String(this.at) });
+    this.draw();
+  }
+
+  toggle() {
+    if (this.playing) return this.stop();
+    if ((this.at ?? 0) >= this.data.steps.length - 1) this.go(0);
+    this.play.textContent = "❚❚";
+    this.playing = window.setInterval(() => ((this.at ?? 0) >= this.data.steps.length - 1 ? this.stop() : this.go((this.at ?? 0) + 1)), 700);
+  }
+
+  stop() {
+    clearInterval(this.playing);
+    this.playing = 0;
+    this.play.textContent = "▶";
+  }
+
+  /** @param {string} key */
+  key(key) {
+    const at = this.at ?? 0;
+    /** @type {Record<string, () => void>} */
+    const keys = {
+      j: () => this.go(at + 1), ArrowRight: () => this.go(at + 1), k: () => this.go(at - 1), ArrowLeft: () => this.go(at - 1),
+      Home: () => this.go(0), End: () => this.go(this.data.steps.length - 1), " ": () => this.toggle(),
+    };
+    if (!keys[key] || !this.data) return false;
+    keys[key]();
+    return true;
+  }
+
+  drawHead() {
+    const { steps, summary, groups, running } = this.data, first = steps[0]?.event, order = first?.order;
+    const task = summary?.task_id ?? order?.task_id ?? "";
+    const outcome = summary?.outcome ?? (running ? "running" : "ended");
+    const group = (summary ?? order)?.purpose === "demonstration" ? "" : summary?.group_id ?? order?.group_id ?? "";
+    const ways = groups.flatMap((/** @type {any} */ g) => g.train_steps.map((/** @type {number} */ n) => this.app.link("step", { id: n }, `step ${n}`)));
+    fill(this.head, el("h1", {}, this.app.link("task", { id: task }, task)), el(`span.chip.${outcome}`, {}, outcome),
+      summary?.reward !== null && summary !== null ? el("span.chip", {}, `reward ${number(summary.reward)}`) : null,
+      el("span.way", {}, group ? this.app.link("group", { id: group }, `group ${group}`) : null,
+        ways.length ? [" → ", ...ways.flatMap((/** @type {Node} */ way, /** @type {number} */ i) => (i ? [", ", way] : [way]))] : null),
+      el(".push"), el("code", { title: this.id }, this.id));
+  }
+
+  drawFilm() {
+    const { steps } = this.data;
+    if (this.film.childElementCount > steps.length) this.film.replaceChildren();
+    for (let index = this.film.childElementCount; index < steps.length; index++) {
+      const shot = steps[index].event.screenshot, image = picture();
+      image.loading = "lazy";
+      if (shot) image.src = address(shot.sha256);
+      this.film.append(el("button.frame", { type: "button", title: `step ${index}`, onclick: () => this.go(index) }, shot ? image : el("span.none", {}, "–"), el("i", {}, index)));
+    }
+    this.slider.max = String(Math.max(0, steps.length - 1));
+  }
+
+  draw() {
+    const { steps, groups } = this.data, index = this.at ?? 0;
+    if (!steps.length) return fill(this.stage, el("p.empty", {}, "its first screen is not stored yet"));
+    const now = steps[index], next = steps[index + 1];
+    this.slider.value = String(index);
+    fill(this.count, `${index} / ${steps.length - 1}`);
+    [...this.film.children].forEach((frame, i) => {
+      frame.classList.toggle("here", i === index);
+      frame.classList.toggle("selected", groups.some((/** @type {any} */ g) => g.selected.includes(i)));
+    });
+    this.film.children[index]?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    fill(this.stage, screen(now.event.screenshot, next?.points ?? []));
+    fill(this.inspector, this.inspect(index, now, next));
+  }
+
+  /** @param {number} index @param {any} now @param {any} next */
+  inspect(index, now, next) {
+    const first = this.data.steps[0].event, taken = next?.event.taken, end = now.event.end;
+    const parts = [el("p.instruction", {}, first.instruction)];
+    if (end) {
+      parts.push(el(`section.end.${end.kind}`, {}, el("h2", {}, `ended: ${end.kind}`),
+        facts([["reward", number(end.reward)], ["reason", end.reason]])));
+    } else if (!taken) {
+      parts.push(el("section", {}, el("h2", {}, this.data.running ? "waits for the next action" : "the log ends here")));
+    }
+    if (taken) {
+      const roles = this.data.groups.map((/** @type {any} */ g) => [g, g.selected.includes(index)]);
+      parts.push(el("section", {}, el("h2", {}, `action ${index + 1}`), el("p.action-text", {}, brief(taken.action ?? taken.text)),
+        taken.action ? null : el("p.warn", {}, "it does not parse as an action"),
+        taken.action && taken.text.trim() !== taken.action.trim() ? el("pre.said", {}, taken.text) : null,
+        roles.map((/** @type {[any, boolean]} */ [g, chosen]) => el("p.role", {}, chosen ? el("span.chip.success", {}, "trained on") : el("span.chip", {}, "left out"),
+          ` advantage ${number(g.advantage)} in `, this.app.link("group", { id: g.group_id }, g.group_id)))));
+      parts.push(tokens(taken, this.colour, (colour) => { this.colour = colour; this.app.remember({ colour }); this.draw(); }));
+      parts.push(timings(now.event, next, duration));
+      parts.push(this.more("prompt and history", async () => promptOf(await get("prompt", { id: this.id, step: index }))));
+    }
+    parts.push(el("section", {}, facts([
+      ["order", first.order.order_id], ["purpose", first.order.purpose], ["environment", now.event.env_host], ["screen at", clock(now.event.at_ms)],
+      ["versions", versions(this.data.summary?.version_min, this.data.summary?.version_max)], ["request", taken?.request_id],
+      ["imitated by", this.data.imitated_by.length ? this.data.imitated_by.join(", ") : null],
+    ])));
+    parts.push(this.more("raw event", async () => el("pre.raw", {}, JSON.stringify((next ?? now).event, null, 1))));
+    return parts;
+  }
+
+  /** A fold that is filled when it is opened. @param {string} name @param {() => Promise<Node>} fillIn */
+  more(name, fillIn) {
+    const body = el("div");
+    const fold = el("details", { ontoggle: async () => { if (!body.childElementCount) fill(body, await fillIn()); } }, el("summary", {}, name), body);
+    return fold;
+  }
+}
+
+/** @param {any[]} turns */
+function promptOf(turns) {
+  return el(".prompt", {}, turns.map((turn) => el(`.turn.${turn.role}`, {}, el("i", {}, turn.role),
+    turn.image ? screen(turn.image) : el("pre", {}, turn.text ?? ""))));
+}

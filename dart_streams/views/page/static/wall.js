@@ -1,0 +1,124 @@
+// @ts-check
+/** Every slot: up to 64 tiles with pictures; above that, or if wished, a carpet of cells. */
+
+import { get } from "./api.js";
+import { Carpet } from "./carpet.js";
+import { el, fill } from "./dom.js";
+import { brief, duration } from "./format.js";
+import { address, marker, picture } from "./screen.js";
+
+/** @typedef {import("./app.js").App} App */
+/** @typedef {{slot: string, state: string, at_ms: number, trajectory_id: string, group_id: string, task_id: string, purpose: string, step: number, max_steps: number, screenshot: string, width: number, height: number, action: string, points: {x: number, y: number}[], outcome: string | null, reward: number | null}} Slot */
+
+export const title = "Wall";
+const MOST_TILES = 64;
+const EMPTY = { at_ms: 0, trajectory_id: "", group_id: "", task_id: "", purpose: "train", step: 0, max_steps: 0, screenshot: "", width: 0, height: 0, action: "", points: [], outcome: null, reward: null };
+/** @type {Record<string, string>} */
+export const WORDS = { free: "free", waits: "thinks", acts: "acts", ended: "ended" };
+
+/** The state as a class, by which it is coloured. @param {Slot} slot */
+export function look(slot) {
+  if (slot.state !== "ended") return slot.state;
+  if (slot.outcome === "success") return "success";
+  return slot.outcome?.endsWith("_error") || slot.outcome === "cancelled" ? "fault" : "failure";
+}
+
+class Tile {
+  /** @param {App} app */
+  constructor(app) {
+    this.app = app;
+    this.image = picture();
+    this.frame = el(".screen", {}, this.image);
+    this.name = el(".name");
+    this.state = el("span.chip");
+    this.age = el("span.age");
+    this.action = el(".action");
+    this.root = /** @type {HTMLAnchorElement} */ (el("a.tile", {}, this.frame,
+      el(".caption", {}, this.name, el(".line", {}, this.state, this.age), this.action)));
+    /** @type {Slot | null} */
+    this.slot = null;
+  }
+
+  /** @param {Slot} slot */
+  show(slot) {
+    const before = this.slot;
+    this.slot = slot;
+    this.root.className = `tile ${look(slot)}`;
+    this.root.href = slot.trajectory_id ? this.app.href("trajectory", { id: slot.trajectory_id }) : "#/wall";
+    this.root.title = `${slot.slot}${slot.task_id ? `\n${slot.task_id}\n${slot.trajectory_id}` : ""}`;
+    fill(this.name, slot.task_id.split("/").pop() || slot.slot);
+    fill(this.state, slot.state === "ended" ? `${slot.outcome ?? "ended"}` : WORDS[slot.state],
+      slot.step || slot.max_steps ? ` ${slot.step}${slot.max_steps ? `/${slot.max_steps}` : ""}` : "");
+    fill(this.action, slot.purpose === "train" ? "" : el("b", {}, `${slot.purpose} `), slot.action ? brief(slot.action) : "\u00a0");
+    if (slot.screenshot && slot.screenshot !== before?.screenshot) {
+      this.image.src = address(slot.screenshot);
+      this.frame.style.aspectRatio = `${slot.width || 4} / ${slot.height || 3}`;
+    }
+    this.frame.classList.toggle("none", !slot.screenshot);
+    this.frame.querySelector("svg")?.remove();
+    if (slot.points.length) this.frame.append(marker({ sha256: "", width: slot.width, height: slot.height }, slot.points));
+    this.tick();
+  }
+
+  tick() {
+    const slot = this.slot;
+    fill(this.age, slot?.at_ms ? duration(Math.max(0, this.app.now() - slot.at_ms)) : "");
+  }
+}
+
+/** @param {HTMLElement} view @param {Record<string, string>} params @param {App} app */
+export async function open(view, params, app) {
+  /** @type {Map<string, Slot>} */
+  const slots = new Map();
+  /** @type {Map<string, Tile>} */
+  const tiles = new Map();
+  const grid = el(".wall"), legend = el(".legend"), filter = /** @type {HTMLInputElement} */ (el("input", {
+    type: "search", placeholder: "task, host or state", value: params.q ?? "", "aria-label": "filter",
+    oninput: () => { app.remember({ q: filter.value }); layout(); },
+  }));
+  const carpet = new Carpet(app);
+  const mode = /** @type {HTMLSelectElement} */ (el("select", { "aria-label": "view", onchange: () => { app.remember({ as: mode.value }); layout(); } },
+    [["", "by number"], ["tiles", "pictures"], ["carpet", "carpet"]].map(([value, text]) => el("option", { value, selected: value === (params.as ?? "") }, text))));
+  view.append(el(".bar", {}, el("h1", {}, "Wall"), legend, el(".push"), filter, mode), grid, carpet.root);
+
+  const asCarpet = () => mode.value === "carpet" || (mode.value !== "tiles" && slots.size > MOST_TILES);
+  /** @param {Slot} slot */
+  const wanted = (slot) => {
+    const q = filter.value.trim().toLowerCase();
+    return !q || [slot.task_id, slot.slot, WORDS[slot.state], slot.outcome, slot.purpose].some((text) => text?.toLowerCase().includes(q));
+  };
+  function layout() {
+    const shown = [...slots.values()].filter(wanted);
+    grid.hidden = asCarpet();
+    carpet.root.hidden = !asCarpet();
+    if (asCarpet()) carpet.show(shown);
+    else {
+      for (const slot of shown) tile(slot);
+      const roots = shown.map((slot) => /** @type {Tile} */ (tiles.get(slot.slot)).root);
+      if (roots.length !== grid.childElementCount || roots.some((root, index) => grid.children[index] !== root)) grid.replaceChildren(...roots);
+      if (!roots.length) fill(grid, el("p.empty", {}, slots.size ? "no slot is like that" : "no environment has shown a screen yet"));
+    }
+    const counts = new Map();
+    for (const slot of slots.values()) counts.set(look(slot), (counts.get(look(slot)) ?? 0) + 1);
+    fill(legend, [...counts].sort().map(([name, count]) => el(`span.key.${name}`, {}, `${count} ${WORDS[name] ?? name}`)));
+  }
+  /** @param {Slot} slot */
+  function tile(slot) {
+    let known = tiles.get(slot.slot);
+    if (!known) tiles.set(slot.slot, (known = new Tile(app)));
+    if (known.slot !== slot) known.show(slot);
+  }
+  /** @param {any[]} changed */
+  function take(changed) {
+    for (const one of changed) slots.set(one.slot, { ...EMPTY, ...one });
+    if (changed.length) layout();
+  }
+  take(await get("wall"));
+  layout();
+  const ticking = setInterval(() => { if (!grid.hidden) for (const known of tiles.values()) known.tick(); }, 500);
+  return {
+    watch: { watch: "wall" },
+    update: (/** @type {any} */ message) => take(message.slots ?? []),
+    close: () => { clearInterval(ticking); carpet.close(); },
+  };
+}

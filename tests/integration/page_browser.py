@@ -1,0 +1,145 @@
+"""A real Chromium that looks at the page: navigates, clicks, types, reads, and collects what its console says."""
+
+import asyncio
+import base64
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from dart_streams.deadline import Deadline
+from workers.env.miniwob import browser as chromium
+from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools, Message
+
+SIZE = (1280, 800)
+PHONE = (390, 780)
+WAIT_S = 60.0
+"""Generous: tests run on machines that do other things at the same time."""
+SPOKEN = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
+
+
+class ListeningDevTools(DevTools):
+    """Collects errors: of scripts, of the console, and of requests that failed."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.errors: list[str] = []
+
+    def _dispatch(self, message: Message) -> None:
+        if message.method in SPOKEN and is_error(message.params):
+            self.errors.append(f"{message.method}: {json.dumps(message.params)[:600]}")
+        super()._dispatch(message)
+
+
+def is_error(params: dict[str, Any]) -> bool:
+    level = params.get("type") or params.get("entry", {}).get("level") or "error"
+    return level in ("error", "assert", "warning")
+
+
+class Tab:
+    """One tab."""
+
+    def __init__(self, devtools: ListeningDevTools, session: str, shots: Path) -> None:
+        self.devtools = devtools
+        self.session = session
+        self.shots = shots
+
+    @property
+    def errors(self) -> list[str]:
+        return self.devtools.errors
+
+    async def call(self, method: str, **params: Any) -> dict[str, Any]:
+        return await self.devtools.call(method, self.session, WAIT_S, **params)
+
+    async def resize(self, width: int, height: int, *, phone: bool = False) -> None:
+        await self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
+        )
+
+    async def dark(self, on: bool = True) -> None:
+        feature = {"name": "prefers-color-scheme", "value": "dark" if on else "light"}
+        await self.call("Emulation.setEmulatedMedia", features=[feature])
+
+    async def open(self, url: str) -> None:
+        await self.devtools.navigate(self.session, url)
+
+    async def js(self, expression: str) -> Any:
+        """Return the value of an expression, its promise's if it is one."""
+        wanted = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+        answer = await self.call("Runtime.evaluate", **wanted)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    async def until(self, expression: str, what: str = "") -> Any:
+        """Wait until an expression is true in the page, and return its value."""
+        deadline = Deadline(WAIT_S)
+        while not (value := await self.js(expression)):
+            text = await self.js("document.body.innerText.slice(0, 1500)")
+            assert not deadline.expired, f"{what or expression} did not come true; the page says: {text}; {self.errors}"
+            await asyncio.sleep(0.05)
+        return value
+
+    async def go(self, place: str) -> None:
+        """Open a page of the application by its address, and wait until it is there."""
+        hash = f"#/{place}"
+        await self.js(f"void (location.hash = {json.dumps(hash)})")
+        await self.at(hash)
+
+    async def at(self, hash: str) -> None:
+        """Wait until the page that an address names is there."""
+        shown = "document.querySelector('.page')?.dataset ?? {}"
+        await self.until(f"(({shown}).place === {json.dumps(hash)} && ({shown}).ready === 'yes')", hash)
+
+    async def click(self, selector: str) -> None:
+        await self.until(f"!!document.querySelector({json.dumps(selector)})", f"{selector} on the page")
+        await self.js(f"document.querySelector({json.dumps(selector)}).click()")
+
+    async def press(self, key: str, code: int = 0) -> None:
+        text = {"text": key} if len(key) == 1 else {}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **text)
+        await self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    async def loaded(self) -> None:
+        """Wait until every picture in view is there."""
+        await self.until("[...document.images].every((i) => !i.getAttribute('src') || i.complete)", "all pictures")
+
+    async def shot(self, name: str) -> Path:
+        await self.loaded()
+        data = (await self.call("Page.captureScreenshot", format="png"))["data"]
+        self.shots.mkdir(parents=True, exist_ok=True)
+        path = self.shots / f"{name}.png"
+        path.write_bytes(base64.b64decode(data))
+        return path
+
+
+@contextlib.asynccontextmanager
+async def tab(shots: Path, *flags: str) -> AsyncIterator[Tab]:
+    """Yield a tab of a browser of its own."""
+    profile = Path(tempfile.mkdtemp(prefix="dart-page-test-"))
+    command = [chromium.find_browser(), *chromium.FLAGS, *flags, f"--user-data-dir={profile}", "about:blank"]
+    process, read_fd, write_fd = chromium.spawn(command)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MESSAGE_BYTES)
+    await loop.connect_read_pipe(functools.partial(asyncio.StreamReaderProtocol, reader), os.fdopen(read_fd, "rb", 0))
+    writer, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(write_fd, "wb", 0))
+    devtools = ListeningDevTools(reader, writer, WAIT_S)
+    try:
+        target = (await devtools.call("Target.createTarget", url="about:blank"))["targetId"]
+        session = (await devtools.call("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
+        made = Tab(devtools, session, shots)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            await made.call(f"{domain}.enable")
+        await made.resize(*SIZE)
+        yield made
+    finally:
+        await devtools.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.to_thread(process.wait, 10)
+        shutil.rmtree(profile, ignore_errors=True)

@@ -1,0 +1,195 @@
+"""A small run played in memory, with real episodes, the real data manager and real screens, as a bundle."""
+
+import asyncio
+import hashlib
+import math
+import random
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import tomli_w
+
+from dart_streams.bus.clients import Publisher
+from dart_streams.bus.codec import encode
+from dart_streams.clock import now_ms
+from dart_streams.config import Config
+from dart_streams.curation.in_memory import InMemoryCircle
+from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
+from dart_streams.history.bundle import Blob, BundleRecord, Manifest, Writer
+from dart_streams.history.bundle_inputs import CONFIG, TASKS
+from dart_streams.history.run_folder import without_nulls
+from dart_streams.store import AsyncStore
+from dart_streams.tasks import TaskSet, parse
+from examples.in_memory_run import InMemoryRun, ObservationLog
+from topics import BY_NAME, Topic, curated, curation_log, trained, weights, weights_serving
+from topics.action_requests import ActionRequest
+from topics.actions import ActionResponse
+from topics.trained import TrainedStep
+from topics.values import VersionSpan
+from topics.weights_serving import WeightsServing
+from workers.env.episode_runner import EpisodeRunner
+from workers.env.policy_client import PolicyClient
+from workers.env.simulated import SimulatedBackend
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+"""What an agent may write, and a page or a task be called."""
+PAGES = [
+    {"environment": "simulated", "page": page, "max_steps": 5, "train_seeds": [0, 6], "heldout_seeds": [100, 102]}
+    for page in ("box", "steps-3")
+]
+
+
+class RecordingCircle(InMemoryCircle):
+    """Keeps when each record was written, and the curation log."""
+
+    def __init__(self, config: Config, tasks: TaskSet) -> None:
+        self.written_ms: dict[tuple[str, int], int] = {}
+        super().__init__(config, tasks)
+
+    def publish(self, topic: str, record_id: str, event: Any) -> None:
+        super().publish(topic, record_id, event)
+        self.written_ms[topic, len(self.logs[topic]) - 1] = now_ms()
+
+    def apply(self, agent: Agent, record: InputRecord) -> ReducerResult:
+        result = super().apply(agent, record)
+        if result.applied is not None:
+            self.publish(curation_log.TOPIC.name, f"{agent.name}/{record.topic}/0/{record.offset}", result.applied)
+        return result
+
+
+class RecordingLog(ObservationLog):
+    """Keeps every observation and screenshot."""
+
+    def __init__(self, circle: RecordingCircle) -> None:
+        super().__init__()
+        self.circle = circle
+        self.blobs: dict[str, bytes] = {}
+
+    async def publish(self, topic: Topic, event: Any, **headers: Any) -> None:
+        await super().publish(topic, event, **headers)
+        self.circle.publish(topic.name, f"{event.trajectory_id}/{event.step}", event)
+
+    def has_kept(self, ref) -> bool:
+        return ref.sha256 in self.blobs
+
+    async def put_blob(self, data: bytes, *_: Any) -> None:
+        self.blobs[hashlib.sha256(data).hexdigest()] = data
+
+
+class Answers:
+    """Stands for the rollout workers: clicks the box, or beside it; better with each version."""
+
+    partition = 0
+
+    def __init__(self, run: "RecordedRun") -> None:
+        self.run = run
+        self.rng = random.Random(7)
+
+    async def request(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
+        version = self.run.trainer.version
+        place = (request.turns[1].text or "").partition("(")[2].partition(")")[0]
+        if self.rng.random() > min(0.9, 0.45 + 0.06 * version):
+            place = "9,9"
+        text = f"Thought: {HOSTILE}\nAction: click(start_box='({place})')"
+        logprobs = [-self.rng.expovariate(1.5) for _ in range(14)]
+        await asyncio.sleep(self.rng.uniform(0.001, 0.01))
+        response = ActionResponse(
+            request_id=request.request_id,
+            trajectory_id=request.trajectory_id,
+            step=request.step,
+            text=text,
+            tokens=[self.rng.randrange(500) for _ in logprobs],
+            logprobs=logprobs,
+            entropies=[abs(self.rng.gauss(0.6, 0.4)) for _ in logprobs],
+            versions=[
+                VersionSpan(version=max(0, version - 1), start=0, end=5),
+                VersionSpan(version=version, start=5, end=14),
+            ],
+            prompt_tokens=200,
+            prompt_sha="",
+            worker_id="rollout-0",
+            queue_ms=self.rng.uniform(0, 3),
+            generate_ms=self.rng.uniform(2, 9),
+        )
+        self.run.circle.publish("actions", request.request_id, response)
+        return response
+
+
+class RecordedRun(InMemoryRun):
+    """The run; its trainer announces steps and versions, and a worker that it serves them."""
+
+    def __init__(self, config: Config, tasks: TaskSet) -> None:
+        circle = RecordingCircle(config, tasks)
+        super().__init__(config, tasks, SimulatedBackend(config), lambda _: "", circle)
+        self.log: RecordingLog = RecordingLog(circle)
+        store, publisher = cast(AsyncStore, self.log), cast(Publisher, self.log)
+        self.episodes = EpisodeRunner(
+            config, "env-0", self.backend, store, publisher, cast(PolicyClient, Answers(self))
+        )
+        self.taken: list[str] = []
+        self.steps = 0
+
+    def train(self) -> None:
+        for group in self.circle.poll(curated.TOPIC.name):
+            self.taken.append(group.group_id)
+            version = self.trainer.take(group)
+            if version is None:
+                continue
+            self.steps += 1
+            metrics = {"reward": group.mean, "loss": math.exp(-self.steps / 9), "entropy": 1 / (1 + self.steps)}
+            step = TrainedStep(
+                train_step=self.steps,
+                version=version.version,
+                epoch=version.epoch,
+                group_ids=self.taken,
+                trajectory_ids=[member.trajectory_id for member in group.members],
+                metrics=metrics,
+                at_ms=now_ms(),
+            )
+            self.circle.publish(trained.TOPIC.name, f"step-{self.steps}", step)
+            self.taken = []
+            self.circle.publish(weights.TOPIC.name, "", version)
+            serving = WeightsServing(
+                worker_id="rollout-0", version=version.version, since_ms=now_ms(), alive_ms=now_ms(), pause_ms=11.5
+            )
+            self.circle.publish(weights_serving.TOPIC.name, "", serving)
+        self.circle.settle()
+
+
+def settings(slots: int = 8) -> Config:
+    from dart_streams.config import parse as parse_config
+
+    return parse_config(
+        {
+            "bus": {"prefix": "dart.recorded."},
+            "env": {
+                "backend": "simulated",
+                "slots": slots,
+                "simulated": {"last_screen": True, "reset_ms": 150, "step_ms": 100},
+            },
+            "trainer": {"groups_per_step": 2},
+            "curation": {"pool": {"enabled": False}},
+        },
+        "the recorded run",
+    )
+
+
+def record(path: Path, rollouts: int = 90) -> Path:
+    """Play a run and write its bundle, with its screenshots."""
+    config, tasks = settings(), parse({"pages": PAGES}, "the recorded run")
+    run = RecordedRun(config, tasks)
+    asyncio.run(run.run(rollouts))
+    circle = run.circle
+    with Writer(path, Manifest(run="recorded", prefix="dart.recorded.", captured_ms=now_ms(), schemas={})) as bundle:
+        bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+        bundle.text(TASKS, tomli_w.dumps({"pages": msgspec.to_builtins(tasks.pages)}))
+        for name, log in circle.logs.items():
+            records = []
+            for offset, written in enumerate(log):
+                at_ms = circle.written_ms[name, offset]
+                one = encode(BY_NAME[name], written.event, (), written.id or f"{name}-{offset}")
+                records.append(BundleRecord(0, offset, at_ms, one.key, one.value, list(one.headers)))
+            bundle.records(name, records)
+        bundle.blobs(Blob(sha256, data) for sha256, data in run.log.blobs.items())
+    return path

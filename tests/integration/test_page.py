@@ -1,0 +1,204 @@
+"""The page in a real Chromium, on a bundle of a played run: each page, the way down and back, keys, hostile texts."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from dart_streams.history.bundle import Bundle
+from dart_streams.launch.services import jars
+from dart_streams.views.page.assets import assets
+from dart_streams.views.page.bundle_source import BundleSource
+from dart_streams.views.page.guard import Guard
+from dart_streams.views.page.server import PageServer
+from tests.integration.page_browser import PHONE, SIZE, Tab, tab
+from tests.integration.recorded_run import HOSTILE, record
+
+SHOTS = Path(__file__).parents[2] / ".dart" / "page-screenshots"
+"""Where the tests leave pictures of every page, for a person to look at."""
+TABS = ("wall", "trajectories", "tasks", "steps", "time", "log")
+PLOTTED = ("steps", "time")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    return record(tmp_path_factory.mktemp("page") / "run.dart", 60)
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path, plots: Path | None = None) -> AsyncIterator[tuple[Tab, str]]:
+    """Yield a tab on the page of a bundle, signed in by the printed address, and the page's address."""
+    source = BundleSource(Bundle(path))
+    source.read()
+    guard = Guard(frozenset(), 1, tls=False)
+    server = TestServer(PageServer(source, guard, assets(plots)).application())
+    await server.start_server()
+    base = f"http://127.0.0.1:{server.port}/"
+    try:
+        async with tab(SHOTS) as page:
+            await page.open(f"{base}?token={guard.token}")
+            await page.at("")
+            yield page, base
+            assert page.errors == []
+    finally:
+        await server.close()
+
+
+def plots() -> Path | None:
+    folder = jars.jar_folder("page", jars.SHARED_JARS)
+    return folder if folder.is_dir() else None
+
+
+async def first_link(page: Tab, selector: str) -> str:
+    """Return where the first of some links leads, without its ``#/``."""
+    href = await page.until(f"document.querySelector({selector!r})?.getAttribute('href')", selector)
+    return str(href).removeprefix("#/")
+
+
+async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(recorded: Path):
+    async with opened(recorded, plots()) as (page, _):
+        assert await page.js("location.search") == "", "the token has left the address"
+        assert await page.js("document.cookie") == "", "scripts do not see the cookie"
+        places = list(TABS)
+        await page.go("steps")
+        places.append(await first_link(page, "td a"))
+        await page.go(places[-1])
+        places.append(await first_link(page, "td a"))
+        await page.go(places[-1])
+        places.append(await first_link(page, ".cell"))
+        await page.go("tasks")
+        places.append(await first_link(page, "td a"))
+        for name, size, dark in (("wide", SIZE, False), ("dark", SIZE, True), ("phone", PHONE, False)):
+            await page.resize(*size, phone=name == "phone")
+            await page.dark(dark)
+            for place in places:
+                await page.go(place)
+                wide = await page.js("document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, f"{place} is {wide} pixels too wide for {name}"
+                await page.shot(f"{place.partition('?')[0]}-{name}")
+                assert not await page.js("document.querySelector('.problem')?.innerText")
+
+
+@pytest.mark.skipif(plots() is None, reason="the jar of the plots is not there: make setup")
+async def test_plots_are_drawn(recorded: Path):
+    async with opened(recorded, plots()) as (page, _):
+        for place in PLOTTED:
+            await page.go(place)
+            await page.until("document.querySelectorAll('.chart canvas').length >= 2")
+
+
+async def test_without_the_plot_library_the_page_says_what_to_run(recorded: Path):
+    async with opened(recorded) as (page, _):
+        await page.go("steps")
+        assert "make setup" in await page.js("document.querySelector('.chart').innerText")
+        await page.go("time")
+
+
+async def test_from_an_optimiser_step_to_a_screenshot_and_back(recorded: Path):
+    async with opened(recorded) as (page, _):
+        await page.go("steps")
+        step = await first_link(page, "td a")
+        await page.click("td a")
+        await page.at(f"#/{step}")
+        group = await first_link(page, "td a")
+        await page.click("td a")
+        await page.at(f"#/{group}")
+        cell = await first_link(page, ".cell")
+        await page.click(".cell")
+        await page.at(f"#/{cell}")
+        await page.until("document.querySelector('.stage img').naturalWidth === 160", "the screenshot")
+        assert f"#/{step}" in await page.js("[...document.querySelectorAll('.way a')].map((a) => a.hash)")
+        for place in (group, step, "steps"):
+            await page.js("history.back()")
+            await page.at(f"#/{place}")
+        assert await page.js("Number(document.getElementById('foot').innerText.match(/p50 (\\d+) ms/)[1])") < 300
+
+
+async def test_keys_step_through_a_trajectory_and_the_address_remembers_where(recorded: Path):
+    async with opened(recorded) as (page, base):
+        await page.go("trajectories?outcome=success")
+        await page.go(await first_link(page, "td a"))
+        last = int(await page.js("document.querySelector('.slider input').max"))
+        assert last >= 1
+        for key, index in (("End", last), ("Home", 0), ("j", 1), ("k", 0), ("k", 0), ("ArrowRight", 1)):
+            await page.press(key)
+            await page.until(f"document.querySelector('.count').innerText === '{index} / {last}'", f"{key} to {index}")
+        link = await page.js("location.hash")
+        assert "step=1" in link
+        await page.go("wall")
+        await page.open("about:blank")
+        await page.open(f"{base}{link}")
+        await page.until(f"document.querySelector('.count')?.innerText === '1 / {last}'", "the deep link")
+
+
+async def test_the_marker_is_at_the_emitted_coordinates(recorded: Path):
+    async with opened(recorded) as (page, _):
+        await page.go("trajectories?outcome=success")
+        await page.go(await first_link(page, "td a"))
+        await page.until("document.querySelector('.stage img').naturalWidth === 160")
+        text = await page.js("document.querySelector('.action-text').innerText")
+        x, y = (int(part) for part in text.partition("(")[2].partition(")")[0].split(","))
+        box = await page.js(
+            "(() => { const s = document.querySelector('.stage .screen').getBoundingClientRect(),"
+            " m = document.querySelector('.stage .hit').getBoundingClientRect();"
+            " return [(m.x + m.width / 2 - s.x) / s.width, (m.y + m.height / 2 - s.y) / s.height] })()"
+        )
+        assert box == [pytest.approx(x / 168, abs=0.01), pytest.approx(y / 224, abs=0.01)]
+
+
+async def test_what_an_agent_wrote_stays_text(recorded: Path):
+    async with opened(recorded) as (page, _):
+        await page.go("trajectories")
+        await page.go(await first_link(page, "td a"))
+        await page.press("Home")
+        await page.until("!!document.querySelector('.said')")
+        assert HOSTILE in await page.js("document.querySelector('.said').textContent")
+        await page.click("details summary")
+        await page.until("document.querySelectorAll('.turn').length > 0")
+        await page.go(f"log?topic=actions&q={'onerror'}")
+        await page.until("document.querySelectorAll('.record').length > 0")
+        await page.click(".record summary")
+        await page.until("document.querySelector('.raw').textContent.includes('onerror')")
+        await page.go("log?q=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&said=%3Cscript%3Ealert(1)%3C%2Fscript%3E")
+        assert await page.js("document.querySelectorAll('main script, main img[src=x]').length") == 0
+        assert "owned" not in await page.js("document.title")
+
+
+async def test_the_filter_is_in_the_address_and_a_box_takes_any_id(recorded: Path):
+    async with opened(recorded) as (page, _):
+        await page.go("wall?q=nothing-is-called-so")
+        assert await page.js("document.querySelectorAll('.tile:not(.peek)').length") == 0
+        await page.go("wall?as=carpet")
+        assert await page.js("document.querySelector('canvas.carpet').width") > 0
+        await page.press("/")
+        await page.until("document.activeElement.id === 'find'")
+        await page.js("void (document.getElementById('find').value = 'v1')")
+        await page.js("document.getElementById('finder').requestSubmit()")
+        await page.until("location.hash.startsWith('#/step?')")
+        await page.js("void (document.getElementById('find').value = 'no-such-id')")
+        await page.js("document.getElementById('finder').requestSubmit()")
+        await page.until("location.hash.startsWith('#/log?')")
+        page.errors.clear()  # the request for it was answered with 404, and the console says so
+
+
+async def test_a_page_of_another_origin_can_neither_read_nor_frame_it(recorded: Path):
+    async with opened(recorded) as (page, base):
+        other = TestServer(web.Application())
+        await other.start_server()
+        try:
+            await page.open(f"http://localhost:{other.port}/")
+            assert (
+                await page.js(f"fetch('{base}api/run', {{credentials: 'include'}}).then(() => 'read', () => 'refused')")
+                == "refused"
+            )
+            said = await page.js(
+                f"new Promise((done) => {{ const s = new WebSocket('{base.replace('http', 'ws')}api/live');"
+                " s.onmessage = () => done('read'); s.onerror = () => done('refused') })"
+            )
+            assert said == "refused"
+        finally:
+            await other.close()
+        page.errors.clear()  # the browser says in the console what was refused

@@ -1,0 +1,99 @@
+"""The page of a run that a circle is writing: it moves, it is read in no group, and its death costs nothing."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from rich.console import Console
+
+from dart_streams.bus.lag import lag_reader
+from dart_streams.config import Ui
+from dart_streams.deadline import Deadline
+from dart_streams.history import run_folder as folder
+from dart_streams.launch.processes import PAGE_FILE
+from tests.integration.page_browser import Tab, tab
+from tests.integration.test_circle import HERE, circle_config, session_of
+from tests.integration.test_page import SHOTS, TABS, first_link
+
+RUN_S = 150.0
+
+
+async def address_of(made: folder.RunFolder) -> str:
+    """Return the address that the run's page has written, once it has."""
+    deadline = Deadline(RUN_S)
+    while not (made.path / PAGE_FILE).exists():
+        assert not deadline.expired, "the run has no page"
+        await asyncio.sleep(0.1)
+    assert (made.path / PAGE_FILE).stat().st_mode & 0o077 == 0, "others on this machine may not read the token"
+    return str(json.loads((made.path / PAGE_FILE).read_bytes())["url"])
+
+
+def page_process(made: folder.RunFolder) -> psutil.Process:
+    """Return the process that serves the page, not its subreaper."""
+    found = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.cmdline()[2:4] == ["ui", made.id] or process.cmdline()[1:3] == ["ui", made.id]
+    ]
+    return found[-1]
+
+
+async def watch(made: folder.RunFolder, page: Tab) -> None:
+    """Look at the run as a newcomer does, while it runs."""
+    await page.open(await address_of(made))
+    await page.until("document.querySelectorAll('.tile img[src]').length >= 4", "screens on the wall")
+    hrefs = "[...document.querySelectorAll('.tile')].map((tile) => tile.href).join()"
+    before = await page.js(hrefs)
+    await page.until(f"{hrefs} !== {json.dumps(before)}", "other episodes on the wall")
+    await page.shot("live-wall")
+    await page.until("document.getElementById('status').innerText.includes('circle')", "the circle's phase")
+    await page.click(".tile.waits, .tile.acts, .tile.success")
+    await page.until("!!document.querySelector('.stage img')", "a trajectory that is played now")
+    await page.shot("live-trajectory")
+    await page.go("steps")
+    await page.until("document.querySelectorAll('td a').length >= 2", "optimiser steps, as they are made")
+    await page.go(await first_link(page, "td a"))
+    await page.go(await first_link(page, "td a"))
+    await page.until("!!document.querySelector('.cell img')", "a group's screens")
+    await page.shot("live-group")
+    for place in TABS:
+        await page.go(place)
+        await page.shot(f"live-{place}")
+    await page.go("log?topic=observations")
+    await page.until("document.querySelectorAll('.record').length > 10")
+
+
+@pytest.mark.timeout(600)
+async def test_a_run_is_watched_while_it_turns_and_outlives_its_page(services, tmp_path: Path):
+    config = circle_config(services, tmp_path, episodes=0, train_steps=14)
+    config = msgspec.structs.replace(config, ui=Ui(port=0))
+    made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
+    shown = io.StringIO()
+    run = asyncio.create_task(session_of(made, Console(file=shown, width=160)).run())
+    try:
+        async with tab(SHOTS) as page:
+            watching = asyncio.create_task(watch(made, page))
+            await asyncio.wait({run, watching}, return_when=asyncio.FIRST_COMPLETED)
+            assert watching.done(), f"the run ended before it was seen: {shown.getvalue()}"
+            watching.result()
+            assert page.errors == []
+        async with lag_reader(made.config().bus) as reader:
+            groups = {lag.group for lag in await reader.read()}
+        assert groups == {"curator", "env", "recorder", "rollout"}, "the page is in no group and commits nothing"
+        dead = page_process(made)
+        os.kill(dead.pid, signal.SIGKILL)
+        await run
+    finally:
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+    report = json.loads((made.path / "report.json").read_text())
+    assert report["lost"] == 0
+    assert report["train_steps"] >= 14
+    assert "watch it at http://127.0.0.1:" in shown.getvalue()
+    assert "ui died" in shown.getvalue()

@@ -1,0 +1,125 @@
+"""A thousand slots that all change: the tab gets a few messages a second, keeps up, and its memory does not grow."""
+
+import asyncio
+import hashlib
+import time
+
+from aiohttp.test_utils import TestServer
+
+from dart_streams.clock import now_ms
+from dart_streams.config import parse
+from dart_streams.history.run_folder import PhaseLog
+from dart_streams.history.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
+from dart_streams.history.run_state import RunState
+from dart_streams.views.page.assets import assets
+from dart_streams.views.page.guard import Guard
+from dart_streams.views.page.server import PUSH_S, PageServer
+from dart_streams.views.page.source import Progress
+from tests.integration.page_browser import tab
+from tests.integration.test_page import SHOTS
+from topics.values import BlobRef
+from workers.env.simulated import picture
+
+SLOTS = 1000
+STEPS_PER_S = 333
+WATCHED_S = 15.0
+LENGTH = 8
+COUNTING = """void (window.seen = {messages: 0, long: 0},
+window.watched = new WebSocket(`ws://${location.host}/api/live?watch=wall`),
+watched.onmessage = () => seen.messages++,
+new PerformanceObserver((list) => list.getEntries().forEach((e) => seen.long = Math.max(seen.long, e.duration)))
+  .observe({entryTypes: ["longtask"]}))"""
+"""A second tab's socket counts messages; the longest task of the page is in milliseconds."""
+
+
+class MadeUpRun:
+    """A source whose slots all take steps; see :class:`~dart_streams.views.page.source.RunSource`."""
+
+    kind = "run"
+
+    def __init__(self) -> None:
+        self.config = parse({"env": {"workers": 4, "slots": SLOTS // 4}}, "the test")
+        self.state = RunState()
+        self.progress = Progress(True)
+        self.images = [picture((30 + 10 * n, 60 + 12 * n), n % 9) for n in range(9)]
+        self.shots = [hashlib.sha256(image).hexdigest() for image in self.images]
+        self.steps = [(f"e0-{slot}", slot % LENGTH) for slot in range(SLOTS)]
+        self.count = 0
+
+    @property
+    def now_ms(self) -> int:
+        return now_ms()
+
+    def journal(self) -> PhaseLog:
+        return PhaseLog()
+
+    def note_viewer(self) -> None:
+        pass
+
+    async def screenshot(self, sha256: str) -> bytes:
+        return self.images[self.shots.index(sha256)]
+
+    def turn(self) -> None:
+        """Let the next slot take its step, or end and begin anew."""
+        slot = self.count % SLOTS
+        identity, step = self.steps[slot]
+        end = EndHeader("success", 1.0) if step == LENGTH else None
+        order = OrderHeader(f"o-{identity}", "train", f"simulated/page#{slot % 40}")
+        shot = BlobRef(sha256=self.shots[self.count % 9], size=1, width=160, height=210)
+        taken = ActionTimes(1, 2, 3, "Action: click(start_box='(84,112)')") if step else None
+        header = ObservationHeader(identity, order, step, end, f"env-{slot // 250}", now_ms(), taken, shot)
+        self.state.apply(RecordMetadata("observations", 0, self.count, header.at_ms), header)
+        self.steps[slot] = (f"e{self.count}-{slot}", 0) if end else (identity, step + 1)
+        self.count += 1
+
+    async def run(self) -> None:
+        began = time.monotonic()
+        while True:
+            due = int((time.monotonic() - began) * STEPS_PER_S) + SLOTS - self.count
+            for _ in range(max(0, due)):
+                self.turn()
+            await asyncio.sleep(0.02)
+
+
+async def test_a_thousand_slots_stay_smooth():
+    source = MadeUpRun()
+    guard = Guard(frozenset(), 1, tls=False)
+    server = TestServer(PageServer(source, guard, assets(None)).application())  # type: ignore[arg-type]
+    await server.start_server()
+    running = asyncio.create_task(source.run())
+    try:
+        async with tab(SHOTS) as page:
+            await page.open(f"http://127.0.0.1:{server.port}/?token={guard.token}")
+            await page.at("")
+            await page.until("document.querySelector('canvas.carpet')?.height > 100", "the carpet")
+            await page.js(COUNTING)
+            before, cpu, count = await heap(page), time.process_time(), source.count
+            await asyncio.sleep(WATCHED_S)  # what is measured is a span of time
+            after, spent_s, steps = await heap(page), time.process_time() - cpu, source.count - count
+            seen = await page.js("window.seen")
+            box = await page.js("document.querySelector('canvas.carpet').getBoundingClientRect().toJSON()")
+            for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+                where = {"x": box["x"] + 50, "y": box["y"] + 9, "button": "none" if kind == "mouseMoved" else "left"}
+                await page.call("Input.dispatchMouseEvent", type=kind, clickCount=1, **where)
+                if kind == "mouseMoved":
+                    await page.until(
+                        "document.querySelector('.peek img')?.naturalWidth === 160", "the screen under the pointer"
+                    )
+                    await page.shot("slots-1000")
+            await page.until("location.hash.startsWith('#/trajectory')", "the slot that was clicked")
+            page.errors.clear()  # a made-up run has no steps in a store
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await server.close()
+    figures = f"heap {before:.1f} to {after:.1f} MB, {seen}, {spent_s:.2f} s of CPU for two sockets and {steps} steps"
+    (SHOTS / "slots-1000.txt").write_text(figures)
+    assert 0 < seen["messages"] <= WATCHED_S / PUSH_S + 1
+    assert after - before < 15, "MB of JavaScript that is kept"
+    assert spent_s < 0.5 * WATCHED_S, "of a core, the made-up run itself included"
+
+
+async def heap(page) -> float:
+    """Return the JavaScript heap after a collection, in MB."""
+    await page.call("HeapProfiler.collectGarbage")
+    return (await page.call("Runtime.getHeapUsage"))["usedSize"] / 1e6

@@ -1,0 +1,86 @@
+"""``dart-streams ui``: its address for scripts, and what it refuses."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import structlog
+from typer.testing import CliRunner
+
+from dart_streams.cli import main
+from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
+
+BUNDLE = Path(__file__).parents[1] / "golden" / "bundle.v1.dart"
+
+
+def failure(*arguments: str) -> UserError:
+    try:
+        done = CliRunner().invoke(main.build(["ui"]), ["ui", *arguments])
+    finally:
+        structlog.reset_defaults()
+    assert isinstance(done.exception, UserError), done.output
+    return done.exception
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "gui.example"])
+def test_an_address_on_the_network_is_refused_without_tls(host: str):
+    error = failure(str(BUNDLE), "--host", host)
+    assert isinstance(error, ConfigError)
+    assert "--certificate" in str(error)
+    assert "ssh -L" in str(error)
+
+
+def test_half_a_certificate_or_a_broken_one_is_refused(tmp_path: Path):
+    (tmp_path / "cert.pem").write_text("no certificate")
+    assert "go together" in str(failure(str(BUNDLE), "--certificate", str(tmp_path / "cert.pem")))
+    both = ("--certificate", str(tmp_path / "cert.pem"), "--key", str(tmp_path / "no.pem"))
+    assert "can't be used" in str(failure(str(BUNDLE), "--host", "0.0.0.0", *both))
+
+
+def test_a_port_that_is_named_and_in_use_is_an_error_that_says_so():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = failure(str(BUNDLE), "--port", str(port))
+    assert isinstance(error, ServiceUnavailable)
+    assert str(port) in str(error)
+    assert "--port" in str(error)
+
+
+def test_what_is_no_run_and_no_bundle_is_named(tmp_path: Path):
+    assert "no run" in str(failure("nothing", "--state", str(tmp_path)))
+    (tmp_path / "torn.dart").write_bytes(b"x" * 100)
+    assert "no bundle" in str(failure(str(tmp_path / "torn.dart")))
+
+
+def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: Path):
+    file = tmp_path / "ui.json"
+    command = [sys.executable, "-m", "dart_streams.cli", "ui", str(BUNDLE), "--port", "0", "--json"]
+    process = subprocess.Popen([*command, "--address-file", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        text = b""
+        while not text.rstrip().endswith(b"}"):
+            line = process.stdout.readline()
+            assert line, process.stderr and process.stderr.read()
+            text += line
+        address = json.loads(text)
+        assert json.loads(file.read_bytes()) == address
+        assert file.stat().st_mode & 0o077 == 0
+        assert address["url"] == f"{address['address']}?token={address['token']}"
+        request = urllib.request.Request(f"{address['address']}api/run")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30)
+        assert refused.value.code == 401
+        request.add_header("Authorization", f"Bearer {address['token']}")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert json.load(answer)["header"]["kind"] == "bundle"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
