@@ -168,7 +168,7 @@ def settings(slots: int = 8) -> Config:
                 "slots": slots,
                 "simulated": {"last_screen": True, "reset_ms": 150, "step_ms": 100},
             },
-            "trainer": {"groups_per_step": 2},
+            "trainer": {"groups_per_step": 1},
             "curation": {"pool": {"enabled": False}},
         },
         "the recorded run",
@@ -180,6 +180,7 @@ def record(path: Path, rollouts: int = 90) -> Path:
     config, tasks = settings(), parse({"pages": PAGES}, "the recorded run")
     run = RecordedRun(config, tasks)
     asyncio.run(run.run(rollouts))
+    assert run.steps >= 3, "too few groups had a signal for tests of what was trained"
     circle = run.circle
     with Writer(path, Manifest(run="recorded", prefix="dart.recorded.", captured_ms=now_ms(), schemas={})) as bundle:
         bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))

@@ -25,7 +25,7 @@ PLOTTED = ("steps", "time")
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
-    return record(tmp_path_factory.mktemp("page") / "run.dart", 60)
+    return record(tmp_path_factory.mktemp("page") / "run.dart", 90)
 
 
 @contextlib.asynccontextmanager

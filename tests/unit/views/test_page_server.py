@@ -24,7 +24,7 @@ TOKEN = "the-token-of-this-start"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
-    return record(tmp_path_factory.mktemp("page") / "run.dart", 60)
+    return record(tmp_path_factory.mktemp("page") / "run.dart", 90)
 
 
 @contextlib.asynccontextmanager

@@ -72,10 +72,8 @@ export async function open(view, params, app) {
     const workers = Object.entries(found.serving);
     if (found.published.length > 1) {
       const times = [...new Set([...found.published, ...workers.flatMap(([, list]) => /** @type {any[]} */ (list))].map((one) => one.at_ms / 1000))].sort((a, b) => a - b);
-      /** @param {any[]} list */
-      const held = (list) => { /** @type {any} */ let value = null; let at = 0; const sorted = [...list].sort((a, b) => a.at_ms - b.at_ms); return times.map((t) => { while (at < sorted.length && sorted[at].at_ms / 1000 <= t) value = sorted[at++].version; return value; }); };
-      closers.push(chart(plots, { title: "weight version: published, and served by each worker", x: times, time: true, sync: "time", series: [{ name: "published", values: held(found.published), steps: true },
-        ...workers.slice(0, 7).map(([name, list]) => ({ name, values: held(/** @type {any[]} */ (list)), steps: true }))] }));
+      closers.push(chart(plots, { title: "weight version: published, and served by each worker", x: times, time: true, sync: "time", series: [{ name: "published", values: held(found.published, times), steps: true },
+        ...workers.slice(0, 7).map(([name, list]) => ({ name, values: held(/** @type {any[]} */ (list), times), steps: true }))] }));
     }
     if (found.switches.length > 1) {
       const sorted = [...found.switches].sort((a, b) => a.at_ms - b.at_ms);
@@ -84,4 +82,17 @@ export async function open(view, params, app) {
   }
   await refresh();
   return { refresh, close: () => closers.forEach((close) => close()) };
+}
+
+/**
+ * The version that holds at each of some times.
+ * @param {any[]} changes @param {number[]} times seconds
+ * @returns {(number | null)[]}
+ */
+function held(changes, times) {
+  const sorted = [...changes].sort((a, b) => a.at_ms - b.at_ms);
+  return times.map((time) => {
+    const known = sorted.filter((change) => change.at_ms / 1000 <= time);
+    return known.length ? known[known.length - 1].version : null;
+  });
 }
