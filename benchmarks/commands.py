@@ -49,6 +49,7 @@ def learning(
     One process and one thread, on recorded screens, without services: a run of 3200 episodes takes about a minute of a
     core. The screens are recorded first if they are not there. Runs that this code made before are not made again.
     """
+    output.log_to_stderr()
     comparison, reporting = module("learning.comparison"), module("learning.report")
     runs = comparison.played(comparison.Plan(variants, folder, list(range(seeds)), episodes, only or []), output.note)
     compared = reporting.compared(runs)
