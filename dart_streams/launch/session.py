@@ -107,6 +107,7 @@ class Session:
         """Bring the services up, show the run while it lasts, and write its report."""
         with run.phase("services"):
             await self.bring_services_up(run.supervisor)
+            await run.check_access()
         async with self.page_served(run.supervisor), shown(run, self.console, lambda: self.page):
             await run.run()
         # The report says how the run went; `end` corrects that if writing the report fails.

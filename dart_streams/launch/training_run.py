@@ -123,12 +123,18 @@ class TrainingRun:
             self.journal = self.journal.end(now_ms())
             self.folder.write_journal(self.journal)
 
+    async def check_access(self) -> None:
+        """Raise AccessRefused if broker or database does: it is found here, once, before anything is started."""
+
+        def check_broker() -> None:
+            with admin.connect(self.config.bus):
+                pass
+
+        await asyncio.gather(asyncio.to_thread(check_broker), asyncio.to_thread(sessions.check, self.config.store))
+
     async def apply_topics(self) -> None:
-        """Create or change the topics; a database that refuses access is found here, once, not by each process."""
-        changes, _ = await asyncio.gather(
-            asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics),
-            asyncio.to_thread(sessions.check, self.config.store),
-        )
+        """Create or change the topics."""
+        changes = await asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics)
         self.notify(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
 
     async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:
