@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -20,9 +22,10 @@ from dart_streams.errors import ConfigError
 from dart_streams.tasks import load
 from examples.in_memory_run import InMemoryRun
 from tests.integration.served_desktops import Served, served
-from topics.rollout_orders import RolloutOrder
+from tests.integration.test_env_worker import World, number_of, order, process, serving
+from tests.integration.test_env_worker import end_of as exit_code_of
+from topics.action_requests import ActionRequest
 from topics.trajectories import Trajectory
-from topics.values import Sampling
 from workers.env.environment import EnvironmentFault
 from workers.env.osworld import mirror, sidecar
 from workers.env.osworld.backend import OsworldBackend
@@ -135,19 +138,7 @@ async def play(backend: OsworldBackend, tasks_file: Path, name: str, *actions: A
         tasks=Tasks(file=str(tasks_file)),
     )
     run = InMemoryRun(config, load(tasks_file), backend, lambda _request: text_of(next(answers)))
-    order = RolloutOrder(
-        order_id="g/0",
-        group_id="g",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id=f"osworld/os/{name}#0",
-        max_steps=15,
-        purpose="train",
-        sampling=Sampling(temperature=1.0),
-        after_version=0,
-    )
-    return await run.play(order)
+    return await run.play(order(0, f"osworld/os/{name}#0", max_steps=15))
 
 
 def end_of(trajectory: Trajectory) -> tuple[str, float | None]:
@@ -285,3 +276,38 @@ async def test_without_a_mirror_the_worker_does_not_start(desktops, tasks_file):
     for folder, why in (("", "name the folder"), ("/nowhere", "no folder /nowhere")):
         with pytest.raises(ConfigError, match=f"env.osworld.mirror_folder: {why}"):
             await OsworldBackend(configured(desktops, tasks_file, mirror_folder=folder)).start()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+async def test_the_worker_plays_them_for_orders_and_leaves_no_evaluator_behind(
+    services, desktops, tasks_file, tmp_path, ending
+):
+    wanted = configured(desktops, tasks_file).env
+    config = services.config(
+        env=msgspec.to_builtins(wanted) | {"slots": 2, "request_timeout_s": 60.0},
+        tasks={"file": str(tasks_file)},
+        run={"drain_s": 20, "state_dir": str(tmp_path)},
+    )
+    episodes = [("note", SOLVED), ("impossible", (CallUser(),)), ("no-file", ()), ("note", (CallUser(),))]
+
+    def answer(request: ActionRequest) -> str:
+        return text_of(episodes[number_of(request)][1][request.step])
+
+    async with serving(World(config, answer)) as world:
+        with process(config, tmp_path) as running:
+            await world.order(*(order(n, f"osworld/os/{name}#0", max_steps=15) for n, (name, _) in enumerate(episodes)))
+            async with asyncio.timeout(240), world.news:
+                await world.news.wait_for(lambda: len(world.ended) == len(episodes))
+            tree = psutil.Process(running.pid).children(recursive=True)
+            assert sum(" -I -c " in " ".join(process.cmdline()) for process in tree) >= 1, "there is a sidecar"
+            running.send_signal(ending)
+            assert await exit_code_of(running) in {0, -ending}
+        assert not psutil.wait_procs(tree, timeout=10)[1]
+    ends = [world.ended[f"o{number}"][0].end for number in range(len(episodes))]
+    assert [(end.kind, end.reward, end.reason) for end in ends[:2] + ends[3:]] == [
+        ("success", 1.0, ""),
+        ("success", 1.0, ""),
+        ("failure", 0.0, "call_user"),
+    ]
+    assert (ends[2].kind, ends[2].reward) == ("env_error", None)
+    assert "step 1 of 1 (open)" in ends[2].reason
