@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from dart_streams.actions import Action, CallUser, Finished, Hotkey, Type, Wait
 from dart_streams.actions import format as text_of
-from dart_streams.config import Config, Env, Osworld
+from dart_streams.config import Config, Env, Osworld, OsworldMachine
 from dart_streams.config.deployment import Tasks
 from dart_streams.errors import ConfigError
 from dart_streams.tasks import load
@@ -223,14 +223,18 @@ async def test_a_sidecar_that_is_killed_in_mid_evaluation_is_a_fault_and_the_nex
     await environment.close()
 
 
-async def test_an_evaluation_past_its_bound_is_a_fault_in_time(desktops, tasks_file):
+@pytest.mark.parametrize(("hang", "why"), [(False, "not done at its deadline"), (True, "the evaluators hangs")])
+async def test_an_evaluation_past_its_bound_is_a_fault_in_time(desktops, tasks_file, hang, why):
     made = OsworldBackend(configured(desktops, tasks_file, reset_timeout_s=20.0))
     await made.start()
     assert made.evaluators is not None
     await made.evaluators.start()
     environment = await opened(made, tasks_file, "slow")
+    assert made.evaluators.process is not None
+    for child in psutil.Process(made.evaluators.process.pid).children(recursive=True) if hang else ():
+        child.suspend()
     began = time.monotonic()
-    with pytest.raises(EnvironmentFault, match="not done at its deadline"):
+    with pytest.raises(EnvironmentFault, match=why):
         await environment.evaluate()
     assert time.monotonic() - began < 20.0 + 2.0
     await environment.close()
@@ -270,6 +274,27 @@ async def test_a_task_that_cannot_be_done_is_demonstrated_by_saying_so_and_anoth
     with pytest.raises(EnvironmentFault, match="no oracle"):
         assert [action async for action in environment.demonstrate(task)]
     await environment.close()
+
+
+@pytest.mark.parametrize("leased", [True, False])
+async def test_only_desktops_of_a_lease_server_are_given_what_osworlds_image_has(desktops, tasks_file, leased):
+    async with desktops.machine(ttl_s=60) as machine:
+        token = tasks_file.parent / "machine.token"
+        token.write_text(machine.endpoint.token)
+        listed = {
+            "machines": (OsworldMachine(url=machine.endpoint.url, token=f"file:{token}"),),
+            "fresh": "given",
+            "lease_url": "",
+        }
+        made = OsworldBackend(configured(desktops, tasks_file, **({} if leased else listed)))
+        await made.start()
+        environment = await opened(made, tasks_file, "note")
+        assert environment._machine is not None
+        found = await environment._machine.execute("pgrep -xc mousepad; ls ~/.config/vlc", shell=True)
+        assert found["output"].split() == ["1", *(["vlc-qt-interface.conf", "vlcrc"] if leased else [])]
+        assert await environment.evaluate() == 0
+        await environment.close()
+        await made.stop()
 
 
 async def test_without_a_mirror_the_worker_does_not_start(desktops, tasks_file):

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ import structlog
 from dart_streams.errors import ServiceUnavailable
 from workers.env.environment import EnvironmentFault
 from workers.env.osworld.connection import MachineEndpoint
+from workers.env.osworld.evaluator_cache import EvaluatorCache
 from workers.env.osworld.tasks import OsworldTask
 
 ENVIRONMENT = Path(".venv/osworld")
 FOLDER = Path(__file__).resolve().parent
-PREFIX = "dart-osworld-"
 READY_S = 120.0
 """Until the packages are imported, also from a cold disk on a machine that does other work."""
 GRACE_S = 5.0
@@ -65,7 +64,8 @@ class EvaluatorSidecar:
     def __init__(self, environment: Path = ENVIRONMENT, package: Path | None = None) -> None:
         self.python = environment / "bin" / "python"
         self.package = package
-        self.cache = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._files = EvaluatorCache()
+        self.cache = self._files.folder
         self.ready = Ready()
         self.process: asyncio.subprocess.Process | None = None
         self._said: deque[str] = deque(maxlen=20)
@@ -124,7 +124,7 @@ class EvaluatorSidecar:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._kill()
-        shutil.rmtree(self.cache, ignore_errors=True)
+        self._files.remove()
 
     async def _start(self) -> None:
         if not self.python.exists():
