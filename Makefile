@@ -69,8 +69,8 @@ test: setup ## Run all tests.
 		streams=$$?; \
 		wait $$!; model=$$?; cat $$told; rm $$told; exit $$((streams || model))'
 
-test-osworld: setup osworld ## Run the tests of OSWorld's evaluators; with DART_OSWORLD=FOLDER also those of its task files.
-	@$(STREAMS)/python -m pytest -q tests/integration/test_osworld_evaluators.py tests/unit/workers/env/osworld tests/unit/cli/test_osworld_command.py
+test-osworld: setup osworld ## Run the tests of OSWorld's evaluators, and of episodes on its tasks; with DART_OSWORLD=FOLDER also those of its task files.
+	@$(STREAMS)/python -m pytest -q tests/integration/test_osworld_evaluators.py tests/integration/test_osworld_episodes.py tests/unit/workers/env/osworld tests/unit/cli/test_osworld_command.py
 
 test-compose: setup ## Run a short circle in containers, and disturb it (as root).
 	@tests/compose/setup.sh .dart/compose-test

@@ -206,12 +206,17 @@ def tables(path: Path) -> dict[str, Any]:
     return read_tables(path, f"no task set {path}: set tasks.file, relative to the configuration file")
 
 
+def task_file(path: Path) -> TaskFile:
+    """Read a task file as it is written; raise :class:`ConfigError` that names the file and the key."""
+    return parse_as(TaskFile, tables(path), str(path))
+
+
 def self_contained(path: Path) -> TaskFile:
     """Return a task file with every task listed, so that it means the same elsewhere; raise :class:`ConfigError`.
 
     Only OSWorld's own files of the tasks stay where they are.
     """
-    file = parse_as(TaskFile, tables(path), str(path))
+    file = task_file(path)
     if file.osworld is None or not file.osworld.task_list:
         return file
     examples = file.osworld.examples(path.parent).absolute()

@@ -88,7 +88,7 @@ class RecordedEpisode:
             if isinstance(move, Stop):
                 return [*self.episode.published, self.episode.last_observation(move.end, 0)]
             if isinstance(move, Evaluate):
-                move = Stop(self.episode.end_evaluated(move.cut, self.reward))
+                move = Stop(self.episode.end_evaluated(move, 0.0 if move.gave_up else self.reward))
             else:
                 move = self.execute(move)
         return None

@@ -88,7 +88,7 @@ def anchored(section: S, folder: Path) -> S:
     """Return a table with its paths made absolute: they are relative to ``folder``."""
 
     def absolute(key: str, text: str) -> str:
-        if key.endswith("_file"):
+        if key.endswith(("_file", "_folder")):
             return str((folder / text).absolute())
         if key.endswith(("password", "token")) and text.startswith("file:"):
             return f"file:{(folder / text.removeprefix('file:')).absolute()}"

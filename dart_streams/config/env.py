@@ -81,7 +81,9 @@ class Osworld(Backend, frozen=True):
     fresh: Literal["", "given"] = ""
     """``given``: each machine of the list is fresh when an episode begins, for somebody else sees to it."""
     reset_timeout_s: AboveZero = 120.0
-    """How long a reset may take: the lease, the start of the machine and the task's own set-up."""
+    """How long a reset may take: the lease, the start of the machine and the task's own set-up; and an evaluation."""
+    mirror_folder: str = ""
+    """The files of OSWorld's tasks (``dart-streams osworld mirror``), relative to the configuration file."""
     settle: Literal["still", "pause"] = "still"
     """When the screen after an action is taken: once two in a row are equal, or after a ``pause``."""
     pause_s: NonNegative = 0.1

@@ -4,7 +4,7 @@ A process serves many slots; an environment belongs to one episode.
 """
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 
@@ -61,6 +61,13 @@ class Oracle(Protocol):
         """Yield the actions, in screen pixels, that solve the task; each is computed from the page as it then is."""
 
 
+class Refuser(Protocol):
+    """An environment that may have a task which cannot be done: then the right answer is to say so."""
+
+    async def give_up(self) -> float:
+        """Return the reward, in [0, 1], of an episode that the policy ends by ``call_user``."""
+
+
 class Preparer(Protocol):
     """A backend that can prepare an environment ahead of its episode."""
 
@@ -83,6 +90,13 @@ class EnvironmentBackend(Protocol):
 
     async def stop(self) -> None:
         """Free everything."""
+
+
+async def giving_up(environment: Environment) -> float:
+    """Return the reward of an episode that ends by ``call_user``: 0, unless the environment says otherwise."""
+    if not hasattr(environment, "give_up"):
+        return 0.0
+    return await cast(Refuser, environment).give_up()
 
 
 def rescale(action: Action, source: Size, target: Size) -> Action:

@@ -41,9 +41,10 @@ class Execute(msgspec.Struct, frozen=True):
 
 
 class Evaluate(msgspec.Struct, frozen=True):
-    """Evaluate the present state; ``cut`` if the step limit ended the episode."""
+    """Evaluate the present state; ``cut`` if the step limit ended the episode, ``gave_up`` if ``call_user`` did."""
 
     cut: bool
+    gave_up: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -168,7 +169,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(action, actions.Finished):
             return acting, Evaluate(cut=False)
         if isinstance(action, actions.CallUser):
-            return acting, Stop(EpisodeEnd(kind="failure", reward=0.0, reason="call_user"))
+            return acting, Evaluate(cut=False, gave_up=True)
         return msgspec.structs.replace(acting, executing=True), Execute(action, taken.request_id)
 
     def retry_or_stop(self, attempt: int, reason: str) -> RequestAction | Stop:
@@ -177,10 +178,11 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             return RequestAction(attempt + 1)
         return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=f"{attempt + 1} attempts, the last: {reason}"))
 
-    def end_evaluated(self, cut: bool, reward: float) -> EpisodeEnd:
+    def end_evaluated(self, evaluated: Evaluate, reward: float) -> EpisodeEnd:
         """Return the end of an evaluated episode; one that is solved is a success, also at the step limit."""
-        kind = agreed("truncated" if cut else "failure", reward)
-        return EpisodeEnd(kind=kind, reward=reward, reason="step limit" if kind == "truncated" else "")
+        kind = agreed("truncated" if evaluated.cut else "failure", reward)
+        reason = "step limit" if kind == "truncated" else "call_user" if evaluated.gave_up and kind == "failure" else ""
+        return EpisodeEnd(kind=kind, reward=reward, reason=reason)
 
     def end_timed_out(self) -> EpisodeEnd:
         """Return the end of an episode past its wall-clock limit: a fault of what it waited for, without a reward.

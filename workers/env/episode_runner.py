@@ -28,7 +28,16 @@ from topics.rollout_orders import RolloutOrder
 from topics.transitions import FAULTS
 from topics.values import BlobRef
 from workers.env import metrics
-from workers.env.environment import Environment, EnvironmentBackend, EnvironmentFault, Oracle, Screen, Size, rescale
+from workers.env.environment import (
+    Environment,
+    EnvironmentBackend,
+    EnvironmentFault,
+    Oracle,
+    Screen,
+    Size,
+    giving_up,
+    rescale,
+)
 from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop, new_trajectory_id
 from workers.env.episode_spans import EpisodeSpans
 from workers.env.metrics import State
@@ -168,7 +177,7 @@ class EpisodeRun:
                 case Execute():
                     move = await self._execute(move)
                 case Evaluate():
-                    move = await self._evaluate(move.cut)
+                    move = await self._evaluate(move)
         return move.end
 
     @property
@@ -190,12 +199,14 @@ class EpisodeRun:
             self.oracle = cast(Oracle, self.environment).demonstrate(self.task)
         return self._observe(screen, 0.0)
 
-    async def _evaluate(self, cut: bool) -> Stop:
+    async def _evaluate(self, move: Evaluate) -> Stop:
         self.set_state("evaluate")
+        if move.gave_up:
+            return Stop(self.state.end_evaluated(move, await giving_up(self._environment)))
         started = time.perf_counter()
         reward = await self._environment.evaluate()
         metrics.evaluate_ms.record(since_ms(started))
-        return Stop(self.state.end_evaluated(cut, reward))
+        return Stop(self.state.end_evaluated(move, reward))
 
     def _observe(self, screen: Screen, execute_ms: float) -> Move:
         self.set_state("wait")

@@ -1,20 +1,27 @@
 """What a task is on a machine: how it is set up there, when it is over, and its reward."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Protocol
 
 from dart_streams.actions import Action
 from dart_streams.deadline import Deadline
+from dart_streams.errors import ConfigError
 from dart_streams.tasks import Task
 from workers.env.desktop.families import problem_of
+from workers.env.environment import EnvironmentFault
+from workers.env.osworld import tasks
 from workers.env.osworld.family import FamilyAssignment
 from workers.env.osworld.machine import Machine
+from workers.env.osworld.task_assignment import TaskAssignment, TaskResources
 
 
 class Assignment(Protocol):
     """One task, for one episode. Each call raises EnvironmentFault if the machine fails, or the deadline passes."""
 
     instruction: str
+    giving_up: float
+    """The reward of an episode that the policy ends by ``call_user``."""
 
     async def set_up(self, machine: Machine, deadline: Deadline) -> None:
         """Bring a fresh machine into the task's start state."""
@@ -28,10 +35,29 @@ class Assignment(Protocol):
     def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
         """Yield the oracle's actions; one without an oracle raises EnvironmentFault."""
 
+    async def close(self) -> None:
+        """Free what the episode holds beside its machine; never raises."""
 
-def assignment_of(task: Task) -> Assignment:
-    """Return what a task is: one of the small families, which any desktop with their applications can do.
 
-    Raises EnvironmentFault if there is no such task.
-    """
-    return FamilyAssignment(problem_of(task.page, task.seed))
+class Assignments:
+    """What tasks are: ``app/id`` is OSWorld's, if its task files are at hand; any other page is a small family."""
+
+    def __init__(self) -> None:
+        self.examples: Path | None = None
+        self.shared: TaskResources | None = None
+
+    def of(self, task: Task) -> Assignment:
+        """Return what a task is; raise EnvironmentFault if there is no such task, or its file cannot be used."""
+        if not is_osworlds(task.page):
+            return FamilyAssignment(problem_of(task.page, task.seed))
+        if self.examples is None or self.shared is None:
+            raise EnvironmentFault(f"{task.page}: the worker started without a task set that has tasks of OSWorld")
+        try:
+            return TaskAssignment(tasks.load(self.examples, task.page), self.shared)
+        except ConfigError as error:
+            raise EnvironmentFault(str(error)) from None
+
+
+def is_osworlds(page: str) -> bool:
+    """Return whether a page names a task of OSWorld."""
+    return "/" in page

@@ -1,10 +1,17 @@
 """The ``osworld`` environment: tasks on machines that serve OSWorld's HTTP contract, wherever they are."""
 
-from dart_streams.config import Config
-from dart_streams.tasks import Task
-from workers.env.osworld.assignments import assignment_of
+from pathlib import Path
+
+from dart_streams import tasks
+from dart_streams.config import Config, Osworld
+from dart_streams.errors import ConfigError, ServiceUnavailable
+from dart_streams.tasks import OsworldTasks, Task
+from workers.env.osworld.assignments import Assignments, is_osworlds
 from workers.env.osworld.environment import OsworldEnvironment
+from workers.env.osworld.mirror import Mirror
 from workers.env.osworld.providers import provider_of
+from workers.env.osworld.sidecar import EvaluatorSidecar
+from workers.env.osworld.task_assignment import TaskResources
 
 
 class OsworldBackend:
@@ -12,14 +19,43 @@ class OsworldBackend:
 
     def __init__(self, config: Config) -> None:
         self.settings = config.env.osworld
+        self.tasks_file = Path(config.tasks.file)
         self.provider = provider_of(self.settings)
+        self.assignments = Assignments()
+        self.evaluators: EvaluatorSidecar | None = None
 
     async def start(self) -> None:
-        """There is nothing to start: a machine is asked for when an episode needs one."""
+        """Look for what tasks of OSWorld need, if the task set has any: machines and evaluators start when needed.
+
+        Raises ConfigError for folders that are not there, ServiceUnavailable without the evaluators' environment.
+        """
+        file = tasks.task_file(self.tasks_file)
+        if not any(is_osworlds(page.page) for page in file.all_pages(self.tasks_file.parent)):
+            return
+        self.assignments.examples = (file.osworld or OsworldTasks()).examples(self.tasks_file.parent)
+        mirror = mirror_of(self.settings)
+        self.evaluators = EvaluatorSidecar()
+        if not self.evaluators.python.exists():
+            raise ServiceUnavailable("tasks of OSWorld need their evaluators: run `make osworld`")
+        ours = bool(self.settings.lease_url)
+        self.assignments.shared = TaskResources(mirror, self.evaluators, ours)
 
     async def open(self, task: Task) -> OsworldEnvironment:
         """Return an environment that has no machine yet."""
-        return OsworldEnvironment(self.settings, self.provider, assignment_of)
+        return OsworldEnvironment(self.settings, self.provider, self.assignments.of)
 
     async def stop(self) -> None:
-        """There is nothing to stop: each episode gives its machine back."""
+        """End the evaluators; each episode gives its machine back by itself."""
+        if self.evaluators is not None:
+            await self.evaluators.stop()
+
+
+def mirror_of(settings: Osworld) -> Mirror:
+    """Return the configured mirror; raise ConfigError if none is named, or it is no folder."""
+    named = settings.mirror_folder
+    if not named or not Path(named).is_dir():
+        raise ConfigError(
+            f"env.osworld.mirror_folder: {f'no folder {named}' if named else 'name the folder'} "
+            "of the files of OSWorld's tasks: `dart-streams osworld mirror` says how to fill it"
+        )
+    return Mirror(Path(named))

@@ -70,6 +70,10 @@ class OsworldEnvironment:
             raise EnvironmentFault(f"the evaluator says {reward!r}: a reward is in [0, 1]")
         return reward
 
+    async def give_up(self) -> float:
+        """Return the reward of an episode that the policy ends by ``call_user``."""
+        return self._required()[1].giving_up
+
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Yield the oracle's actions, each computed from what is then shown."""
         machine, assignment = self._required()
@@ -125,6 +129,9 @@ class OsworldEnvironment:
 
     async def _give_back(self) -> None:
         held, machine, self._held, self._machine = self._held, self._machine, None, None
+        assignment, self._assignment = self._assignment, None
+        if assignment is not None:
+            await assignment.close()
         if machine is not None:
             await machine.close()
         if held is not None:

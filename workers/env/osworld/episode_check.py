@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,19 +12,15 @@ import msgspec
 
 from dart_streams.deadline import Deadline
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld import browser_setup, image, oracles, setup, steps
+from workers.env.osworld import oracles
 from workers.env.osworld.machine import Machine
 from workers.env.osworld.mirror import Mirror, location, needed
-from workers.env.osworld.prerequisites import Prerequisites, asks_devtools
-from workers.env.osworld.quiet import settle_of
+from workers.env.osworld.prerequisites import Prerequisites
 from workers.env.osworld.sidecar import EvaluatorSidecar
+from workers.env.osworld.task_assignment import TaskAssignment, TaskResources
 from workers.env.osworld.tasks import OsworldTask, settled_score
 
-SETUP_S, EVALUATE_S = 240.0, 120.0
-PASSWORD = "password"
-FIRST_REST_S = 30.0
-FLUSH_S = 2.0
-"""What LibreOffice takes to write its settings after the dialog has closed."""
+SETUP_S, EVALUATE_S = 240.0, 240.0
 Verdict = Literal["runnable", "refused", "obstacle"]
 ADDRESS = re.compile(r"https?://(127\.0\.0\.1|localhost)(:\d+)?")
 Lease = Callable[[], contextlib.AbstractAsyncContextManager[Machine]]
@@ -88,33 +83,16 @@ class TaskChecker:
 
     async def play(self, task: OsworldTask, solve: oracles.Solve | None) -> float:
         """Return the score of a fresh machine after the setup, and after ``solve`` if it is given."""
-        cache = self.evaluators.cache / f"{task.task_id}-{time.monotonic_ns()}"
-        cache.mkdir(parents=True)
+        assert self.lease is not None
+        assignment = TaskAssignment(task, TaskResources(self.mirror, self.evaluators, ours=True))
         try:
-            setup.fill_cache(task, self.mirror, cache)
-            assert self.lease is not None
             async with self.lease() as machine:
-                return await self._play_on(machine, task, cache, solve)
+                await assignment.set_up(machine, Deadline(SETUP_S))
+                if solve is not None:
+                    await solve(machine)
+                return await assignment.evaluate(machine, Deadline(EVALUATE_S))
         finally:
-            shutil.rmtree(cache, ignore_errors=True)
-
-    async def _play_on(self, machine: Machine, task: OsworldTask, cache: Path, solve: oracles.Solve | None) -> float:
-        width, height = await machine.screen_size()
-        values = steps.screen_values(width, height, PASSWORD)
-        settle = settle_of(machine)
-        preparation = setup.TaskSetup(machine, self.mirror, cache, values, settle)
-        await image.prepare(machine)
-        await preparation.carry_out(task.config, Deadline(SETUP_S))
-        await settle(FIRST_REST_S)
-        if asks_devtools(task):
-            await browser_setup.require(machine.endpoint)
-        if solve is not None:
-            await solve(machine)
-        if (score := settled_score(task, gave_up=False)) is not None:
-            return score
-        await preparation.carry_out(task.evaluator.postconfig, Deadline(SETUP_S))
-        await preparation.carry_out([steps.Sleep(seconds=FLUSH_S)], Deadline(SETUP_S))
-        return await self.evaluators.evaluate(task, machine.endpoint, cache, EVALUATE_S)
+            await assignment.close()
 
 
 def anonymous(reason: str, task: OsworldTask) -> str:

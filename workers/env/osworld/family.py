@@ -36,6 +36,7 @@ class FamilyAssignment:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.instruction = problem.instruction
+        self.giving_up = 0.0
         self._home = ""
         self._windows = 0
         self._start: SessionOutcome | None = None
@@ -88,6 +89,9 @@ class FamilyAssignment:
                 return
             yield action
             number += 1
+
+    async def close(self) -> None:
+        """There is nothing to remove."""
 
     async def _outcome(self, machine: Machine, deadline: Deadline, with_output: bool = False) -> SessionOutcome:
         code = await text(machine, CODE, deadline)

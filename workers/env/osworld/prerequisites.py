@@ -48,10 +48,13 @@ def asks_devtools(task: OsworldTask) -> bool:
 
 
 class Prerequisites:
-    """What is at hand: the names that the evaluators' package has, and a mirror."""
+    """What is at hand: the names that the evaluators' package has, and a mirror.
 
-    def __init__(self, metrics: Container[str], getters: Container[str], mirror: Mirror) -> None:
-        self.metrics, self.getters, self.mirror = metrics, getters, mirror
+    Without ``ours`` the machine is not a desktop of ours: it may have a network, services, and any application.
+    """
+
+    def __init__(self, metrics: Container[str], getters: Container[str], mirror: Mirror, *, ours: bool = True) -> None:
+        self.metrics, self.getters, self.mirror, self.ours = metrics, getters, mirror, ours
 
     def obstacle(self, task: OsworldTask) -> str | None:
         """Return the first reason why a task cannot be played here, None if there is none to be seen."""
@@ -60,9 +63,10 @@ class Prerequisites:
     def _obstacles(self, task: OsworldTask) -> Iterator[str]:
         yield from (step.refused for step in task.steps() if step.refused)
         yield from self._of_evaluator(task)
-        yield from (f"needs {ABSENT_APPS[app]}" for app in task.related_apps if app in ABSENT_APPS)
-        for step in task.steps():
-            yield from of_step(step)
+        if self.ours:
+            yield from (f"needs {ABSENT_APPS[app]}" for app in task.related_apps if app in ABSENT_APPS)
+            for step in task.steps():
+                yield from of_step(step)
         missing = [url for url in needed(task) if self.mirror.find(url) is None]
         if missing:
             yield f"{len(missing)} of its {len(needed(task))} files are not in the mirror"
@@ -78,7 +82,7 @@ class Prerequisites:
         for getter in task.evaluator.getters():
             if getter.name in ACCOUNTS:
                 yield "needs an account of Google Drive"
-            if SYSTEM_COMMANDS.search(str(getter.settings.get("command", ""))):
+            if self.ours and SYSTEM_COMMANDS.search(str(getter.settings.get("command", ""))):
                 yield "its evaluator needs services of a whole system"
             if getter.name in LIVE_GETTERS:
                 yield f"its evaluator reads the live web ({getter.name})"

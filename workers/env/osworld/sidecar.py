@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ import structlog
 from dart_streams.errors import ServiceUnavailable
 from workers.env.environment import EnvironmentFault
 from workers.env.osworld.connection import MachineEndpoint
+from workers.env.osworld.evaluator_cache import EvaluatorCache
 from workers.env.osworld.tasks import OsworldTask
 
 ENVIRONMENT = Path(".venv/osworld")
 FOLDER = Path(__file__).resolve().parent
-PREFIX = "dart-osworld-"
 READY_S = 120.0
 """Until the packages are imported, also from a cold disk on a machine that does other work."""
 GRACE_S = 5.0
@@ -65,21 +64,30 @@ class EvaluatorSidecar:
     def __init__(self, environment: Path = ENVIRONMENT, package: Path | None = None) -> None:
         self.python = environment / "bin" / "python"
         self.package = package
-        self.cache = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._files = EvaluatorCache()
+        self.cache = self._files.folder
         self.ready = Ready()
         self.process: asyncio.subprocess.Process | None = None
         self._said: deque[str] = deque(maxlen=20)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count(1)
         self._readers: list[asyncio.Task[None]] = []
-        self._starting = asyncio.Lock()
+        self._starting: asyncio.Task[None] | None = None
 
     async def start(self) -> Ready:
-        """Start it if it does not run; raise ServiceUnavailable with what to do if it cannot be started."""
-        async with self._starting:
-            if self.process is None or self.process.returncode is not None:
-                await self._start()
+        """Start it if it does not run; raise ServiceUnavailable with what to do if it cannot be started.
+
+        An episode that is cancelled meanwhile does not cancel the start, which others may wait for.
+        """
+        if self._starting is None or (self._starting.done() and not self.running):
+            self._starting = asyncio.create_task(self._start())
+        await asyncio.shield(self._starting)
         return self.ready
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process that has not ended."""
+        return self.process is not None and self.process.returncode is None
 
     async def evaluate(
         self, task: OsworldTask, endpoint: MachineEndpoint, cache: Path, timeout_s: float, gave_up: bool = False
@@ -112,12 +120,16 @@ class EvaluatorSidecar:
 
     async def stop(self) -> None:
         """End it and remove its cache; never raises."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
         await self._kill()
-        shutil.rmtree(self.cache, ignore_errors=True)
+        self._files.remove()
 
     async def _start(self) -> None:
         if not self.python.exists():
             raise ServiceUnavailable(f"OSWorld's evaluators need {self.python.parents[1]}: run `make osworld`")
+        await self._kill()
         package = str(self.package.resolve()) if self.package else ""
         command = [str(self.python.absolute()), "-I", "-c", BOOT, str(FOLDER), package]
         readable = [FOLDER, self.python.parents[1], self.python.resolve().parents[1], self.package]
@@ -142,7 +154,7 @@ class EvaluatorSidecar:
         if self.ready.broken:
             await self._kill()
             raise ServiceUnavailable(f"OSWorld's evaluators do not start ({self.ready.broken}): run `make osworld`")
-        self._readers.append(asyncio.create_task(self._read_answers(self.process.stdout)))
+        self._readers.append(asyncio.create_task(self._read_answers(self.process, self.process.stdout)))
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         assert self.process is not None
@@ -157,32 +169,38 @@ class EvaluatorSidecar:
         finally:
             del self._waiting[number]
 
-    async def _read_answers(self, lines: asyncio.StreamReader) -> None:
+    async def _read_answers(self, process: asyncio.subprocess.Process, lines: asyncio.StreamReader) -> None:
         while line := await lines.readline():
             answer = msgspec.json.decode(line, type=Answer)
             if (waiting := self._waiting.get(answer.id)) is not None and not waiting.done():
                 waiting.set_result(answer)
+        # Before its waiters learn of it: the next request then finds that it has ended, and starts another.
+        await ended(process)
         for number, waiting in self._waiting.items():
             if not waiting.done():
                 waiting.set_result(Answer(id=number, fault=f"the sidecar has ended ({' '.join(self._said)[-300:]})"))
-        if self.process is not None:
-            await self.process.wait()
 
     async def _read_errors(self, lines: asyncio.StreamReader) -> None:
         while line := await lines.readline():
             self._said.append(line.decode(errors="replace").strip())
 
     async def _kill(self) -> None:
-        if self.process is not None and self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            await self.process.wait()
+        if self.process is not None:
+            await ended(self.process)
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(Answer(id=0, fault="the sidecar was killed"))
+
+
+async def ended(process: asyncio.subprocess.Process) -> None:
+    """Kill a process and its group, if it has not ended."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 def address(endpoint: MachineEndpoint) -> dict[str, Any]:

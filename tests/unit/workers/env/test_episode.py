@@ -109,21 +109,32 @@ def test_an_answer_becomes_an_action_and_then_the_next_observation():
 def test_an_environment_that_is_done_is_judged_and_partial_credit_is_a_failure_that_keeps_it(reward, kind):
     episode = after_actions(started(), (CLICK, "s1"))
     assert episode.after_screen(done=True) == Evaluate(cut=False)
-    last = episode.last_observation(episode.end_evaluated(cut=False, reward=reward), at_ms=30)
+    last = episode.last_observation(episode.end_evaluated(Evaluate(cut=False), reward=reward), at_ms=30)
     assert (last.step, last.screenshot, last.end) == (1, screen("s1"), EpisodeEnd(kind=kind, reward=reward))
 
 
 def test_finished_is_judged_on_the_screen_as_it_is():
     episode, move = started().apply_response(reply("Action: finished(content='')"), 0)
     assert move == Evaluate(cut=False)
-    last = episode.last_observation(episode.end_evaluated(cut=False, reward=1.0), at_ms=30)
+    last = episode.last_observation(episode.end_evaluated(Evaluate(cut=False), reward=1.0), at_ms=30)
     assert last.taken is not None
     assert (last.step, last.screenshot, last.taken.execute_ms) == (1, screen("s0"), 0.0)
 
 
-def test_call_user_is_a_failure():
-    _, move = started().apply_response(reply("Action: call_user()"), 0)
-    assert move == Stop(EpisodeEnd(kind="failure", reward=0.0, reason="call_user"))
+@pytest.mark.parametrize(
+    ("reward", "end"),
+    [
+        (0.0, EpisodeEnd(kind="failure", reward=0.0, reason="call_user")),
+        (1.0, EpisodeEnd(kind="success", reward=1.0)),
+    ],
+)
+def test_call_user_is_a_failure_unless_the_environment_says_that_it_was_right(reward, end):
+    episode, move = started().apply_response(reply("Action: call_user()"), 0)
+    assert move == Evaluate(cut=False, gave_up=True)
+    last = episode.last_observation(episode.end_evaluated(move, reward), at_ms=30)
+    assert (last.step, last.screenshot, last.end) == (1, screen("s0"), end)
+    assert last.taken is not None
+    assert last.taken.action == "Action: call_user()"
 
 
 def test_an_answer_that_is_no_action_is_kept_and_ends_the_episode_with_nothing():
@@ -142,9 +153,9 @@ def test_the_step_limit_cuts_the_episode_and_keeps_the_reward():
     assert episode.after_screen(done=False) == RequestAction(attempt=0)
     episode = after_actions(episode, (CLICK, "s3"))
     assert episode.after_screen(done=False) == Evaluate(cut=True)
-    end = episode.end_evaluated(cut=True, reward=0.5)
+    end = episode.end_evaluated(Evaluate(cut=True), reward=0.5)
     assert (end.kind, end.reward) == ("truncated", 0.5)
-    solved = episode.end_evaluated(cut=True, reward=1.0)
+    solved = episode.end_evaluated(Evaluate(cut=True), reward=1.0)
     assert (solved.kind, solved.reward) == ("success", 1.0), "an environment may not say that it is done"
     assert episode.last_observation(end, at_ms=30).step == 3
 
@@ -254,5 +265,5 @@ def play(episode: Episode, chance: random.Random) -> tuple[list[Observation], Ep
             episode = episode.observe(screen(chance.choice("ab")), "", at_ms=20, execute_ms=1.0)
             move = episode.after_screen(done=chance.random() < 0.1)
         else:
-            move = Stop(episode.end_evaluated(move.cut, 1.0))
+            move = Stop(episode.end_evaluated(move, 1.0))
     return [*told, episode.last_observation(move.end, at_ms=30)], move.end

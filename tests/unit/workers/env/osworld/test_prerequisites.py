@@ -10,9 +10,12 @@ from workers.env.osworld.prerequisites import Prerequisites
 RULE = {"func": "exact_match", "result": {"type": "vm_command_line", "command": "x"}}
 
 
-def obstacle(folder: Path, *config: dict[str, Any], evaluator: dict[str, Any] = RULE, **further: Any) -> str | None:
+def obstacle(
+    folder: Path, *config: dict[str, Any], evaluator: dict[str, Any] = RULE, ours: bool = True, **further: Any
+) -> str | None:
     data = {"id": "t1", "evaluator": evaluator, "config": list(config), **further}
-    needs = Prerequisites({"exact_match", "compare_audios"}, {"vm_command_line", "page_info"}, Mirror(folder))
+    metrics, getters = {"exact_match", "compare_audios"}, {"vm_command_line", "page_info"}
+    needs = Prerequisites(metrics, getters, Mirror(folder), ours=ours)
     return needs.obstacle(tasks.parse(data, "os", "t1"))
 
 
@@ -55,3 +58,19 @@ def test_a_local_page_and_an_infeasible_task_are_no_obstacle(tmp_path: Path):
     page = step("chrome_open_tabs", urls_to_open=["http://localhost:8000/x", "chrome://settings"])
     assert obstacle(tmp_path, page, evaluator={"func": "infeasible"}) is None
     assert "VS Code" in str(obstacle(tmp_path, related_apps=["vscode"]))
+
+
+def test_another_machine_may_have_a_network_and_services_but_the_evaluators_stay_here(tmp_path: Path):
+    steps = [
+        step("chrome_open_tabs", urls_to_open=["https://a.example"]),
+        step("launch", command=["/usr/bin/code", "x"]),
+        step("execute", command=["timedatectl", "status"]),
+    ]
+    service = {**RULE, "result": {"type": "vm_command_line", "command": ["timedatectl", "status"]}}
+    assert obstacle(tmp_path, *steps, evaluator=service, ours=False, related_apps=["vscode"]) is None
+    for change, reason in (
+        ({"func": "check_python_file_by_test_suite"}, "policy's program"),
+        ({"func": "compare_audios"}, "needs librosa"),
+        ({"result": {"type": "page_info"}}, "live web"),
+    ):
+        assert reason in str(obstacle(tmp_path, evaluator={**RULE, **change}, ours=False))

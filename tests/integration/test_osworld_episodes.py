@@ -1,0 +1,338 @@
+"""Tasks in OSWorld's format, of our own making, as the environment worker plays them on desktops that are served."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+import pytest_asyncio
+
+from dart_streams.actions import Action, CallUser, Finished, Hotkey, Type, Wait
+from dart_streams.actions import format as text_of
+from dart_streams.config import Config, Env, Osworld, OsworldMachine
+from dart_streams.config.deployment import Tasks
+from dart_streams.errors import ConfigError
+from dart_streams.tasks import load
+from examples.in_memory_run import InMemoryRun
+from tests.integration.served_desktops import Served, served
+from tests.integration.test_env_worker import World, number_of, order, process, serving
+from tests.integration.test_env_worker import end_of as exit_code_of
+from topics.action_requests import ActionRequest
+from topics.trajectories import Trajectory
+from workers.env.environment import EnvironmentFault
+from workers.env.osworld import mirror, sidecar
+from workers.env.osworld.backend import OsworldBackend
+from workers.env.osworld.environment import OsworldEnvironment
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(
+        not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"
+    ),
+]
+START, GOLD = (
+    f"https://hub.example/datasets/{mirror.DATASET}/resolve/main/os/{name}.txt" for name in ("start", "gold")
+)
+NOTE, JUDGED = "/home/user/note.txt", "/home/user/judged.txt"
+
+
+def step(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"type": kind, "parameters": parameters}
+
+
+def said(*command: str, rules: dict[str, Any]) -> dict[str, Any]:
+    """Return an evaluator of what a command on the machine says."""
+    result = {"type": "vm_command_line", "command": list(command)}
+    return {"func": "check_include_exclude", "result": result, "expected": {"type": "rule", "rules": rules}}
+
+
+WORDS = {"include": ["pear"], "exclude": []}
+EDITED = {
+    "func": "compare_text_file",
+    "postconfig": [step("execute", command=["cp", NOTE, JUDGED])],
+    "result": {"type": "vm_file", "path": JUDGED, "dest": "judged.txt"},
+    "expected": {"type": "cloud_file", "path": GOLD, "dest": "gold.txt"},
+    "options": {"ignore_blanks": True},
+}
+EDITOR = [
+    step("download", files=[{"url": START, "path": NOTE}]),
+    step("launch", command=["mousepad", "--disable-server", NOTE]),
+    step("sleep", seconds=2),
+]
+TASKS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "note": (EDITOR, EDITED),
+    "impossible": ([], {"func": "infeasible"}),
+    "raises": ([], said("echo", "pear", rules={"include": 3})),
+    "slow": ([], said("sh", "-c", "touch /tmp/asked; sleep 60; echo pear", rules=WORDS)),
+    "no-file": ([step("open", path="/home/user/none.txt")], said("echo", rules=WORDS)),
+    "no-mirror": ([step("download", files=[{"url": "https://a.example/x", "path": "/x"}])], EDITED),
+    "runs-code": ([], {**EDITED, "func": "check_python_file_by_test_suite"}),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desktops(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """Two desktops."""
+    async with served(tmp_path_factory.mktemp("served"), (800, 600), slots=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tasks_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A task set with a checkout and a mirror beside it."""
+    folder = tmp_path_factory.mktemp("osworld")
+    examples = folder / "checkout/evaluation_examples"
+    (examples / "examples/os").mkdir(parents=True)
+    for name, (config, evaluator) in TASKS.items():
+        content = {"id": name, "instruction": f"Do {name}.", "config": config, "evaluator": evaluator}
+        (examples / f"examples/os/{name}.json").write_text(json.dumps(content))
+    (examples / "test_all.json").write_text(json.dumps({"os": list(TASKS)}))
+    (folder / "mirror/os").mkdir(parents=True)
+    (folder / "mirror/os/start.txt").write_text("fig\n")
+    (folder / "mirror/os/gold.txt").write_text("pear\n")
+    file = folder / "tasks.toml"
+    file.write_text('[osworld]\nfolder = "checkout"\nheldout_share = 0\n')
+    return file
+
+
+def configured(desktops: Served, tasks_file: Path, **settings: Any) -> Config:
+    """Return the configuration of a worker that leases from the server."""
+    settings = {
+        "lease_url": desktops.leases,
+        "lease_token": f"file:{desktops.token_file}",
+        "mirror_folder": str(tasks_file.parent / "mirror"),
+        "call_timeout_s": 60.0,
+        "reset_timeout_s": 240.0,
+        **settings,
+    }
+    env = Env(backend="osworld", osworld=Osworld(**settings), episode_timeout_s=600.0)
+    return Config(env=env, tasks=Tasks(file=str(tasks_file)))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def backend(desktops: Served, tasks_file: Path) -> AsyncIterator[OsworldBackend]:
+    """A started backend, whose evaluators leave nothing behind."""
+    started = OsworldBackend(configured(desktops, tasks_file))
+    await started.start()
+    assert started.evaluators is not None
+    yield started
+    left = list(started.evaluators.cache.iterdir())
+    await started.stop()
+    assert not [path for path in left if path.is_dir() and path.name.startswith(tuple(TASKS))], left
+    assert not started.evaluators.running
+    assert not started.evaluators.cache.exists()
+
+
+async def play(backend: OsworldBackend, tasks_file: Path, name: str, *actions: Action) -> Trajectory:
+    """Return the trajectory of the worker's own episode, whose policy answers with these actions in turn."""
+    answers = iter(actions)
+    config = Config(
+        env=Env(backend="osworld", osworld=backend.settings, episode_timeout_s=600.0),
+        tasks=Tasks(file=str(tasks_file)),
+    )
+    run = InMemoryRun(config, load(tasks_file), backend, lambda _request: text_of(next(answers)))
+    return await run.play(order(0, f"osworld/os/{name}#0", max_steps=15))
+
+
+def end_of(trajectory: Trajectory) -> tuple[str, float | None]:
+    return trajectory.outcome, trajectory.reward
+
+
+SOLVED = (Hotkey(("ctrl", "a")), Type("pear\n"), Hotkey(("ctrl", "s")), Finished(""))
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "end"),
+    [
+        ("note", (Finished(""),), ("failure", 0.0)),
+        ("note", SOLVED, ("success", 1.0)),
+        ("note", (*SOLVED[:-1], CallUser()), ("failure", 0.0)),
+        ("impossible", (CallUser(),), ("success", 1.0)),
+        ("impossible", (Wait(), Finished("")), ("failure", 0.0)),
+    ],
+)
+async def test_an_episode_is_scored_as_osworld_scores_it(backend, tasks_file, name, actions, end):
+    assert end_of(await play(backend, tasks_file, name, *actions)) == end
+
+
+@pytest.mark.parametrize("name", ["raises", "no-file", "no-mirror", "runs-code"])
+async def test_a_fault_of_the_set_up_or_the_evaluator_has_no_reward(backend, tasks_file, name):
+    assert end_of(await play(backend, tasks_file, name, Finished(""))) == ("env_error", None)
+
+
+async def opened(backend: OsworldBackend, tasks_file: Path, name: str) -> OsworldEnvironment:
+    """Return an environment that was reset to a task."""
+    task = load(tasks_file).get(f"osworld/os/{name}#0")
+    environment = await backend.open(task)
+    await environment.reset(task)
+    return environment
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("no-file", r"step 1 of 1 \(open\)"),
+        ("no-mirror", "os/no-mirror cannot be played here: 1 of its 2 files are not in the mirror"),
+        ("runs-code", "would run the policy's program"),
+    ],
+)
+async def test_a_set_up_that_fails_says_why_and_keeps_no_machine(desktops, backend, tasks_file, name, why):
+    with pytest.raises(EnvironmentFault, match=why):
+        await opened(backend, tasks_file, name)
+    assert "leased" not in [slot["state"] for slot in (await desktops.ask("GET"))[1]]
+
+
+async def test_an_evaluator_that_raises_is_a_fault_with_its_exception(backend, tasks_file):
+    environment = await opened(backend, tasks_file, "raises")
+    with pytest.raises(EnvironmentFault, match="os/raises: evaluation: TypeError"):
+        await environment.evaluate()
+    await environment.close()
+
+
+async def until(holds: Callable[[], Any], limit_s: float = 60.0) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + limit_s
+    while not await holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+
+
+async def test_a_sidecar_that_is_killed_in_mid_evaluation_is_a_fault_and_the_next_episode_works(backend, tasks_file):
+    environment = await opened(backend, tasks_file, "slow")
+    machine = environment._machine
+    assert machine is not None
+    evaluation = asyncio.create_task(environment.evaluate())
+
+    async def asked() -> bool:
+        return (await machine.execute(["test", "-e", "/tmp/asked"]))["returncode"] == 0
+
+    await until(asked)
+    process = backend.evaluators.process
+    os.killpg(process.pid, signal.SIGKILL)
+    with pytest.raises(EnvironmentFault, match="os/slow: evaluation: the sidecar has ended"):
+        await evaluation
+    assert end_of(await play(backend, tasks_file, "note", *SOLVED)) == ("success", 1.0)
+    assert backend.evaluators.process.pid != process.pid
+    await environment.close()
+
+
+@pytest.mark.parametrize(("hang", "why"), [(False, "not done at its deadline"), (True, "the evaluators hangs")])
+async def test_an_evaluation_past_its_bound_is_a_fault_in_time(desktops, tasks_file, hang, why):
+    made = OsworldBackend(configured(desktops, tasks_file, reset_timeout_s=20.0))
+    await made.start()
+    assert made.evaluators is not None
+    await made.evaluators.start()
+    environment = await opened(made, tasks_file, "slow")
+    assert made.evaluators.process is not None
+    for child in psutil.Process(made.evaluators.process.pid).children(recursive=True) if hang else ():
+        child.suspend()
+    began = time.monotonic()
+    with pytest.raises(EnvironmentFault, match=why):
+        await environment.evaluate()
+    assert time.monotonic() - began < 20.0 + 2.0
+    await environment.close()
+    await made.stop()
+
+
+async def test_episodes_beside_each_other_have_one_sidecar_and_a_cancelled_one_does_not_end_its_start(
+    desktops, tasks_file
+):
+    made = OsworldBackend(configured(desktops, tasks_file))
+    await made.start()
+    assert made.evaluators is not None
+    first = asyncio.create_task(opened(made, tasks_file, "note"))
+    second = asyncio.create_task(opened(made, tasks_file, "note"))
+
+    async def starting() -> bool:
+        return made.evaluators.process is not None
+
+    await until(starting)
+    process = made.evaluators.process
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    environment = await second
+    assert made.evaluators.process is process
+    assert await environment.evaluate() == 0
+    await environment.close()
+    await made.stop()
+
+
+async def test_a_task_that_cannot_be_done_is_demonstrated_by_saying_so_and_another_has_no_oracle(backend, tasks_file):
+    task = load(tasks_file).get("osworld/os/impossible#0")
+    environment = await opened(backend, tasks_file, "impossible")
+    assert [action async for action in environment.demonstrate(task)] == [CallUser()]
+    await environment.close()
+    environment = await opened(backend, tasks_file, "raises")
+    with pytest.raises(EnvironmentFault, match="no oracle"):
+        assert [action async for action in environment.demonstrate(task)]
+    await environment.close()
+
+
+@pytest.mark.parametrize("leased", [True, False])
+async def test_only_desktops_of_a_lease_server_are_given_what_osworlds_image_has(desktops, tasks_file, leased):
+    async with desktops.machine(ttl_s=60) as machine:
+        token = tasks_file.parent / "machine.token"
+        token.write_text(machine.endpoint.token)
+        listed = {
+            "machines": (OsworldMachine(url=machine.endpoint.url, token=f"file:{token}"),),
+            "fresh": "given",
+            "lease_url": "",
+        }
+        made = OsworldBackend(configured(desktops, tasks_file, **({} if leased else listed)))
+        await made.start()
+        environment = await opened(made, tasks_file, "note")
+        assert environment._machine is not None
+        found = await environment._machine.execute("pgrep -xc mousepad; ls ~/.config/vlc", shell=True)
+        assert found["output"].split() == ["1", *(["vlc-qt-interface.conf", "vlcrc"] if leased else [])]
+        assert await environment.evaluate() == 0
+        await environment.close()
+        await made.stop()
+
+
+async def test_without_a_mirror_the_worker_does_not_start(desktops, tasks_file):
+    for folder, why in (("", "name the folder"), ("/nowhere", "no folder /nowhere")):
+        with pytest.raises(ConfigError, match=f"env.osworld.mirror_folder: {why}"):
+            await OsworldBackend(configured(desktops, tasks_file, mirror_folder=folder)).start()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+async def test_the_worker_plays_them_for_orders_and_leaves_no_evaluator_behind(
+    services, desktops, tasks_file, tmp_path, ending
+):
+    wanted = configured(desktops, tasks_file).env
+    config = services.config(
+        env=msgspec.to_builtins(wanted) | {"slots": 2, "request_timeout_s": 60.0},
+        tasks={"file": str(tasks_file)},
+        run={"drain_s": 20, "state_dir": str(tmp_path)},
+    )
+    episodes = [("note", SOLVED), ("impossible", (CallUser(),)), ("no-file", ()), ("note", (CallUser(),))]
+
+    def answer(request: ActionRequest) -> str:
+        return text_of(episodes[number_of(request)][1][request.step])
+
+    async with serving(World(config, answer)) as world:
+        with process(config, tmp_path) as running:
+            await world.order(*(order(n, f"osworld/os/{name}#0", max_steps=15) for n, (name, _) in enumerate(episodes)))
+            async with asyncio.timeout(240), world.news:
+                await world.news.wait_for(lambda: len(world.ended) == len(episodes))
+            tree = psutil.Process(running.pid).children(recursive=True)
+            assert sum(" -I -c " in " ".join(process.cmdline()) for process in tree) >= 1, "there is a sidecar"
+            running.send_signal(ending)
+            assert await exit_code_of(running) in {0, -ending}
+        assert not psutil.wait_procs(tree, timeout=10)[1]
+    ends = [world.ended[f"o{number}"][0].end for number in range(len(episodes))]
+    assert [(end.kind, end.reward, end.reason) for end in ends[:2] + ends[3:]] == [
+        ("success", 1.0, ""),
+        ("success", 1.0, ""),
+        ("failure", 0.0, "call_user"),
+    ]
+    assert (ends[2].kind, ends[2].reward) == ("env_error", None)
+    assert "step 1 of 1 (open)" in ends[2].reason

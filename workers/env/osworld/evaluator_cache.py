@@ -1,0 +1,54 @@
+"""The folder of a worker's evaluators: removed at its end, or by the next worker if it was killed."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+PREFIX = "dart-evaluators-"
+
+
+class EvaluatorCache:
+    """A folder below ``parent``, by default that of temporary files, which is locked for as long as it is in use."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        parent = parent or Path(tempfile.gettempdir())
+        remove_abandoned(parent)
+        while True:
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            # Before it is locked another worker may take it for abandoned.
+            if (descriptor := lock(self.folder)) is not None:
+                self._descriptor: int | None = descriptor
+                return
+
+    def remove(self) -> None:
+        """Remove it; never raises."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove this user's folders that no process has locked."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        if (descriptor := lock(folder)) is not None:
+            if os.fstat(descriptor).st_uid == os.geteuid():
+                shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
+
+
+def lock(folder: Path) -> int | None:
+    """Return the descriptor that holds a folder's lock; None if another process does, or the folder is gone."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except BlockingIOError:
+            pass
+        os.close(descriptor)
+    return None
