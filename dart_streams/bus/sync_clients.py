@@ -3,12 +3,12 @@
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self, TypeVar
 
 import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, RetriableError
 
 from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.bus.compressed_batches import bound_kafka_python
@@ -28,6 +28,7 @@ FETCH_MS = 500
 """How long the broker holds a fetch without records; it answers at the first one."""
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 
 def consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
@@ -67,11 +68,27 @@ def connect(client: Any, bus: Bus, **settings: Any) -> Any:
         raise no_broker(bus, error) from None
 
 
+def answered(ask: Callable[[], T], bus: Bus) -> T:
+    """Return what ``ask`` returns, which is asked again while the broker cannot say.
+
+    A broker that stood still for longer than its session names no brokers, itself included, until it has registered
+    again. Raises :class:`ServiceUnavailable` if that takes longer than ``bus.wait_s``.
+    """
+    deadline = Deadline(bus.wait_s)
+    while True:
+        try:
+            return ask()
+        except RetriableError as error:
+            if deadline.expired:
+                raise no_broker(bus, error) from None
+        time.sleep(min(RETRY_S, bus.wait_s / 10))
+
+
 def partitions(records: KafkaConsumer, bus: Bus, topic: Topic) -> list[TopicPartition]:
     """Return the partitions of a topic, waiting for it to appear; raise :class:`ServiceUnavailable` if it does not."""
     name = bus.prefix + topic.name
     deadline = Deadline(bus.wait_s)
-    while not (numbers := records.partitions_for_topic(name)):
+    while not (numbers := answered(lambda: records.partitions_for_topic(name), bus)):
         if deadline.expired:
             raise ServiceUnavailable(
                 f"the broker at {bus.servers} has no topic {name} after {bus.wait_s:g} s: "

@@ -84,7 +84,7 @@ def summary(bus: Bus) -> list[DeadLetterSummary]:
 def with_letters(bus: Bus) -> list[Topic]:
     """Return the topics that have dead letters, or had some."""
     with contextlib.closing(sync_clients.consumer(bus, "dead-letters")) as client:
-        there = client.topics()
+        there = sync_clients.answered(client.topics, bus)
         places = {
             TopicPartition(name, number): topic
             for topic in ALL

@@ -144,7 +144,7 @@ def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
     if isinstance(source, Bundle):
         return [topic for topic in topics if source.has(topic.name)]
     with contextlib.closing(sync_clients.consumer(source, "history")) as client:
-        there = client.topics()
+        there = sync_clients.answered(client.topics, source)
     found = [topic for topic in topics if source.prefix + topic.name in there]
     if not found:
         raise UserError(

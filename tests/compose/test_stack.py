@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.compose.conftest import HOME, Figures
-from tests.compose.stack import CONFIG, PROJECT, Stack, Witness, wait_until, witness
+from tests.compose.stack import PROJECT, Stack, Witness, wait_until, witness
 
 STREAMS_SIDE = ("env", "recorder", "curator", "monitor")
 UP_S = 120
@@ -142,7 +142,7 @@ def test_the_demonstration_ends_well_and_loses_nothing(stack: Stack, demo: subpr
 
 
 def test_the_topics_keep_their_invariants(stack: Stack):
-    assert json.loads(stack.inside("tests/compose/invariants.py", CONFIG)) == {}
+    assert json.loads(stack.inside("-m", "tests.faults.invariants", ".dart/runs/compose-test", "--live")) == {}
 
 
 def test_the_store_is_what_the_log_makes_of_it(stack: Stack):

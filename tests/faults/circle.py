@@ -1,0 +1,174 @@
+"""The harness of the faults: a whole circle as real processes under the real supervisor, which a case disturbs.
+
+Scripted answers, simulated screens, a stand-in for the trainer; broker, database and everything else are real.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from dart_streams import config as configuration
+from dart_streams.config import Config
+from dart_streams.deadline import Deadline
+from dart_streams.history import run_folder
+from dart_streams.history.run_folder import RunFolder
+from dart_streams.history.run_log import read_events
+from tests.faults import invariants
+from topics import trained
+
+ROOT = Path(__file__).parents[2]
+CIRCLE = ROOT / "tests" / "integration" / "circle.toml"
+TASKS = CIRCLE.with_name("circle-tasks.toml")
+RESULTS = "DART_FAULTS_RESULTS"
+"""The environment's name of the file to which a case appends what it measured, one JSON object a line."""
+WHOLE = "DART_SLOW_TESTS" in os.environ
+"""Whether the cases run in their whole form, as ``make test-faults`` has them; ``make test`` has a short one."""
+BOUND_S = 240.0
+POLL_S = 0.2
+ENDLESS = 1_000_000
+KINDS = ("env", "recorder", "trainer", "rollout", "curator", "monitor")
+
+
+def config_of(services: Any, folder: Path, **tables: dict[str, Any]) -> Config:
+    """Return the configuration of a circle on the services of the session; ``tables`` replace keys of its tables."""
+    base, running = configuration.load(CIRCLE), services.running
+    changed = {
+        "bus": {"servers": running.bus.servers},
+        "store": {"hosts": running.store.hosts, "port": running.store.port, "keyspace": services.keyspace},
+        "run": {"state_dir": str(folder), "train_steps": ENDLESS, "minutes": 10.0, "demonstrate": False},
+        "evaluation": {"episodes": 0},
+        "rollout": {"workers": 1},
+        "ui": {"enabled": False},
+    }
+    for name, table in tables.items():
+        changed[name] = {**changed.get(name, {}), **table}
+    parts = {name: msgspec.structs.replace(getattr(base, name), **table) for name, table in changed.items()}
+    return msgspec.structs.replace(base, **parts)
+
+
+class Circle:
+    """A run with a process for each part; made by :func:`circle`."""
+
+    def __init__(self, config: Config, case: str) -> None:
+        self.made: RunFolder = run_folder.create(config, TASKS, run_folder.new_id(), resume=False)
+        self.case = case
+        self.process: subprocess.Popen[bytes] | None = None
+        self.measured: dict[str, Any] = {"case": case}
+
+    @property
+    def config(self) -> Config:
+        """The run's resolved configuration."""
+        return self.made.config()
+
+    def start(self) -> None:
+        """Start the supervisor, which starts all others."""
+        with (self.made.path / "console.log").open("a") as log:
+            command = [sys.executable, "-m", "tests.faults.supervised", str(self.made.path)]
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+
+    def resume(self, train_steps: int = ENDLESS) -> None:
+        """Start the run again, until it has made so many steps in all."""
+        config = self.config
+        run = msgspec.structs.replace(config.run, train_steps=train_steps)
+        self.made = run_folder.create(msgspec.structs.replace(config, run=run), TASKS, self.made.id, resume=True)
+        self.start()
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the supervisor and all below it."""
+        assert self.process is not None
+        supervisor = psutil.Process(self.process.pid)
+        return [supervisor, *supervisor.children(recursive=True)]
+
+    def kill_everything(self) -> None:
+        """Kill every process of the circle with SIGKILL, the supervisor first: nobody restarts or drains anything."""
+        victims = self.processes()
+        commands = " ".join(" ".join(victim.cmdline()) for victim in victims[1:] if victim.is_running())
+        assert not [kind for kind in KINDS if kind not in commands], "a process of the circle is missing"
+        for victim in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.kill()
+        assert self.process is not None
+        self.process.wait()
+        _, alive = psutil.wait_procs(victims[1:], timeout=20)
+        assert not alive
+
+    def steps(self) -> int:
+        """Return how many optimiser steps the log has."""
+        return max((event.train_step for event in read_events(self.config.bus, [trained.TOPIC])), default=0)
+
+    def goes_on(self, steps: int = 2) -> float:
+        """Wait for so many further steps; return the seconds it took."""
+        begin, wanted = time.monotonic(), self.steps() + steps
+        self.until(lambda: self.steps() >= wanted, f"step {wanted}")
+        return time.monotonic() - begin
+
+    def begins(self) -> None:
+        """Wait for the first steps."""
+        self.until(lambda: self.made.journal().phase("circle") is not None, "the circle")
+        self.goes_on()
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Return when a condition holds; fail if the run ends before, or after :data:`BOUND_S`."""
+        deadline = Deadline(BOUND_S)
+        while not condition():
+            assert self.process is not None
+            if self.process.poll() is not None or deadline.expired:
+                pytest.fail(f"not reached: {what}; exit code {self.process.poll()}\n{self.said()}")
+            time.sleep(POLL_S)
+
+    def said(self) -> str:
+        """Return the end of what the run told."""
+        return (self.made.path / "console.log").read_text()[-3000:]
+
+    def ends_well(self) -> None:
+        """Wait for the end of the run; then it has lost nothing, and every invariant holds."""
+        assert self.process is not None
+        assert self.process.wait(BOUND_S) == 0, self.said()
+        report = json.loads((self.made.path / "report.json").read_text())
+        if (report["outcome"], report["lost"]) != ("complete", 0):
+            pytest.fail(f"{report['outcome']}, {report['lost']} lost\n{self.said()}")
+        if broken := invariants.of_run(self.config):
+            pytest.fail(f"broken: {json.dumps(broken, indent=1)}")
+
+    def is_killed_once_more_and_ends_well(self, steps: int = 2) -> None:
+        """What every case ends with: kill and start every process once more, go on, end in order, keep the rules."""
+        before = self.steps()
+        self.kill_everything()
+        begin = time.monotonic()
+        self.resume(before + steps)
+        self.until(lambda: self.steps() > before, "a step after the restart")
+        self.measured["restart_s"] = round(time.monotonic() - begin, 1)
+        self.ends_well()
+
+    def note(self) -> None:
+        """Append what was measured to the file of the results, if one is asked for."""
+        if file := os.environ.get(RESULTS):
+            with Path(file).open("a") as results:
+                results.write(json.dumps(self.measured) + "\n")
+
+
+@contextlib.contextmanager
+def circle(config: Config, case: str) -> Iterator[Circle]:
+    """Yield a circle with training under way; at the end none of its processes is left."""
+    made = Circle(config, case)
+    made.start()
+    try:
+        made.begins()
+        yield made
+        made.note()
+    finally:
+        for left in made.processes() if made.process is not None and made.process.poll() is None else ():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
+        if made.process is not None:
+            made.process.wait()

@@ -1,0 +1,110 @@
+"""Runs the cases of the fault matrix some number of times, and prints what became of them.
+
+Usage: ``python -m tests.faults.matrix [--case NAME …] [--runs N] [--json FILE]``. The services are started once for
+all; a case that needs to mistreat one has its own.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.private_services import ENVIRONMENT, private_services
+from tests.faults.circle import RESULTS
+
+ROOT = Path(__file__).parents[2]
+WHOLE = "tests/faults/test_whole_circle.py"
+CASES = {
+    "everything-killed": (f"{WHOLE}::test_everything_is_killed_at_once_and_the_run_goes_on_when_resumed",),
+    "republished": (f"{WHOLE}::test_every_record_of_every_topic_comes_again_with_and_without_headers",),
+    "broker-frozen": (f"{WHOLE}::test_the_broker_stands_still_and_the_run_goes_on",),
+    "poison": ("tests/faults/test_poison.py",),
+    "two-curators": ("tests/integration/test_curator.py",),
+    "clocks": ("tests/integration/test_clocks.py",),
+    "workers-frozen": ("tests/integration/test_freezes.py",),
+    "topics-gone": ("tests/integration/test_topics_gone.py",),
+    "browser": ("tests/integration/test_miniwob_faults.py",),
+}
+"""The tests of each case. Those of a trainer need the model side: ``tests/model/test_trainer_run.py`` (make test)."""
+
+
+class Row(msgspec.Struct):
+    """A case: its runs, the seconds that each took, and what each measured."""
+
+    case: str
+    runs: int = 0
+    passed: int = 0
+    seconds: list[float] = []
+    recovery_s: list[float] = []
+    restart_s: list[float] = []
+
+    def add(self, *, passed: bool, seconds: float, measured: Iterable[dict[str, Any]]) -> None:
+        """Count a run."""
+        self.runs += 1
+        self.passed += passed
+        self.seconds.append(round(seconds, 1))
+        for line in measured:
+            self.recovery_s.append(line["recovery_s"])
+            self.restart_s.append(line["restart_s"])
+
+
+def run(case: str, environment: dict[str, str]) -> tuple[bool, list[dict[str, Any]]]:
+    """Run a case once; return whether it passed, and what it measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "results.jsonl"
+        command = [sys.executable, "-m", "pytest", "-q", "-x", *CASES[case]]
+        whole = {"DART_SLOW_TESTS": "1", RESULTS: str(results)}
+        done = subprocess.run(command, cwd=ROOT, env={**environment, **whole}, check=False)
+        lines = results.read_text().splitlines() if results.exists() else []
+    return done.returncode == 0, [json.loads(line) for line in lines]
+
+
+def shown(values: list[float]) -> str:
+    """Return the median and the largest of some seconds."""
+    return f"{statistics.median(values):.1f} / {max(values):.1f}" if values else ""
+
+
+def table(rows: Iterable[Row]) -> Table:
+    """Return the rows as a table."""
+    made = Table("case", "passed", "s a run", "s to recover", "s to restart", title="p50 / max")
+    for row in rows:
+        times = map(shown, (row.seconds, row.recovery_s, row.restart_s))
+        made.add_row(row.case, f"{row.passed} of {row.runs}", *times)
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    """Run the cases; return 1 if a run has failed."""
+    parser = argparse.ArgumentParser(prog="matrix")
+    parser.add_argument("--case", choices=list(CASES), action="append", help="only this one; may be given again")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write the rows to this file as well")
+    wanted = parser.parse_args(arguments)
+    rows = [Row(case) for case in wanted.case or CASES]
+    with private_services() as config:
+        services = f"{config.bus.servers},{config.store.hosts[0]}:{config.store.port}"
+        for row in rows:
+            for _ in range(wanted.runs):
+                begin = time.monotonic()
+                passed, measured = run(row.case, {**os.environ, ENVIRONMENT: services})
+                row.add(passed=passed, seconds=time.monotonic() - begin, measured=measured)
+                if wanted.json:
+                    wanted.json.parent.mkdir(parents=True, exist_ok=True)
+                    wanted.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
+    Console().print(table(rows))
+    return int(any(row.passed < row.runs for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,34 @@
+"""A run of the whole circle as a process, as ``dart-streams run`` is one, with the stand-in for the trainer.
+
+Usage: ``python -m tests.faults.supervised FOLDER`` with the folder of a run (new or resumed).
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from dart_streams.cli.run import write_report
+from dart_streams.history import run_folder
+from dart_streams.history.run_folder import RunFolder
+from dart_streams.launch import process_registry, processes
+from dart_streams.launch.session import Session
+from dart_streams.launch.supervisor import ProcessSpec
+
+STAND_IN = "benchmarks.stand_in_trainer"
+
+
+def session_of(made: RunFolder, console: Console) -> Session:
+    program = Path(sys.executable).parent / "dart-streams"
+    cast = processes.processes_of(made.config(), made.config_file, processes.Programs(program, program))
+    stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
+    return Session(made, msgspec.structs.replace(cast, trainer=(stand_in,)), write_report, console)
+
+
+if __name__ == "__main__":
+    folder = RunFolder(Path(sys.argv[1]))
+    process_registry.end_leftovers(folder.path.parent)
+    with run_folder.locked(folder.path):
+        asyncio.run(session_of(folder, Console(width=160)).run())

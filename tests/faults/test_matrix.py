@@ -1,0 +1,27 @@
+"""The matrix names tests that there are, and counts a failed run as one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.matrix import CASES, ROOT, Row
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_names_tests_that_there_are(case: str):
+    for node in CASES[case]:
+        file, _, function = node.partition("::")
+        assert not function or f"def {function}(" in (ROOT / file).read_text()
+        assert (ROOT / file).is_file()
+
+
+def test_a_case_is_a_row_of_the_page_on_reliability():
+    page = Path(ROOT / "docs" / "reliability.md").read_text()
+    assert [case for case in CASES if f"| `{case}`: `tests/" not in page] == []
+
+
+def test_a_run_that_failed_is_counted_as_a_run_but_not_as_passed():
+    row = Row("republished")
+    row.add(passed=True, seconds=60.04, measured=[{"recovery_s": 3.0, "restart_s": 9.0}])
+    row.add(passed=False, seconds=20.0, measured=[])
+    assert (row.runs, row.passed, row.seconds, row.recovery_s) == (2, 1, [60.0, 20.0], [3.0])

@@ -1,0 +1,124 @@
+"""Faults of everything at once: all processes killed, all topics published again, the broker frozen.
+
+Each ends with every process killed and started once more, an orderly end, and the invariants of the run.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import topics
+from benchmarks.private_services import folder_of_its_own
+from dart_streams.bus import sync_clients
+from dart_streams.config import Bus, Config, Run
+from dart_streams.history.run_log import present_records
+from dart_streams.launch.services import local
+from dart_streams.launch.services.daemon import Home, free_port
+from dart_streams.launch.services.jars import SHARED_JARS
+from dart_streams.launch.services.jvm import Kafka
+from dart_streams.launch.services.local import bring_up
+from tests.faults.circle import WHOLE, circle, config_of
+from tests.faults.invariants import read_lags
+
+pytestmark = pytest.mark.timeout(900)
+FROZEN_S = 25.0 if WHOLE else 12.0
+"""Longer than a broker's session with its controller (9 s): it is fenced meanwhile."""
+SEND_S = 60.0
+READY_S = 120.0
+ALWAYS = {
+    "observations",
+    "actions",
+    "action-requests",
+    "rollout-orders",
+    "trajectories",
+    "curated",
+    "weights",
+    "trained",
+}
+"""Topics that have records once a step has been trained."""
+GROUPS_READ = {"rollout-orders", "observations", "action-requests", "trajectories", "curated"}
+"""Topics that consumer groups read, each committing what it has done."""
+
+
+@pytest.mark.skipif(not WHOLE, reason="each of the other cases ends with it: set DART_SLOW_TESTS=1")
+def test_everything_is_killed_at_once_and_the_run_goes_on_when_resumed(services, tmp_path: Path):
+    with circle(config_of(services, tmp_path), "everything-killed") as running:
+        running.kill_everything()
+        begin = time.monotonic()
+        running.resume()
+        running.goes_on()
+        running.measured["recovery_s"] = round(time.monotonic() - begin, 1)
+        running.is_killed_once_more_and_ends_well()
+
+
+def publish_again(config: Config, has_headers: Callable[[int], bool]) -> dict[tuple[str, int], int]:
+    """Publish every record that the topics have now once more, key and partition kept, and the headers of some.
+
+    Returns the last offset of each partition by topic and number.
+    """
+    producer = sync_clients.producer(config.bus, "again")
+    last: dict[tuple[str, int], int] = {}
+    try:
+        for topic in topics.ALL:
+            sent = [
+                producer.send(
+                    config.bus.prefix + topic.name,
+                    value=record.value,
+                    key=record.key,
+                    headers=record.headers if has_headers(number) else [],
+                    partition=record.partition,
+                )
+                for number, record in enumerate(list(present_records(config.bus, topic)))
+            ]
+            for future in sent:
+                place = future.get(timeout=SEND_S)
+                last[topic.name, place.partition] = place.offset
+    finally:
+        producer.close(timeout=SEND_S)
+    return last
+
+
+def have_passed(config: Config, last: dict[tuple[str, int], int]) -> bool:
+    """Say whether each consumer group has committed past these offsets of what it reads."""
+    lags = asyncio.run(read_lags(config)) or []
+    assert {lag.topic for lag in lags} >= GROUPS_READ
+    return all(lag.committed > last.get((lag.topic, lag.partition), -1) for lag in lags)
+
+
+def test_every_record_of_every_topic_comes_again_with_and_without_headers(services, tmp_path: Path):
+    with circle(config_of(services, tmp_path), "republished") as running:
+        begin = time.monotonic()
+        once_each = (lambda _: True, lambda _: False)
+        for has_headers in once_each if WHOLE else (lambda number: number % 2 == 0,):
+            last = publish_again(running.config, has_headers)
+            assert {name for name, _ in last} >= ALWAYS
+        running.until(lambda: have_passed(running.config, last), "every repeat read")
+        running.goes_on()
+        running.measured["recovery_s"] = round(time.monotonic() - begin, 1)
+        running.is_killed_once_more_and_ends_well()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[tuple[Bus, psutil.Process]]:
+    """A Kafka of this test's own: other tests need the session's while this one stands still."""
+    with folder_of_its_own(suffix="-frozen") as folder:
+        config = Config(bus=Bus(servers=f"127.0.0.1:{free_port()}"), run=Run(state_dir=str(folder)))
+        home = Home(local.folder_of(config) / "kafka")
+        kafka = bring_up(Kafka(config.bus, config.services), home, READY_S, lambda _: None, SHARED_JARS)
+        yield config.bus, psutil.Process(kafka.pid)
+
+
+def test_the_broker_stands_still_and_the_run_goes_on(services, broker: tuple[Bus, psutil.Process], tmp_path: Path):
+    bus, process = broker
+    with circle(config_of(services, tmp_path, bus={"servers": bus.servers}), "broker-frozen") as running:
+        process.suspend()
+        try:
+            time.sleep(FROZEN_S)
+        finally:
+            process.resume()
+        running.measured["recovery_s"] = round(running.goes_on(), 1)
+        running.is_killed_once_more_and_ends_well()
