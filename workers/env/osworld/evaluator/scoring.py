@@ -58,12 +58,12 @@ def environment(request: dict[str, Any]) -> Any:
             """Say that all was done: the worker has carried out the steps before the evaluation."""
             return True
 
-    class Machine(DesktopEnv):
+    class ScoredDesktop(DesktopEnv):
         def __init__(self) -> None:
             """Take what the request says."""
 
     endpoint, cache = request["endpoint"], Path(request["cache"])
-    machine = Machine()
+    machine = ScoredDesktop()
     machine.vm_ip, machine.server_port = endpoint["host"], endpoint["server"]
     machine.chromium_port, machine.vlc_port = endpoint["chromium"], endpoint["vlc"]
     machine.controller = PythonController(endpoint["host"], endpoint["server"])
