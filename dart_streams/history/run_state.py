@@ -24,7 +24,7 @@ from topics.task_difficulty import TaskDifficulty
 from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
 from topics.transitions import is_fenced
-from topics.values import Purpose
+from topics.values import BlobRef, Purpose
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
@@ -93,11 +93,13 @@ class RunState:
         self.curation: dict[tuple[str, Source], Applied] = {}
         self.orders_of: defaultdict[str, set[str]] = defaultdict(set)
         # Episodes; of those under way ``open`` has the first observation, ``newest`` the newest, and ``answered`` the
-        # newest step that was answered (if responses are read). ``finished`` has the first trajectory of each order.
+        # newest step that was answered (if responses are read), ``screens`` the newest screen of those that have not
+        # ended. ``finished`` has the first trajectory of each order.
         self.open: dict[str, ObservationHeader] = {}
         self.newest: dict[str, ObservationHeader] = {}
         self.answered: dict[str, int] = {}
         self.last_screens: dict[str, ObservationHeader] = {}
+        self.screens: dict[str, BlobRef] = {}
         self.ended: set[str] = set()
         self.newest_step: dict[str, int] = {}
         self.steps = 0
@@ -156,13 +158,10 @@ class RunState:
             if event.step:
                 self.steps += 1
                 self.slices[event.at_ms // SLICE_MS].steps += 1
+        if event.screenshot is not None and identity not in self.ended:
+            self.screens[identity] = event.screenshot
         if event.end is not None:
-            if identity not in self.ended:
-                self.last_screens[identity] = event
-                if len(self.last_screens) > LAST_SCREENS:
-                    del self.last_screens[next(iter(self.last_screens))]
-            self.ended.add(identity)
-            self._close(identity)
+            self._end(event)
         elif identity not in self.ended and event.order.order_id not in self.finished:
             self.open.setdefault(identity, event)
             if self.newest_step[identity] == event.step:
@@ -172,6 +171,17 @@ class RunState:
             if event.screenshot is not None:
                 self.screenshots[event.screenshot.sha256].append((identity, event.step))
         return event.env_host
+
+    def _end(self, event: ObservationHeader) -> None:
+        """Keep an episode's last observation, and the screen of its last action if there is none after that."""
+        identity = event.trajectory_id
+        if identity not in self.ended:
+            screen = self.screens.pop(identity, None)
+            self.last_screens[identity] = msgspec.structs.replace(event, screenshot=screen)
+            if len(self.last_screens) > LAST_SCREENS:
+                del self.last_screens[next(iter(self.last_screens))]
+        self.ended.add(identity)
+        self._close(identity)
 
     def _close(self, identity: str) -> None:
         """Forget what is kept of an episode while it is open."""

@@ -7,12 +7,13 @@ from dart_streams.config import parse
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata, ResponseHeader
 from dart_streams.history.run_state import RunState
 from dart_streams.views.page.wall import SlotGrid
+from topics.values import BlobRef
 
 SLOTS = 3
 CONFIG = parse({"env": {"slots": SLOTS}}, "the test")
 
 
-def seen(state: RunState, number: int, step: int, *, end: bool = False, host: str = "env-0") -> None:
+def seen(state: RunState, number: int, step: int, *, end: bool = False, host: str = "env-0", screen: str = "") -> None:
     header = ObservationHeader(
         trajectory_id=f"t{number}",
         order=OrderHeader(f"o{number}", "train", "task"),
@@ -20,6 +21,7 @@ def seen(state: RunState, number: int, step: int, *, end: bool = False, host: st
         end=EndHeader("success", 1.0) if end else None,
         env_host=host,
         at_ms=1000 * number + step,
+        screenshot=BlobRef(sha256=screen, size=1, media_type="image/png", width=2, height=3) if screen else None,
     )
     state.apply(RecordMetadata("observations", 0, 0, header.at_ms), header)
 
@@ -36,6 +38,20 @@ def test_an_episode_stays_in_its_slot_while_others_come_and_go():
     seen(state, 1, 1, end=True)
     seen(state, 7, 0)
     assert shown(grid, state) == {"env-0/0": ("t0", "waits"), "env-0/1": ("t7", "waits"), "env-0/2": ("t2", "waits")}
+
+
+def test_an_episode_that_ends_without_a_screen_shows_the_one_of_its_last_action():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    seen(state, 0, 0, screen="first")
+    seen(state, 0, 1, screen="second")
+    seen(state, 0, 2, end=True)
+    seen(state, 1, 0, screen="only")
+    seen(state, 1, 1, end=True, screen="last")
+    assert {tile.trajectory_id: tile.screenshot for tile in grid.update(state) if tile.trajectory_id} == {
+        "t0": "second",
+        "t1": "last",
+    }
+    assert state.screens == {}
 
 
 def test_a_slot_waits_until_its_newest_screen_is_answered_and_acts_until_the_next():
