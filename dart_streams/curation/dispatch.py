@@ -188,7 +188,7 @@ def admits(state: DispatchState, config: Config) -> bool:
     if curation.dispatch.mode == "coupled":
         return state.next_group < state.batch_end or begins_batch(state, config.rollout.workers)
     unconsumed = max(0, state.curated - state.consumed)
-    share = staleness.curated_share([number in state.counted for number in state.closed])
+    share = staleness.curated_share([*map(state.counted.__contains__, state.closed)])
     if not staleness.admits(len(state.groups), unconsumed, share, batch, curation.max_staleness):
         return False
     if curation.dispatch.mode == "task-wise":

@@ -8,6 +8,8 @@ from topics.curated import CuratedGroup
 WINDOW = 64
 """Closed groups that say how many of the open ones will be curated: some twenty steps of the demonstration."""
 LEAST_SHARE = Fraction(1, 4)
+SHARES = [max(LEAST_SHARE, Fraction(number, WINDOW)) for number in range(WINDOW + 1)]
+"""By how many of the window count as curated."""
 
 
 def capacity(groups_per_step: int, max_staleness: int) -> int:
@@ -35,7 +37,8 @@ def admits(opened: int, unconsumed: int, share: Fraction, groups_per_step: int, 
     A group without a learning signal takes no place in a step. So of the open groups, the new one included, only the
     ``share`` that is expected to be curated counts: with ``q`` of them, a group is trained after ``q * O + U`` others.
     """
-    return share * (opened + 1) + unconsumed <= capacity(groups_per_step, max_staleness)
+    room = capacity(groups_per_step, max_staleness) - unconsumed
+    return share.numerator * (opened + 1) <= share.denominator * room  # integers: dispatch asks at each of its inputs
 
 
 def curated_share(curated: Sequence[bool]) -> Fraction:
@@ -45,7 +48,7 @@ def curated_share(curated: Sequence[bool]) -> Fraction:
     case. A quarter at least: where hardly any group has a signal, a few more of them must not fill a step at once.
     """
     recent = curated[-WINDOW:]
-    return max(LEAST_SHARE, Fraction(WINDOW - len(recent) + sum(recent), WINDOW))
+    return SHARES[WINDOW - len(recent) + sum(recent)]
 
 
 def is_stale(version_min: int | None, newest: int, max_staleness: int) -> bool:
