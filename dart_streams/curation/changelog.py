@@ -52,6 +52,15 @@ class ChangelogView:
         """Return the values by key; a deleted key has none."""
         return {key: value for key, (_, value) in self._records.items() if value is not None}
 
+    def claims_after(self, incarnation: int) -> list[bytes]:
+        """Return the values of claims of higher incarnations, as far as they are still stored, the newest last."""
+        later = [
+            (key.incarnation, value)
+            for name, value in self.stored().items()
+            if (key := parsed(name)) and key.kind == CLAIM and key.incarnation > incarnation
+        ]
+        return [value for _, value in sorted(later)]
+
     def next_incarnation(self) -> int:
         """Return a number above that of every record; two that choose at once do not choose the same."""
         newest = max((key.incarnation for name in self._records if (key := parsed(name))), default=0)

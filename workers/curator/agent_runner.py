@@ -19,8 +19,10 @@ decisions, computed again from the same inputs in the same order, are published 
 both times, and the agent that reads it ignores the second one.
 
 A curator that was frozen may wake up in any step, after another has taken its partitions. In 1 to 3: its batch does not
-count, so nothing of it is published, and its process ends. In 4: the batch counted before the other claimed the
-partition, so the other has found it, and publishes the same decisions. In 5: its offsets are refused by the group.
+count, so nothing of it is published, and its process ends; before 1, with nothing to do, it finds the claim of one that
+was started in its place when the group has accepted it again (:meth:`AgentRunner.keep_watch`). In 4: the batch counted
+before the other claimed the partition, so the other has found it, and publishes the same decisions. In 5: its offsets
+are refused by the group.
 
 Effects first and state second would be wrong: dispatch reads three topics, and after a crash their records may come in
 another order, in which the group already ordered would be another task's.
@@ -48,7 +50,7 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curation_log
 from topics.curated import CuratedGroup
 from workers.curator.changelogs import MAX_RECORD_BYTES
-from workers.curator.journal_writer import Changelog, OwnershipLost
+from workers.curator.journal_writer import Changelog, OwnershipLost, Replaced
 from workers.curator.journaled_state import JournaledState, input_of, open_state
 
 MAX_BATCH = 512
@@ -134,6 +136,7 @@ class AgentRunner:
         self.states: dict[int, JournaledState] = {}
         self.queue = InputQueue()
         self.processing = asyncio.Lock()
+        self.assigned = asyncio.Event()
         meter = metrics.get_meter(names.METER)
         self.events = meter.create_counter(names.CURATOR_EVENTS)
         self.decisions = meter.create_counter(names.CURATOR_DECISIONS)
@@ -153,7 +156,8 @@ class AgentRunner:
     async def process_owned(self, partition: int, events: Sequence[Any]) -> None:
         """Process records of one partition; leave them to its present owner if a rebalance gave it to another.
 
-        Raises OwnershipLost if another curator has the partition without a rebalance that this one has noticed.
+        Raises OwnershipLost if another curator has the partition without a rebalance that this one has noticed, or one
+        that was started in place of this one.
         """
         generation = self.generation()
         current = [event for event in events if self._is_assigned(event)]
@@ -163,9 +167,21 @@ class AgentRunner:
             await self.process(await self._state(partition), current)
         except OwnershipLost as lost:
             self.states.pop(partition, None)
-            if generation == self.generation():
+            if isinstance(lost, Replaced) or generation == self.generation():
                 raise
             log.info("partition handed over", agent=self.agent.name, partition=partition, reason=str(lost))
+
+    async def keep_watch(self) -> None:
+        """Look for the claim of a curator started in place of this one whenever partitions are assigned.
+
+        Raises Replaced. With something to do it is found by writing; without, both would join the group in turns.
+        """
+        while True:
+            await self.assigned.wait()
+            self.assigned.clear()
+            async with self.processing:
+                for partition in self.states:
+                    await self.changelog.refuse_replaced(partition)
 
     async def drain(self) -> None:
         """Wait for the batch being processed, begin no other one, and write snapshots of what is owned still.

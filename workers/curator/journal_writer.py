@@ -9,6 +9,9 @@ neither Faust nor a static group membership stops it. What decides is the order 
 3. A record counts if no newer claim precedes it. Its writer knows before it publishes what the record stands for, and
    the new owner, which knows all before its claim, has it. A writer that finds a newer claim publishes nothing, and
    :class:`OwnershipLost` ends its process.
+4. A rebalance may give a partition back, and then it is claimed anew. But where a process of the same id has claimed it
+   in between, that one was started in place of this one: :class:`Replaced` ends this one, rebalance or not. The group
+   does not fence it: aiokafka's heartbeats do not name the static member, so who was replaced joins again as itself.
 
 So at most one record of a former owner comes after the claim, and nobody has acted on it. Kafka's transactions would
 fence a former owner too, but with three more requests a batch, and their markers at the end of a changelog are records
@@ -47,6 +50,10 @@ class OwnershipLost(UserError):
     exit_code = 1
 
 
+class Replaced(OwnershipLost):
+    """The other curator has this one's id: it was started in its place."""
+
+
 class Changelog:
     """The changelog of an agent's table: what is known of each partition, and how a record is added.
 
@@ -60,6 +67,8 @@ class Changelog:
         self.read_from = read_from
         self.table: Any = None
         self.views: dict[int, ChangelogView] = defaultdict(ChangelogView)
+        self.claims: dict[int, int] = {}
+        """By partition the newest incarnation that this process has claimed."""
 
     async def note_recovered(self, event: Any) -> None:
         """Note a record that Faust's recovery has read. What it may have skipped is read by :meth:`write`."""
@@ -75,21 +84,34 @@ class Changelog:
         view = self.views[partition]
         offset: int = (await self.table.send_changelog(partition, key, value)).offset
         if offset > view.position:
-            for record in await self.read_from(self.name, partition, view.position):
-                view.note_read(record.offset, record.key, record.value)
+            await self.read_on(partition)
         elif offset < view.position and not view.has(offset, key, value):
             raise OwnershipLost(f"{self.name}[{partition}] was deleted and made again while this curator wrote to it")
         view.note(offset, key, value)
         return offset
+
+    async def read_on(self, partition: int) -> None:
+        """Note what follows the position that is known."""
+        view = self.views[partition]
+        for record in await self.read_from(self.name, partition, view.position):
+            view.note_read(record.offset, record.key, record.value)
+
+    async def refuse_replaced(self, partition: int) -> None:
+        """Raise Replaced if, by what the broker has now, a process of the same id claimed the partition after us."""
+        if partition in self.claims:
+            await self.read_on(partition)
+            JournalWriter(self, partition, self.claims[partition]).check(others=False)
 
     async def claim(self, partition: int) -> "JournalWriter":
         """Become the owner of a partition; everything that a former owner has acted on is known on return.
 
         Raises OwnershipLost if meanwhile another curator has claimed it.
         """
+        await self.refuse_replaced(partition)
         view = self.views[partition]
         while True:
             writer = JournalWriter(self, partition, view.next_incarnation())
+            self.claims[partition] = writer.incarnation
             key = claim_key(partition, writer.incarnation)
             offset = await self.write(partition, key, encode(Claim(self.owner)))
             if view.claimed_at >= offset:
@@ -116,15 +138,31 @@ class JournalWriter:
         keys = self.view.superseded(self.incarnation)
         await asyncio.gather(*(self.write(key, None) for key in keys))
 
-    def check(self) -> None:
-        """Raise OwnershipLost if another curator has claimed the partition since."""
-        if self.view.claimed > self.incarnation:
-            claim = self.view.stored().get(claim_key(self.partition, self.view.claimed))
-            owner = msgspec.msgpack.decode(claim, type=Claim).owner if claim else "its name is lost"
-            raise OwnershipLost(
-                f"{self.changelog.name}[{self.partition}] belongs to another curator process now ({owner}), which "
-                "claimed it while this one stood still or was cut off: what this one decided since was not published"
-            )
+    def check(self, *, others: bool = True) -> None:
+        """Raise OwnershipLost if another curator has claimed the partition since; Replaced if it has the same id.
+
+        Without ``others`` only the latter.
+        """
+        if self.view.claimed <= self.incarnation:
+            return
+        claims = self.view.claims_after(self.incarnation)
+        owners = [msgspec.msgpack.decode(claim, type=Claim).owner for claim in claims]
+        place = f"{self.changelog.name}[{self.partition}]"
+        if self.changelog.owner in owners:
+            raise Replaced(lost(place, self.changelog.owner) + REPLACED)
+        if others:
+            raise OwnershipLost(lost(place, owners[-1] if owners else "its name is lost"))
+
+
+REPLACED = ". It has the same id: only one may run; for more curators give each an id of its own (--id)"
+
+
+def lost(place: str, owner: str) -> str:
+    """Return the error of a former owner."""
+    return (
+        f"{place} belongs to another curator process now ({owner}), which claimed it while this one stood still or was "
+        "cut off: what this one decided since was not published"
+    )
 
 
 def reader(bus: Bus) -> ReadFrom:

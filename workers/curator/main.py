@@ -75,6 +75,12 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         pace = head if trajectories.TOPIC in agent.inputs else SendCoalescer(LATER_GAP_S)
         runners.append(bind(app, config, agent, publisher, pace))
     await refuse_grown_inputs(config, publisher)
+
+    async def note_assigned(*_: object, **__: object) -> None:
+        for runner in runners:
+            runner.assigned.set()
+
+    app.on_partitions_assigned.connect(note_assigned)
     resources.push_async_callback(app.stop)
     await app.start()
     fixed = [topic for topic in SOURCES.values() if topic is not None]
@@ -86,6 +92,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
             "Faust": app.wait_until_stopped,
             "topics": functools.partial(watch_topics, publisher, used, fixed),
             **{f"{runner.agent.name} agent": runner.run for runner in runners},
+            **{f"{runner.agent.name} owner": runner.keep_watch for runner in runners},
         },
     )
 

@@ -25,8 +25,8 @@ WRITTEN = {b"claim": "claimed", b"snapshot": "snapshot"}
 class Broker(Table):
     """A curator's table and publisher that note what they are given, in order, as long as they are up."""
 
-    def __init__(self, topic: ChangelogTopic | None = None) -> None:
-        super().__init__(topic or ChangelogTopic())
+    def __init__(self, topic: ChangelogTopic | None = None, owner: str = "curator-0") -> None:
+        super().__init__(topic or ChangelogTopic(), owner)
         self.bus = CONFIG.bus
         self.effects: list[str] = []
         self.published: dict[str, list[str]] = {}

@@ -1,5 +1,7 @@
 """One owner for each journal: what a new owner does, what becomes of a stale one, and how a damaged journal heals."""
 
+import asyncio
+
 import pytest
 import structlog
 
@@ -8,7 +10,8 @@ from dart_streams.curation.journal_keys import entry_key
 from tests.unit.workers.curator.broker import CONFIG, DIFFICULTY, Broker
 from topics import task_difficulty
 from workers.curator import journaled_state
-from workers.curator.journal_writer import OwnershipLost
+from workers.curator.agent_runner import AgentRunner
+from workers.curator.journal_writer import OwnershipLost, Replaced
 from workers.curator.journaled_state import input_of
 
 
@@ -71,7 +74,7 @@ async def test_a_stale_curator_that_drains_ends_with_the_error_and_leaves_the_ow
 
 
 async def test_a_partition_that_a_rebalance_gave_to_another_is_left_to_it_without_an_error(broker):
-    runner, owner = await broker.owning(), Broker(broker.topic)
+    runner, owner = await broker.owning(), Broker(broker.topic, "curator-1")
     broker.effects.clear()
 
     async def rebalanced(what: str) -> None:
@@ -83,6 +86,63 @@ async def test_a_partition_that_a_rebalance_gave_to_another_is_left_to_it_withou
     await runner.process_owned(0, [broker.event(0)])
     assert broker.effects == ["journaled"]
     assert runner.states == {}
+
+
+async def test_a_curator_that_another_of_its_id_replaced_ends_although_a_rebalance_let_it_in_again(broker):
+    stale, successor = await broker.owning(), Broker(broker.topic)
+    await successor.owning()
+    broker.effects.clear()
+
+    async def rebalanced(what: str) -> None:
+        if what == "sent":
+            broker.app.consumer_generation_id = 2
+
+    broker.request = rebalanced
+    with pytest.raises(Replaced, match=r"process now \(curator-0\).*give each an id of its own"):
+        await stale.process_owned(0, [broker.event(0)])
+    assert broker.effects == ["journaled"]
+
+
+@pytest.mark.parametrize("idle", [False, True])
+async def test_a_replaced_curator_does_not_claim_the_partition_back_after_a_rebalance(broker, idle):
+    stale, successor = await broker.owning(), Broker(broker.topic)
+    ours = await successor.owning()
+    await ours.process_owned(0, [broker.event(0)])
+    broker.effects.clear()
+    broker.app.consumer_generation_id = 2
+    later = broker.event(1)
+    later.message.generation_id = 2
+    with pytest.raises(Replaced):
+        await (watching(stale) if idle else stale.process_owned(0, [later]))
+    assert broker.effects == []
+    await ours.process_owned(0, [broker.event(1)])
+
+
+async def watching(runner: AgentRunner) -> None:
+    """Be told of an assignment, with nothing to process."""
+    runner.assigned.set()
+    async with asyncio.timeout(5):
+        await runner.keep_watch()
+
+
+async def test_a_curator_that_is_told_of_an_assignment_and_was_not_replaced_goes_on(broker):
+    runner, other, read = await broker.owning(), Broker(broker.topic, "curator-1"), asyncio.Event()
+    await other.owning()
+
+    async def noting(what: str) -> None:
+        if what == "read":
+            read.set()
+
+    broker.request = noting
+    broker.app.consumer_generation_id = 2
+    watch = asyncio.create_task(watching(runner))
+    await read.wait()
+    later = broker.event(0)
+    later.message.generation_id = 2
+    await runner.process_owned(0, [later])
+    assert not watch.done()
+    watch.cancel()
+    assert runner.states[0].state.progress.applied == {"trajectories/0": 0}
 
 
 async def test_after_a_rebalance_a_partition_is_claimed_anew_and_its_former_state_not_written(broker):
