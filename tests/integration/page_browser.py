@@ -30,8 +30,11 @@ class ListeningDevTools(DevTools):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.errors: list[str] = []
+        self.requests: list[str] = []
 
     def _dispatch(self, message: Message) -> None:
+        if message.method == "Network.requestWillBeSent":
+            self.requests.append(message.params["request"]["url"])
         if message.method in SPOKEN and is_error(message.params):
             self.errors.append(f"{message.method}: {json.dumps(message.params)[:600]}")
         super()._dispatch(message)
@@ -53,6 +56,10 @@ class Tab:
     @property
     def errors(self) -> list[str]:
         return self.devtools.errors
+
+    @property
+    def requests(self) -> list[str]:
+        return self.devtools.requests
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         return await self.devtools.call(method, self.session, WAIT_S, **params)

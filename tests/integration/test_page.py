@@ -19,8 +19,8 @@ from tests.integration.recorded_run import HOSTILE, record
 
 SHOTS = Path(__file__).parents[2] / ".dart" / "page-screenshots"
 """Where the tests leave pictures of every page, for a person to look at."""
-TABS = ("wall", "trajectories", "tasks", "steps", "time", "log")
-PLOTTED = ("steps", "time")
+TABS = ("wall", "trajectories", "tasks", "steps", "time", "log", "report", "compare")
+PLOTTED = ("steps", "time", "report")
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,6 @@ async def opened(path: Path, plots: Path | None = None) -> AsyncIterator[tuple[T
         await server.close()
 
 
-def plots() -> Path | None:
-    folder = jars.jar_folder("page", jars.SHARED_JARS)
-    return folder if folder.is_dir() else None
-
-
 async def first_link(page: Tab, selector: str) -> str:
     """Return where the first of some links leads, without its ``#/``."""
     href = await page.until(f"document.querySelector({selector!r})?.getAttribute('href')", selector)
@@ -59,7 +54,7 @@ async def first_link(page: Tab, selector: str) -> str:
 
 
 async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(recorded: Path):
-    async with opened(recorded, plots()) as (page, _):
+    async with opened(recorded, jars.plots()) as (page, _):
         assert await page.js("location.search") == "", "the token has left the address"
         assert await page.js("document.cookie") == "", "scripts do not see the cookie"
         places = list(TABS)
@@ -82,9 +77,9 @@ async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(
                 assert not await page.js("document.querySelector('.problem')?.innerText")
 
 
-@pytest.mark.skipif(plots() is None, reason="the jar of the plots is not there: make setup")
+@pytest.mark.skipif(jars.plots() is None, reason="the jar of the plots is not there: make setup")
 async def test_plots_are_drawn(recorded: Path):
-    async with opened(recorded, plots()) as (page, _):
+    async with opened(recorded, jars.plots()) as (page, _):
         for place in PLOTTED:
             await page.go(place)
             await page.until("document.querySelectorAll('.chart canvas').length >= 2")
@@ -115,6 +110,38 @@ async def test_from_an_optimiser_step_to_a_screenshot_and_back(recorded: Path):
             await page.js("history.back()")
             await page.at(f"#/{place}")
         assert await page.js("Number(document.getElementById('foot').innerText.match(/p50 (\\d+) ms/)[1])") < 300
+
+
+async def test_from_a_token_that_stands_out_to_its_screen_and_the_version_that_sampled_it(recorded: Path):
+    async with opened(recorded) as (page, _):
+        await page.go("steps")
+        await page.go(await first_link(page, "td a"))
+        lane = await page.js("document.querySelector('.token-lane').innerText")
+        assert "13 %" in lane
+        assert "1.492" in lane, "the ratio, from its logarithm"
+        assert "sampled by" in lane
+        await page.until("document.querySelector('.token-lane img').naturalWidth === 160", "the screen")
+        await page.shot("step-tokens")
+        await page.click(".token-lane .cell")
+        await page.until("!!document.querySelector('.token.marked')", "the token")
+        marked = "[...document.querySelectorAll('.token')].findIndex((one) => one.matches('.marked'))"
+        assert await page.js(marked) == 5
+
+
+async def test_two_versions_of_a_task_are_side_by_side_step_by_step(recorded: Path):
+    async with opened(recorded) as (page, _):
+        await page.go("compare")
+        assert await page.js("document.querySelectorAll('.rates tbody tr').length") == 2
+        assert "95 % interval" in await page.js("document.querySelector('.headline').innerText")
+        await page.click("td a")
+        await page.until("document.querySelectorAll('.lane .cell img').length >= 3", "both episodes' screens")
+        lanes = await page.js("[...document.querySelectorAll('.lane')].map((lane) => lane.innerText)")
+        assert ["failure" in lanes[0], "success" in lanes[1]] == [True, True], "a task that was learnt comes first"
+        await page.shot("compare-task")
+        await page.go("tasks")
+        await page.go(await first_link(page, "td a"))
+        await page.click(".bar a[href*=compare]")
+        await page.until("document.querySelectorAll('.lane .cell img').length >= 2", "a training task's two ends")
 
 
 async def test_keys_step_through_a_trajectory_and_the_address_remembers_where(recorded: Path):
