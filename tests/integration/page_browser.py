@@ -112,6 +112,19 @@ class Tab:
         await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **text)
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
+    async def navigation(self) -> dict[str, float]:
+        """Return the page's own timing of its first opening, in milliseconds: to its first paint and to its load."""
+        found: dict[str, float] = await self.js(
+            "(() => { const [n] = performance.getEntriesByType('navigation'),"
+            " p = performance.getEntriesByName('first-contentful-paint')[0];"
+            " return {paint: p ? p.startTime : NaN, load: n.loadEventEnd} })()"
+        )
+        return found
+
+    async def pages_p50(self) -> float:
+        """Return the median of the times that the tab's pages took to open, as the page itself says."""
+        return float(await self.js("Number(document.getElementById('foot').innerText.match(/p50 (\\d+) ms/)[1])"))
+
     async def loaded(self) -> None:
         """Wait until every picture in view is there."""
         await self.until("[...document.images].every((i) => !i.getAttribute('src') || i.complete)", "all pictures")

@@ -20,11 +20,12 @@ from dart_streams.views.page import report_view
 from dart_streams.views.page.assets import Asset, media_type_of
 from dart_streams.views.page.episodes import TrajectoryView
 from dart_streams.views.page.source import NotFound, RunSource
-from dart_streams.views.page.training import TrainStepView
+from dart_streams.views.page.training import MetricCurves, TrainStepView
 from dart_streams.views.page.views import PageViews
 
 WHOLE = ("run", "report", "steps", "tasks", "time")
 """Views that are in the file as they are."""
+TOKEN_FIGURES = ("logprob", "log_ratio", "weight", "gradient_share")
 SCREENS = 8
 """Screens of a sample episode that are in the file: the first ones and the last two."""
 LINKED = re.compile(r'<link rel="(?P<rel>icon|stylesheet)" href="(?P<style>/[^"]+)">|'
@@ -56,6 +57,7 @@ async def collect(source: RunSource, other: RunSource | None = None) -> Archive:
     """Ask the views for what the file has."""
     views = PageViews(source, other)
     made = Archive({key(name): await views.answer(name, {}) for name in WHOLE}, {})
+    made.answers[key("steps")] = lean_curves(made.answers[key("steps")])
     for number in sorted(source.state.trained):
         made.answers[key("step", id=number)] = lean(await views.answer("step", {"id": str(number)}))
     for query in comparisons(source, other):
@@ -68,15 +70,32 @@ async def collect(source: RunSource, other: RunSource | None = None) -> Archive:
 
 
 def comparisons(source: RunSource, other: RunSource | None) -> list[dict[str, str]]:
-    """Return the comparisons that the file has: the default ones, at each temperature."""
+    """Return the comparisons that the file has: the default ones, and those at further temperatures."""
     sides: list[dict[str, str]] = [{}, *([{"of": "other"}] if other is not None else [])]
-    temperatures = [f"{temperature:g}" for temperature in source.config.evaluation.temperatures]
+    temperatures = [f"{temperature:g}" for temperature in source.config.evaluation.temperatures[1:]]
     return [*sides, *(side | {"t": t} for side in sides for t in temperatures)]
 
 
 def lean(step: TrainStepView) -> TrainStepView:
-    """Return an optimiser step without the ids of all its trajectories, which its groups lead to."""
-    return msgspec.structs.replace(step, event=msgspec.structs.replace(step.event, trajectory_ids=[]))
+    """Return an optimiser step without the ids of all its trajectories, and with as many digits as the page shows."""
+    metrics = {name: shown(value) for name, value in step.event.metrics.items()}
+    tokens = [
+        msgspec.structs.replace(token, **{name: shown(getattr(token, name)) for name in TOKEN_FIGURES})
+        for token in step.event.top_tokens
+    ]
+    event = msgspec.structs.replace(step.event, trajectory_ids=[], metrics=metrics, top_tokens=tokens)
+    return msgspec.structs.replace(step, event=event)
+
+
+def lean_curves(curves: MetricCurves) -> MetricCurves:
+    """Return the metrics of all steps with as many digits as a plot shows."""
+    lines = {name: [None if value is None else shown(value) for value in line] for name, line in curves.metrics.items()}
+    return msgspec.structs.replace(curves, metrics=lines)
+
+
+def shown(value: float) -> float:
+    """Return a number with five digits: full ones would be most of the file."""
+    return float(f"{value:.5g}")
 
 
 async def add_trajectory(made: Archive, views: PageViews, source: RunSource, identity: str) -> None:

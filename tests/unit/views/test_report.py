@@ -19,11 +19,12 @@ from dart_streams.history.run_state import RunState
 from dart_streams.tasks import Page, TaskSet
 from dart_streams.views import metrics
 from dart_streams.views.metrics import ProcessUsage, ReportInputs
-from dart_streams.views.page import export
+from dart_streams.views.page import export, training
 from dart_streams.views.page.assets import Asset, assets
 from dart_streams.views.page.report_view import choose, report_view
 from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder
+from topics.trained import TrainedStep, TrainedToken
 from topics.trajectories import Trajectory
 from topics.values import Sampling
 from topics.weights import WeightVersion
@@ -358,6 +359,36 @@ def test_the_file_refers_to_nothing_and_its_policy_allows_its_own_scripts_only()
         assert set(re.findall(r"'sha256-([^']+)'", allowed)) == digests
         assert "unsafe" not in allowed
     assert len(re.findall("data:text/javascript", text)) > 20, "each of the page's own scripts"
+
+
+def test_the_steps_in_the_file_have_the_digits_that_are_shown_and_not_the_ids_of_all_trajectories():
+    token = TrainedToken(
+        trajectory_id="t1",
+        step=0,
+        index=3,
+        token=7,
+        logprob=-0.123456789,
+        log_ratio=1 / 3,
+        weight=1.0,
+        gradient_share=0.1,
+    )
+    state = RunState()
+    event = TrainedStep(
+        train_step=1,
+        version=1,
+        epoch=1,
+        group_ids=["g1"],
+        trajectory_ids=["t1", "t2"],
+        metrics={"loss": 0.123456789, "tokens": 123456.0},
+        at_ms=START,
+        top_tokens=[token],
+    )
+    state.apply(RecordMetadata("trained", 0, 0, START), event)
+    lean = export.lean(training.train_step(1, state)).event
+    assert lean.metrics == {"loss": 0.12346, "tokens": 123460.0}
+    assert lean.trajectory_ids == []
+    assert (lean.top_tokens[0].log_ratio, lean.top_tokens[0].trajectory_id) == (0.33333, "t1")
+    assert export.lean_curves(training.train_steps(state)).metrics["loss"] == [0.12346]
 
 
 def test_a_script_that_would_end_its_element_is_refused():

@@ -94,6 +94,7 @@ export class App {
       const name = tab.getAttribute("data-tab") ?? "";
       const below = TABS.find(([one]) => one === name)?.[1] ?? [];
       tab.classList.toggle("here", name === page || below.includes(page));
+      if (tab.matches(".here")) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
     }
     const view = el("div.page");
     view.dataset.page = page;

@@ -81,6 +81,21 @@ export function chart(parent, plot) {
   return () => { removeEventListener("theme", draw); sized.disconnect(); drawn?.destroy(); frame.remove(); };
 }
 
+/**
+ * Draw the parts of a whole over time as areas of their sums, the highest first.
+ * @param {Element} parent @param {Omit<Plot, "series">} plot @param {Record<string, (number | null)[]>} parts @param {string[]} colours
+ */
+export function stacked(parent, plot, parts, colours) {
+  /** @type {Series[]} */
+  const series = [];
+  let below = plot.x.map(() => 0);
+  Object.entries(parts).forEach(([name, values], index) => {
+    below = below.map((sum, at) => sum + (values[at] ?? 0));
+    series.unshift({ name, values: below, fill: colours[index], steps: true });
+  });
+  return chart(parent, { ...plot, series });
+}
+
 /** A series' name in its colour. @param {Series} one @param {number} index */
 function named(one, index) {
   const made = el(`span.p${index % 8}`, {}, one.name ?? "");

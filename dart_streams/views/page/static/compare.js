@@ -20,7 +20,7 @@ export async function open(view, params, app) {
   /** @param {any} side @param {string} name */
   const version = (side, name) => select(`version ${name}`, side.versions.map((/** @type {number} */ v) => [String(v), `v${v}`]), String(side.version), (value) => go({ [name]: value }));
   const other = run.other ? select("second run", [["", "this run"], ["other", run.other]], of ?? "", (value) => go({ of: value, b: "" })) : null;
-  const temperature = found.temperatures.length > 1 ? select("temperature", found.temperatures.map((/** @type {number} */ one) => [String(one), one ? `temperature ${number(one)}` : "greedy"]), String(found.temperature), (value) => go({ t: value })) : null;
+  const temperature = found.temperatures.length > 1 ? select("temperature", found.temperatures.map((/** @type {number} */ one) => [String(one), one ? `temperature ${number(one)}` : "greedy"]), String(found.temperature), (value) => go({ t: value === String(found.temperatures[0]) ? "" : value })) : null;
   const side = el("div"), names = /** @type {[string, string]} */ ([label(found.a, found.b), label(found.b, found.a)]);
   const body = el("div");
   view.append(el(".bar", {}, el("h1", {}, title), version(found.a, "a"), el("span.note", {}, "with"), other, version(found.b, "b"), temperature), side, body);

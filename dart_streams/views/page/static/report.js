@@ -2,7 +2,7 @@
 /** The report of a run: held-out success, key figures, curves, the same task before and after, accounts and settings. */
 
 import { get } from "./api.js";
-import { chart } from "./chart.js";
+import { chart, stacked } from "./chart.js";
 import { el, facts, svg } from "./dom.js";
 import { duration, number, percent, versions } from "./format.js";
 import { rates, signed } from "./rates.js";
@@ -100,27 +100,15 @@ function overTime(found, success, environments) {
     const marks = [[evaluation.before, -edge, "--failure"], [evaluation.after, last + edge, "--success"]].filter(([rate]) => rate?.episodes)
       .map(([rate, x, colour]) => ({ x, low: rate.low, value: rate.rate, high: rate.high, colour }));
     drawn.push(chart(success, { title: "success over time", x: found.success.x, time: false, wide: true, height: 240, unit: MINUTES, range: [0, 1.02], span: [-2 * edge, last + 2 * edge], marks, ticks: found.published_min,
-      series: [{ name: "five seconds of training episodes", values: found.success.lines.slice, points: true, fill: "--free" }, { name: "smoothed over half a minute", values: found.success.lines.smoothed, width: 2.2 }] }));
-    success.append(el("p.note", {}, "The ends are held-out evaluations with 95 % intervals, ticks below are weight versions."));
+      series: [{ name: "five seconds of training episodes", values: found.success.lines.slice, points: true, fill: "--p7" }, { name: "smoothed over half a minute", values: found.success.lines.smoothed, width: 2.2 }] }));
+    success.append(el("p.note", {}, `${marks.length ? "The ends are held-out evaluations with 95 % intervals, ticks" : "Ticks"} below are weight versions.`));
   }
-  if (found.slot_shares.x.length) drawn.push(stack(environments, "slot time", found.slot_shares, SLOT_COLOURS));
+  if (found.slot_shares.x.length) drawn.push(stacked(environments, { title: "slot time", x: found.slot_shares.x, time: false, unit: MINUTES, range: [0, 1] }, found.slot_shares.lines, SLOT_COLOURS));
   if (found.rate.x.length) {
     drawn.push(chart(environments, { title: "environment steps a second", x: found.rate.x, time: false, unit: MINUTES, series: [{ name: "smoothed", values: found.rate.lines.smoothed, width: 2 }, { name: "five seconds each", values: found.rate.lines.slice, width: 0.8 }] }));
   }
-  if (found.outcomes.x.length) drawn.push(stack(environments, "outcomes of training episodes", found.outcomes, Object.keys(found.outcomes.lines).map((name) => OUTCOME_COLOURS[name])));
+  if (found.outcomes.x.length) drawn.push(stacked(environments, { title: "outcomes of training episodes", x: found.outcomes.x, time: false, unit: MINUTES, range: [0, 1] }, found.outcomes.lines, Object.keys(found.outcomes.lines).map((name) => OUTCOME_COLOURS[name])));
   return drawn;
-}
-
-/** Shares of a whole over time: the areas of the sums, the highest first. @param {HTMLElement} parent @param {string} title @param {any} curves @param {string[]} colours */
-function stack(parent, title, curves, colours) {
-  /** @type {import("./chart.js").Series[]} */
-  const series = [];
-  let below = curves.x.map(() => 0);
-  Object.entries(curves.lines).forEach(([name, values], index) => {
-    below = below.map((/** @type {number} */ sum, /** @type {number} */ at) => sum + (/** @type {number[]} */ (values)[at] ?? 0));
-    series.unshift({ name, values: below, fill: colours[index], steps: true });
-  });
-  return chart(parent, { title, x: curves.x, time: false, unit: MINUTES, range: [0, 1], series });
 }
 
 /** @param {any} found @param {HTMLElement} pairs @param {HTMLElement} learning */
