@@ -413,6 +413,18 @@ def page(
 
 
 @app.command()
+def watched(
+    config: Annotated[Path, typer.Argument(help="A configuration of a run.")] = Path("deploy/config/demo.toml"),
+    minutes: Annotated[float, typer.Option(help="Minutes of training.", min=1)] = 24.0,
+    block_s: Annotated[float, typer.Option(help="Seconds with, and seconds without a viewer.", min=1)] = 180.0,
+) -> None:
+    """What a viewer of the web page costs the circle: one run, watched in every second block. Starts the services."""
+    from dart_streams.cli.options import read_config
+
+    output.show_json(module("watched_run").measure(read_config(config), minutes, block_s))
+
+
+@app.command()
 def workload(
     bundle: Annotated[Path, typer.Argument(help="A bundle, made by `capture`.")],
     folder: Annotated[Path, typer.Option("--output", "-o", help="Where to write workload.toml and tasks.toml.")],

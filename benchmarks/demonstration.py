@@ -19,6 +19,7 @@ from dart_streams.config import Config
 from dart_streams.history import run_folder
 from dart_streams.history.run_state import RunState
 from dart_streams.launch import process_registry, processes
+from dart_streams.launch.services import jars
 from dart_streams.launch.session import Session, live
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.launch.training_run import TrainingRun
@@ -70,7 +71,7 @@ def one(config: Config, episodes: int | None) -> dict[str, Any]:
     programs = processes.programs()
 
     async def finish(ended: TrainingRun) -> None:
-        ended.notify(await report.finish(ended.folder, ended.follower, ended.lags))
+        ended.notify(await report.finish(ended.folder, ended.follower, ended.lags, jars.plots()))
 
     with (made.path / "terminal.log").open("w", buffering=1) as shown:
         session = EpisodeSession(

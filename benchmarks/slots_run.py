@@ -14,6 +14,7 @@ from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import run_folder as folder
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.launch.services import jars
 from dart_streams.launch.session import live
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.views import report
@@ -36,7 +37,7 @@ def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str
     made = folder.create(config, Path(base.tasks.file), f"slots-{slots}-{uuid.uuid4().hex[:6]}", resume=False)
 
     async def finish(run: TrainingRun) -> None:
-        await report.finish(run.folder, run.follower, run.lags)
+        await report.finish(run.folder, run.follower, run.lags, jars.plots())
 
     live(made, lambda log: session_of(made, Console(file=log), finish))
     phase = made.journal().phase("circle")

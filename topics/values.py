@@ -32,6 +32,8 @@ EpochMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 Milliseconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
 """A duration; below 0 where two clocks disagree."""
 Reward = Annotated[float, Meta(ge=0, le=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+"""A part of a whole."""
 Real = Annotated[float, Meta(ge=-1e12, le=1e12)]
 Measured = Annotated[float, Meta(ge=-1e300, le=1e300)]
 """Any finite number."""

@@ -151,6 +151,7 @@ class Loop:
             at_ms=now_ms(),
             imitated=[identity for group in imitation.beside for identity in trajectories_of(group)],
             sft_updates=[trajectories_of(group) for group in imitation.phase],
+            top_tokens=list(result.top_tokens),
         )
 
     def _complete(self, state: TrainerState, step: TrainedStep, batch: Batch, saved_step: int) -> int:

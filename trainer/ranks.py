@@ -5,13 +5,14 @@ import datetime
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 TIMEOUT = datetime.timedelta(minutes=10)
 """After this a silent rank counts as dead; rank 0 broadcasts far more often (see ``trainer.data.batch_builder``)."""
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Ranks:
         """Return the sums over the ranks."""
         return self._reduced(values, dist.ReduceOp.SUM)
 
-    def gathered(self, values: Sequence[int]) -> list[int]:
+    def gathered(self, values: Sequence[Item]) -> list[Item]:
         """Return the values of all ranks, rank by rank; each may have a number of its own."""
         if self.count == 1:
             return list(values)

@@ -11,6 +11,7 @@ from opentelemetry import metrics
 from dart_streams.curation.staleness import staleness
 from dart_streams.telemetry import names
 from topics.curated import CuratedGroup
+from topics.trained import MISMATCH_ALARM_NATS
 from trainer.data.batch_builder import Batch
 from trainer.data.samples import ReadyGroup
 from trainer.learning.learner import StepResult
@@ -67,10 +68,6 @@ def page_rewards(groups: Sequence[CuratedGroup]) -> dict[str, float]:
 def refused_counts(groups: list[ReadyGroup]) -> Counter[str]:
     """Return the number of refused steps by reason."""
     return sum((ready.refused for ready in groups), Counter())
-
-
-MISMATCH_ALARM_NATS = 0.05
-"""Mean difference of log-probabilities of the same weights, in nats a token, that is logged: ten times its usual."""
 
 
 class StepReporter:

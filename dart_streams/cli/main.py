@@ -56,7 +56,7 @@ COMMANDS = (
     Command("bench", "dart_streams.cli.bench:app", "Run this project's benchmarks on this machine."),
 )
 MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})
-STREAM_LIBRARIES = frozenset({"faust", "aiohttp", "miniwob", "matplotlib", "jinja2", "rocksdict"})
+STREAM_LIBRARIES = frozenset({"faust", "aiohttp", "miniwob", "matplotlib", "rocksdict"})
 
 
 def build(wanted: Collection[str]) -> typer.Typer:

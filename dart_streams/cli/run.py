@@ -22,6 +22,7 @@ from dart_streams.history.run_follower import following
 from dart_streams.launch import process_registry
 from dart_streams.launch import processes as run_processes
 from dart_streams.launch.evaluate import evaluate as evaluate_policy
+from dart_streams.launch.services import jars
 from dart_streams.launch.session import Session, live
 from dart_streams.launch.training_run import TrainingRun, required_steps
 from dart_streams.telemetry import setup
@@ -98,7 +99,7 @@ async def write_report(ended: TrainingRun) -> None:
     """Write the report of a run that has just ended, and print its headline."""
     from dart_streams.views import report as reports
 
-    ended.notify(await reports.finish(ended.folder, ended.follower, ended.lags))
+    ended.notify(await reports.finish(ended.folder, ended.follower, ended.lags, jars.plots()))
 
 
 async def no_report(_: TrainingRun) -> None:
@@ -154,4 +155,4 @@ def report(
 
     found = find_run(name or run, state)
     setup.start_logs("report")
-    note(asyncio.run(reports.rewrite(found)))
+    note(asyncio.run(reports.rewrite(found, jars.plots())))

@@ -1,4 +1,4 @@
-"""``dart-streams ui``: the live web page of a run, or of a bundle; it only reads."""
+"""``dart-streams ui``: the live web page of a run, or of a bundle, served or written into one file; it only reads."""
 
 import asyncio
 import os
@@ -13,6 +13,7 @@ import typer
 from dart_streams.cli.options import AsJson, RunConfig, State, find_run, read_config
 from dart_streams.cli.output import log_to_stderr, note, show_json
 from dart_streams.config.connections import is_loopback
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.run_folder import RunFolder
@@ -25,6 +26,11 @@ from workers.runtime import lifecycle
 NICENESS = 10
 """Whoever looks on comes after those who work."""
 TRIED_PORTS = 20
+ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses that listen everywhere, and how this machine reaches them."""
+SILENT_S = 20.0
+"""A source that is read for a file, and says nothing new for so long, does not answer."""
+POLL_S = 0.1
 
 
 class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +39,12 @@ class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     address: str
     token: str
+
+
+class PageFile(msgspec.Struct, frozen=True):
+    """The page in one file."""
+
+    file: str
 
 
 def ui(
@@ -56,24 +68,49 @@ def ui(
         list[str] | None,
         typer.Option("--allow-host", help="A further name by which the page is asked for.", show_default=False),
     ] = None,
+    behind_proxy: Annotated[
+        bool,
+        typer.Option(
+            "--behind-proxy",
+            help="Listen beyond loopback without TLS: what stands in front sees to it (a proxy, a port published on "
+            "loopback).",
+        ),
+    ] = False,
     address_file: Annotated[
         Path | None, typer.Option(help="Write the address there, for this user only.", show_default=False)
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the page with the report into this one file, which opens from disk, and end.",
+            show_default=False,
+            metavar="FILE",
+        ),
+    ] = None,
+    against: Annotated[
+        str,
+        typer.Option(help="A second run or bundle, for the page Compare.", show_default=False, metavar="RUN|BUNDLE"),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Serve the live web page of a run, or of a bundle, until Ctrl-C; it only reads."""
     log_to_stderr()
-    tls = tls_context(host, certificate, key)
     source = source_of(name, state, config)
+    other = source_of(against, state, None) if against else None
+    if export is not None:
+        asyncio.run(write_file(source, other, export))
+        return show_json(PageFile(file=str(export))) if as_json else note(f"open {export}")
+    tls = tls_context(host, certificate, key, behind_proxy=behind_proxy)
     listener = listening(host, source.config.ui.port if port is None else port, any_free=port is None)
     number = listener.getsockname()[1]
     guard = Guard(frozenset([host, *(allow_host or [])]), number, tls=tls is not None)
-    shown = f"[{host}]" if ":" in host else host
+    reached = ANY.get(host, host)
+    shown = f"[{reached}]" if ":" in reached else reached
     base = f"{'https' if tls else 'http'}://{shown}:{number}/"
     address = PageAddress(url=f"{base}?token={guard.token}", address=base, token=guard.token)
     announce(address, address_file, as_json=as_json)
     os.nice(NICENESS)
-    asyncio.run(serve(source, guard, listener, tls))
+    asyncio.run(serve(source, other, guard, listener, tls))
 
 
 def source_of(name: str, state: Path, config: Path | None) -> RunSource:
@@ -89,18 +126,20 @@ def source_of(name: str, state: Path, config: Path | None) -> RunSource:
             raise UserError("a run and --config name two deployments: give one of them")
         settings = read_config(config)
         folder = RunFolder(settings.run.folder)
-        return LiveSource(settings, folder if folder.config_file.exists() else None)
+        return LiveSource(settings, folder)
     found = find_run(name, state)
     return LiveSource(found.config(), found)
 
 
-def tls_context(host: str, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+def tls_context(
+    host: str, certificate: Path | None, key: Path | None, *, behind_proxy: bool = False
+) -> ssl.SSLContext | None:
     """Return the server's side of TLS, None without; raise :class:`ConfigError` for a network without it."""
     if certificate is None and key is None:
-        if not is_loopback(host):
+        if not is_loopback(host) and not behind_proxy:
             raise ConfigError(
                 f"--host {host} can be reached from other machines, and the token and all screens would travel in the "
-                "clear: give --certificate and --key, or keep 127.0.0.1 and use a tunnel (ssh -L)"
+                "clear: give --certificate and --key, keep 127.0.0.1 with a tunnel (ssh -L), or say --behind-proxy"
             )
         return None
     if certificate is None or key is None:
@@ -147,17 +186,55 @@ def announce(address: PageAddress, file: Path | None, *, as_json: bool) -> None:
         note(f"watch it at {address.url}")
 
 
-async def serve(source: RunSource, guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
-    """Serve until SIGTERM or Ctrl-C; raise what ends the source."""
+async def serve(
+    source: RunSource, other: RunSource | None, guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; raise what ends a source."""
     from dart_streams.views.page.server import PageServer, serving
 
     stop = lifecycle.stop_on_signals()
-    folder = jars.jar_folder("page", jars.SHARED_JARS) if jars.RECIPES.is_dir() else None
-    files = assets(folder if folder is not None and folder.is_dir() else None)
+    files = assets(jars.plots())
     if not files["/vendor/uPlot.iife.min.js"].data:
         note(PLOTS_MISSING)
-    async with serving(PageServer(source, guard, files), listener, tls):
-        await lifecycle.run_until_first_exit(stopped(stop), source=source.run())
+    reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})
+    async with serving(PageServer(source, guard, files, other), listener, tls):
+        await lifecycle.run_until_first_exit(stopped(stop), **reading)
+
+
+async def write_file(source: RunSource, other: RunSource | None, path: Path) -> None:
+    """Write the page into one file; raise :class:`ServiceUnavailable` if what it is read from does not answer."""
+    from dart_streams.views.page import export
+
+    if not path.parent.is_dir():
+        raise UserError(f"--export {path}: there is no folder {path.parent}")
+    if not (plots := jars.plots()):
+        note(PLOTS_MISSING)
+    sources = [source, *([other] if other is not None else [])]
+    reading = [asyncio.create_task(one.run()) for one in sources]
+    try:
+        for one, task in zip(sources, reading, strict=True):
+            await ready(one, task)
+        await export.write(source, assets(plots), path, other)
+    finally:
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+        for one in sources:
+            await one.close()
+
+
+async def ready(source: RunSource, reading: asyncio.Task[None]) -> None:
+    """Return when the fold has all that there is; raise what ended the reading, or that nothing comes."""
+    deadline, before = Deadline(SILENT_S), ""
+    while not source.progress.ready:
+        source.note_viewer()
+        if reading.done():
+            reading.result()
+        if source.progress.text != before:
+            deadline, before = Deadline(SILENT_S), source.progress.text
+        if deadline.expired:
+            raise ServiceUnavailable(f"the run could not be read: {before}")
+        await asyncio.wait([reading], timeout=POLL_S)
 
 
 async def stopped(stop: asyncio.Event) -> None:

@@ -167,6 +167,11 @@ def read(
     return result(version, finished(progress, wanted, ORDER_ATTEMPTS), tasks)
 
 
+def versions(progress: RunState) -> list[int]:
+    """Return the weight versions whose evaluation was ordered, the oldest first."""
+    return sorted({order.after_version for order, _ in progress.orders.values() if order.purpose == "eval"})
+
+
 class EvaluationRow(msgspec.Struct, frozen=True):
     """A page's result, for a table."""
 

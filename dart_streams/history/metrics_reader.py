@@ -80,11 +80,11 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 class MetricsReader:
-    """All metrics of a run's folder."""
+    """All metrics of a run's folder; None of one that is not there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.points: dict[str, dict[Series, list[dict[str, Any]]]] = {}
-        for path in sorted(folder.glob("*.jsonl")):
+        for path in sorted(folder.glob("*.jsonl")) if folder is not None else ():
             for line in lines(path):
                 for point in line.get("points", []):
                     series = (line["process"], json.dumps(point["attributes"], sort_keys=True), point["start_ms"])

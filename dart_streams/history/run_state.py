@@ -46,13 +46,17 @@ class TopicActivity(msgspec.Struct, frozen=True):
 
 
 class TimeSlice(msgspec.Struct):
-    """Sums over one time slice; ``busy_ms`` is slot time with an episode under way, of any purpose."""
+    """Sums over one time slice; ``busy_ms`` is slot time with an episode under way, of any purpose.
+
+    ``acting_ms`` is that part of it in which an action was executed.
+    """
 
     steps: int = 0
     episodes: int = 0
     rewarded: int = 0
     reward: float = 0.0
     busy_ms: float = 0.0
+    acting_ms: float = 0.0
 
 
 class PublishedVersion(msgspec.Struct, frozen=True):
@@ -156,8 +160,7 @@ class RunState:
         if event.step > self.newest_step.get(identity, -1):
             self.newest_step[identity] = event.step
             if event.step:
-                self.steps += 1
-                self.slices[event.at_ms // SLICE_MS].steps += 1
+                self._step(event)
         if event.screenshot is not None and identity not in self.ended:
             self.screens[identity] = event.screenshot
         if event.end is not None:
@@ -171,6 +174,14 @@ class RunState:
             if event.screenshot is not None:
                 self.screenshots[event.screenshot.sha256].append((identity, event.step))
         return event.env_host
+
+    def _step(self, event: ObservationHeader) -> None:
+        """Count an action that was executed, and the time that took."""
+        self.steps += 1
+        self.slices[event.at_ms // SLICE_MS].steps += 1
+        if event.taken is not None:
+            for number, acting_ms in overlaps(event.at_ms - round(event.taken.execute_ms), event.at_ms):
+                self.slices[number].acting_ms += acting_ms
 
     def _end(self, event: ObservationHeader) -> None:
         """Keep an episode's last observation, and the screen of its last action if there is none after that."""

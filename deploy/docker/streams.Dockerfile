@@ -8,6 +8,15 @@ COPY requirements/streams.txt requirements/
 RUN uv venv /opt/venv \
     && uv pip sync --no-cache --compile-bytecode --python /opt/venv/bin/python --require-hashes requirements/streams.txt
 
+# What the web page draws its plots with.
+FROM python:3.11-slim-bookworm AS page
+RUN mkdir -p /usr/share/man/man1 \
+    && apt-get update \
+    && apt-get install -y --no-install-recommends maven \
+    && rm -rf /var/lib/apt/lists/*
+COPY deploy/local/page/pom.xml .
+RUN mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=/jars
+
 FROM python:3.11-slim-bookworm
 RUN apt-get update \
     && apt-get install -y --no-install-recommends chromium-headless-shell fonts-dejavu-core fonts-liberation tini \
@@ -20,6 +29,7 @@ COPY dart_streams dart_streams
 COPY workers workers
 COPY trainer trainer
 COPY deploy/config deploy/config
+COPY --from=page /jars dart_streams/views/page/vendor
 RUN mkdir .dart && chown dart .dart && python -m compileall -q topics dart_streams workers trainer
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1
 USER dart

@@ -15,7 +15,7 @@ from tests.compose.engine import Engine
 SOURCES = Path(__file__).parent / "stand_ins"
 DEBIAN = "dart-streams/stand-in-debian"
 IMAGES = {"python": "python:3.11-slim-bookworm", "kafka": "apache/kafka:4.3.1", "cassandra": "cassandra:5.0.9"}
-SETTINGS = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pip.conf"))
+SETTINGS = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pip.conf"), Path("/root/.m2/settings.xml"))
 """What this machine's package clients go by; a container does not have it by itself."""
 
 

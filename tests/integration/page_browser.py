@@ -30,8 +30,11 @@ class ListeningDevTools(DevTools):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.errors: list[str] = []
+        self.requests: list[str] = []
 
     def _dispatch(self, message: Message) -> None:
+        if message.method == "Network.requestWillBeSent":
+            self.requests.append(message.params["request"]["url"])
         if message.method in SPOKEN and is_error(message.params):
             self.errors.append(f"{message.method}: {json.dumps(message.params)[:600]}")
         super()._dispatch(message)
@@ -53,6 +56,10 @@ class Tab:
     @property
     def errors(self) -> list[str]:
         return self.devtools.errors
+
+    @property
+    def requests(self) -> list[str]:
+        return self.devtools.requests
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         return await self.devtools.call(method, self.session, WAIT_S, **params)
@@ -104,6 +111,19 @@ class Tab:
         text = {"text": key} if len(key) == 1 else {}
         await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **text)
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    async def navigation(self) -> dict[str, float]:
+        """Return the page's own timing of its first opening, in milliseconds: to its first paint and to its load."""
+        found: dict[str, float] = await self.js(
+            "(() => { const [n] = performance.getEntriesByType('navigation'),"
+            " p = performance.getEntriesByName('first-contentful-paint')[0];"
+            " return {paint: p ? p.startTime : NaN, load: n.loadEventEnd} })()"
+        )
+        return found
+
+    async def pages_p50(self) -> float:
+        """Return the median of the times that the tab's pages took to open, as the page itself says."""
+        return float(await self.js("Number(document.getElementById('foot').innerText.match(/p50 (\\d+) ms/)[1])"))
 
     async def loaded(self) -> None:
         """Wait until every picture in view is there."""

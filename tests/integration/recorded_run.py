@@ -16,16 +16,27 @@ from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
+from dart_streams.history import evaluation
 from dart_streams.history.bundle import Blob, BundleRecord, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG, TASKS
 from dart_streams.history.run_folder import without_nulls
 from dart_streams.store import AsyncStore
 from dart_streams.tasks import TaskSet, parse
 from examples.in_memory_run import InMemoryRun, ObservationLog
-from topics import BY_NAME, Topic, curated, curation_log, trained, weights, weights_serving
+from topics import (
+    BY_NAME,
+    Topic,
+    curated,
+    curation_log,
+    rollout_orders,
+    trained,
+    trajectories,
+    weights,
+    weights_serving,
+)
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
-from topics.trained import TrainedStep
+from topics.trained import TrainedStep, TrainedToken
 from topics.values import VersionSpan
 from topics.weights_serving import WeightsServing
 from workers.env.episode_runner import EpisodeRunner
@@ -130,6 +141,26 @@ class RecordedRun(InMemoryRun):
         self.taken: list[str] = []
         self.steps = 0
 
+    async def evaluated(self, rollouts: int) -> None:
+        """Play, with an evaluation before and after, as a run does."""
+        await self.evaluate()
+        await self.run(rollouts)
+        await self.evaluate()
+
+    async def evaluate(self) -> None:
+        """Play the held-out tasks with the version that there is."""
+        for order in evaluation.orders(self.config, self.tasks, self.trainer.version):
+            self.circle.publish(rollout_orders.TOPIC.name, order.order_id, order)
+        wanted = [order for order in self.circle.poll(rollout_orders.TOPIC.name) if order.purpose == "eval"]
+        await self.backend.start()
+        try:
+            for start in range(0, len(wanted), self.config.env.slots):
+                for trajectory in await asyncio.gather(*map(self.play, wanted[start : start + self.config.env.slots])):
+                    self.circle.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
+        finally:
+            await self.backend.stop()
+        self.circle.settle()
+
     def train(self) -> None:
         for group in self.circle.poll(curated.TOPIC.name):
             self.taken.append(group.group_id)
@@ -146,6 +177,20 @@ class RecordedRun(InMemoryRun):
                 trajectory_ids=[member.trajectory_id for member in group.members],
                 metrics=metrics,
                 at_ms=now_ms(),
+                top_tokens=[
+                    TrainedToken(
+                        trajectory_id=member.trajectory_id,
+                        step=member.selected[0],
+                        index=5,
+                        token=17,
+                        logprob=-0.7,
+                        log_ratio=0.4,
+                        weight=1.0,
+                        gradient_share=0.125,
+                    )
+                    for member in group.members[:2]
+                    if member.selected
+                ],
             )
             self.circle.publish(trained.TOPIC.name, f"step-{self.steps}", step)
             self.taken = []
@@ -170,6 +215,7 @@ def settings(slots: int = 8) -> Config:
             },
             "trainer": {"groups_per_step": 1},
             "curation": {"pool": {"enabled": False}},
+            "evaluation": {"episodes": 24},
         },
         "the recorded run",
     )
@@ -179,7 +225,7 @@ def record(path: Path, rollouts: int = 90) -> Path:
     """Play a run and write its bundle, with its screenshots."""
     config, tasks = settings(), parse({"pages": PAGES}, "the recorded run")
     run = RecordedRun(config, tasks)
-    asyncio.run(run.run(rollouts))
+    asyncio.run(run.evaluated(rollouts))
     assert run.steps >= 3, "too few groups had a signal for tests of what was trained"
     circle = run.circle
     with Writer(path, Manifest(run="recorded", prefix="dart.recorded.", captured_ms=now_ms(), schemas={})) as bundle:

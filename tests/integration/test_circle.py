@@ -38,6 +38,7 @@ from dart_streams.launch import processes
 from dart_streams.launch.session import InterruptedRun, Session
 from dart_streams.launch.supervisor import ProcessSpec
 from dart_streams.telemetry import names
+from tests.integration.exported_page import answers, screens
 from topics import observations, trajectories
 
 HERE = Path(__file__).parent
@@ -126,7 +127,9 @@ def test_the_circle_turns_and_loses_nothing(finished: Finished):
     assert found["trajectories"]["trained"] > 0
     assert found["requests"]["timed_out"] == 0
     assert 0.2 < found["env_utilisation"] <= 1
-    assert "<svg" in (made.path / "report.html").read_text()
+    shown_page = answers(made.path / "report.html")
+    assert shown_page["report?"]["report"] == found, "the page's file shows the figures of report.json"
+    assert screens(made.path / "report.html"), "of the sample episodes"
     assert not finished.left
     assert leftovers.read(made.path / "processes.json") is None
 

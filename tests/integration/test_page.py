@@ -1,9 +1,11 @@
 """The page in a real Chromium, on a bundle of a played run: each page, the way down and back, keys, hostile texts."""
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -19,8 +21,8 @@ from tests.integration.recorded_run import HOSTILE, record
 
 SHOTS = Path(__file__).parents[2] / ".dart" / "page-screenshots"
 """Where the tests leave pictures of every page, for a person to look at."""
-TABS = ("wall", "trajectories", "tasks", "steps", "time", "log")
-PLOTTED = ("steps", "time")
+TABS = ("wall", "trajectories", "tasks", "steps", "time", "log", "report", "compare")
+PLOTTED = ("steps", "time", "report")
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,13 @@ async def opened(path: Path, plots: Path | None = None) -> AsyncIterator[tuple[T
     """Yield a tab on the page of a bundle, signed in by the printed address, and the page's address."""
     source = BundleSource(Bundle(path))
     source.read()
+    async with served(source, plots) as found:
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def served(source: BundleSource, plots: Path | None = None) -> AsyncIterator[tuple[Tab, str]]:
+    """Yield a tab on the page of a source, and the page's address."""
     guard = Guard(frozenset(), 1, tls=False)
     server = TestServer(PageServer(source, guard, assets(plots)).application())
     await server.start_server()
@@ -47,11 +56,6 @@ async def opened(path: Path, plots: Path | None = None) -> AsyncIterator[tuple[T
         await server.close()
 
 
-def plots() -> Path | None:
-    folder = jars.jar_folder("page", jars.SHARED_JARS)
-    return folder if folder.is_dir() else None
-
-
 async def first_link(page: Tab, selector: str) -> str:
     """Return where the first of some links leads, without its ``#/``."""
     href = await page.until(f"document.querySelector({selector!r})?.getAttribute('href')", selector)
@@ -59,7 +63,7 @@ async def first_link(page: Tab, selector: str) -> str:
 
 
 async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(recorded: Path):
-    async with opened(recorded, plots()) as (page, _):
+    async with opened(recorded, jars.plots()) as (page, _):
         assert await page.js("location.search") == "", "the token has left the address"
         assert await page.js("document.cookie") == "", "scripts do not see the cookie"
         places = list(TABS)
@@ -80,11 +84,17 @@ async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(
                 assert wide <= 0, f"{place} is {wide} pixels too wide for {name}"
                 await page.shot(f"{place.partition('?')[0]}-{name}")
                 assert not await page.js("document.querySelector('.problem')?.innerText")
+        first = await page.navigation()
+        figures = (
+            f"first paint {first['paint']:.0f} ms, loaded {first['load']:.0f} ms, p50 {await page.pages_p50():.0f} ms"
+        )
+        (SHOTS / "timings.txt").write_text(figures)
+        assert 0 < first["paint"] < 5000
 
 
-@pytest.mark.skipif(plots() is None, reason="the jar of the plots is not there: make setup")
+@pytest.mark.skipif(jars.plots() is None, reason="the jar of the plots is not there: make setup")
 async def test_plots_are_drawn(recorded: Path):
-    async with opened(recorded, plots()) as (page, _):
+    async with opened(recorded, jars.plots()) as (page, _):
         for place in PLOTTED:
             await page.go(place)
             await page.until("document.querySelectorAll('.chart canvas').length >= 2")
@@ -114,7 +124,65 @@ async def test_from_an_optimiser_step_to_a_screenshot_and_back(recorded: Path):
         for place in (group, step, "steps"):
             await page.js("history.back()")
             await page.at(f"#/{place}")
-        assert await page.js("Number(document.getElementById('foot').innerText.match(/p50 (\\d+) ms/)[1])") < 300
+        assert await page.pages_p50() < 300
+
+
+async def test_from_a_token_that_stands_out_to_its_screen_and_the_version_that_sampled_it(recorded: Path):
+    async with opened(recorded) as (page, _):
+        await page.go("steps")
+        await page.go(await first_link(page, "td a"))
+        lane = await page.js("document.querySelector('.token-lane').innerText")
+        assert "13 %" in lane
+        assert "1.492" in lane, "the ratio, from its logarithm"
+        assert "sampled by" in lane
+        await page.until("document.querySelector('.token-lane img').naturalWidth === 160", "the screen")
+        await page.shot("step-tokens")
+        await page.click(".token-lane .cell")
+        await page.until("!!document.querySelector('.token.marked')", "the token")
+        marked = "[...document.querySelectorAll('.token')].findIndex((one) => one.matches('.marked'))"
+        assert await page.js(marked) == 5
+
+
+async def test_an_alarm_is_a_link_to_what_it_is_about(recorded: Path):
+    source = BundleSource(Bundle(recorded))
+    source.read()
+    last = source.state.trained[max(source.state.trained)]
+    source.state.trained[last.train_step] = msgspec.structs.replace(
+        last, metrics=last.metrics | {"same_version_mismatch": 0.3}
+    )
+    async with served(source) as (page, _):
+        await page.until("document.querySelectorAll('#alarms a').length === 1", "the alarm")
+        assert "disagree by 0.3 nats" in await page.js("document.getElementById('alarms').innerText")
+        await page.click("#alarms a")
+        await page.at(f"#/step?id={last.train_step}")
+        await page.shot("alarm")
+
+
+async def test_what_the_filter_matches_can_be_kept(recorded: Path):
+    async with opened(recorded) as (page, _):
+        await page.go("trajectories?outcome=success")
+        link = await page.js("document.querySelector('a[download]').getAttribute('href')")
+        text = await page.js(f"fetch({link!r}).then((answer) => answer.text())")
+        rows = [json.loads(line) for line in text.splitlines()]
+        assert rows
+        assert {row["outcome"] for row in rows} == {"success"}
+        assert len(rows) == await page.js("document.querySelectorAll('tbody tr').length"), "fewer than a page of them"
+
+
+async def test_two_versions_of_a_task_are_side_by_side_step_by_step(recorded: Path):
+    async with opened(recorded) as (page, _):
+        await page.go("compare")
+        assert await page.js("document.querySelectorAll('.rates tbody tr').length") == 2
+        assert "95 % interval" in await page.js("document.querySelector('.headline').innerText")
+        await page.click("td a")
+        await page.until("document.querySelectorAll('.lane .cell img').length >= 3", "both episodes' screens")
+        lanes = await page.js("[...document.querySelectorAll('.lane')].map((lane) => lane.innerText)")
+        assert ["failure" in lanes[0], "success" in lanes[1]] == [True, True], "a task that was learnt comes first"
+        await page.shot("compare-task")
+        await page.go("tasks")
+        await page.go(await first_link(page, "td a"))
+        await page.click(".bar a[href*=compare]")
+        await page.until("document.querySelectorAll('.lane .cell img').length >= 2", "a training task's two ends")
 
 
 async def test_keys_step_through_a_trajectory_and_the_address_remembers_where(recorded: Path):

@@ -31,6 +31,7 @@ from dart_streams.launch.services import memory
 from dart_streams.launch.services.jars import find_java
 from dart_streams.launch.services.jvm import Kafka
 from dart_streams.store import sessions
+from tests.integration.exported_page import plain_answers
 from tests.integration.secured import USER, Secured, secured_services
 from tests.integration.test_circle import HERE, session_of
 from topics import weights
@@ -337,6 +338,7 @@ def test_no_secret_is_in_anything_that_was_written(circle: Circle, secured: Secu
     texts = {str(path): path.read_bytes() for path in circle.made.path.parent.parent.rglob("*") if path.is_file()}
     texts["the terminal"] = circle.shown.encode()
     texts |= bundled(circle.made.path / "run.dart")
+    texts["the page's answers"] = plain_answers(circle.made.path / "report.html")
     services = secured.folder.parent / "services"
     texts |= {str(path): path.read_bytes() for path in services.rglob("*") if path.is_file()}
     kinds = {Path(name).name for name in texts}

@@ -36,6 +36,7 @@ from trainer.learning import model as model_module
 from trainer.learning.learner import Learner
 from trainer.learning.model import load
 from trainer.learning.step import Stopped, losses
+from trainer.learning.top_tokens import KEPT
 from trainer.ranks import Ranks, joined
 
 TWO_RANKS = Path(__file__).with_name("two_ranks.py")
@@ -703,5 +704,43 @@ def test_two_ranks_give_the_gradients_and_weights_of_one(model: Path, tmp_path: 
         assert difference < 1e-4, name
     for name, value in one["figures"].items():
         assert two["figures"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+    shares = [sorted(token["gradient_share"] for token in result["top_tokens"])[-5:] for result in results]
+    assert shares[0] == pytest.approx(shares[1], rel=1e-3)
+    assert shares[0][-1] > 0, "whichever rank had it"
     for name, weight in one["weights"].items():
         torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-5)
+
+
+def test_the_tokens_that_stand_out_are_those_of_the_largest_gradients_to_their_logits(
+    model: Path, renderer: Renderer, ranks: Ranks
+) -> None:
+    """Against the logits' own gradients, one answer at a time, by plain autograd on the scorer's log-probabilities."""
+    group = ready(Maker(Config(), renderer).group(0), renderer)
+    far = group.samples[1]
+    assert far.logprobs is not None
+    moved = msgspec.structs.replace(far, logprobs=[*far.logprobs[:2], far.logprobs[2] - 30.0, *far.logprobs[3:]])
+    group = msgspec.structs.replace(group, samples=[group.samples[0], moved, *group.samples[2:]])
+    settings = msgspec.structs.replace(Config().trainer, correction="none")
+    learner = Learner(model, renderer, settings, ranks)
+    parts: dict[tuple[str, int, int], float] = {}
+    ratios: dict[tuple[str, int, int], float] = {}
+    for item in group.samples:
+        with torch.no_grad():
+            logp_BA, _ = learner.scorer(learner.collator.collate([item], group.images))
+        for index, logp in enumerate(logp_BA[0, : len(item.answer)].tolist()):
+            place = (item.trajectory_id, item.step, index)
+            parts[place] = abs(item.advantage) * (1 - math.exp(logp))
+            assert item.logprobs is not None
+            ratios[place] = logp - item.logprobs[index]
+    learned = learner.learn([group], 0, lambda: False)
+    found = {(one.trajectory_id, one.step, one.index): one for one in learned.top_tokens}
+    assert len(found) == len(learned.top_tokens) <= 2 * KEPT
+    best = sorted(parts.values(), reverse=True)[:KEPT]
+    for place, one in found.items():
+        assert one.gradient_share == pytest.approx(parts[place] / sum(parts.values()), rel=1e-3)
+        assert one.log_ratio == pytest.approx(ratios[place], abs=1e-3)
+    shares = sorted((one.gradient_share for one in found.values()), reverse=True)[:KEPT]
+    assert shares == pytest.approx([part / sum(parts.values()) for part in best], rel=1e-3)
+    widest = max(ratios, key=lambda place: abs(ratios[place]))
+    assert widest == (moved.trajectory_id, moved.step, 2)
+    assert widest in found, "the token on which engine and trainer were made to differ"

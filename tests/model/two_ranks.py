@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import torch
 from torch.distributed.tensor import DTensor
 
@@ -62,6 +63,7 @@ def main(model: Path, result: Path, minibatches: int) -> None:
                     "gradients": gradients,
                     "figures": learned.metrics,
                     "updates": learned.updates,
+                    "top_tokens": msgspec.to_builtins(learned.top_tokens),
                     "weights": dict(weights),
                 },
                 result,

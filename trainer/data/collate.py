@@ -37,7 +37,8 @@ class MicroBatch:
     indexes the images in the order in which the rows show them. ``answer_RL`` says which of its row's answers a token
     is of, from 1, 0 in the prompt; ``offset_RL`` which of its tokens it is, from 0. The answer of a sample is in row
     ``row_B`` and begins at column ``start_B`` after the prompt. ``corrected`` is true where the engine's
-    log-probabilities count; ``versions`` is the weight version that made each token, -1 if none did.
+    log-probabilities count; ``versions`` is the weight version that made each token, -1 if none did. ``places`` has of
+    each sample its trajectory and step.
     """
 
     input_ids_RL: Tensor
@@ -58,6 +59,7 @@ class MicroBatch:
     versions_BA: Tensor
     advantage_B1: Tensor
     temperature_B: Tensor
+    places: tuple[tuple[str, int], ...] = ()
 
     @property
     def shares_prompts(self) -> bool:
@@ -158,6 +160,7 @@ class Collator:
             versions_BA=versions_BA,
             advantage_B1=torch.tensor([[item.advantage] for item in items]),
             temperature_B=torch.tensor([item.temperature for item in items]),
+            places=tuple((item.trajectory_id, item.step) for item in items),
         )
 
     def _rows(self, samples: Sequence[TrainingSample]) -> list[list[TrainingSample]]:

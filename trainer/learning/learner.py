@@ -17,10 +17,12 @@ from dart_streams.clock import since_ms
 from dart_streams.config import Trainer
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
+from topics.trained import TrainedToken
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import ReadyGroup, TrainingSample
-from trainer.learning import minibatches, model, step
+from trainer.learning import minibatches, model, step, top_tokens
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
+from trainer.learning.top_tokens import TopTokens
 from trainer.ranks import Ranks
 
 log = structlog.get_logger()
@@ -40,6 +42,7 @@ class WeightSnapshot(NamedTuple):
 class StepResult(NamedTuple):
     """What a step gave. ``updated`` is false if there was nothing to learn from, or no gradient was finite.
 
+    ``top_tokens`` stand out by their part in the gradient or by their importance ratio.
     ``updates`` were made: those of a gradient that was not finite are left out.
     """
 
@@ -49,6 +52,7 @@ class StepResult(NamedTuple):
     sequences: int
     train_ms: float
     updates: int = 0
+    top_tokens: Sequence[TrainedToken] = ()
 
 
 class Update(NamedTuple):
@@ -110,14 +114,16 @@ class Learner:
         if not tokens:
             return StepResult(False, {}, 0, 0, 0.0)
         term = ImitationTerm.of(imitated, self.settings.imitate.weight, self.settings, self.collator, self.ranks)
+        top = TopTokens()
         try:
             parts = self._minibatches(groups, version, int(sequences))
-            updates = self._updates(parts, groups, tokens, version, should_stop, term)
+            updates = self._updates(parts, groups, tokens, version, should_stop, top, term)
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise
         own = functools.reduce(step.Sums.plus, (update.sums for update in updates))
-        *sums, first_loss = self.ranks.total([*own, updates[0].sums.loss])
+        *sums, first_loss, gradient = self.ranks.total([*own, updates[0].sums.loss, top.gradient])
+        noted = top_tokens.shared(self.ranks.gathered(top.kept), gradient)
         metrics = step.mean_metrics(step.Sums(*sums), len(updates))
         if len(updates) > 1:
             metrics["first_loss"] = first_loss
@@ -128,7 +134,7 @@ class Learner:
         made = len(updates) - lost
         if term is not None and made:
             metrics |= term.metrics(tokens)
-        return StepResult(made > 0, metrics, int(tokens), int(sequences), since_ms(started), made)
+        return StepResult(made > 0, metrics, int(tokens), int(sequences), since_ms(started), made, noted)
 
     def imitate(self, groups: Sequence[ReadyGroup]) -> SftUpdate | None:
         """Make one update on the mean negative log-likelihood of groups; None if there is nothing to train on."""
@@ -169,6 +175,7 @@ class Learner:
         tokens: float,
         version: int,
         should_stop: Callable[[], bool],
+        top: TopTokens,
         term: ImitationTerm | None = None,
     ) -> list[Update]:
         packed = list(itertools.chain.from_iterable(parts))
@@ -186,7 +193,7 @@ class Learner:
         for part, old, share in plan:
             may_stop = never_stop if updates else should_stop
             sums = step.accumulate(
-                self.scorer, part, old, self.settings, version, share, self.ranks, may_stop, self.reference
+                self.scorer, part, old, self.settings, version, share, self.ranks, may_stop, self.reference, top
             )
             if term is not None and not updates:
                 term.accumulate(self.scorer, may_stop)

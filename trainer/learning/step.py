@@ -1,5 +1,6 @@
 """One update: gradients accumulated over micro-batches and ranks, one optimiser step, and its sums."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from dart_streams.config import Trainer
 from trainer.data.collate import MicroBatch
+from trainer.learning.top_tokens import TopTokens
 from trainer.objective import (
     Metrics,
     clipped_weight_loss,
@@ -85,15 +87,17 @@ def accumulate(
     ranks: Ranks,
     should_stop: Callable[[], bool],
     reference: nn.Module | None = None,
+    top: TopTokens | None = None,
 ) -> Sums:
     """Add the gradient of the mean loss over ``tokens`` (of all ranks) to the parameters; return this rank's sums.
 
     ``old_BA`` has each micro-batch's log-probabilities at the start of the step; None if this is its first update.
+    ``top`` notes the tokens that stand out.
     """
     sums = Sums(*[0.0] * len(Sums._fields))
     going = unless_stopped(batches, ranks, should_stop)
     for batch, old_logp_BA in zip(going, itertools.repeat(None) if old_BA is None else old_BA, strict=False):
-        loss, part = losses(scorer, batch, old_logp_BA, settings, version, tokens, reference)
+        loss, part = losses(scorer, batch, old_logp_BA, settings, version, tokens, reference, top)
         # FSDP averages gradients over the ranks; the loss is a sum over them.
         (loss * ranks.count).backward()
         sums = sums.plus(part)
@@ -108,6 +112,7 @@ def losses(
     version: int,
     tokens: float,
     reference: nn.Module | None = None,
+    top: TopTokens | None = None,
 ) -> tuple[Tensor, Sums]:
     """Return a micro-batch's share of the update's loss, and its sums.
 
@@ -139,6 +144,9 @@ def losses(
         kl = kl_k3(new_logp_BA, reference_logp_BA, mask_BA).sum() / tokens
     loss = policy + settings.kl_beta * kl - settings.entropy_coef * entropy
     log_ratio_BA = old_logp_BA - rollout_logp_BA
+    if top is not None and new_logp_BA.requires_grad:
+        noted = functools.partial(top.note, batch, new_logp_BA.detach(), log_ratio_BA.detach(), weight_BA.detach())
+        new_logp_BA.register_hook(noted)
     same_BA = batch.corrected_BA & (batch.versions_BA == version)
     sums = torch.stack(
         [

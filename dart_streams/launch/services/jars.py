@@ -25,6 +25,8 @@ FETCHED = (*SERVICES, "page")
 """The poms: of the two services, and of what the web page draws its plots with."""
 SHARED_JARS = RECIPES.parents[1] / ".dart" / "jars"
 """Where jars lie by default, whatever state folder their services use."""
+PLOTS = Path(__file__).parents[2] / "views" / "page" / "vendor"
+"""Where an image has the jar of the page's plots."""
 VERSIONS = range(17, 24)
 """Kafka 4 needs 17 or newer; Cassandra 5.0 installs a security manager, which Java 24 no longer has."""
 WANTED = f"Java {VERSIONS[0]} to {VERSIONS[-1]}"
@@ -50,6 +52,12 @@ def jar_folder(service: str, cache: Path) -> Path:
             f"{pom} is missing: the local services run from a checkout of the repository, not from an installed package"
         ) from None
     return cache / f"{service}-{digest}"
+
+
+def plots() -> Path | None:
+    """Return the folder of the web page's plot library, None where it was not fetched; an image has it inside."""
+    fetched = [jar_folder("page", SHARED_JARS)] if (RECIPES / "page").is_dir() else []
+    return next((folder for folder in [*fetched, PLOTS] if folder.is_dir()), None)
 
 
 def fetch_jars(service: str, cache: Path) -> Path:

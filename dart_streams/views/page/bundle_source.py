@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from typing import Literal
 
 from dart_streams.bus.lag import Lag
+from dart_streams.history import evaluation
 from dart_streams.history.bundle import Bundle, BundleRecord
-from dart_streams.history.bundle_inputs import config_of
+from dart_streams.history.bundle_inputs import config_of, tasks_of
 from dart_streams.history.dead_letters import DeadLetter, DeadLetterSummary
-from dart_streams.history.run_folder import PhaseLog
+from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.run_folder import PhaseLog, RunPhase
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import RequestSegment, Timeline, segments
-from dart_streams.views.page.source import SCANNED, SHOWN, NotFound, Progress, matches
+from dart_streams.tasks import TaskSet
+from dart_streams.views.metrics import ReportInputs
+from dart_streams.views.page.source import SCANNED, SHOWN, NotFound, Progress, matches, trained_rows
 from topics import Topic
 from topics.observations import Observation
 
@@ -32,6 +36,8 @@ class BundleSource:
         self._spool = tempfile.TemporaryFile(prefix="dart-page-")  # noqa: SIM115 (it lives as long as the source)
         self._places: dict[str, tuple[int, int]] = {}
         self._timeline: Timeline | None = None
+        self._tasks: TaskSet | None = None
+        self._journal = PhaseLog(outcome="recorded")
 
     @property
     def now_ms(self) -> int:
@@ -39,11 +45,15 @@ class BundleSource:
         return max((activity.at_ms for activity in self.state.activity.values()), default=0)
 
     def journal(self) -> PhaseLog:
-        """See :class:`~dart_streams.views.page.source.RunSource`: a bundle has no journal."""
-        return PhaseLog(outcome="recorded")
+        """See :class:`~dart_streams.views.page.source.RunSource`: training has left one."""
+        return self._journal
 
     def note_viewer(self) -> None:
         """See :class:`~dart_streams.views.page.source.RunSource`."""
+
+    async def close(self) -> None:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        self._spool.close()
 
     async def run(self) -> None:
         """Read the bundle, in a thread; then there is nothing more to do."""
@@ -53,6 +63,7 @@ class BundleSource:
     def read(self) -> None:
         """Fold the records and spool the screenshots; raise ``BundleError`` if the bundle is damaged."""
         self.state = RunState(keep_steps=True).fold(read_log(self.bundle, SHOWN))
+        self._journal = recorded_journal(self.state)
         if self.bundle.has("blobs"):
             for blob in self.bundle.blobs():
                 self._places[blob.sha256] = (self._spool.tell(), len(blob.data))
@@ -96,9 +107,41 @@ class BundleSource:
         """See :class:`~dart_streams.views.page.source.RunSource`."""
         return []
 
+    def task_set(self) -> TaskSet:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        if self._tasks is None:
+            self._tasks = tasks_of(self.bundle)
+        return self._tasks
+
+    async def report_inputs(self) -> ReportInputs:
+        """See :class:`~dart_streams.views.page.source.RunSource`: bundles have no metrics, costs and offsets."""
+        return ReportInputs(
+            config=self.config,
+            tasks=self.task_set(),
+            journal=self._journal,
+            progress=self.state,
+            trained=trained_rows(self.state),
+            readings=MetricsReader(None),
+            lags=None,
+            usage=[],
+        )
+
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
         """See :class:`~dart_streams.views.page.source.RunSource`: bundles have no dead letters."""
         return []
+
+
+def recorded_journal(state: RunState) -> PhaseLog:
+    """Return the phases that a log shows: training, from its first order to its last end; and what was evaluated."""
+    begun = [record.at_ms for order, record in state.orders.values() if order.purpose == "train"]
+    ended = [trajectory.finished_ms for trajectory in state.finished.values() if trajectory.purpose == "train"]
+    evaluated = evaluation.versions(state)
+    return PhaseLog(
+        phases=(RunPhase("circle", min(begun), max(*ended, min(begun))),) if begun and ended else (),
+        before_version=evaluated[0] if evaluated else None,
+        after_version=evaluated[-1] if len(evaluated) > 1 else None,
+        outcome="recorded",
+    )
 
 
 def segments_of(timeline: Timeline, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:

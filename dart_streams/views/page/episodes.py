@@ -17,6 +17,8 @@ from topics.observations import Observation
 from topics.trajectories import Trajectory
 from topics.values import MessagePart
 
+FIELDS = ("task_id", "outcome", "purpose", "group_id")
+"""By which the table can be filtered."""
 PAGE = 100
 """Rows of the table at a time."""
 
@@ -59,11 +61,16 @@ def table(state: RunState, wanted: Mapping[str, str], cursor: int | None) -> Tra
         itertools.islice(reversed(state.trajectories.values()), total - end, None),
         strict=False,
     ):
-        if all(str(getattr(trajectory, field)) == value for field, value in wanted.items() if value):
+        if is_wanted(trajectory, wanted):
             rows.append(row_of(trajectory, state))
             if len(rows) == PAGE:
                 return TrajectoryPage(rows, number or None, total)
     return TrajectoryPage(rows, None, total)
+
+
+def is_wanted(trajectory: Trajectory, wanted: Mapping[str, str]) -> bool:
+    """Say whether a trajectory passes a filter: its fields are as ``wanted``, an empty text is any."""
+    return all(str(getattr(trajectory, field)) == value for field, value in wanted.items() if value)
 
 
 def row_of(trajectory: Trajectory, state: RunState) -> TrajectoryRow:

@@ -5,19 +5,16 @@ import itertools
 import msgspec
 
 from dart_streams.history.run_folder import PhaseLog
-from dart_streams.history.run_state import SLICE_MS, RunState
+from dart_streams.history.run_state import SLICE_MS
+from dart_streams.views.page.alarms import Alarm, alarms
 from dart_streams.views.page.source import RunSource
-from dart_streams.views.page.time_curves import stalled
 
 RECENT_EPISODES = 200
 RATE_SLICES = 3
-BURST = 20
-"""Of this number of newest episodes more than a third are faults: a burst."""
-FAULT_OUTCOMES = ("env_error", "policy_error")
 
 
 class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes a few times a second; ``alarms`` are sentences. ``success`` is the mean reward of the newest episodes."""
+    """Changes a few times a second; ``success`` is the mean reward of the newest episodes."""
 
     run: str
     kind: str
@@ -37,7 +34,7 @@ class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
     train_steps: int
     version: int | None
     served: int | None
-    alarms: list[str]
+    alarms: list[Alarm]
 
 
 def header(source: RunSource) -> PageHeader:
@@ -80,18 +77,3 @@ def phase_word(journal: PhaseLog) -> str:
     if phase is None or journal.outcome != "unfinished":
         return journal.outcome
     return phase.name
-
-
-def alarms(state: RunState, now_ms: int, *, live: bool) -> list[str]:
-    """Return what a person should look at now: what stands still while the circle should turn, and bursts of faults."""
-    found = []
-    if live:
-        found += [
-            f"{words.stall.topic} silent for {words.stall.silent_s:.0f} s: {words.reason}"
-            for words in stalled(state, now_ms)
-        ]
-    last = [trajectory.outcome for trajectory in itertools.islice(reversed(state.finished.values()), BURST)]
-    faults = sum(outcome in FAULT_OUTCOMES for outcome in last)
-    if len(last) == BURST and faults > BURST / 3:
-        found.append(f"{faults} of the last {BURST} episodes ended in a fault of the infrastructure")
-    return found

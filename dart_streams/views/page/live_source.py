@@ -6,6 +6,7 @@ has opened costs the broker no request. There is no producer here, so a login th
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
@@ -24,14 +25,17 @@ from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.history import dead_letters
 from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.dead_letters import DeadLetter, DeadLetterSummary
+from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.run_folder import PhaseLog, RunFolder
 from dart_streams.history.run_follower import RunFollower
 from dart_streams.history.run_log import present_records
 from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import RequestSegment, Timeline, lines_in
 from dart_streams.store import AsyncStore, MissingBlob, connect_async
+from dart_streams.tasks import TaskSet
+from dart_streams.views.metrics import USAGE_FILE, ReportInputs, usages
 from dart_streams.views.page.bundle_source import segments_of
-from dart_streams.views.page.source import SCANNED, SHOWN, NotFound, Progress, matches
+from dart_streams.views.page.source import SCANNED, SHOWN, NotFound, Progress, matches, trained_rows
 from topics import Topic
 from topics.observations import Observation
 
@@ -42,6 +46,7 @@ FETCH_MS = 300
 TRACES_S = 10.0
 """A run's spans are read again after this long."""
 LAGS_S = 4.0
+INPUTS_S = 15.0
 
 log = structlog.get_logger()
 
@@ -53,7 +58,7 @@ class LiveSource:
 
     def __init__(self, config: Config, folder: RunFolder | None) -> None:
         self.config = config
-        self.folder = folder
+        self._folder = folder
         self.state = RunState()
         self.progress = Progress(False, "reading begins")
         self._wanted = asyncio.Event()
@@ -63,7 +68,14 @@ class LiveSource:
         self._timeline: tuple[float, Timeline] | None = None
         self._lags: tuple[float, list[Lag] | None] = (-LAGS_S, [])
         self._lag_reader: LagReader | None = None
+        self._tasks: TaskSet | None = None
+        self._inputs: tuple[float, ReportInputs] | None = None
         self._connections = contextlib.AsyncExitStack()
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The run's folder, once it is there: in containers another process makes it, or none."""
+        return self._folder if self._folder is not None and self._folder.config_file.exists() else None
 
     @property
     def now_ms(self) -> int:
@@ -91,9 +103,19 @@ class LiveSource:
                     log.warning("reading the run's topics failed", reason=str(error))
                 await asyncio.sleep(RETRY_S)
         finally:
-            await self._connections.aclose()
-            if self._store is not None:
-                await asyncio.to_thread(self._store.session.cluster.shutdown)
+            await self.close()
+
+    async def close(self) -> None:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        await self._connections.aclose()
+        if self._store is not None:
+            await asyncio.to_thread(self._store.session.cluster.shutdown)
+            self._store = None
+
+    def rest(self, inputs: ReportInputs) -> None:
+        """Take the fold and the figures of a run that has just ended, instead of reading them."""
+        self.state, self.progress = inputs.progress, Progress(True)
+        self._lags, self._inputs = (math.inf, inputs.lags), (math.inf, inputs)
 
     async def _follow(self) -> None:
         """Fold from the beginning of the topics, and go on."""
@@ -161,11 +183,37 @@ class LiveSource:
         """See :class:`~dart_streams.views.page.source.RunSource`; read again after a few seconds only."""
         now_s = asyncio.get_running_loop().time()
         async with self._connecting:
-            if self._lag_reader is None:
-                self._lag_reader = await self._connections.enter_async_context(lag_reader(self.config.bus))
             if now_s - self._lags[0] >= LAGS_S:
+                if self._lag_reader is None:
+                    self._lag_reader = await self._connections.enter_async_context(lag_reader(self.config.bus))
                 self._lags = now_s, await self._lag_reader.read()
         return self._lags[1]
+
+    def task_set(self) -> TaskSet:
+        """See :class:`~dart_streams.views.page.source.RunSource`."""
+        if self._tasks is None:
+            if self.folder is None:
+                return TaskSet([])
+            self._tasks = self.folder.tasks()
+        return self._tasks
+
+    async def report_inputs(self) -> ReportInputs:
+        """See :class:`~dart_streams.views.page.source.RunSource`; a run's metrics are read again after a while only."""
+        now_s, folder = asyncio.get_running_loop().time(), self.folder
+        if self._inputs is None or now_s - self._inputs[0] > INPUTS_S:
+            metrics = folder.path / "metrics" if folder is not None else None
+            inputs = ReportInputs(
+                config=self.config,
+                tasks=self.task_set(),
+                journal=self.journal(),
+                progress=self.state,
+                trained=trained_rows(self.state),
+                readings=await asyncio.to_thread(MetricsReader, metrics),
+                lags=await self.lags(),
+                usage=usages(metrics / USAGE_FILE) if metrics is not None else [],
+            )
+            self._inputs = now_s, inputs
+        return self._inputs[1]
 
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
         """See :class:`~dart_streams.views.page.source.RunSource`."""

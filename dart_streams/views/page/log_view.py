@@ -10,6 +10,8 @@ LONGEST = 20_000
 """Characters of a value that are shown."""
 LIMIT = 200
 """Records that are shown."""
+EXPORTED = 10_000
+"""Records that are exported, at most."""
 
 
 class RecordText(msgspec.Struct, frozen=True, kw_only=True):

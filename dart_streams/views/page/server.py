@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -20,21 +20,16 @@ import structlog
 from aiohttp import WSMsgType, web
 
 from dart_streams.errors import UserError
-from dart_streams.views.page import episodes, log_view, time_curves, training
 from dart_streams.views.page.assets import Asset, media_type_of
-from dart_streams.views.page.guard import Guard
+from dart_streams.views.page.guard import Guard, hardened
 from dart_streams.views.page.header import header
 from dart_streams.views.page.source import NotFound, RunSource
-from dart_streams.views.page.wall import SlotGrid, SlotTile
-
-Query = Mapping[str, str]
-View = Callable[[Query], Awaitable[Any]]
+from dart_streams.views.page.views import PageViews, Query
+from dart_streams.views.page.wall import SlotTile
 
 PUSH_S = 0.4
 """Between two messages to a tab: what changed in between goes together."""
 HEX = re.compile(r"[0-9a-f]{64}")
-NUMBER = re.compile(r"\d{1,9}")
-LONGEST_ID = 600
 FOR_EVER = "private, max-age=31536000, immutable"
 
 log = structlog.get_logger()
@@ -43,35 +38,21 @@ log = structlog.get_logger()
 class PageServer:
     """The routes; each view takes the query and returns what is encoded."""
 
-    def __init__(self, source: RunSource, guard: Guard, files: Mapping[str, Asset]) -> None:
+    def __init__(
+        self, source: RunSource, guard: Guard, files: Mapping[str, Asset], other: RunSource | None = None
+    ) -> None:
         self.source = source
         self.guard = guard
+        self.sources = [source, *([other] if other is not None else [])]
         self.files = files
-        self.grid = SlotGrid(source.config)
-        self.viewers = 0
-        self.views: dict[str, View] = {
-            "run": self.run_view,
-            "wall": self.wall,
-            "trajectories": self.trajectories,
-            "trajectory": self.trajectory,
-            "prompt": self.prompt,
-            "group": self.group,
-            "steps": self.steps,
-            "step": self.step,
-            "tasks": self.tasks,
-            "task": self.task,
-            "time": self.time,
-            "lag": self.lag,
-            "log": self.log,
-            "dead-letters": self.dead_letters,
-            "find": self.find,
-        }
+        self.views = PageViews(source, other)
 
     def application(self) -> web.Application:
         """Return the application: one check before every route."""
         app = web.Application(middlewares=[self.guard.middleware()])
         app.router.add_get("/api/live", self.live)
         app.router.add_get("/api/{view}", self.answer)
+        app.router.add_get("/export/{name}", self.lines)
         app.router.add_get("/screenshot/{sha256}", self.screenshot)
         app.router.add_get("/{file:.*}", self.file)
         return app
@@ -86,17 +67,32 @@ class PageServer:
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer with a view as JSON; what went wrong is a sentence."""
-        view = self.views.get(request.match_info["view"])
-        if view is None:
-            return problem(404, "no such view")
-        self.source.note_viewer()
+        self.note_viewer()
         try:
-            found = await view(request.query)
+            found = await self.views.answer(request.match_info["view"], request.query)
         except NotFound as error:
             return problem(404, str(error))
         except UserError as error:
             return problem(503, str(error))
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
+    async def lines(self, request: web.Request) -> web.StreamResponse:
+        """Answer with all that a filter matches, as JSON lines; made part by part, as the client takes them."""
+        name = request.match_info["name"]
+        self.note_viewer()
+        try:
+            parts = await self.views.lines(name, request.query)
+        except NotFound as error:
+            return problem(404, str(error))
+        except UserError as error:
+            return problem(503, str(error))
+        kept = {"Content-Disposition": f'attachment; filename="{name}.jsonl"', "Content-Type": "application/x-ndjson"}
+        response = hardened(web.StreamResponse(headers=kept))
+        await response.prepare(request)
+        for part in parts if request.method == "GET" else ():
+            await response.write(part)
+        await response.write_eof()
+        return response
 
     async def screenshot(self, request: web.Request) -> web.Response:
         """Answer with a screenshot, which never changes under its digest."""
@@ -104,12 +100,25 @@ class PageServer:
         if not HEX.fullmatch(sha256):
             return problem(404, "a screenshot is named by its sha256")
         try:
-            image = await self.source.screenshot(sha256)
+            image = await self.image(sha256)
         except NotFound as error:
             return problem(404, str(error))
         except UserError as error:
             return problem(503, str(error))
         return web.Response(body=image, content_type=media_type_of(image), headers={"Cache-Control": FOR_EVER})
+
+    async def image(self, sha256: str) -> bytes:
+        """Return a screenshot of whichever run has it: its digest is its name in each."""
+        *others, last = self.sources
+        for source in others:
+            with contextlib.suppress(NotFound):
+                return await source.screenshot(sha256)
+        return await last.screenshot(sha256)
+
+    def note_viewer(self) -> None:
+        """Tell the sources that somebody looks."""
+        for source in self.sources:
+            source.note_viewer()
 
     async def live(self, request: web.Request) -> web.WebSocketResponse:
         """Send the header, and what ``watch`` names, whenever it has changed; messages of the client say nothing.
@@ -133,10 +142,10 @@ class PageServer:
         before: dict[str, SlotTile] = {}
         with contextlib.suppress(ConnectionError, RuntimeError):
             while not socket.closed:
-                self.source.note_viewer()
+                self.note_viewer()
                 message: dict[str, Any] = {"header": header(self.source)}
                 if query.get("watch") == "wall":
-                    tiles = self.grid.update(self.source.state)
+                    tiles = self.views.grid.update(self.source.state)
                     message["slots"] = [tile for tile in tiles if before.get(tile.slot) != tile]
                     before = {tile.slot: tile for tile in tiles}
                 elif query.get("watch") == "trajectory":
@@ -150,103 +159,10 @@ class PageServer:
         groups = len(state.groups_of.get(identity, ()))
         return f"{state.newest_step.get(identity, -1)}/{identity in state.trajectories}/{groups}"
 
-    async def run_view(self, _: Query) -> dict[str, Any]:
-        """The run's configuration as far as the page needs it."""
-        config = self.source.config
-        return {
-            "header": header(self.source),
-            "slots": config.env.workers * config.env.slots,
-            "policy": config.policy.model_id,
-            "backend": config.env.backend,
-            "config": config,
-        }
-
-    async def wall(self, _: Query) -> list[SlotTile]:
-        """Every slot."""
-        return self.grid.update(self.source.state)
-
-    async def trajectories(self, query: Query) -> episodes.TrajectoryPage:
-        """A part of the table of trajectories."""
-        wanted = {name: query.get(name, "") for name in ("task_id", "outcome", "purpose", "group_id")}
-        cursor = query.get("cursor", "")
-        return episodes.table(self.source.state, wanted, number(cursor) if cursor else None)
-
-    async def trajectory(self, query: Query) -> episodes.TrajectoryView:
-        """A trajectory step by step."""
-        identity = named(query)
-        observations = await self.source.steps(identity)
-        segments = await self.source.segments(identity)
-        return episodes.trajectory(identity, self.source.state, observations, segments, self.source.config.policy)
-
-    async def prompt(self, query: Query) -> Any:
-        """The prompt of a step."""
-        observations = await self.source.steps(named(query))
-        return episodes.prompt(observations, number(query.get("step", "")), self.source.config.policy)
-
-    async def group(self, query: Query) -> training.GroupView:
-        """A group."""
-        return training.group(named(query), self.source.state, self.source.config)
-
-    async def steps(self, _: Query) -> training.MetricCurves:
-        """The metrics of all optimiser steps."""
-        return training.train_steps(self.source.state)
-
-    async def step(self, query: Query) -> training.TrainStepView:
-        """An optimiser step."""
-        return training.train_step(number(query.get("id", "")), self.source.state)
-
-    async def tasks(self, _: Query) -> list[training.TaskSummary]:
-        """The table of tasks."""
-        return training.tasks(self.source.state)
-
-    async def task(self, query: Query) -> training.TaskView:
-        """A task."""
-        return training.task(named(query), self.source.state, self.source.config)
-
-    async def time(self, _: Query) -> time_curves.TimeView:
-        """The run over time."""
-        config, source = self.source.config, self.source
-        slots = config.env.workers * config.env.slots
-        return time_curves.over_time(source.state, source.journal(), source.now_ms, slots)
-
-    async def lag(self, _: Query) -> Any:
-        """The lag of each consumer group."""
-        return await self.source.lags()
-
-    async def log(self, query: Query) -> list[log_view.RecordText]:
-        """Records of a topic."""
-        topic = log_view.topic_named(query.get("topic", ""))
-        found = await self.source.records(topic, query.get("q", "").encode()[:LONGEST_ID], log_view.LIMIT)
-        return [log_view.readable(record) for record in found]
-
-    async def dead_letters(self, query: Query) -> Any:
-        """Dead letters: how many of each topic, or those of one."""
-        name = query.get("topic", "")
-        return await self.source.dead_letters(log_view.topic_named(name) if name else None)
-
-    async def find(self, query: Query) -> dict[str, Any]:
-        """Which page knows an id."""
-        return episodes.find(named(query), self.source.state)
-
 
 def problem(status: int, text: str) -> web.Response:
     """Return an error as JSON."""
     return web.Response(status=status, body=msgspec.json.encode({"error": text}), content_type="application/json")
-
-
-def named(query: Query) -> str:
-    """Return the id that a query names; raise :class:`NotFound` if it names none."""
-    identity = query.get("id", "").strip()
-    if not identity or len(identity) > LONGEST_ID:
-        raise NotFound("name something: ?id=…")
-    return identity
-
-
-def number(text: str) -> int:
-    """Return a number of a query; raise :class:`NotFound` if it is none."""
-    if not NUMBER.fullmatch(text):
-        raise NotFound(f"not a number: {text[:40]!r}")
-    return int(text)
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,7 @@
 """What the page reads a run from: live topics with the store, or a bundle. Both keep the same fold."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -13,6 +13,8 @@ from dart_streams.history.dead_letters import DeadLetter, DeadLetterSummary
 from dart_streams.history.run_folder import PhaseLog
 from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import RequestSegment
+from dart_streams.tasks import TaskSet
+from dart_streams.views.metrics import ReportInputs
 from topics import ALL, Topic, action_requests
 from topics.observations import Observation
 
@@ -59,6 +61,9 @@ class RunSource(Protocol):
     def note_viewer(self) -> None:
         """Note that somebody looks: a live source reads only while somebody does."""
 
+    async def close(self) -> None:
+        """Close the connections, if there are any."""
+
     async def run(self) -> None:
         """Keep the fold up to date until cancelled."""
 
@@ -77,8 +82,19 @@ class RunSource(Protocol):
     async def lags(self) -> list[Lag] | None:
         """Return the lag of each consumer group; none of a bundle, None if the broker does not say."""
 
+    def task_set(self) -> TaskSet:
+        """Return the run's tasks; none where its file is not here."""
+
+    async def report_inputs(self) -> ReportInputs:
+        """Return what a report is computed from, as far as it is there."""
+
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
         """Return how many dead letters each topic has, or those of one topic."""
+
+
+def trained_rows(state: RunState) -> list[dict[str, Any]]:
+    """Return the optimiser steps as the store's rows have them, in order."""
+    return [msgspec.to_builtins(state.trained[number]) for number in sorted(state.trained)]
 
 
 def matches(record: BundleRecord, needle: bytes) -> bool:

@@ -14,13 +14,17 @@ STALLED_S = 15.0
 
 
 class SliceCurves(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over slices of ``width_ms``, one entry each in every list; times are the slices' ends (epoch ms)."""
+    """Sums over slices of ``width_ms``, one entry each in every list; times are the slices' ends (epoch ms).
+
+    ``busy_slots`` have an episode, of which ``acting_slots`` execute an action.
+    """
 
     width_ms: int
     at_ms: list[int]
     success: list[float | None]
     steps_per_s: list[float]
     busy_slots: list[float]
+    acting_slots: list[float]
     episodes: list[int]
     staleness_mean: list[float | None]
     staleness_max: list[int | None]
@@ -101,6 +105,7 @@ def curves(state: RunState, now_ms: int, slots: int) -> SliceCurves:
         success=[],
         steps_per_s=[],
         busy_slots=[],
+        acting_slots=[],
         episodes=[],
         staleness_mean=[],
         staleness_max=[],
@@ -112,7 +117,9 @@ def curves(state: RunState, now_ms: int, slots: int) -> SliceCurves:
         result.at_ms.append((start + merged) * SLICE_MS)
         result.success.append(sum(part.reward for part in parts) / rewarded if rewarded else None)
         result.steps_per_s.append(sum(part.steps for part in parts) / width_ms * 1000)
-        result.busy_slots.append(min(float(slots), busy_ms / width_ms))
+        busy = min(float(slots), busy_ms / width_ms)
+        result.busy_slots.append(busy)
+        result.acting_slots.append(min(busy, sum(part.acting_ms for part in parts) / width_ms))
         result.episodes.append(sum(part.episodes for part in parts))
         result.staleness_mean.append(sum(old) / len(old) if old else None)
         result.staleness_max.append(max(old, default=None))

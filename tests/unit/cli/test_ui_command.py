@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +15,7 @@ import structlog
 from typer.testing import CliRunner
 
 from dart_streams.cli import main
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 
 BUNDLE = Path(__file__).parents[1] / "golden" / "bundle.v1.dart"
@@ -34,6 +36,26 @@ def test_an_address_on_the_network_is_refused_without_tls(host: str):
     assert isinstance(error, ConfigError)
     assert "--certificate" in str(error)
     assert "ssh -L" in str(error)
+
+
+def test_an_address_on_the_network_is_taken_if_something_stands_in_front_and_shown_as_it_is_reached(tmp_path: Path):
+    command = [sys.executable, "-m", "dart_streams.cli", "ui", str(BUNDLE), "--port", "0", "--address-file"]
+    wide = [*command, str(tmp_path / "ui.json"), "--host", "0.0.0.0", "--behind-proxy"]
+    process = subprocess.Popen(wide, stderr=subprocess.DEVNULL)
+    try:
+        deadline = Deadline(60)
+        while not (tmp_path / "ui.json").exists():
+            assert not deadline.expired and process.poll() is None
+            time.sleep(0.05)
+        address = json.loads((tmp_path / "ui.json").read_bytes())
+        assert address["address"].startswith("http://127.0.0.1:")
+        request = urllib.request.Request(f"{address['address']}api/run")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30)
+        assert refused.value.code == 401, "the token is asked for as ever"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
 
 
 def test_half_a_certificate_or_a_broken_one_is_refused(tmp_path: Path):
@@ -84,3 +106,19 @@ def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: 
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypatch):
+    done = CliRunner().invoke(main.build(["ui"]), ["ui", str(BUNDLE), "--export", str(tmp_path / "x.html"), "--json"])
+    structlog.reset_defaults()
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert json.loads(done.stdout) == {"file": str(tmp_path / "x.html")}
+    assert 'id="archive"' in (tmp_path / "x.html").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
+    assert "no folder" in str(failure(str(BUNDLE), "--export", str(tmp_path / "no" / "x.html")))
+    monkeypatch.setattr("dart_streams.cli.ui.SILENT_S", 1.0)
+    nobody = tmp_path / "nobody.toml"
+    nobody.write_text('[bus]\nservers = "127.0.0.1:1"\nwait_s = 0.2\n')
+    error = failure("--config", str(nobody), "--export", str(tmp_path / "y.html"))
+    assert isinstance(error, ServiceUnavailable)
+    assert not (tmp_path / "y.html").exists()

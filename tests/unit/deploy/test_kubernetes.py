@@ -14,6 +14,7 @@ import yaml
 
 from dart_streams import config
 from dart_streams.curation import order_tracker as orders
+from dart_streams.launch.services import jars
 from topics import action_requests, observations, rollout_orders
 from workers.env import main as env
 from workers.rollout import main as rollout
@@ -53,8 +54,8 @@ def compose_services() -> dict[str, Any]:
 
 
 def command(arguments: list[str]) -> list[str]:
-    """A command without what differs by deployment: the configuration, and how a replica is named."""
-    text = shlex.join(arguments)
+    """A command without what differs by deployment: the configuration, a replica's name, where the page listens."""
+    text = shlex.join(arguments).replace(" --host 0.0.0.0 --behind-proxy", "")
     return shlex.split(re.sub(r"--(config|id) ('[^']*'|\S+)", r"--\1", text))
 
 
@@ -77,7 +78,7 @@ def test_what_ends_is_a_job_what_has_a_name_of_its_own_a_set_and_the_rest_deploy
     assert {name for name, kind in kinds.items() if kind == "StatefulSet"} == {"env"}
 
 
-@pytest.mark.parametrize("name", ["curator", "trainer", "monitor"])
+@pytest.mark.parametrize("name", ["curator", "trainer", "monitor", "ui"])
 def test_of_what_may_be_there_once_the_old_one_goes_before_the_new_one_comes(name: str):
     spec = WORKLOADS[name]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
@@ -99,7 +100,7 @@ def test_a_pod_is_given_longer_to_end_than_its_process_takes_to_drain():
     for name, workload in WORKLOADS.items():
         if workload["kind"] != "Job":
             grace_s = workload["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-            bound_s = 0 if name == "monitor" else BASE.run.drain_s + DRAIN_MARGIN_S
+            bound_s = 0 if name in ("monitor", "ui") else BASE.run.drain_s + DRAIN_MARGIN_S
             assert grace_s >= bound_s, name
 
 
@@ -123,6 +124,26 @@ def test_the_tasks_are_where_the_images_have_them():
         assert "COPY deploy/config deploy/config" in dockerfile
     inside = Path(BASE.tasks.file).relative_to("/app")
     assert (ROOT / inside).is_file()
+
+
+def test_the_page_is_reached_through_loopback_only():
+    """In compose by a port on the host's, in a cluster by a tunnel to the pod's: no service, no host but loopback."""
+    services = compose_services()
+    (port,) = services["ui"]["ports"]
+    assert port.startswith("127.0.0.1:")
+    assert port.endswith(":8765")
+    assert [name for name, service in services.items() if "ports" in service] == ["ui"]
+    assert "--host" not in container(WORKLOADS["ui"])["args"]
+    reached = [document for document in in_folder("base") if document["kind"] in ("Service", "Ingress")]
+    assert [document["metadata"]["name"] for document in reached] == ["env"], "headless, for the names of its pods"
+
+
+def test_the_image_has_the_plot_library_where_the_page_looks_for_it():
+    dockerfile = (ROOT / "deploy/docker/streams.Dockerfile").read_text()
+    assert jars.PLUGIN in dockerfile
+    assert f"COPY --from=page /jars {jars.PLOTS.relative_to(ROOT)}" in dockerfile
+    assert f"COPY {(jars.RECIPES / 'page/pom.xml').relative_to(ROOT)} ." in dockerfile
+    assert f"!{(jars.RECIPES / 'page/pom.xml').relative_to(ROOT)}" in (ROOT / ".dockerignore").read_text()
 
 
 def test_pods_run_as_the_user_of_the_images_and_may_write_where_processes_do():

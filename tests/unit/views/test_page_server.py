@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.history.bundle import Bundle
+from dart_streams.views.page import lines, log_view
 from dart_streams.views.page.assets import assets
 from dart_streams.views.page.bundle_source import BundleSource
 from dart_streams.views.page.guard import Guard
@@ -306,3 +308,37 @@ async def test_a_client_without_cookies_of_its_own_is_refused_by_the_socket(reco
                 headers={"Origin": f"http://{client.host}:{client.port}"},
             )
         assert refused.value.status == 401
+
+
+async def lines_of(client: TestClient, name: str, **query: str) -> list[dict]:
+    answer = await client.get(f"/export/{name}", params=query)
+    assert answer.status == 200, await answer.text()
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="{name}.jsonl"'
+    assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+    return [json.loads(line) for line in (await answer.text()).splitlines()]
+
+
+async def test_what_a_filter_matches_is_exported_whole_as_the_table_has_it(recorded: Path, monkeypatch):
+    monkeypatch.setattr(lines, "AT_ONCE", 7)
+    async with signed_in(recorded) as client:
+        for wanted in ({}, {"outcome": "success"}, {"purpose": "train", "outcome": "failure"}, {"task_id": "none"}):
+            rows, cursor = [], ""
+            while True:
+                page = await view(client, "trajectories", cursor=cursor, **wanted)
+                rows += page["rows"]
+                if page["next"] is None:
+                    break
+                cursor = str(page["next"])
+            found = await lines_of(client, "trajectories", **wanted)
+            assert found == rows
+            assert bool(rows) == ("task_id" not in wanted)
+        records = await lines_of(client, "log", topic="actions", q="onerror")
+        assert records
+        assert all("onerror" in record["value"] for record in records)
+        assert len(await lines_of(client, "log", topic="observations")) > log_view.LIMIT, "more than the page shows"
+        assert (await client.get("/export/secrets")).status == 404
+        assert (await client.get("/export/log", params={"topic": "nothing"})).status == 404
+        head = await client.head("/export/trajectories")
+        assert (head.status, await head.read()) == (200, b"")
+    async with client_of(recorded) as stranger:
+        assert (await stranger.get("/export/trajectories")).status == 401

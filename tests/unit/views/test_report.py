@@ -1,5 +1,7 @@
 """A report of a made-up run: every figure of the contract, the accounts of lost orders, and the page."""
 
+import base64
+import hashlib
 import random
 import re
 from pathlib import Path
@@ -16,11 +18,13 @@ from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHead
 from dart_streams.history.run_state import RunState
 from dart_streams.tasks import Page, TaskSet
 from dart_streams.views import metrics
-from dart_streams.views import report as page
 from dart_streams.views.metrics import ProcessUsage, ReportInputs
-from dart_streams.views.report import Point, SampleEpisode, Shot, choose
+from dart_streams.views.page import export, training
+from dart_streams.views.page.assets import Asset, assets
+from dart_streams.views.page.report_view import choose, report_view
 from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder
+from topics.trained import TrainedStep, TrainedToken
 from topics.trajectories import Trajectory
 from topics.values import Sampling
 from topics.weights import WeightVersion
@@ -271,21 +275,20 @@ def test_the_report_has_every_figure_of_the_contract(run):
 
 
 def test_the_objective_is_told_as_resolved_and_the_kl_where_there_is_one(run):
-    folder, materials = run
+    _, materials = run
     without = metrics.report(materials)
     assert without["trainer"]["kl_reference"] is None
     assert without["trainer"]["objective"] == {"name": "ppo", "clip_low": 0.2, "clip_high": 0.28, "kl_beta": 0.0}
-    assert "KL from" not in page.render(folder, materials, without, [])
+    assert "kl_reference" not in report_view(materials).learning.lines
     trainer = Trainer(objective="gspo", kl_beta=0.1)
     learned = msgspec.structs.replace(materials, config=msgspec.structs.replace(materials.config, trainer=trainer))
     report = metrics.report(learned)
     assert report["trainer"]["kl_reference"] == {"mean": pytest.approx(0.0205), "max": 0.04}
     assert report["trainer"]["truncated_share"] == {"mean": 0.25, "max": 0.25}
     assert report["trainer"]["updates"] == 80
-    text = page.render(folder, learned, report, [])
-    assert "gspo, clip 0.0003 below and 0.0004 above; 80 updates" in text
-    assert "0.0205 nats a token, mean; 0.04 max (beta 0.1)" in text
-    assert "KL from the initial policy, nats a token" in text, "the plot"
+    view = report_view(learned)
+    assert view.learning.lines["kl_reference"][-1] == 0.04
+    assert view.report["trainer"]["objective"]["name"] == "gspo"
 
 
 def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
@@ -311,37 +314,87 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
 
 
 def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):
-    folder, materials = run
+    _, materials = run
     empty = msgspec.structs.replace(materials, progress=RunState(), trained=[], journal=PhaseLog(), usage=[], lags=[])
     report = metrics.report(empty)
     assert report.keys() >= CONTRACT
     assert report["success_before"] is None
     assert report["episodes"] == 0
-    assert "<html" in page.render(folder, empty, report, [])
+    view = report_view(empty)
+    assert msgspec.json.encode(view)
+    assert [view.success.x, view.rate.x, view.outcomes.x, view.phases, view.samples] == [[], [], [], [], []]
 
 
-def shot(text, x):
-    pixel = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
-    return Shot(image=pixel, width=160, height=210, text=text, points=(Point(x, 80.0),) if text else ())
+def test_the_curves_are_those_of_the_run(run):
+    _, materials = run
+    view = report_view(materials)
+    assert len(view.success.x) == len(materials.slices)
+    assert view.success.x[0] == pytest.approx(0.09, abs=0.05)
+    assert view.success.lines["smoothed"][-1] > view.success.lines["smoothed"][0] + 0.2, "it learns"
+    assert len(view.published_min) == 41
+    assert view.staleness.x == list(range(1, 41))
+    assert max(view.staleness.lines["oldest"]) == view.report["staleness"]["max"]
+    assert len(view.pauses.x) == 40
+    assert set(view.outcomes.lines) == {"success", "failure", "truncated", "invalid_action"}
+    for shares in zip(*view.outcomes.lines.values(), strict=True):
+        assert sum(shares) == pytest.approx(1, abs=0.001)
+    assert [phase.name for phase in view.phases][-1] == "drain"
+    assert view.phases[5].seconds == 540
+    assert view.slot_shares.x == [], "its workers wrote no metrics"
 
 
-def test_the_page_is_one_file_that_escapes_what_it_shows(run):
-    folder, materials = run
-    sample = SampleEpisode(
-        task_id="miniwob/enter-text#1003",
-        instruction='Enter "<b>Tom</b>" & submit',
-        outcome="success",
-        reason="",
-        version="40",
-        shots=(shot("click(start_box='(84,120)')", 60), shot("", 0)),
-        skipped=0,
-    )
-    text = page.render(folder, materials, metrics.report(materials), [(sample, sample)])
-    assert "&lt;b&gt;Tom&lt;/b&gt;" in text
-    assert "<b>Tom" not in text
-    assert text.count("<svg") >= 10
+def test_the_file_refers_to_nothing_and_its_policy_allows_its_own_scripts_only():
+    archive = export.Archive({"run?": {"text": "</script><script>alert(1)</script>"}}, {"ab": b"GIF89a"})
+    text = export.render(assets(None), archive, "dart.a<b")
+    assert "<title>a&lt;b" in text
+    assert "alert(1)" not in text
     addresses = re.findall(r"""(?:src|href)=["'](?!data:|#)[^"']+""", text)
     assert addresses == []
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    assert policy.startswith("default-src 'none'; ")
+    for kind in ("script", "style"):
+        inline = re.findall(rf"<{kind}(?: type=\"(?:module|importmap)\")?>(.*?)</{kind}>", text, re.DOTALL)
+        digests = {base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in inline}
+        allowed = re.search(rf"{kind}-src ([^;]+)", policy)[1]
+        assert set(re.findall(r"'sha256-([^']+)'", allowed)) == digests
+        assert "unsafe" not in allowed
+    assert len(re.findall("data:text/javascript", text)) > 20, "each of the page's own scripts"
+
+
+def test_the_steps_in_the_file_have_the_digits_that_are_shown_and_not_the_ids_of_all_trajectories():
+    token = TrainedToken(
+        trajectory_id="t1",
+        step=0,
+        index=3,
+        token=7,
+        logprob=-0.123456789,
+        log_ratio=1 / 3,
+        weight=1.0,
+        gradient_share=0.1,
+    )
+    state = RunState()
+    event = TrainedStep(
+        train_step=1,
+        version=1,
+        epoch=1,
+        group_ids=["g1"],
+        trajectory_ids=["t1", "t2"],
+        metrics={"loss": 0.123456789, "tokens": 123456.0},
+        at_ms=START,
+        top_tokens=[token],
+    )
+    state.apply(RecordMetadata("trained", 0, 0, START), event)
+    lean = export.lean(training.train_step(1, state)).event
+    assert lean.metrics == {"loss": 0.12346, "tokens": 123460.0}
+    assert lean.trajectory_ids == []
+    assert (lean.top_tokens[0].log_ratio, lean.top_tokens[0].trajectory_id) == (0.33333, "t1")
+    assert export.lean_curves(training.train_steps(state)).metrics["loss"] == [0.12346]
+
+
+def test_a_script_that_would_end_its_element_is_refused():
+    files = assets(None) | {"/vendor/uPlot.iife.min.js": Asset(b"'</script>'", "text/javascript")}
+    with pytest.raises(AssertionError):
+        export.render(files, export.Archive({}, {}), "dart.x")
 
 
 def test_samples_show_each_page_once_and_what_was_learnt_first(run):

@@ -1,6 +1,8 @@
 // @ts-check
 /** The server's views, and the socket of what changes. */
 
+import { answer, exported } from "./archive.js";
+
 /** What the server says of a request that failed. */
 export class Problem extends Error {}
 
@@ -12,6 +14,7 @@ export class Problem extends Error {}
  */
 export async function get(view, query = {}, signal) {
   const wanted = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
+  if (exported) return answer(view, wanted).catch((error) => { throw new Problem(error.message); });
   const search = new URLSearchParams(wanted.map(([name, value]) => [name, String(value)]));
   const response = await fetch(`/api/${view}?${search}`, { signal });
   if (response.ok) return response.json();
@@ -37,7 +40,7 @@ export class Live {
   /** @param {Record<string, string>} query */
   watch(query) {
     const wanted = String(new URLSearchParams(query));
-    if (wanted === this.query && this.socket) return;
+    if (exported || (wanted === this.query && this.socket)) return;
     this.query = wanted;
     this.close();
     this.open();
@@ -50,7 +53,7 @@ export class Live {
   }
 
   open() {
-    if (this.socket || document.hidden) return;
+    if (exported || this.socket || document.hidden) return;
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     const socket = new WebSocket(`${scheme}://${location.host}/api/live?${this.query}`);
     this.socket = socket;

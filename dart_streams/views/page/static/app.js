@@ -2,10 +2,13 @@
 /** The frame of the page: the address says what is shown, one socket says what changes, keys and links move. */
 
 import { Live, Problem, get } from "./api.js";
+import { exported } from "./archive.js";
 import { el, fill } from "./dom.js";
 import { duration, number, percent } from "./format.js";
+import * as compare from "./compare.js";
 import * as group from "./group.js";
 import * as log from "./log.js";
+import * as report from "./report.js";
 import * as step from "./step.js";
 import * as steps from "./steps.js";
 import * as task from "./task.js";
@@ -29,9 +32,13 @@ import * as wall from "./wall.js";
  */
 
 /** @type {Record<string, Page>} */
-const PAGES = { wall, trajectories, trajectory, group, steps, step, tasks, task, time, log };
+const PAGES = { wall, trajectories, trajectory, group, steps, step, tasks, task, time, log, report, compare };
 /** @type {[string, string[]][]} tabs, and the pages below each */
-const TABS = [["wall", []], ["trajectories", ["trajectory", "group"]], ["tasks", ["task"]], ["steps", ["step"]], ["time", []], ["log", []]];
+const ALL_TABS = [["wall", []], ["trajectories", ["trajectory", "group"]], ["tasks", ["task"]], ["steps", ["step"]], ["time", []], ["log", []], ["report", []], ["compare", []]];
+/** What a file has, the report first. */
+const IN_FILE = ["report", "compare", "steps", "tasks", "time"];
+const TABS = exported ? IN_FILE.map((name) => /** @type {[string, string[]]} */ ([name, name === "steps" ? ["step"] : name === "report" ? ["trajectory"] : []])) : ALL_TABS;
+const HOME = exported ? "report" : "wall";
 const REFRESH_MS = 2000;
 
 export class App {
@@ -52,7 +59,7 @@ export class App {
 
   /** The server's time now, in epoch milliseconds. */
   now() {
-    return this.header?.kind === "bundle" ? this.header.now_ms : Date.now() + this.skewMs;
+    return exported || this.header?.kind === "bundle" ? this.header?.now_ms ?? 0 : Date.now() + this.skewMs;
   }
 
   /** @param {string} page @param {Record<string, string | number | null | undefined>} [params] */
@@ -81,12 +88,13 @@ export class App {
     const { page, params } = parse();
     this.place = location.hash;
     const turn = ++this.turn, began = performance.now();
-    const known = PAGES[page] ?? wall;
+    const known = PAGES[page] ?? PAGES[HOME];
     document.title = `${known.title} · dart_streams`;
     for (const tab of document.querySelectorAll("#tabs a")) {
       const name = tab.getAttribute("data-tab") ?? "";
       const below = TABS.find(([one]) => one === name)?.[1] ?? [];
       tab.classList.toggle("here", name === page || below.includes(page));
+      if (tab.matches(".here")) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
     }
     const view = el("div.page");
     view.dataset.page = page;
@@ -113,7 +121,7 @@ export class App {
     const sorted = [...this.timings].sort((a, b) => a - b);
     const foot = /** @type {HTMLElement} */ (document.getElementById("foot"));
     fill(foot, `page in ${Math.round(ms)} ms, p50 ${Math.round(sorted[sorted.length >> 1])} ms of ${sorted.length}`,
-      el("span.keys", {}, "keys: / find · 1–6 tabs · j k ← → Home End steps · t light or dark · Backspace back"));
+      el("span.keys", {}, `keys: / find · 1–${TABS.length} tabs · j k ← → Home End steps · t light or dark · Backspace back`));
   }
 
   /** @param {any} message */
@@ -147,7 +155,7 @@ export class App {
     const since = h.phase_ms ? ` ${duration(this.now() - h.phase_ms)}` : "";
     /** @type {[string, string][]} */
     const parts = [
-      [h.kind === "bundle" ? "bundle" : "phase", h.kind === "bundle" ? "recorded" : h.phase + since],
+      [h.kind === "bundle" ? "bundle" : "phase", h.phase + since],
       ["success", percent(h.success)],
       ["episodes", `${number(h.episodes)}${h.open ? ` + ${h.open} open` : ""}`],
       ["steps", `${number(h.steps)}${h.steps_per_s ? ` · ${number(h.steps_per_s)}/s` : ""}`],
@@ -156,7 +164,7 @@ export class App {
     ];
     fill(status, parts.map(([name, value]) => el("span", {}, el("i", {}, name), value)),
       h.ready ? null : el("span.wait", {}, h.text || "reading"));
-    fill(/** @type {HTMLElement} */ (document.getElementById("alarms")), h.alarms.map((/** @type {string} */ text) => el("p", {}, `▲ ${text}`)));
+    fill(/** @type {HTMLElement} */ (document.getElementById("alarms")), h.alarms.map((/** @type {any} */ alarm) => el("p", {}, this.link(alarm.page, alarm.params ?? {}, `▲ ${alarm.text}`))));
   }
 
   /** @param {boolean} alive */
@@ -189,7 +197,7 @@ export class App {
     else if (event.key === "/") { event.preventDefault(); document.getElementById("find")?.focus(); }
     else if (event.key === "t") theme();
     else if (event.key === "Backspace") history.back();
-    else if (/^[1-6]$/.test(event.key)) location.hash = this.href(TABS[Number(event.key) - 1][0]);
+    else if (TABS[Number(event.key) - 1]) location.hash = this.href(TABS[Number(event.key) - 1][0]);
   }
 
   start() {
@@ -201,8 +209,12 @@ export class App {
       if (id) this.find(id);
     });
     document.getElementById("theme")?.addEventListener("click", theme);
+    document.querySelector(".brand")?.setAttribute("href", this.href(HOME));
     addEventListener("hashchange", () => location.hash !== this.place && this.open());
     addEventListener("keydown", (event) => this.key(event));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
+    // A file tells its header once: there is nothing behind it that could change.
+    if (exported) get("run").then((run) => this.receive({ header: run.header }));
     this.open();
   }
 }
@@ -210,7 +222,7 @@ export class App {
 /** @returns {{page: string, params: Params}} what the address names */
 function parse() {
   const [page, search] = location.hash.replace(/^#\/?/, "").split("?");
-  return { page: page || "wall", params: Object.fromEntries(new URLSearchParams(search ?? "")) };
+  return { page: page || HOME, params: Object.fromEntries(new URLSearchParams(search ?? "")) };
 }
 
 /** @param {unknown} error */
@@ -223,10 +235,12 @@ function theme() {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
-  localStorage.setItem("theme", root.dataset.theme);
+  try { localStorage.setItem("theme", root.dataset.theme); } catch { /* some browsers keep nothing for a file */ }
   dispatchEvent(new Event("theme"));
 }
 
-const chosen = localStorage.getItem("theme");
-if (chosen) document.documentElement.dataset.theme = chosen;
+try {
+  const chosen = localStorage.getItem("theme");
+  if (chosen) document.documentElement.dataset.theme = chosen;
+} catch { /* some browsers keep nothing for a file */ }
 new App().start();

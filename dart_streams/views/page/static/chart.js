@@ -12,6 +12,9 @@ const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and s
  * @property {(number | null)[]} values
  * @property {boolean} [points] dots without a line
  * @property {boolean} [steps] each value holds until the next
+ * @property {boolean} [bars] a bar a value
+ * @property {string} [fill] the colour below the line, by its name in the style: areas are drawn the highest first
+ * @property {number} [width] of the line
  * @typedef {object} Plot
  * @property {string} title
  * @property {number[]} x seconds since 1970, or plain numbers
@@ -21,7 +24,14 @@ const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and s
  * @property {boolean} [wide]
  * @property {string} [sync] plots of one name share their cursor
  * @property {(index: number) => void} [pick] what a click on a point opens
+ * @property {number} [height] in pixels
+ * @property {{x: number, low: number, value: number, high: number, colour: string}[]} [marks] values with their intervals
+ * @property {number[]} [ticks] places on the x axis that are marked
+ * @property {number} [bound] a value that is not to be passed
+ * @property {[number, number]} [span] of the x axis
+ * @property {string} [unit] of the x axis
  */
+const HEIGHT = 170;
 
 /**
  * Draw a plot at the end of `parent`; the result takes it away.
@@ -30,7 +40,7 @@ const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and s
 export function chart(parent, plot) {
   const uPlot = /** @type {any} */ (window).uPlot;
   const value = el("span.value"), canvas = el("div");
-  const names = plot.series.length > 1 ? el("span.names", {}, plot.series.map((one, i) => el(`span.p${i % 8}`, {}, one.name ?? ""))) : null;
+  const names = plot.series.length > 1 ? el("span.names", {}, plot.series.map((one, i) => named(one, i))) : null;
   const frame = el(plot.wide ? "figure.chart.wide" : "figure.chart", {}, el("figcaption", {}, el("b", {}, plot.title), names, value), canvas);
   parent.append(frame);
   if (!uPlot) {
@@ -49,23 +59,76 @@ export function chart(parent, plot) {
     const colour = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "11px system-ui", size: 44 };
     return {
-      width: Math.max(220, frame.clientWidth - 20), height: 170, legend: { show: false }, padding: [8, 8, 0, 0],
-      scales: { x: { time: plot.time }, y: plot.range ? { range: () => plot.range } : {} },
-      axes: [{ ...axis, size: 28 }, { ...axis, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => number(tick)) }],
+      width: Math.max(220, frame.clientWidth - 20), height: plot.height ?? HEIGHT, legend: { show: false }, padding: [8, 8, 0, 0],
+      scales: { x: { time: plot.time, ...(plot.span ? { range: () => plot.span } : {}) }, y: plot.range ? { range: () => plot.range } : {} },
+      axes: [{ ...axis, size: plot.unit ? 40 : 28, label: plot.unit, labelSize: 14, labelFont: "11px system-ui" }, { ...axis, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => number(tick)) }],
       cursor: { y: false, sync: plot.sync ? { key: plot.sync } : undefined, points: { size: 7 } },
       series: [{}, ...plot.series.map((one, index) => ({
-        stroke: colour(`--p${index % 8}`), width: 1.6, spanGaps: true, points: { show: one.points ?? (plot.x.length < 40), size: one.points ? 6 : 4, fill: colour(`--p${index % 8}`) },
-        paths: one.points ? () => null : one.steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
+        stroke: colour(one.fill ?? `--p${index % 8}`), width: one.width ?? (one.fill ? 0 : 1.6), spanGaps: true, fill: one.points ? undefined : one.fill ? colour(one.fill) : one.bars ? colour(`--p${index % 8}`) : undefined,
+        points: { show: one.points ?? (plot.x.length < 40 && !one.fill && !one.bars), size: one.points ? 6 : 4, stroke: colour(one.fill ?? `--p${index % 8}`), fill: colour(one.fill ?? `--p${index % 8}`) },
+        paths: one.points ? () => null : one.bars ? uPlot.paths.bars({ size: [0.7, 30] }) : one.steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
       }))],
-      hooks: { setCursor: [(/** @type {any} */ self) => {
+      hooks: { draw: [(/** @type {any} */ self) => annotate(self, plot, colour)], setCursor: [(/** @type {any} */ self) => {
         const index = self.cursor.idx;
         value.textContent = index === null || index === undefined ? "" : plot.series.map((one) => number(one.values[index])).join(" · ");
       }] },
     };
   }
   draw();
-  const sized = new ResizeObserver(() => { if (drawn && Math.abs(drawn.width - Math.max(220, frame.clientWidth - 20)) > 2) drawn.setSize({ width: Math.max(220, frame.clientWidth - 20), height: 170 }); });
+  const sized = new ResizeObserver(() => { if (drawn && Math.abs(drawn.width - Math.max(220, frame.clientWidth - 20)) > 2) drawn.setSize({ width: Math.max(220, frame.clientWidth - 20), height: plot.height ?? HEIGHT }); });
   sized.observe(frame);
   addEventListener("theme", draw);
   return () => { removeEventListener("theme", draw); sized.disconnect(); drawn?.destroy(); frame.remove(); };
+}
+
+/**
+ * Draw the parts of a whole over time as areas of their sums, the highest first.
+ * @param {Element} parent @param {Omit<Plot, "series">} plot @param {Record<string, (number | null)[]>} parts @param {string[]} colours
+ */
+export function stacked(parent, plot, parts, colours) {
+  /** @type {Series[]} */
+  const series = [];
+  let below = plot.x.map(() => 0);
+  Object.entries(parts).forEach(([name, values], index) => {
+    below = below.map((sum, at) => sum + (values[at] ?? 0));
+    series.unshift({ name, values: below, fill: colours[index], steps: true });
+  });
+  return chart(parent, { ...plot, series });
+}
+
+/** A series' name in its colour. @param {Series} one @param {number} index */
+function named(one, index) {
+  const made = el(`span.p${index % 8}`, {}, one.name ?? "");
+  if (one.fill) made.style.setProperty("--c", `var(${one.fill})`);
+  return made;
+}
+
+/** Draw what is no series. @param {any} self @param {Plot} plot @param {(name: string) => string} colour */
+function annotate(self, plot, colour) {
+  const { ctx, bbox } = self, scale = devicePixelRatio || 1;
+  const x = (/** @type {number} */ value) => self.valToPos(value, "x", true), y = (/** @type {number} */ value) => self.valToPos(value, "y", true);
+  ctx.save();
+  const line = (/** @type {string} */ name, /** @type {number} */ width, /** @type {[number, number][]} */ points) => {
+    ctx.strokeStyle = colour(name);
+    ctx.lineWidth = width * scale;
+    ctx.beginPath();
+    points.forEach(([left, top], index) => (index ? ctx.lineTo(left, top) : ctx.moveTo(left, top)));
+    ctx.stroke();
+  };
+  for (const at of plot.ticks ?? []) line("--p1", 1.2, [[x(at), bbox.top + bbox.height], [x(at), bbox.top + bbox.height - 6 * scale]]);
+  if (plot.bound !== undefined) {
+    ctx.setLineDash([5 * scale, 4 * scale]);
+    line("--fault", 1.2, [[bbox.left, y(plot.bound)], [bbox.left + bbox.width, y(plot.bound)]]);
+    ctx.setLineDash([]);
+  }
+  for (const mark of plot.marks ?? []) {
+    const at = x(mark.x), cap = 4 * scale;
+    line(mark.colour, 1.8, [[at, y(mark.low)], [at, y(mark.high)]]);
+    for (const end of [mark.low, mark.high]) line(mark.colour, 1.8, [[at - cap, y(end)], [at + cap, y(end)]]);
+    ctx.fillStyle = colour(mark.colour);
+    ctx.beginPath();
+    ctx.arc(at, y(mark.value), 4.5 * scale, 0, 7);
+    ctx.fill();
+  }
+  ctx.restore();
 }

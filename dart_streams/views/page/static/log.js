@@ -23,7 +23,7 @@ export async function open(view, params, app) {
 
   async function records() {
     const found = await get("log", { topic, q: params.q });
-    fill(count, `${number(found.length)} ${params.q ? "found, the newest first" : "newest"}`);
+    fill(count, `${number(found.length)} ${params.q ? "found, the newest first" : "newest"} · `, el("a", { href: `/export/log?${new URLSearchParams({ topic, q: params.q ?? "" })}`, download: "" }, "as JSON lines"));
     fill(body, found.length ? el(".records", {}, found.map(row)) : el("p.empty", {}, params.q ? "no record has this text" : "the topic has no record"));
   }
 

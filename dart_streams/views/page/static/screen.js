@@ -1,6 +1,7 @@
 // @ts-check
 /** A screenshot with the action drawn on it, in the screen's own pixels. */
 
+import { exported, screenAddress } from "./archive.js";
 import { el, svg } from "./dom.js";
 
 /**
@@ -11,7 +12,7 @@ const TRIES = 6;
 
 /** @param {string} sha256 */
 export function address(sha256) {
-  return `/screenshot/${encodeURIComponent(sha256)}`;
+  return exported ? screenAddress(sha256) : `/screenshot/${encodeURIComponent(sha256)}`;
 }
 
 /** A picture that tries again while it is not stored yet. @returns {HTMLImageElement} */
@@ -55,8 +56,10 @@ export function marker(shot, points) {
  */
 export function screen(shot, points = []) {
   if (!shot) return el(".screen.none", {}, "no screen");
+  const place = address(shot.sha256);
+  if (!place) return el(".screen.none", {}, "not in this file");
   const image = picture();
-  image.src = address(shot.sha256);
+  image.src = place;
   const frame = el(".screen", {}, image, marker(shot, points));
   if (shot.width && shot.height) frame.style.aspectRatio = `${shot.width} / ${shot.height}`;
   return frame;

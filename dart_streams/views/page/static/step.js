@@ -3,7 +3,8 @@
 
 import { get } from "./api.js";
 import { el, facts, fill, table } from "./dom.js";
-import { clock, duration, number, short } from "./format.js";
+import { brief, clock, duration, number, percent, short } from "./format.js";
+import { screen } from "./screen.js";
 
 export const title = "Train step";
 
@@ -32,6 +33,7 @@ export async function open(view, params, app) {
         ["sampled by", (g) => (g.version_min === null ? "–" : `v${g.version_min}+`)],
         ["behind", (g) => (g.version_min === null ? "–" : Math.max(0, event.version - 1 - g.version_min))],
       ], "its groups are not in the log any more"),
+      event.top_tokens?.length ? el("section.part-of-report", {}, el("h2", {}, "tokens that stand out"), el("p.note", {}, "The largest parts of the step's gradient, and the ratios of trainer to engine farthest from 1; a click shows the token on its screen."), await standOut(event, app)) : null,
       imitated.length ? el("section", {}, el("h2", {}, `imitated ${imitated.length}`), el("p", {}, imitated.slice(0, 60).map((/** @type {string} */ id) => [app.link("trajectory", { id }, short(id), id), " "]).flat())) : null);
   }
   await refresh();
@@ -44,4 +46,26 @@ export async function open(view, params, app) {
       return true;
     },
   };
+}
+
+/** The step's tokens with the screens that they were decided on. @param {any} event @param {import("./app.js").App} app */
+async function standOut(event, app) {
+  /** @type {string[]} */
+  const ids = [...new Set(/** @type {string[]} */ (event.top_tokens.map((/** @type {any} */ one) => one.trajectory_id)))];
+  const found = await Promise.all(ids.map((id) => get("trajectory", { id }).catch(() => null)));
+  return el(".lanes", {}, event.top_tokens.map((/** @type {any} */ one) => {
+    const steps = found[ids.indexOf(one.trajectory_id)]?.steps ?? [], before = steps[one.step], taken = steps[one.step + 1]?.event.taken;
+    const version = taken?.versions.find((/** @type {any} */ span) => span.start <= one.index && one.index < span.end)?.version;
+    const href = app.href("trajectory", { id: one.trajectory_id, step: one.step, token: one.index });
+    return el(".lane.token-lane", {}, el("a.cell", { href }, before ? screen(before.event.screenshot, steps[one.step + 1]?.points ?? []) : el(".screen.none", {}, "not here")),
+      el("div", {}, el("div", {}, el("a", { href }, `token ${one.token}`), `, place ${one.index} of action ${one.step + 1} of `, app.link("trajectory", { id: one.trajectory_id }, short(one.trajectory_id), one.trajectory_id)),
+        taken ? el(".action", {}, brief(taken.action ?? taken.text)) : null,
+        facts([["of the gradient", percentOf(one.gradient_share)], ["trainer to engine", number(Math.exp(one.log_ratio), 4)], ["importance weight", number(one.weight, 4)], ["probability", number(Math.exp(one.logprob), 3)],
+          ["sampled by", version === undefined ? null : `v${version}`], ["trained into", `v${event.version}`]])));
+  }));
+}
+
+/** @param {number} share */
+function percentOf(share) {
+  return share >= 0.1 ? percent(share) : `${(share * 100).toPrecision(2)} %`;
 }

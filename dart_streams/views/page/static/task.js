@@ -19,7 +19,7 @@ export async function open(view, params, app) {
     if (found.trajectory_ids.length === known) return;
     known = found.trajectory_ids.length;
     const { row } = found;
-    fill(head, el(".bar", {}, el("h1", {}, found.task_id), el(".push"), app.link("trajectories", { task_id: found.task_id }, "all its trajectories")),
+    fill(head, el(".bar", {}, el("h1", {}, found.task_id), el(".push"), app.link("compare", { task: found.task_id }, "first and newest side by side"), " · ", app.link("trajectories", { task_id: found.task_id }, "all its trajectories")),
       facts([["success in the window", percent(row.success_rate)], ["next group", `${row.rollouts} rollouts${row.max_steps ? ` of at most ${row.max_steps} steps` : ""}`],
         ["because", row.why], ["groups", `${row.groups}: ${row.curated} curated, ${row.dropped} dropped`], ["successes in the pool", row.pool]]));
     close();

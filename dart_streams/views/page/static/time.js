@@ -2,7 +2,7 @@
 /** The run over time: success, rate, staleness, versions and switches, lag; and who waits for whom. */
 
 import { get } from "./api.js";
-import { chart } from "./chart.js";
+import { chart, stacked } from "./chart.js";
 import { el, fill, table } from "./dom.js";
 import { clock, duration, number } from "./format.js";
 
@@ -67,7 +67,10 @@ export async function open(view, params, app) {
     const add = (name, series, more = {}) => closers.push(chart(plots, { title: name, x, time: true, series, sync: "time", ...more }));
     add("success of training episodes", [{ values: curves.success }], { range: [-0.02, 1.02] });
     add("steps a second", [{ values: curves.steps_per_s }]);
-    add(`slots with an episode, of ${found.slots}`, [{ values: curves.busy_slots }], { range: [0, found.slots * 1.05] });
+    const { busy_slots: busy, acting_slots: acting } = curves;
+    closers.push(stacked(plots, { title: `slots by state, of ${found.slots}`, x, time: true, sync: "time", range: [0, found.slots] }, {
+      acts: acting, "thinks, resets or evaluates": busy.map((/** @type {number} */ slots, /** @type {number} */ i) => slots - acting[i]), free: busy.map((/** @type {number} */ slots) => Math.max(0, found.slots - slots)),
+    }, ["--acts", "--waits", "--free"]));
     add("staleness at curation, in versions", [{ name: "mean", values: curves.staleness_mean }, { name: "largest", values: curves.staleness_max }]);
     const workers = Object.entries(found.serving);
     if (found.published.length > 1) {

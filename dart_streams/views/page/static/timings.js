@@ -1,7 +1,7 @@
 // @ts-check
 /** Where the time between two screens went. */
 
-import { el } from "./dom.js";
+import { shares } from "./shares.js";
 
 /**
  * @param {any} before the observation the action was decided on
@@ -16,12 +16,5 @@ export function timings(before, step, duration) {
     parts = [["queue", taken.queue_ms], ["generate", taken.generate_ms], ["execute", taken.execute_ms]];
     parts.push(["between processes", Math.max(0, whole - parts.reduce((sum, [, ms]) => sum + ms, 0))]);
   }
-  const total = Math.max(1, parts.reduce((sum, [, ms]) => sum + ms, 0));
-  const bar = el(".timebar", {}, parts.map(([name, ms], index) => {
-    const piece = el(`span.part.p${index % 8}`, { title: `${name} ${duration(ms)}` });
-    piece.style.width = `${(ms / total) * 100}%`;
-    return piece;
-  }));
-  const legend = el(".timelegend", {}, parts.map(([name, ms], index) => el("span", {}, el(`i.part.p${index % 8}`), `${name} `, el("b", {}, duration(ms)))));
-  return el("section", {}, el("h2", {}, `time to the next screen, ${duration(whole)}`), bar, legend);
+  return shares(`time to the next screen, ${duration(whole)}`, parts, duration);
 }

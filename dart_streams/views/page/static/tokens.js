@@ -9,8 +9,9 @@ const DEEPEST = 4;
 
 /**
  * @param {any} taken @param {string} colour @param {(colour: string) => void} choose
+ * @param {number} [marked] the token to point out
  */
-export function tokens(taken, colour, choose) {
+export function tokens(taken, colour, choose, marked) {
   if (!taken.tokens.length) return el("section", {}, el("h2", {}, "tokens"), el("p.empty", {}, "none: a demonstration"));
   /** @param {number} index */
   const version = (index) => taken.versions.find((/** @type {any} */ span) => span.start <= index && index < span.end)?.version;
@@ -21,6 +22,7 @@ export function tokens(taken, colour, choose) {
     const share = colour === "logprob" ? Math.min(1, -logprob / DEEPEST) : Math.min(1, (entropy ?? 0) / 2);
     if (colour === "version") made.classList.add(`p${known.indexOf(version(index)) % 8}`);
     else made.style.setProperty("--share", String(share));
+    made.classList.toggle("marked", index === marked);
     return made;
   });
   const buttons = COLOURS.map((name) => el(name === colour ? "button.here" : "button", { type: "button", onclick: () => choose(name) }, name));

@@ -2,6 +2,7 @@
 /** The table of finished trajectories, the newest first; its filter is in the address. */
 
 import { get } from "./api.js";
+import { exported } from "./archive.js";
 import { el, fill, table } from "./dom.js";
 import { clock, duration, number, short, versions } from "./format.js";
 
@@ -22,6 +23,9 @@ export async function open(view, params, app) {
   function change(name, value) {
     location.hash = app.href("trajectories", { ...params, cursor: "", [name]: value });
   }
+  function filter() {
+    return Object.fromEntries(["task_id", "outcome", "purpose", "group_id"].filter((name) => params[name]).map((name) => [name, params[name]]));
+  }
   async function refresh() {
     const found = await get("trajectories", params);
     fill(count, `${number(found.total)} in all`);
@@ -37,6 +41,7 @@ export async function open(view, params, app) {
       ["purpose", (row) => row.purpose],
       ["group", (row) => (row.purpose === "train" ? app.link("group", { id: row.group_id }, row.group_id) : "")],
     ], "no trajectory is like that yet"),
+    exported ? null : el(".bar", {}, el("a", { href: `/export/trajectories?${new URLSearchParams(filter())}`, download: "" }, "all that the filter matches, as JSON lines"), el("span.note", {}, "as Parquet with steps and screens: dart-streams data export")),
     el(".bar", {}, params.cursor ? app.link("trajectories", { ...params, cursor: "" }, "newest") : null,
       found.next ? app.link("trajectories", { ...params, cursor: found.next }, "older →") : null));
   }

@@ -29,6 +29,9 @@ class Player {
   constructor(view, params, app) {
     this.app = app;
     this.id = params.id ?? "";
+    this.of = params.of ?? "";
+    // A link points out one token of one step.
+    this.marked = { step: Number(params.step ?? -1), token: Number(params.token ?? -1) };
     this.at = params.step === undefined ? null : Number(params.step);
     this.colour = params.colour ?? "logprob";
     /** @type {any} */
@@ -49,7 +52,7 @@ class Player {
   async load() {
     const before = this.data;
     const atEnd = !before || this.at === null || this.at >= before.steps.length - 1;
-    this.data = await get("trajectory", { id: this.id });
+    this.data = await get("trajectory", { id: this.id, of: this.of });
     const last = Math.max(0, this.data.steps.length - 1);
     // Who looks at the newest screen of a running trajectory goes along with it; a finished one opens at its beginning.
     if (!before) this.at = Math.min(this.at ?? (this.data.running ? last : 0), last);
@@ -124,8 +127,9 @@ class Player {
     for (let index = this.film.childElementCount; index < steps.length; index++) {
       const shot = steps[index].event.screenshot, image = picture();
       image.loading = "lazy";
-      if (shot) image.src = address(shot.sha256);
-      this.film.append(el("button.frame", { type: "button", title: `step ${index}`, onclick: () => this.go(index) }, shot ? image : el("span.none", {}, "–"), el("i", {}, index)));
+      const place = shot && address(shot.sha256);
+      if (place) image.src = place;
+      this.film.append(el("button.frame", { type: "button", title: `step ${index}`, onclick: () => this.go(index) }, place ? image : el("span.none", {}, "–"), el("i", {}, index)));
     }
     this.slider.max = String(Math.max(0, steps.length - 1));
   }
@@ -162,9 +166,9 @@ class Player {
         taken.action && taken.text.trim() !== taken.action.trim() ? el("pre.said", {}, taken.text) : null,
         roles.map((/** @type {[any, boolean]} */ [g, chosen]) => el("p.role", {}, chosen ? el("span.chip.success", {}, "trained on") : el("span.chip", {}, "left out"),
           ` advantage ${number(g.advantage)} in `, this.app.link("group", { id: g.group_id }, g.group_id)))));
-      parts.push(tokens(taken, this.colour, (colour) => { this.colour = colour; this.app.remember({ colour }); this.draw(); }));
+      parts.push(tokens(taken, this.colour, (colour) => { this.colour = colour; this.app.remember({ colour }); this.draw(); }, index === this.marked.step ? this.marked.token : undefined));
       parts.push(timings(now.event, next, duration));
-      parts.push(this.more("prompt and history", async () => promptOf(await get("prompt", { id: this.id, step: index }))));
+      parts.push(this.more("prompt and history", async () => promptOf(await get("prompt", { id: this.id, step: index, of: this.of }))));
     }
     parts.push(el("section", {}, facts([
       ["order", first.order.order_id], ["purpose", first.order.purpose], ["environment", now.event.env_host], ["screen at", clock(now.event.at_ms)],
@@ -178,7 +182,7 @@ class Player {
   /** A fold that is filled when it is opened. @param {string} name @param {() => Promise<Node>} fillIn */
   more(name, fillIn) {
     const body = el("div");
-    const fold = el("details", { ontoggle: async () => { if (!body.childElementCount) fill(body, await fillIn()); } }, el("summary", {}, name), body);
+    const fold = el("details", { ontoggle: async () => { if (!body.childElementCount) fill(body, await fillIn().catch((error) => el("p.problem", {}, error.message))); } }, el("summary", {}, name), body);
     return fold;
   }
 }

@@ -1,0 +1,52 @@
+// @ts-check
+/** Of a page that was exported to one file: its answers and screens lie in the file itself. */
+
+const ABSENT = "This file has the report, the optimiser steps and the sample episodes. For the rest open the run or its bundle: dart-streams ui RUN|BUNDLE";
+
+/** @param {string} id */
+function held(id) {
+  return document.getElementById(id)?.textContent ?? "";
+}
+
+/** Whether this page is such a file. */
+export const exported = held("archive") !== "";
+/** @type {Promise<Record<string, any>> | null} */
+let answers = null;
+/** @type {Record<string, string>} */
+const screens = exported ? JSON.parse(held("screens")) : {};
+
+async function unpacked() {
+  const bytes = Uint8Array.from(atob(held("archive")), (letter) => letter.charCodeAt(0));
+  const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(plain).text());
+}
+
+/** @returns {Promise<Record<string, any>>} */
+function all() {
+  return (answers ??= unpacked());
+}
+
+/**
+ * The answer to a query; an error that says where there is one if the file has none.
+ * @param {string} view @param {[string, any][]} query
+ */
+export async function answer(view, query) {
+  const known = await all();
+  if (view === "find") return find(known, String(query[0]?.[1] ?? ""));
+  const key = `${view}?${query.map(([name, value]) => `${name}=${value}`).sort().join("&")}`;
+  if (key in known) return structuredClone(known[key]);
+  throw new Error(ABSENT);
+}
+
+/** @param {Record<string, any>} known @param {string} id */
+function find(known, id) {
+  const version = Object.entries(known).find(([key, step]) => key.startsWith("step?") && `v${step.event.version}` === id);
+  if (version) return { page: "step", id: String(version[1].event.train_step) };
+  for (const page of ["trajectory", "step"]) if (`${page}?id=${id}` in known) return { page, id };
+  throw new Error(ABSENT);
+}
+
+/** A screen's address; empty if the file has not got it. @param {string} sha256 */
+export function screenAddress(sha256) {
+  return screens[sha256] ?? "";
+}

@@ -1,0 +1,147 @@
+// @ts-check
+/** The report of a run: held-out success, key figures, curves, the same task before and after, accounts and settings. */
+
+import { get } from "./api.js";
+import { chart, stacked } from "./chart.js";
+import { el, facts, svg } from "./dom.js";
+import { duration, number, percent, versions } from "./format.js";
+import { rates, signed } from "./rates.js";
+import { shares } from "./shares.js";
+import { strip } from "./strip.js";
+
+/** @typedef {import("./app.js").App} App */
+
+export const title = "Report";
+const MINUTES = "minutes of training";
+const SLOT_STATES = ["step", "evaluate", "wait", "reset", "idle"];
+const SLOT_COLOURS = ["--p0", "--p5", "--p4", "--p1", "--free"];
+/** @type {Record<string, string>} */
+const OUTCOME_COLOURS = { success: "--success", failure: "--failure", truncated: "--p1", invalid_action: "--p5", env_error: "--fault", policy_error: "--p3", cancelled: "--p7" };
+
+/** @param {HTMLElement} view @param {Record<string, string>} _ @param {App} app */
+export async function open(view, _, app) {
+  const found = await get("report"), { report } = found;
+  /** @type {(() => void)[]} */
+  const closers = [];
+  /** @param {string} name @param {string} note @param {...any} content */
+  const part = (name, note, ...content) => el("section.part-of-report", {}, el("h2", {}, name), note ? el("p.note", {}, note) : null, ...content);
+  const success = el(".charts"), environments = el(".charts"), pairs = el(".charts"), learning = el(".charts");
+  const pages = Object.entries(report.per_task).sort(([, a], [, b]) => (b.after?.rate ?? 0) - (a.after?.rate ?? 0));
+  view.append(el(".bar", {}, el("h1", {}, title), el("span.note", {}, [found.run, found.started_ms ? new Date(found.started_ms).toISOString().slice(0, 16).replace("T", " ") + " UTC" : "", report.outcome].filter(Boolean).join(" · "))),
+    headline(found), cards(report), success);
+  if (pages.length) view.append(part("Held-out success by page", "Grey before, green after; thin lines are 95 % intervals (Wilson).", rates(pages.map(([page, row]) => [page, /** @type {any} */ (row).before, /** @type {any} */ (row).after]), ["before", "after"])));
+  if (found.samples.length) view.append(part("The same task, before and after", "What the policy saw, and where it acted (the red mark). Chosen to show what was learnt: tasks whose reward rose come first. A click plays the episode.", await samples(found, app)));
+  view.append(part(`Environments: ${number(found.slots)} slots of ${found.backend}`, `${percent(report.env_utilisation)} of their time had an episode under way.`, environments,
+    Object.keys(report.slot_time).length ? shares("slot time in training", SLOT_STATES.map((name) => [name, report.slot_time[name] ?? 0]), percent, SLOT_COLOURS) : null, stepTime(report)), pairs, learning,
+  accounts(report), phases(found.phases) ?? "", el("details", {}, el("summary", {}, "exact settings"), el("pre.raw", {}, found.settings)));
+  // Plots measure their place, so they are drawn once the page is in the document.
+  requestAnimationFrame(() => {
+    if (view.isConnected) closers.push(...overTime(found, success, environments), ...bySteps(found, pairs, learning));
+  });
+  return { close: () => closers.forEach((close) => close()) };
+}
+
+/** @param {any} found */
+function headline(found) {
+  const { report } = found, change = report.evaluation.change;
+  if (!change) return el(".headline", {}, el("b.big", {}, number(report.train_steps)), el("p", {}, `optimiser steps in ${found.minutes.toFixed(1)} minutes; this run was not evaluated before and after.`));
+  const further = report.further_temperatures.filter((/** @type {any} */ one) => one.change).map((/** @type {any} */ one) =>
+    ` ${one.temperature === 0 ? "Greedy" : `At temperature ${number(one.temperature)}`}: ${percent(one.before.rate)} → ${percent(one.after.rate)} (${interval(one.change)}; ${number(one.after.episodes)} episodes).`);
+  return el(".headline", {}, el("b.big", {}, el("span.from", {}, percent(report.success_before)), " → ", el(change.mean >= 0 ? "span.up" : "span.down", {}, percent(report.success_after))),
+    el("p", {}, `of held-out episodes succeed after ${found.minutes.toFixed(1)} minutes of reinforcement learning: a change of `, el("b", {}, `${signed(change.mean * 100)} points`), ` (95 % interval ${signed(change.low * 100)} to ${signed(change.high * 100)}). `,
+      `Sampled at temperature ${number(found.temperature)}, ${number(report.evaluation.after.episodes)} episodes each, on the same instances, with seeds never trained on.`, further));
+}
+
+/** @param {{mean: number, low: number, high: number}} change */
+function interval(change) {
+  return `${signed(change.mean * 100)}, ${signed(change.low * 100)} to ${signed(change.high * 100)}`;
+}
+
+/** @param {any} report */
+function cards(report) {
+  const { staleness, weight_switch_ms: pause, overhead_ms: overhead } = report;
+  /** @type {[string, string, string][]} */
+  const all = [
+    [number(report.env_steps_per_s), "env steps/s", `${number(report.env_steps)} in ${number(report.episodes)} episodes`],
+    [percent(report.env_utilisation), "environments busy", "slot time with an episode under way"],
+    [duration(overhead.p50), "overhead a step, p50", `p99 ${duration(overhead.p99)}, without generation`],
+    [number(report.versions_served), "versions served in place", `${number(report.train_steps)} optimiser steps`],
+    [duration(pause.p50), "weight switch pause, p50", `longest ${duration(pause.max)}`],
+    [number(staleness.mean), "versions stale, mean", `oldest ${number(staleness.max)}`],
+    [percent(report.trainer.idle_share), "trainer idle", "of training time, waiting for groups"],
+    [report.lost === null ? "unknown" : number(report.lost), "lost orders", `${number(report.requests.timed_out)} requests timed out`],
+  ];
+  return el(".cards", {}, all.map(([value, name, meaning]) => el(".metric", {}, el("b", {}, value), el("div", {}, name), el("span", {}, meaning))));
+}
+
+/** @param {any} report */
+function stepTime(report) {
+  const known = ["queue", "generate", "overhead", "execute"].map((name) => /** @type {[string, number]} */ ([name, report.step_ms[name].mean ?? 0])).filter(([, ms]) => ms);
+  return known.length ? shares("one environment step, mean", known, duration) : null;
+}
+
+/** Episodes of one task as strips of screens. @param {any} found @param {App} app */
+async function samples(found, app) {
+  const rows = found.samples.map(async (/** @type {any} */ pair) => {
+    const played = await Promise.all([pair.before, pair.after].map((one) => get("trajectory", { id: one.trajectory_id }).catch(() => null)));
+    const instruction = played[1]?.steps[0]?.event.instruction ?? "";
+    const strips = [pair.before, pair.after].map((one, index) => el(".strip", {},
+      el("p.note", {}, `${index ? "after" : "before"}, `, versions(one.version_min, one.version_max), " ", el(`span.chip.${one.outcome}`, {}, one.outcome)), strip(played[index], (step) => app.href("trajectory", { id: one.trajectory_id, step }))));
+    return el(".sample", {}, el("h3", {}, instruction, " ", el("code", {}, pair.task_id)), el(".strips", {}, strips));
+  });
+  return el("div", {}, await Promise.all(rows));
+}
+
+/** @param {any} found @param {HTMLElement} success @param {HTMLElement} environments */
+function overTime(found, success, environments) {
+  const { evaluation } = found.report, drawn = [];
+  if (found.success.x.length) {
+    const edge = Math.max(0.25, found.minutes * 0.035), last = found.minutes;
+    const marks = [[evaluation.before, -edge, "--failure"], [evaluation.after, last + edge, "--success"]].filter(([rate]) => rate?.episodes)
+      .map(([rate, x, colour]) => ({ x, low: rate.low, value: rate.rate, high: rate.high, colour }));
+    drawn.push(chart(success, { title: "success over time", x: found.success.x, time: false, wide: true, height: 240, unit: MINUTES, range: [0, 1.02], span: [-2 * edge, last + 2 * edge], marks, ticks: found.published_min,
+      series: [{ name: "five seconds of training episodes", values: found.success.lines.slice, points: true, fill: "--p7" }, { name: "smoothed over half a minute", values: found.success.lines.smoothed, width: 2.2 }] }));
+    success.append(el("p.note", {}, `${marks.length ? "The ends are held-out evaluations with 95 % intervals, ticks" : "Ticks"} below are weight versions.`));
+  }
+  if (found.slot_shares.x.length) drawn.push(stacked(environments, { title: "slot time", x: found.slot_shares.x, time: false, unit: MINUTES, range: [0, 1] }, found.slot_shares.lines, SLOT_COLOURS));
+  if (found.rate.x.length) {
+    drawn.push(chart(environments, { title: "environment steps a second", x: found.rate.x, time: false, unit: MINUTES, series: [{ name: "smoothed", values: found.rate.lines.smoothed, width: 2 }, { name: "five seconds each", values: found.rate.lines.slice, width: 0.8 }] }));
+  }
+  if (found.outcomes.x.length) drawn.push(stacked(environments, { title: "outcomes of training episodes", x: found.outcomes.x, time: false, unit: MINUTES, range: [0, 1] }, found.outcomes.lines, Object.keys(found.outcomes.lines).map((name) => OUTCOME_COLOURS[name])));
+  return drawn;
+}
+
+/** @param {any} found @param {HTMLElement} pairs @param {HTMLElement} learning */
+function bySteps(found, pairs, learning) {
+  const drawn = [];
+  if (found.staleness.x.length) {
+    drawn.push(chart(pairs, { title: "staleness at training, in versions", x: found.staleness.x, time: false, unit: "optimiser step", bound: found.bound, range: [0, Math.max(found.bound, ...found.staleness.lines.oldest) + 0.8],
+      span: [found.staleness.x[0] - 0.6, found.staleness.x[found.staleness.x.length - 1] + 0.6],
+      series: [{ name: "oldest", values: found.staleness.lines.oldest, bars: true, fill: "--free" }, { name: "mean", values: found.staleness.lines.mean }] }));
+  }
+  if (found.pauses.x.length) drawn.push(chart(pairs, { title: "pause of generation for each weight switch, in ms", x: found.pauses.x, time: false, unit: "weight version", series: [{ values: found.pauses.lines.pause, points: true }] }));
+  for (const [name, values] of Object.entries(found.learning.lines)) drawn.push(chart(learning, { title: found.titles[name], x: found.learning.x, time: false, unit: "optimiser step", series: [{ values: /** @type {any} */ (values) }] }));
+  return drawn;
+}
+
+/** @param {any} report */
+function accounts(report) {
+  const { trajectories, requests, trainer } = report, cpu = Object.entries(report.cpu_s).sort(([, a], [, b]) => b - a);
+  return el("section.part-of-report", {}, el("h2", {}, "Accounts"), el("p.note", {}, "Nothing may be lost: each order finishes, is ordered again, or is still open when the run stops."),
+    facts([["trajectories finished", number(trajectories.finished)], ["trained on", `${number(trajectories.trained)}, and ${number(trajectories.from_pool)} from the pool`], ["not trained on", `${number(trajectories.dropped)} (equal rewards, too old, or after the last step)`],
+      ["groups curated", `${number(report.groups.curated)}, consumed ${number(report.groups.consumed)}`], ["requests", `${number(requests.sent)} sent, ${number(requests.answered)} answered, ${number(requests.timed_out)} timed out`],
+      ["orders lost", `${report.lost === null ? "unknown" : number(report.lost)}, still open ${number(report.open)}`], ["failed loads", number(report.failed_loads)],
+      ["engine–trainer gap", `${number(trainer.mismatch.mean)} nats a token, mean; ${number(trainer.mismatch.max)} max`],
+      ["objective", `${trainer.objective.name}, clip ${trainer.objective.clip_low} below and ${trainer.objective.clip_high} above; ${number(trainer.updates)} updates`],
+      ["KL from the initial policy", trainer.kl_reference ? `${number(trainer.kl_reference.mean)} nats a token, mean; ${number(trainer.kl_reference.max)} max (beta ${trainer.objective.kl_beta})` : null]]),
+    cpu.length ? shares("CPU seconds in training, by process", cpu, (s) => `${number(s)} s`) : null);
+}
+
+/** The phases on one line of time. @param {{name: string, begin_min: number, seconds: number}[]} all */
+function phases(all) {
+  if (!all.length) return null;
+  const end = Math.max(...all.map((one) => one.begin_min + one.seconds / 60), 0.01), wide = 600;
+  return el("section.part-of-report", {}, el("h2", {}, "Phases"), el(".scroll", {}, el("table", {}, el("tbody", {}, all.map((one) => el("tr", {}, el("td", {}, one.name), el("td.number", {}, duration(one.seconds * 1000)),
+    el("td.span", {}, svg("svg", { viewBox: `0 0 ${wide} 10`, preserveAspectRatio: "none", class: "gantt" },
+      svg("rect", { x: (one.begin_min / end) * wide, y: 1, width: Math.max(2, (one.seconds / 60 / end) * wide), height: 8, rx: 2, class: one.name })))))))));
+}

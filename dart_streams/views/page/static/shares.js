@@ -1,0 +1,26 @@
+// @ts-check
+/** A bar of what a whole is made of, with a legend. */
+
+import { el } from "./dom.js";
+
+/**
+ * @param {string} title
+ * @param {[string, number][]} parts
+ * @param {(value: number) => string} text
+ * @param {string[]} [colours] of the parts, by their names in the style
+ */
+export function shares(title, parts, text, colours = []) {
+  /** @param {HTMLElement} piece @param {number} index */
+  const painted = (piece, index) => {
+    if (colours[index]) piece.style.setProperty("--c", `var(${colours[index]})`);
+    return piece;
+  };
+  const total = Math.max(1e-9, parts.reduce((sum, [, value]) => sum + value, 0));
+  const bar = el(".timebar", {}, parts.map(([name, value], index) => {
+    const piece = el(`span.part.p${index % 8}`, { title: `${name} ${text(value)}` });
+    piece.style.width = `${(value / total) * 100}%`;
+    return painted(piece, index);
+  }));
+  const legend = el(".timelegend", {}, parts.map(([name, value], index) => el("span", {}, painted(el(`i.part.p${index % 8}`), index), `${name} `, el("b", {}, text(value)))));
+  return el("section", {}, el("h2", {}, title), bar, legend);
+}

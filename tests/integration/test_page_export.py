@@ -1,0 +1,118 @@
+"""The page as one file, opened from disk in a real Chromium: the report and its sample episodes; it loads nothing."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from dart_streams.history.bundle import Bundle
+from dart_streams.launch.services import jars
+from dart_streams.views.page import export
+from dart_streams.views.page.assets import assets
+from dart_streams.views.page.bundle_source import BundleSource
+from tests.integration.exported_page import answers, screens
+from tests.integration.page_browser import PHONE, SIZE, tab
+from tests.integration.recorded_run import HOSTILE, record
+from tests.integration.test_page import SHOTS, first_link
+
+IN_FILE = ("report", "compare", "steps", "tasks", "time")
+LARGEST = 300_000
+"""Bytes of the file of a small run: scripts, style and the plot library are 200,000 of them."""
+
+
+def exported(folder: Path, plots: Path | None) -> Path:
+    record(folder / "run.dart", 90)
+    source = BundleSource(Bundle(folder / "run.dart"))
+    source.read()
+    asyncio.run(export.write(source, assets(plots), folder / "run.html"))
+    return folder / "run.html"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    return exported(tmp_path_factory.mktemp("export"), jars.plots())
+
+
+def test_the_file_has_what_the_report_had_and_screens_that_are_what_their_digests_say(file: Path):
+    found = answers(file)
+    report = found["report?"]
+    assert report["report"]["success_before"] is not None
+    assert report["samples"], "the run was evaluated before and after"
+    for pair in report["samples"]:
+        for episode in (pair["before"], pair["after"]):
+            played = found[f"trajectory?id={episode['trajectory_id']}"]
+            shots = {step["event"]["screenshot"]["sha256"] for step in played["steps"] if step["event"]["screenshot"]}
+            assert shots
+            assert shots <= screens(file).keys()
+    assert all(hashlib.sha256(image).hexdigest() == name for name, image in screens(file).items())
+    assert file.stat().st_size < LARGEST
+    assert HOSTILE not in file.read_text(), "what an agent wrote is nowhere in the clear"
+
+
+async def test_it_opens_from_disk_wide_and_narrow_light_and_dark(file: Path):
+    async with tab(SHOTS) as page:
+        asked = page.requests
+        await page.open(file.as_uri())
+        await page.at("")
+        assert await page.js("document.querySelector('.page').dataset.page") == "report"
+        places = [*IN_FILE]
+        await page.go("steps")
+        places.append(await first_link(page, "td a"))
+        await page.go("report")
+        places.append(await first_link(page, ".sample .cell"))
+        for name, size, dark in (("wide", SIZE, False), ("dark", SIZE, True), ("phone", PHONE, False)):
+            await page.resize(*size, phone=name == "phone")
+            await page.dark(dark)
+            for place in places:
+                await page.go(place)
+                wide = await page.js("document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, f"{place} is {wide} pixels too wide for {name}"
+                await page.shot(f"file-{place.partition('?')[0]}-{name}")
+                assert not await page.js("document.querySelector('.problem')?.innerText")
+        assert [url for url in asked if not url.startswith(("data:", file.as_uri()))] == []
+        assert page.errors == []
+
+
+@pytest.mark.skipif(jars.plots() is None, reason="the jar of the plots is not there: make setup")
+async def test_its_plots_are_drawn(file: Path):
+    async with tab(SHOTS) as page:
+        await page.open(file.as_uri())
+        await page.until("document.querySelectorAll('.chart canvas').length >= 4")
+        assert page.errors == []
+
+
+async def test_a_sample_is_played_screen_by_screen_and_hostile_texts_stay_texts(file: Path):
+    async with tab(SHOTS) as page:
+        await page.open(file.as_uri())
+        await page.click(".sample .strip:last-child .cell")
+        await page.until("document.querySelector('.stage img')?.naturalWidth === 160", "the screen")
+        await page.press("Home")
+        await page.until("!!document.querySelector('.said')")
+        assert HOSTILE in await page.js("document.querySelector('.said').textContent")
+        await page.click("details summary")
+        await page.until("document.querySelectorAll('.turn').length > 0", "the prompt")
+        assert await page.js("document.querySelectorAll('main script, main img[src=x]').length") == 0
+        assert "owned" not in await page.js("document.title")
+        await page.press("End")
+        await page.until("!!document.querySelector('.end')")
+        assert page.errors == []
+
+
+async def test_what_it_has_not_is_a_sentence_and_nothing_can_be_sent_from_it(file: Path):
+    async with tab(SHOTS) as page:
+        await page.open(file.as_uri())
+        await page.go("group?id=g1")
+        assert "dart-streams ui RUN|BUNDLE" in await page.js("document.querySelector('.problem').innerText")
+        sent = "fetch('http://127.0.0.1:9/').then(() => 'sent', (error) => error.message)"
+        assert await page.js(sent) != "sent"
+        assert any("Content Security Policy" in error for error in page.errors)
+        page.errors.clear()  # the console says what was refused
+
+
+async def test_without_the_plot_library_it_still_opens(tmp_path: Path):
+    made = await asyncio.to_thread(exported, tmp_path, None)
+    async with tab(SHOTS) as page:
+        await page.open(made.as_uri())
+        await page.until("document.body.innerText.includes('make setup')")
+        assert page.errors == []
