@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,9 +24,11 @@ from dart_streams.errors import UserError
 from dart_streams.history import run_folder
 from dart_streams.history.run_state import RunState
 from dart_streams.launch.processes import PAGE_FILE
-from dart_streams.launch.session import Session, live
+from dart_streams.launch.session import Finish, Session, live
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.views.metrics import USAGE_FILE, usages
+
+MakeSession = Callable[[run_folder.RunFolder, Console, Finish], Session]
 
 CURVES_S = 2.0
 POLL_S = 1.0
@@ -100,8 +103,10 @@ class Alternation:
         return watched.Block(True, start_ms, now_ms(), viewer.messages, len(viewer.seen))
 
 
-def measure(base: Config, minutes: float, block_s: float) -> dict[str, Any]:
+def measure(base: Config, minutes: float, block_s: float, session_of: MakeSession = plain_session) -> dict[str, Any]:
     """Let a run of so many minutes be watched in every second block, and return what that cost.
+
+    ``session_of`` makes its session.
 
     Raises
     ------
@@ -122,7 +127,7 @@ def measure(base: Config, minutes: float, block_s: float) -> dict[str, Any]:
         ended.append(run.follower.progress)
 
     def session(log: TextIO) -> Session:
-        session = plain_session(made, Console(file=log), finish)
+        session = session_of(made, Console(file=log), finish)
         running = session.run
 
         async def run() -> None:

@@ -45,6 +45,8 @@ from workers.env.simulated import SimulatedBackend
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 """What an agent may write, and a page or a task be called."""
+FEWEST_STEPS = 3
+ATTEMPTS = 3
 PAGES = [
     {"environment": "simulated", "page": page, "max_steps": 5, "train_seeds": [0, 6], "heldout_seeds": [100, 102]}
     for page in ("box", "steps-3")
@@ -224,9 +226,16 @@ def settings(slots: int = 8) -> Config:
 def record(path: Path, rollouts: int = 90) -> Path:
     """Play a run and write its bundle, with its screenshots."""
     config, tasks = settings(), parse({"pages": PAGES}, "the recorded run")
-    run = RecordedRun(config, tasks)
-    asyncio.run(run.evaluated(rollouts))
-    assert run.steps >= 3, "too few groups had a signal for tests of what was trained"
+    # On a machine that stands still episodes end as faults, and a run of faults alone has nothing to train on.
+    for _ in range(ATTEMPTS):
+        run = RecordedRun(config, tasks)
+        asyncio.run(run.evaluated(rollouts))
+        if run.steps >= FEWEST_STEPS:
+            break
+    else:
+        raise AssertionError(
+            f"{run.steps} optimiser steps: {[one.event.outcome for one in run.circle.logs['trajectories']]}"
+        )
     circle = run.circle
     with Writer(path, Manifest(run="recorded", prefix="dart.recorded.", captured_ms=now_ms(), schemas={})) as bundle:
         bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))

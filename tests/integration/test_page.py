@@ -1,5 +1,6 @@
 """The page in a real Chromium, on a bundle of a played run: each page, the way down and back, keys, hostile texts."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -40,10 +41,12 @@ async def opened(path: Path, plots: Path | None = None) -> AsyncIterator[tuple[T
 
 
 @contextlib.asynccontextmanager
-async def served(source: BundleSource, plots: Path | None = None) -> AsyncIterator[tuple[Tab, str]]:
+async def served(
+    source: BundleSource, plots: Path | None = None, other: BundleSource | None = None
+) -> AsyncIterator[tuple[Tab, str]]:
     """Yield a tab on the page of a source, and the page's address."""
     guard = Guard(frozenset(), 1, tls=False)
-    server = TestServer(PageServer(source, guard, assets(plots)).application())
+    server = TestServer(PageServer(source, guard, assets(plots), other).application())
     await server.start_server()
     base = f"http://127.0.0.1:{server.port}/"
     try:
@@ -183,6 +186,25 @@ async def test_two_versions_of_a_task_are_side_by_side_step_by_step(recorded: Pa
         await page.go(await first_link(page, "td a"))
         await page.click(".bar a[href*=compare]")
         await page.until("document.querySelectorAll('.lane .cell img').length >= 2", "a training task's two ends")
+
+
+async def test_two_runs_are_side_by_side_with_the_screens_of_each(recorded: Path, tmp_path: Path):
+    sources = [
+        BundleSource(Bundle(path)) for path in (recorded, await asyncio.to_thread(record, tmp_path / "b.dart", 40))
+    ]
+    for source in sources:
+        source.read()
+    async with served(sources[0], other=sources[1]) as (page, _):
+        await page.go("compare?of=other")
+        assert await page.js("document.querySelectorAll('.rates tbody tr').length") == 2
+        await page.click("td a")
+        await page.until("document.querySelectorAll('.lane .cell img').length >= 4", "both runs' screens")
+        await page.loaded()
+        widths = await page.js("[...document.querySelectorAll('.lane img')].map((image) => image.naturalWidth)")
+        assert set(widths) == {160}
+        await page.click(".lane:last-child .cell")
+        await page.until("!!document.querySelector('.stage img')", "the other run's episode")
+        assert "of=other" in await page.js("location.hash")
 
 
 async def test_keys_step_through_a_trajectory_and_the_address_remembers_where(recorded: Path):

@@ -26,6 +26,8 @@ from dart_streams.views.page.views import PageViews
 WHOLE = ("run", "report", "steps", "tasks", "time")
 """Views that are in the file as they are."""
 TOKEN_FIGURES = ("logprob", "log_ratio", "weight", "gradient_share")
+MOST_STEPS = 500
+"""Optimiser steps that are in the file one by one, the newest ones; the curves have all."""
 SCREENS = 8
 """Screens of a sample episode that are in the file: the first ones and the last two."""
 LINKED = re.compile(r'<link rel="(?P<rel>icon|stylesheet)" href="(?P<style>/[^"]+)">|'
@@ -58,7 +60,7 @@ async def collect(source: RunSource, other: RunSource | None = None) -> Archive:
     views = PageViews(source, other)
     made = Archive({key(name): await views.answer(name, {}) for name in WHOLE}, {})
     made.answers[key("steps")] = lean_curves(made.answers[key("steps")])
-    for number in sorted(source.state.trained):
+    for number in sorted(source.state.trained)[-MOST_STEPS:]:
         made.answers[key("step", id=number)] = lean(await views.answer("step", {"id": str(number)}))
     for query in comparisons(source, other):
         made.answers[key("compare", **query)] = await views.answer("compare", query)

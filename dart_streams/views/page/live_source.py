@@ -46,7 +46,6 @@ FETCH_MS = 300
 TRACES_S = 10.0
 """A run's spans are read again after this long."""
 LAGS_S = 4.0
-INPUTS_S = 15.0
 
 log = structlog.get_logger()
 
@@ -69,7 +68,7 @@ class LiveSource:
         self._lags: tuple[float, list[Lag] | None] = (-LAGS_S, [])
         self._lag_reader: LagReader | None = None
         self._tasks: TaskSet | None = None
-        self._inputs: tuple[float, ReportInputs] | None = None
+        self._inputs: ReportInputs | None = None
         self._connections = contextlib.AsyncExitStack()
 
     @property
@@ -115,7 +114,7 @@ class LiveSource:
     def rest(self, inputs: ReportInputs) -> None:
         """Take the fold and the figures of a run that has just ended, instead of reading them."""
         self.state, self.progress = inputs.progress, Progress(True)
-        self._lags, self._inputs = (math.inf, inputs.lags), (math.inf, inputs)
+        self._lags, self._inputs = (math.inf, inputs.lags), inputs
 
     async def _follow(self) -> None:
         """Fold from the beginning of the topics, and go on."""
@@ -198,22 +197,21 @@ class LiveSource:
         return self._tasks
 
     async def report_inputs(self) -> ReportInputs:
-        """See :class:`~dart_streams.views.page.source.RunSource`; a run's metrics are read again after a while only."""
-        now_s, folder = asyncio.get_running_loop().time(), self.folder
-        if self._inputs is None or now_s - self._inputs[0] > INPUTS_S:
-            metrics = folder.path / "metrics" if folder is not None else None
-            inputs = ReportInputs(
-                config=self.config,
-                tasks=self.task_set(),
-                journal=self.journal(),
-                progress=self.state,
-                trained=trained_rows(self.state),
-                readings=await asyncio.to_thread(MetricsReader, metrics),
-                lags=await self.lags(),
-                usage=usages(metrics / USAGE_FILE) if metrics is not None else [],
-            )
-            self._inputs = now_s, inputs
-        return self._inputs[1]
+        """See :class:`~dart_streams.views.page.source.RunSource`; a run's metrics are large, so they are not kept."""
+        if self._inputs is not None:
+            return self._inputs
+        folder = self.folder
+        metrics = folder.path / "metrics" if folder is not None else None
+        return ReportInputs(
+            config=self.config,
+            tasks=self.task_set(),
+            journal=self.journal(),
+            progress=self.state,
+            trained=trained_rows(self.state),
+            readings=await asyncio.to_thread(MetricsReader, metrics),
+            lags=await self.lags(),
+            usage=usages(metrics / USAGE_FILE) if metrics is not None else [],
+        )
 
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
         """See :class:`~dart_streams.views.page.source.RunSource`."""

@@ -1,5 +1,6 @@
 """The page's views by name: each takes a query and returns what is encoded as JSON, for the server and the export."""
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
@@ -15,6 +16,8 @@ View = Callable[[Query], Awaitable[Any]]
 
 NUMBER = re.compile(r"\d{1,9}")
 LONGEST_ID = 600
+REPORT_S = 15.0
+"""A report is made anew after this long: it reads all metrics of a run."""
 
 
 class PageViews:
@@ -24,6 +27,8 @@ class PageViews:
         self.source = source
         self.other = other
         self.grid = SlotGrid(source.config)
+        self._report: tuple[float, report_view.ReportView] | None = None
+        self._reporting = asyncio.Lock()
         self.views: dict[str, View] = {
             "run": self.run_view,
             "wall": self.wall,
@@ -158,8 +163,12 @@ class PageViews:
         return episodes.find(named(query), self.source.state)
 
     async def report(self, _: Query) -> report_view.ReportView:
-        """The report: what report.json has, and its curves."""
-        return report_view.report_view(await self.source.report_inputs())
+        """The report: what report.json has, and its curves; made anew after a while only."""
+        async with self._reporting:
+            now_s = asyncio.get_running_loop().time()
+            if self._report is None or now_s - self._report[0] > REPORT_S:
+                self._report = now_s, report_view.report_view(await self.source.report_inputs())
+            return self._report[1]
 
     async def compare(self, query: Query) -> Comparison:
         """Two evaluations: versions ``a`` and ``b`` at temperature ``t``; ``of=other`` takes b from the other run."""

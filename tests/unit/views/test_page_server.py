@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.history.bundle import Bundle
-from dart_streams.views.page import lines, log_view
+from dart_streams.views.page import export, lines, log_view
 from dart_streams.views.page.assets import assets
 from dart_streams.views.page.bundle_source import BundleSource
 from dart_streams.views.page.guard import Guard
@@ -342,3 +342,20 @@ async def test_what_a_filter_matches_is_exported_whole_as_the_table_has_it(recor
         assert (head.status, await head.read()) == (200, b"")
     async with client_of(recorded) as stranger:
         assert (await stranger.get("/export/trajectories")).status == 401
+
+
+async def test_a_file_has_the_newest_steps_one_by_one_and_no_more_screens_than_its_samples(recorded: Path, monkeypatch):
+    monkeypatch.setattr(export, "MOST_STEPS", 2)
+    source = BundleSource(Bundle(recorded))
+    source.read()
+    archive = await export.collect(source)
+    steps = sorted(source.state.trained)
+    assert {key for key in archive.answers if key.startswith("step?")} == {f"step?id={number}" for number in steps[-2:]}
+    assert len(archive.answers["steps?"].steps) == len(steps)
+    pairs = archive.answers["report?"].samples
+    episodes = [one.trajectory_id for pair in pairs for one in (pair.before, pair.after)]
+    played = {key.removeprefix("trajectory?id=") for key in archive.answers if key.startswith("trajectory?")}
+    assert played == set(episodes)
+    assert len(archive.screens) <= export.SCREENS * len(episodes)
+    monkeypatch.setattr(source, "_places", {})
+    assert (await export.collect(source)).screens == {}, "a bundle without screenshots has a file all the same"

@@ -99,7 +99,8 @@ export function stacked(parent, plot, parts, colours) {
 /** A series' name in its colour. @param {Series} one @param {number} index */
 function named(one, index) {
   const made = el(`span.p${index % 8}`, {}, one.name ?? "");
-  if (one.fill) made.style.setProperty("--c", `var(${one.fill})`);
+  // What is free is drawn as pale as the ground: its name would not be seen.
+  if (one.fill) made.style.setProperty("--c", `var(${one.fill === "--free" ? "--dim" : one.fill})`);
   return made;
 }
 

@@ -2,6 +2,7 @@
 /** The run over time: success, rate, staleness, versions and switches, lag; and who waits for whom. */
 
 import { get } from "./api.js";
+import { exported } from "./archive.js";
 import { chart, stacked } from "./chart.js";
 import { el, fill, table } from "./dom.js";
 import { clock, duration, number } from "./format.js";
@@ -24,7 +25,7 @@ export async function open(view, params, app) {
     closers.forEach((close) => close());
     closers = [];
     draw(found);
-    const live = app.header?.kind !== "bundle";
+    const live = !exported && app.header?.kind !== "bundle";
     fill(standing, live ? found.stalls.map((/** @type {any} */ one) => el("p.warn", {}, `${one.stall.topic}: silent for ${duration(one.stall.silent_s * 1000)}, last from ${one.stall.last_from}. ${one.reason}`)) : null);
     fill(body,
       seen.length ? [el("h2", {}, "Lag"), table(Object.entries(seen[seen.length - 1]?.by ?? {}), [["group and topic", ([name]) => name], ["records", ([, count]) => count], ["trend a minute", ([name]) => trend(name)], ["in seconds", ([name, count]) => seconds(name, count, found)]])] : null,
