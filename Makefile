@@ -7,7 +7,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollou
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup desktop osworld peers demo demo-desktop test test-faults test-osworld test-compose test-k8s up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup desktop osworld peers demo demo-desktop test test-faults soak test-osworld test-compose test-k8s up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ test: setup ## Run all tests.
 
 test-faults: setup ## Run the fault matrix in full: CASE=name for one case, RUNS=n times.
 	@$(STREAMS)/python -m tests.faults.matrix $(addprefix --case ,$(CASE)) --runs $(or $(RUNS),1) --json .dart/faults.json
+
+soak: setup ## Run a circle under a random schedule of faults for HOURS=n (2), as root; SEED=n repeats one, SCHEDULE=FILE replays it.
+	@$(STREAMS)/python -m tests.faults.soak --hours $(or $(HOURS),2) $(addprefix --seed ,$(SEED)) $(addprefix --schedule ,$(SCHEDULE))
 
 test-osworld: setup osworld ## Run the tests of OSWorld's evaluators, and of episodes on its tasks; with DART_OSWORLD=FOLDER also those of its task files.
 	@$(STREAMS)/python -m pytest -q tests/integration/test_osworld_evaluators.py tests/integration/test_osworld_episodes.py tests/unit/workers/env/osworld tests/unit/cli/test_osworld_command.py

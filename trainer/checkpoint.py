@@ -11,9 +11,11 @@ import msgspec
 import structlog
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from dart_streams import fsync as durable
+from dart_streams.errors import UserError
 from trainer import crash_points
 from trainer.ranks import Ranks
 from trainer.state import TrainerState
@@ -24,6 +26,12 @@ NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 PARTIAL = ".partial-"
 
 log = structlog.get_logger()
+
+
+class CheckpointNotWritten(UserError):
+    """A checkpoint that could not be written. What was trained since the last one is trained again after a restart."""
+
+    exit_code = 1
 
 
 @dataclass
@@ -41,9 +49,31 @@ class Checkpoints:
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainerState, epoch: int) -> None:
-        """Write a checkpoint: first aside, durable, then under its name. Older ones but one are removed."""
+        """Write a checkpoint: first aside, durable, then under its name. Older ones but one are removed.
+
+        Raises CheckpointNotWritten if its disk is full or fails; what was written of it is removed.
+        """
         name = f"epoch-{epoch:04d}-step-{state.train_step:08d}"
         partial = self.folder / f"{PARTIAL}{name}"
+        try:
+            self._write(partial, self.folder / name, model, optimizer, state)
+        except (CheckpointException, OSError) as error:
+            if self.ranks.first:
+                shutil.rmtree(partial, ignore_errors=True)
+            free = shutil.disk_usage(self.folder.parent).free
+            raise CheckpointNotWritten(
+                f"checkpoint {name} can't be written to {self.folder} ({reason_of(error)}), and {free / 1e6:.0f} MB "
+                "are free there: make room, and start the trainer again; it goes on from the checkpoint before"
+            ) from error
+
+    def _write(
+        self,
+        partial: Path,
+        final: Path,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        state: TrainerState,
+    ) -> None:
         if self.ranks.first:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
@@ -55,8 +85,8 @@ class Checkpoints:
             crash_points.reach(crash_points.IN_CHECKPOINT)
             durable.write(partial / STATE, msgspec.json.encode(state))
             durable.sync(partial)
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-            partial.rename(self.folder / name)
+            shutil.rmtree(final, ignore_errors=True)
+            partial.rename(final)
             durable.sync(self.folder)
             for old in self.complete()[:-KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
@@ -85,6 +115,11 @@ class Checkpoints:
         """Return the complete checkpoints, the newest last: of the newest epoch, the one with the most steps."""
         named = [(match, path) for path in self.folder.glob("epoch-*") if (match := NAME.fullmatch(path.name))]
         return [path for _, path in sorted((tuple(map(int, match.groups())), path) for match, path in named)]
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the last line of an error: torch's has the tracebacks of all ranks before it."""
+    return str(error).strip().rpartition("\n")[2] or type(error).__name__
 
 
 def tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -13,13 +13,14 @@ import msgspec
 import structlog
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
+from safetensors import SafetensorError
 from torch import Tensor
 
 from dart_streams import weight_location
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config
-from dart_streams.errors import ServiceUnavailable
+from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.heartbeats import Heartbeats
 from dart_streams.policy import weights as weight_files
 from dart_streams.store import SyncStore
@@ -39,6 +40,12 @@ CLOSE_S = 5.0
 FOLDER = re.compile(r"v(\d+)-e(\d+)")
 
 log = structlog.get_logger()
+
+
+class VersionNotWritten(UserError):
+    """Weights that could not be written to their URI; a trainer that resumes publishes them."""
+
+    exit_code = 1
 
 
 class WeightPublisher:
@@ -96,9 +103,18 @@ class WeightPublisher:
         return start
 
     def publish(self, state: TrainerState, snapshot: WeightSnapshot) -> None:
-        """Make the files of ``state.version`` durable, send their event, remove versions that nobody needs any more."""
+        """Make the files of ``state.version`` durable, send their event, remove versions that nobody needs any more.
+
+        Raises VersionNotWritten if their disk is full or fails.
+        """
         uri = f"{self.base}/v{state.version:06d}-e{self.epoch}"
-        sha256 = weight_files.save(snapshot.tensors, uri, {weight_files.PROBE: msgspec.json.encode(snapshot.probe)})
+        try:
+            sha256 = weight_files.save(snapshot.tensors, uri, {weight_files.PROBE: msgspec.json.encode(snapshot.probe)})
+        except (OSError, SafetensorError) as error:
+            raise VersionNotWritten(
+                f"weight version {state.version} can't be written to {uri} ({error}): make room, and start the trainer "
+                "again; it publishes these weights then"
+            ) from error
         self._send_version(
             WeightVersion(
                 model_id=self.weights.model_id,

@@ -83,10 +83,16 @@ class RunFolder:
             return PhaseLog()
 
     def write_journal(self, journal: PhaseLog) -> None:
-        """Replace the journal in one step."""
+        """Replace the journal in one step; raise UserError if its disk is full, or cannot be written."""
         fresh = self.journal_file.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(journal)))
-        fresh.replace(self.journal_file)
+        try:
+            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(journal)))
+            fresh.replace(self.journal_file)
+        except OSError as error:
+            raise UserError(
+                f"{self.journal_file} can't be written ({error.strerror or error}): make room there, then go on with "
+                f"--resume {self.id}"
+            ) from error
 
 
 @contextlib.contextmanager

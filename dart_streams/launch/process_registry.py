@@ -67,6 +67,13 @@ def read(path: Path) -> ProcessRegistry | None:
         return None
 
 
+def living(runs: Path, but: Path) -> list[str]:
+    """Return the ids of runs, except the one in the folder ``but``, whose supervisor runs."""
+    folders = (path.parent for path in sorted(runs.glob("*/processes.json")) if not path.parent.is_symlink())
+    found = ((folder, read(folder / "processes.json")) for folder in folders if folder != but)
+    return [folder.name for folder, registry in found if registry and registry.supervisor.process() is not None]
+
+
 def end_leftovers(runs: Path) -> tuple[list[str], bool]:
     """End the processes of runs whose supervisor is gone, and all below them.
 

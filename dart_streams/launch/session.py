@@ -20,7 +20,7 @@ from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.trained_rows import TrainedRows
-from dart_streams.launch import process_usage
+from dart_streams.launch import process_registry, process_usage
 from dart_streams.launch.processes import PAGE_FILE, ProcessSet
 from dart_streams.launch.services import local
 from dart_streams.launch.supervisor import Supervisor
@@ -152,7 +152,10 @@ class Session:
         if run.supervisor.children:
             self.notify(f"draining {', '.join(sorted(run.supervisor.children))} (Ctrl-C again to kill)")
         await run.supervisor.stop_all()
-        if self.owns_services:
+        others = process_registry.living(self.folder.path.parent, but=self.folder.path)
+        if self.owns_services and others:
+            self.notify(f"Kafka and Cassandra stay up for {', '.join(others)}: `dart-streams down` stops them")
+        elif self.owns_services:
             stopped = await asyncio.to_thread(local.down, self.config)
             self.notify(f"stopped {' and '.join(stopped)}" if stopped else "the services were down already")
         run.journal = msgspec.structs.replace(run.journal, outcome=outcome)

@@ -27,6 +27,7 @@ QUICK_S = 30.0
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 15.0
 QUICK_DEATHS = 5
+SAVE_AGAIN_S = 2.0
 FATAL_CODES = (UserError.exit_code, AccessRefused.exit_code)
 
 
@@ -99,6 +100,7 @@ class Supervisor:
         self.gave_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.registry_file = folder / "processes.json"
         self.registry = ProcessRegistry(process_registry.this_process())
+        self.registry_saving: asyncio.Task[None] | None = None
         self.log: Any = structlog.get_logger()
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         self.save_registry()
@@ -123,6 +125,7 @@ class Supervisor:
         child = self.children[spec.name] = Child(spec, self.folder / "logs" / f"{spec.name}.log", once=once)
         await child.start(self.drain_s)
         child.keeper = asyncio.create_task(self.keep_alive(child), name=f"keep {spec.name} alive")
+        child.keeper.add_done_callback(self.fail_with)
         self.log.info("started", child=spec.name, pid=child.process and child.process.pid)
         return child.keeper
 
@@ -160,6 +163,11 @@ class Supervisor:
             await child.start(self.drain_s)
             self.save_registry()
 
+    def fail_with(self, keeper: asyncio.Task[None]) -> None:
+        """Fail the run with the error of a task that should keep a process alive: nobody would start it again."""
+        if not keeper.cancelled() and (error := keeper.exception()) is not None and not self.gave_up.done():
+            self.gave_up.set_exception(error)
+
     def give_up(self, child: Child, reason: str, deaths: int) -> None:
         """Fail the run with the process's name, the reason and the end of its log."""
         if not self.gave_up.done():
@@ -189,6 +197,8 @@ class Supervisor:
         """Stop all processes at once, and then those that are to be last."""
         await self.stop(*(name for name, child in self.children.items() if not child.spec.last))
         await self.stop(*self.children)
+        if self.registry_saving is not None:
+            self.registry_saving.cancel()
 
     def kill_all(self) -> None:
         """Have every subreaper kill at once, as it does at the second signal."""
@@ -206,7 +216,24 @@ class Supervisor:
                     running.append(ProcessIdentity.of(name, child.process.pid))
         services = self.registry.services if services is None else services
         self.registry = ProcessRegistry(self.registry.supervisor, tuple(running), services)
-        process_registry.write(self.registry_file, self.registry)
+        if self.registry_saving is None or self.registry_saving.done():
+            try:
+                process_registry.write(self.registry_file, self.registry)
+            except OSError as error:
+                self.log.warning(
+                    "the list of processes was not written: if this process is killed too, the next run can't end them",
+                    reason=str(error),
+                    try_again_s=SAVE_AGAIN_S,
+                )
+                self.registry_saving = asyncio.create_task(self.save_registry_again(), name="save the registry")
+
+    async def save_registry_again(self) -> None:
+        """Write the newest list of processes as soon as that works."""
+        while True:
+            await asyncio.sleep(SAVE_AGAIN_S)
+            with contextlib.suppress(OSError):
+                process_registry.write(self.registry_file, self.registry)
+                return
 
 
 def after_death(deaths: int, lived_s: float, code: int) -> tuple[int, float | None]:
@@ -221,10 +248,10 @@ def after_death(deaths: int, lived_s: float, code: int) -> tuple[int, float | No
 
 
 def explain(code: int) -> str:
-    """Describe how a process ended; ``code`` above 128 stands for a signal."""
-    if code > 128:
+    """Describe how a process ended; ``code`` below 0 or above 128 stands for a signal."""
+    if code < 0 or code > 128:
         try:
-            return f"killed by {signal.Signals(code - 128).name}"
+            return f"killed by {signal.Signals(-code if code < 0 else code - 128).name}"
         except ValueError:
             pass
     return "ended by itself (exit code 0)" if code == 0 else f"exit code {code}"

@@ -11,7 +11,7 @@ from tenacity import AsyncRetrying
 from dart_streams.deadline import Deadline
 from dart_streams.store import statements
 from dart_streams.store.blobs import BlobCache, MissingBlob, chunk_count, chunks, ref_of, whole
-from dart_streams.store.sessions import DOWN, executing, is_down
+from dart_streams.store.sessions import DOWN, executing, gone_of, is_down
 from topics.observations import Observation
 from topics.trajectories import Trajectory
 from topics.values import BlobRef
@@ -162,6 +162,8 @@ class AsyncStore:
             try:
                 return await self._send(query, values)
             except DOWN as error:  # the policy is made for a failure only: it costs more than the call
+                if (gone := gone_of(error, self.run)) is not None:
+                    raise gone from None
                 if not is_down(error):
                     raise
                 return await AsyncRetrying(**executing(self.wait_s))(self._send, query, values)

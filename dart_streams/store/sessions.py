@@ -29,7 +29,7 @@ from dart_streams.connection import auth
 from dart_streams.connection.protocol_probes import CQL, Endpoint, tls_refusal
 from dart_streams.connection.retrying import until
 from dart_streams.deadline import Deadline
-from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
+from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
 
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 10.0
@@ -44,8 +44,17 @@ REPLICATION = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
 UNABLE = "Unable to perform authentication"
 """The error of a node that can't read its roles at the moment."""
 
+GONE = re.compile(r"unconfigured table (\w+)|table (\w+) does not exist")
+"""What Cassandra says of a table that it does not have."""
+
 DOWN = (NoHostAvailable, NoConnectionsAvailable, DriverException, ErrorMessage, ConnectionException, OSError)
 """The driver's errors while a database is away."""
+
+
+class TableGone(UserError):
+    """A table was dropped while it was used; a process that is started again makes it anew."""
+
+    exit_code = 1
 
 
 def connect(store: Store) -> Session:
@@ -102,6 +111,17 @@ def executing(wait_s: float) -> dict[str, Any]:
 def is_down(error: BaseException) -> bool:
     """Return whether the driver raised an error because the database is away, not because of the request."""
     return isinstance(error, DOWN) and not isinstance(error, InvalidRequest)
+
+
+def gone_of(error: BaseException, run: str) -> TableGone | None:
+    """Return the error that a table which was there is not any more, None if an error is of another kind."""
+    match = GONE.search(str(error)) if isinstance(error, InvalidRequest) else None
+    if match is None:
+        return None
+    return TableGone(
+        f"table {match[1] or match[2]} is gone from the store: somebody has dropped it, with its rows. The next "
+        f"process that starts makes it again, empty; `dart-streams store rebuild --run {run}` brings them back"
+    )
 
 
 def open_keyspace(store: Store) -> Session:

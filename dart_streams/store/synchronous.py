@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from cassandra import ConsistencyLevel
+from cassandra import ConsistencyLevel, InvalidRequest
 from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import SimpleStatement
@@ -13,7 +13,7 @@ from tenacity import Retrying
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import statements
 from dart_streams.store.blobs import BlobCache, whole
-from dart_streams.store.sessions import executing
+from dart_streams.store.sessions import executing, gone_of
 from topics.observations import Observation
 from topics.values import BlobRef
 
@@ -150,7 +150,12 @@ class SyncStore:
         return self._retrying(read) if values else []
 
     def _retrying(self, call: Callable[[], T]) -> T:
-        result: T = Retrying(**executing(self.wait_s))(call)
+        try:
+            result: T = Retrying(**executing(self.wait_s))(call)
+        except InvalidRequest as error:
+            if (gone := gone_of(error, self.run)) is not None:
+                raise gone from None
+            raise
         return result
 
 

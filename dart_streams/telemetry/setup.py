@@ -24,6 +24,7 @@ from dart_streams.telemetry.exporters import (
     LineSpanExporter,
     collector_exporters,
 )
+from dart_streams.telemetry.log_stream import LogStream
 
 METRICS_EVERY_MS = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", 2000))
 """Milliseconds between exports of metrics; OpenTelemetry's own variable changes it. Reports draw a point for each."""
@@ -91,9 +92,9 @@ def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, A
 def start_logs(process: str, to: TextIO | None = None) -> None:
     """Send logs to stderr (or ``to``): readable on a terminal, JSON lines elsewhere.
 
-    Libraries log from level WARNING on, rate-limited.
+    Libraries log from level WARNING on, rate-limited. Lines that cannot be written are dropped.
     """
-    stream = to or sys.stderr
+    stream: Any = LogStream(to or sys.stderr)
 
     def add_process(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
         return fields | {"process": process}

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.history import run_folder
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_log import read_events
+from dart_streams.launch import subreaper
 from tests.faults import invariants
 from topics import trained
 
@@ -33,6 +34,8 @@ RESULTS = "DART_FAULTS_RESULTS"
 """The environment's name of the file to which a case appends what it measured, one JSON object a line."""
 WHOLE = "DART_SLOW_TESTS" in os.environ
 """Whether the cases run in their whole form, as ``make test-faults`` has them; ``make test`` has a short one."""
+PREFIXES = "DART_FAULTS_PREFIXES"
+"""The environment's name of what precedes the command line of each kind of process, as JSON."""
 BOUND_S = 240.0
 POLL_S = 0.2
 ENDLESS = 1_000_000
@@ -59,8 +62,11 @@ def config_of(services: Any, folder: Path, **tables: dict[str, Any]) -> Config:
 class Circle:
     """A run with a process for each part; made by :func:`circle`."""
 
-    def __init__(self, config: Config, case: str) -> None:
+    def __init__(self, config: Config, case: str, prefixes: Mapping[str, Sequence[str]] = {}) -> None:
+        self.prefixes = json.dumps(prefixes)
         self.made: RunFolder = run_folder.create(config, TASKS, run_folder.new_id(), resume=False)
+        self.console = Path(config.run.state_dir).parent / f"{self.made.id}.console.log"
+        """Beside the state folder: that one's disk may be full."""
         self.case = case
         self.process: subprocess.Popen[bytes] | None = None
         self.measured: dict[str, Any] = {"case": case}
@@ -72,9 +78,10 @@ class Circle:
 
     def start(self) -> None:
         """Start the supervisor, which starts all others."""
-        with (self.made.path / "console.log").open("a") as log:
+        with self.console.open("a") as log:
             command = [sys.executable, "-m", "tests.faults.supervised", str(self.made.path)]
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+            environment = {**os.environ, PREFIXES: self.prefixes}
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
 
     def resume(self, train_steps: int = ENDLESS) -> None:
         """Start the run again, until it has made so many steps in all."""
@@ -88,6 +95,13 @@ class Circle:
         assert self.process is not None
         supervisor = psutil.Process(self.process.pid)
         return [supervisor, *supervisor.children(recursive=True)]
+
+    def of_kind(self, kind: str) -> list[psutil.Process]:
+        """Return the processes of a kind and all below them, but not those that start them again."""
+        mark = {"trainer": "stand_in_trainer"}.get(kind, f"--id {kind}-")
+        commands = {process: " ".join(process.cmdline()) for process in self.processes() if process.is_running()}
+        roots = [one for one, line in commands.items() if mark in line and subreaper.__file__ not in line]
+        return [process for root in roots for process in (root, *root.children(recursive=True))]
 
     def kill_everything(self) -> None:
         """Kill every process of the circle with SIGKILL, the supervisor first: nobody restarts or drains anything."""
@@ -128,7 +142,7 @@ class Circle:
 
     def said(self) -> str:
         """Return the end of what the run told."""
-        return (self.made.path / "console.log").read_text()[-3000:]
+        return self.console.read_text()[-3000:]
 
     def ends_well(self) -> None:
         """Wait for the end of the run; then it has lost nothing, and every invariant holds."""
@@ -158,9 +172,12 @@ class Circle:
 
 
 @contextlib.contextmanager
-def circle(config: Config, case: str) -> Iterator[Circle]:
-    """Yield a circle with training under way; at the end none of its processes is left."""
-    made = Circle(config, case)
+def circle(config: Config, case: str, prefixes: Mapping[str, Sequence[str]] = {}) -> Iterator[Circle]:
+    """Yield a circle with training under way; at the end none of its processes is left.
+
+    ``prefixes`` precede the command lines of a kind of process, to start it in a network of its own, say.
+    """
+    made = Circle(config, case, prefixes)
     made.start()
     try:
         made.begins()

@@ -4,7 +4,10 @@ Usage: ``python -m tests.faults.supervised FOLDER`` with the folder of a run (ne
 """
 
 import asyncio
+import json
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,6 +19,7 @@ from dart_streams.history.run_folder import RunFolder
 from dart_streams.launch import process_registry, processes
 from dart_streams.launch.session import Session
 from dart_streams.launch.supervisor import ProcessSpec
+from tests.faults.circle import PREFIXES
 
 STAND_IN = "benchmarks.stand_in_trainer"
 
@@ -24,7 +28,17 @@ def session_of(made: RunFolder, console: Console) -> Session:
     program = Path(sys.executable).parent / "dart-streams"
     cast = processes.processes_of(made.config(), made.config_file, processes.Programs(program, program))
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
-    return Session(made, msgspec.structs.replace(cast, trainer=(stand_in,)), write_report, console)
+    cast = msgspec.structs.replace(cast, trainer=(stand_in,))
+    return Session(made, prefixed(cast, json.loads(os.environ.get(PREFIXES, "{}"))), write_report, console)
+
+
+def prefixed(cast: processes.ProcessSet, prefixes: Mapping[str, Sequence[str]]) -> processes.ProcessSet:
+    """Put something before the command lines of some kinds of processes."""
+    changed = {
+        kind: tuple(msgspec.structs.replace(one, command=(*before, *one.command)) for one in getattr(cast, kind))
+        for kind, before in prefixes.items()
+    }
+    return msgspec.structs.replace(cast, **changed)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tests.faults.matrix import CASES, ROOT, Row
 def test_a_case_names_tests_that_there_are(case: str):
     for node in CASES[case]:
         file, _, function = node.partition("::")
-        assert not function or f"def {function}(" in (ROOT / file).read_text()
+        assert not function or f"def {function.partition('[')[0]}(" in (ROOT / file).read_text()
         assert (ROOT / file).is_file()
 
 

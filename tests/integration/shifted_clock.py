@@ -22,5 +22,6 @@ if __name__ == "__main__":
 
     from dart_streams.cli.main import main
 
-    sys.argv = ["dart-streams", *sys.argv[3:]]
+    # A supervisor gives the program's path as well.
+    sys.argv = ["dart-streams", *(sys.argv[4:] if sys.argv[3].endswith("/dart-streams") else sys.argv[3:])]
     sys.exit(main())

@@ -20,6 +20,7 @@ from dart_streams.history import run_folder as folder
 from dart_streams.launch.services.daemon import free_port
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of
+from dart_streams.store.sessions import TableGone
 from dart_streams.store.statements import DamagedRow
 from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import RolloutOrder
@@ -138,6 +139,27 @@ async def test_a_torn_row_is_named_with_the_command_that_mends_it(session, run):
             DamagedRow, match=f"trajectory torn of run {run} .*`dart-streams store rebuild --run {run}`"
         ):
             await read()
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+async def test_a_table_that_was_dropped_is_named_with_the_command_that_brings_its_rows_back(services, run, prepared):
+    keyspace = f"{services.keyspace}_dropped"
+    own = connect(services.config(store={"keyspace": keyspace}).store)
+    try:
+        store, sync = AsyncStore(own, run, 1), SyncStore(own, run, 1)
+        if prepared:
+            await store.write_step(observation("kept", 0))
+            await asyncio.to_thread(sync.steps, "kept")
+        own.execute(f"DROP TABLE {keyspace}.steps", timeout=60)
+        for use in (
+            lambda: store.write_step(observation("lost", 0)),
+            lambda: asyncio.to_thread(sync.steps, "lost"),
+        ):
+            with pytest.raises(TableGone, match=rf"table steps is gone .*`dart-streams store rebuild --run {run}`"):
+                await use()
+    finally:
+        own.execute(f"DROP KEYSPACE {keyspace}", timeout=60)
+        own.cluster.shutdown()
 
 
 async def test_a_blob_that_is_asked_for_before_it_is_written_is_waited_for(session, run):

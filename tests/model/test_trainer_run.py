@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -37,6 +38,7 @@ from dart_streams.policy import exporting, probe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
+from tests.faults import disk
 from tests.model import plain_transformers
 from topics import Topic, curated, trained, weights, weights_serving
 from topics.trained import TrainedStep
@@ -149,6 +151,8 @@ def train_elsewhere(config: Config, crash_point: str) -> None:
     try:
         os._exit(main.run(config))
     except UserError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
         os._exit(error.exit_code)
 
 
@@ -583,3 +587,32 @@ def test_without_a_model_it_says_what_to_do(tmp_path: Path) -> None:
     for path in ("", str(tmp_path / "nowhere")):
         with pytest.raises(UserError, match=r"no model directory .*dart-streams policy build"):
             main.run(parse({**tables, "policy": {"path": path}}))
+
+
+@pytest.mark.skipif(bool(disk.possible()), reason="mounting a small disk needs root")
+def test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group_is_trained_once(
+    run: Callable[..., Run], capfd: pytest.CaptureFixture[str]
+) -> None:
+    ours = run(trainer={"groups_per_step": 1, "max_train_steps": 4})
+    ours.add([ours.maker.group(index) for index in range(4)])
+    with disk.small_disk(ours.config.run.folder, 256) as folder:
+        with training(ours.config, f"{crash_points.BEFORE_STEP}:3:stop") as trainer:
+            until(lambda: len(ours.steps()) == 2 and is_stopped(trainer), "two steps")
+            disk.fill(folder)
+            os.kill(trainer.pid or 0, signal.SIGCONT)
+            assert ended(trainer) == 1
+        for attempt in range(2):
+            with training(ours.config) as trainer:
+                assert ended(trainer) == 1, f"start {attempt} on a full disk"
+        assert not list(folder.rglob(".partial-*"))
+        disk.make_room(folder)
+        assert ours.train() == 0
+    said = " ".join(capfd.readouterr().err.split())
+    assert said.count("can't be written to") == 3
+    assert said.count("make room, and start the trainer again") == 3
+    assert "Traceback" not in said
+    assert [step.group_ids for step in ours.steps()] == [[f"group-{index}"] for index in range(4)]
+
+
+def is_stopped(trainer: BaseProcess) -> bool:
+    return psutil.Process(trainer.pid).status() == psutil.STATUS_STOPPED

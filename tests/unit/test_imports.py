@@ -22,6 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "errors",
             "clock",
             "deadline",
+            "crash_points",
             "heartbeats",
             "quantiles",
             "stateless_random",

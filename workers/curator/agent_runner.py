@@ -39,6 +39,7 @@ import structlog
 from opentelemetry import metrics
 
 import topics
+from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, SendCoalescer
 from dart_streams.bus.codec import Encoded, Undecodable, encode, header_bytes
@@ -206,11 +207,15 @@ class AgentRunner:
         steps = journaled.apply(inputs)
         self.apply_ms.record((time.perf_counter() - started) * 1000 / max(1, len(steps)), {"agent": self.agent.name})
         if steps:
+            crash_points.reach("curator-applied")
             await journaled.append(before, [read for read, _ in steps])
+            crash_points.reach("curator-journaled")
             await self._publish(steps)
+            crash_points.reach("curator-published")
             self._count(steps, counts_of(journaled.state) - counts)
         for event in events:
             event.ack()
+        crash_points.reach("curator-acknowledged")
         await journaled.maybe_snapshot()
 
     def _is_assigned(self, event: Any) -> bool:

@@ -27,6 +27,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 from opentelemetry import metrics
 
+from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
 from dart_streams.bus.codec import Undecodable
@@ -108,9 +109,13 @@ class ObservationWriter:
     async def write(self, records: Sequence[ConsumerRecord]) -> set[str]:
         """Do steps 1 to 3 for a batch; return the environment hosts it came from."""
         batch = await self._decode(records)
+        crash_points.reach("recorder-polled")
         await asyncio.gather(*(self._write_step(item) for item in batch))
+        crash_points.reach("recorder-rows")
         ends = {item.event.trajectory_id: item for item in batch if item.event.end is not None}
         await asyncio.gather(*(self._announce(item) for item in ends.values()))
+        if ends:
+            crash_points.reach("recorder-announced")
         return {item.event.env_host for item in batch}
 
     async def _decode(self, records: Sequence[ConsumerRecord]) -> list[Delivery]:
@@ -200,5 +205,6 @@ class Recorder:
             return
         try:
             await self.records.commit(offsets)
+            crash_points.reach("recorder-committed")
         except (CommitFailedError, IllegalStateError) as error:
             log.info("commit refused", reason=str(error) or type(error).__name__)

@@ -13,6 +13,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
+from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
@@ -56,6 +57,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self.bus = config.bus
         self.publisher = publisher
         self.topic = topic
+        self.group = group
         self.id_field = id_field
         self.name = config.bus.prefix + topic.name
         self.drain_s = max(config.run.drain_s - MARGIN_S, config.run.drain_s / 2)
@@ -138,7 +140,9 @@ class OrderedConsumer(ConsumerRebalanceListener):
             self._idle.add(this)
             delivery = await self._take()
             self._idle.discard(this)
+            crash_points.reach(f"{self.group}-taken")
             await handle(slot, delivery)
+            crash_points.reach(f"{self.group}-handled")
             self.records.finish(getattr(delivery.event, self.id_field))
 
     async def read_ahead(self, count: int, expect: Callable[[Any], None]) -> None:
@@ -197,6 +201,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         except KafkaError as error:
             log.warning("commit failed", reason=str(error) or type(error).__name__)
         else:
+            crash_points.reach(f"{self.group}-committed")
             self.records.offsets.committed(offsets)
 
     async def commit_periodically(self) -> None:

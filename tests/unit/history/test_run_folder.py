@@ -82,6 +82,13 @@ def test_the_journal_keeps_phases_in_order(config, tmp_path):
     assert made.journal().phase("after") is None
 
 
+def test_a_journal_that_cannot_be_written_says_what_to_do(config, tmp_path):
+    made = create(config, tmp_path, "one")
+    made.journal_file.with_suffix(".new").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"No space left on device.*make room.*--resume one"):
+        made.write_journal(PhaseLog())
+
+
 def test_tables_are_written_without_nulls():
     assert without_nulls({"a": None, "b": {"c": None, "d": 0}}) == {"b": {"d": 0}}
 

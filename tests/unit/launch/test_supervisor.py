@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.launch import process_registry as leftovers
+from dart_streams.launch import supervisor as supervisor_module
 from dart_streams.launch.supervisor import (
     LONGEST_DELAY_S,
     QUICK_DEATHS,
@@ -66,6 +67,35 @@ def gone(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+async def test_a_process_is_kept_alive_while_the_list_of_processes_cannot_be_written_and_listed_when_it_can(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(supervisor_module, "SAVE_AGAIN_S", 0.05)
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
+    child = supervisor.children["env-0"]
+    supervisor.registry_file = tmp_path / "away" / "processes.json"
+    for starts in (2, 3):
+        psutil.Process(child.process.pid).kill()
+        await until(lambda starts=starts: child.starts == starts and child.process.returncode is None)
+    supervisor.registry_file.parent.mkdir()
+    await until(supervisor.registry_file.exists)
+    assert [one.pid for one in leftovers.read(supervisor.registry_file).children] == [child.process.pid]
+    await supervisor.stop_all()
+
+
+async def test_a_process_that_nobody_would_start_again_fails_the_run(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
+    child = supervisor.children["env-0"]
+    child.log = tmp_path / "away" / "env-0.log"
+    psutil.Process(child.process.pid).kill()
+    with pytest.raises(FileNotFoundError):
+        async with asyncio.timeout(10):
+            await supervisor.gave_up
+    await supervisor.stop_all()
 
 
 async def test_a_dead_process_is_started_again(tmp_path):
@@ -242,7 +272,13 @@ def test_a_long_life_forgives():
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [(0, "ended by itself (exit code 0)"), (3, "exit code 3"), (137, "killed by SIGKILL"), (255, "exit code 255")],
+    [
+        (0, "ended by itself (exit code 0)"),
+        (3, "exit code 3"),
+        (137, "killed by SIGKILL"),
+        (-9, "killed by SIGKILL"),
+        (255, "exit code 255"),
+    ],
 )
 def test_an_exit_code_is_explained(code, words):
     assert explain(code) == words

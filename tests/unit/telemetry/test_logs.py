@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.telemetry import spans
+from dart_streams.telemetry.log_stream import LogStream
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -68,3 +69,22 @@ def test_on_a_terminal_a_line_is_for_people():
     for line in lines:
         with pytest.raises(json.JSONDecodeError):
             json.loads(line)
+
+
+def test_a_process_whose_log_is_on_a_full_disk_goes_on():
+    with Path("/dev/full").open("w") as full:
+        logged(full.fileno())
+
+
+def test_lines_that_were_dropped_are_counted_as_soon_as_there_is_room(tmp_path: Path):
+    with Path("/dev/full").open("w") as full, (tmp_path / "log").open("w") as file:
+        stream = LogStream(full)
+        stream.write("one\n")
+        stream.write("two\n")
+        os.dup2(file.fileno(), full.fileno())
+        stream.write("three\n")
+        stream.write("four\n")
+    notice, *last = (tmp_path / "log").read_text().splitlines()[-3:]
+    assert last == ["three", "four"]
+    assert json.loads(notice)["lines"] == 2
+    assert "No space left" in json.loads(notice)["reason"]

@@ -1,0 +1,106 @@
+"""A network of its own for a process, that can be cut from broker or database, in one direction or both.
+
+A network namespace reaches this machine's loopback services by a pair of virtual interfaces. A direction is cut by a
+wrong hardware address for its packets: they leave, and the other end drops them unseen, as on a cable that is cut. Open
+connections stay open, new ones get no answer, and what was sent is sent again once the way is whole.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+BROKER, DATABASE = "127.0.0.1", "127.0.0.2"
+"""Where the services of such a circle listen: the ways to them are cut apart from each other."""
+Way = Literal["out", "in", "both"]
+"""The packets that are lost: those of the process, those for it, or all."""
+WAYS: tuple[Way, ...] = get_args(Way)
+NOBODY = "02:00:00:00:00:99"
+"""A hardware address that no interface has."""
+FIRST_NETWORK = 64
+
+
+def ip(*arguments: str) -> None:
+    """Run ``ip``; raise subprocess.CalledProcessError with what it says."""
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+def possible() -> str:
+    """Return why this machine can't make networks, empty if it can."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return "network namespaces need root and iproute2"
+    try:
+        with network("dart-probe", 0):
+            return ""
+    except (subprocess.CalledProcessError, OSError) as error:
+        return f"network namespaces can't be made here: {getattr(error, 'stderr', error)}"
+
+
+class Network:
+    """A namespace, made by :func:`network`: ``number`` sets it apart from others on this machine."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.host_end, self.its_end = f"dart{os.getpid() % 100000}h{number}", "veth"
+        third = FIRST_NETWORK + number
+        self.gateway = f"10.77.{third}.1"
+        self.source = {BROKER: f"10.77.{third}.2", DATABASE: f"10.77.{third}.3"}
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """Return what goes before a command that is to run in it."""
+        return ("ip", "netns", "exec", self.name)
+
+    def make(self) -> None:
+        """Make the namespace, and the way to this machine's loopback addresses."""
+        ip("netns", "add", self.name)
+        ip("link", "add", self.host_end, "type", "veth", "peer", "name", self.its_end, "netns", self.name)
+        ip("address", "add", f"{self.gateway}/29", "dev", self.host_end)
+        ip("link", "set", self.host_end, "up")
+        allow = "net.ipv4.conf.{}.route_localnet=1"
+        subprocess.run(["sysctl", "-qw", allow.format(self.host_end)], check=True, capture_output=True)
+        subprocess.run([*self.prefix, "sysctl", "-qw", allow.format("all")], check=True, capture_output=True)
+        inside = ("-n", self.name)
+        for source in self.source.values():
+            ip(*inside, "address", "add", f"{source}/29", "dev", self.its_end)
+        ip(*inside, "link", "set", self.its_end, "up")
+        ip(*inside, "link", "set", "lo", "up")
+        # Its own loopback interface must not answer for the services' addresses.
+        ip(*inside, "address", "del", "127.0.0.1/8", "dev", "lo")
+        for service, source in self.source.items():
+            ip(*inside, "route", "add", f"{service}/32", "dev", self.its_end, "src", source)
+
+    def cut(self, service: str, way: Way) -> None:
+        """Lose all packets between the namespace and a service, in one direction or both."""
+        if way in ("out", "both"):
+            place = (service, "lladdr", NOBODY, "dev", self.its_end, "nud", "permanent")
+            ip("-n", self.name, "neighbour", "replace", *place)
+        if way in ("in", "both"):
+            ip("neighbour", "replace", self.source[service], "lladdr", NOBODY, "dev", self.host_end, "nud", "permanent")
+
+    def heal(self) -> None:
+        """Let all packets through again."""
+        for service, source in self.source.items():
+            with contextlib.suppress(subprocess.CalledProcessError):
+                ip("-n", self.name, "neighbour", "del", service, "dev", self.its_end)
+            with contextlib.suppress(subprocess.CalledProcessError):
+                ip("neighbour", "del", source, "dev", self.host_end)
+
+    def remove(self) -> None:
+        """Remove it; with the namespace both interfaces go, once no process is left in it."""
+        for what in (("link", "del", self.host_end), ("netns", "del", self.name)):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                ip(*what)
+
+
+@contextlib.contextmanager
+def network(name: str, number: int) -> Iterator[Network]:
+    """Yield a network of its own for processes; it is removed at the end."""
+    made = Network(f"{name}-{os.getpid()}", number)
+    try:
+        made.make()
+        yield made
+    finally:
+        made.remove()
