@@ -1,5 +1,8 @@
 """How the policy writes its actions: which keys go together, and what is refused with which words."""
 
+import tomllib
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -7,6 +10,9 @@ from dart_streams import config
 from dart_streams.actions.dialects import Computer13, Native, QwenComputerUse, UiTars
 from dart_streams.config.dialect import KEYS, ActionDialect
 from dart_streams.errors import ConfigError
+from dart_streams.screens import smart_resize
+
+ROOT = Path(__file__).parents[3]
 
 
 def parsed(**dialect: str) -> config.Config:
@@ -50,6 +56,13 @@ def test_keys_that_do_not_go_together_are_named(table, words):
 def test_answers_too_short_for_their_dialect_are_refused_with_both_keys():
     with pytest.raises(ConfigError, match=r"policy: max_tokens = 24 .* dialect\.name"):
         config.parse({"policy": {"dialect": {"name": "ui-tars"}}})
+
+
+def test_the_example_of_the_documentation_is_a_configuration():
+    example = (ROOT / "docs/how-to/dialects.md").read_text().partition("```toml\n")[2].partition("```")[0]
+    policy = config.parse(tomllib.loads(example)).policy
+    assert policy.dialect.made == UiTars(several="all")
+    assert smart_resize(1920, 1080, policy.min_pixels, policy.max_pixels) == (1932, 1092)
 
 
 def test_each_key_belongs_to_a_dialect():
