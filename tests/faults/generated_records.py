@@ -84,10 +84,8 @@ def sample(kind: Any, chance: random.Random) -> Any:
         case msgspec.inspect.StrType(min_length=least, max_length=most):
             length = chance.choice((least or 0, min(most, 12), min(most, 512)))
             return "".join(chance.choices(TEXT, k=length))
-        case msgspec.inspect.BoolType():
-            return chance.random() < 0.5
-        case msgspec.inspect.NoneType():
-            return None
+        case msgspec.inspect.NoneType() | msgspec.inspect.BoolType():
+            return chance.random() < 0.5 if isinstance(kind, msgspec.inspect.BoolType) else None
     raise TypeError(f"{kind}: this generator has no values of it: add some")
 
 
