@@ -205,11 +205,11 @@ class Scanner:
         lines = self.text.count("\n", end, begin)
         if not lines:
             return False
+        if THOUGHT.match(self.text, begin):
+            return True
         label = LABEL.match(self.text, begin)
         if label is not None or lines > 1:
             return self.is_call(label.end() if label else begin)
-        if THOUGHT.match(self.text, begin):
-            return True
         head = HEAD.match(self.text, begin)
         return head is not None and self.is_call(begin) and self.has_argument(head)
 

@@ -89,6 +89,14 @@ def test_the_canonical_text_of_several_actions_is_read_back_and_of_one_it_is_the
     assert format_all(actions[:1]) == grammar.format(actions[0])
 
 
+@given(
+    st.lists(every_action, min_size=1, max_size=4), st.sampled_from(["\n\n", "\n\nThought: x\nAction: ", "\nAction: "])
+)
+def test_several_actions_of_ui_tars_are_read_whatever_stands_between_them(actions, between):
+    answer = "Action: " + between.join(grammar.call(action) for action in actions)
+    assert UiTars(several="all").read(answer, VIEW).actions == tuple(actions)
+
+
 @given(every_action)
 def test_the_pointer_is_where_the_action_was_or_stays(action):
     place = pointer_after(action)
