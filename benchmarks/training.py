@@ -44,14 +44,14 @@ def measure(folder: Path, steps: int, groups_per_step: int) -> dict[str, Any]:
     """Train ``steps`` batches with services of its own and return the figures."""
     # Here and not above, so that the command's help works without torch.
     from dart_streams.policy import tiny
-    from dart_streams.policy.rendering import Renderer
+    from dart_streams.policy.rendering import renderer_of
 
     model = folder / "policy"
     tiny.build(model)
     with private_services() as running:
         config = configuration(running, folder, model, steps, groups_per_step)
         admin.apply_all(config.bus)
-        maker = Maker(config, Renderer(model, config.policy.min_pixels, config.policy.max_pixels))
+        maker = Maker(config, renderer_of(model, config.policy))
         for start in range(0, steps * groups_per_step, AT_ONCE):
             count = min(AT_ONCE, steps * groups_per_step - start)
             prepare(config, [maker.group(index) for index in range(start, start + count)])

@@ -89,9 +89,9 @@ class Versions:
 
     def made_up(self, config: Config) -> list[SyntheticBacklog]:
         """Return groups with prompts and screenshots."""
-        from dart_streams.policy.rendering import Renderer
+        from dart_streams.policy.rendering import renderer_of
 
-        maker = Maker(config, Renderer(self.model, config.policy.min_pixels, config.policy.max_pixels))
+        maker = Maker(config, renderer_of(self.model, config.policy))
         return [maker.group(index) for index in range(GROUPS)]
 
 
@@ -266,7 +266,7 @@ def asked(config: Config, made: Sequence[SyntheticBacklog]) -> list[list[Message
     """Return the prompt of every step of every trajectory."""
     limits = config.policy
     return [
-        prompts.turns(observations[:step], limits.max_images, limits.max_texts)
+        prompts.turns(observations[:step], limits)
         for group in made
         for observations in group.observations.values()
         for step in range(1, len(observations))

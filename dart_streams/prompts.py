@@ -1,28 +1,81 @@
 """The prompt of a step as turns: instruction, a bounded history of screens and answers, the present screen.
 
 The environment worker sends these turns; the trainer rebuilds the same ones from the stored steps. Pure and without
-torch, so that both agree by construction.
+torch, so that both agree by construction. The words are those of the policy's dialect.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
+import msgspec
+
+from dart_streams.actions import grammar
+from dart_streams.actions.dialects import View
+from dart_streams.actions.sequence import parse_all, pointer_after
+from dart_streams.config import Policy
+from dart_streams.screens import smart_resize
 from topics.observations import Observation
-from topics.values import MessagePart
-
-SYSTEM = "You use a computer. Answer with one action."
+from topics.values import BlobRef, MessagePart
 
 
-def turns(observations: Sequence[Observation], max_images: int, max_texts: int) -> list[MessagePart]:
+def turns(observations: Sequence[Observation], policy: Policy) -> list[MessagePart]:
     """Return the prompt for the action that follows ``observations`` (steps 0..n of one trajectory, in order).
 
-    The last ``max_images`` screens are shown, the present one included; of the earlier answers the last ``max_texts``
-    are kept, so an answer can stand without its screen.
+    The last ``policy.max_images`` screens are shown, the present one included; of the earlier answers the last
+    ``policy.max_texts`` are kept, so an answer can stand without its screen.
     """
+    dialect = policy.dialect.made
+    separate = True if dialect.separate else msgspec.UNSET
     last = len(observations) - 1
-    result = [MessagePart(role="system", text=SYSTEM), MessagePart(role="user", text=observations[0].instruction)]
+    view = view_of(observations[:1], policy)
+
+    def part(
+        role: Literal["system", "user", "assistant"], text: str | None = None, image: BlobRef | None = None
+    ) -> MessagePart:
+        return MessagePart(role=role, text=text, image=image, separate=separate)
+
+    result = [part(role, text) for role, text in dialect.opening(observations[0].instruction, view)]
     for index, observation in enumerate(observations):
-        if observation.taken is not None and index > last - max_texts:
-            result.append(MessagePart(role="assistant", text=observation.taken.text))
-        if index > last - max_images and observation.screenshot is not None:
-            result.append(MessagePart(role="user", image=observation.screenshot))
+        if observation.taken is not None and index > last - policy.max_texts:
+            result.append(part("assistant", dialect.recalled(observation.taken.text)))
+        if index > last - policy.max_images and observation.screenshot is not None:
+            result.append(part("user", image=observation.screenshot))
     return result
+
+
+def messages(parts: Iterable[MessagePart]) -> Iterator[list[MessagePart]]:
+    """Yield the messages that the parts of a prompt make, in order."""
+    message: list[MessagePart] = []
+    for part in parts:
+        if message and (part.role != message[0].role or part.separate is True):
+            yield message
+            message = []
+        message.append(part)
+    if message:
+        yield message
+
+
+def view_of(observations: Sequence[Observation], policy: Policy) -> View:
+    """Return what the policy sees after ``observations``, and where the actions so far have left the pointer."""
+    screens = (observation.screenshot for observation in reversed(observations))
+    width, height = policy_size(next((screen for screen in screens if screen is not None), None), policy)
+    for observation in reversed(observations):
+        if observation.taken is not None and (place := pointer_of(observation.taken.action)) is not None:
+            return View(width, height, place)
+    return View(width, height)
+
+
+def policy_size(screen: BlobRef | None, policy: Policy) -> tuple[int, int]:
+    """Return the size at which the policy sees a screen; of one whose size is not known, a single pixel."""
+    if screen is None or not screen.width or not screen.height:
+        return 1, 1
+    return smart_resize(screen.width, screen.height, policy.min_pixels, policy.max_pixels)
+
+
+def pointer_of(text: str | None) -> tuple[int, int] | None:
+    """Return where actions, in their canonical text, have left the pointer; None if they have not moved it."""
+    try:
+        actions = parse_all(text) if text is not None else ()
+    except grammar.Unparsable:
+        return None
+    return next((place for action in reversed(actions) if (place := pointer_after(action)) is not None), None)

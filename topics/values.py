@@ -69,8 +69,12 @@ class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagePart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a prompt: text or an image, never both. The order of turns is the order in the prompt."""
+    """One part of a prompt: text or an image, never both. The order of turns is the order in the prompt.
+
+    Parts of one role that follow each other are one message, but one that is ``separate`` begins a message of its own.
+    """
 
     role: Literal["system", "user", "assistant"]
     text: Prose | None = None
     image: BlobRef | None = None
+    separate: bool | msgspec.UnsetType = msgspec.UNSET

@@ -29,7 +29,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dart_streams.config import Config
 from dart_streams.policy import cpu_features, recipe
-from dart_streams.policy.rendering import Renderer
+from dart_streams.policy.rendering import renderer_of
 from dart_streams.store import SyncStore, connect
 from dart_streams.telemetry import setup
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -101,7 +101,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
     with joined() as ranks, contextlib.ExitStack() as life:
         setup.start(config, f"trainer-{ranks.rank}")
         life.callback(setup.stop)
-        renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
+        renderer = renderer_of(folder, config.policy)
         session = connect(config.store)
         life.callback(session.cluster.shutdown)
         store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)

@@ -17,7 +17,7 @@ from dart_streams.config import Config, Trainer
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.staleness import staleness
 from dart_streams.errors import UserError
-from dart_streams.policy.rendering import Prompt, Renderer
+from dart_streams.policy.rendering import Prompt, Renderer, renderer_of
 from dart_streams.tasks import TaskSet
 from topics import curated, rollout_orders, trajectories, weights
 from topics.action_requests import ActionRequest
@@ -153,7 +153,7 @@ class LearningCircle:
         self.config = config = seeded(config, seed)
         self.tasks = tasks
         self.recording = recording
-        self.renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
+        self.renderer = renderer_of(folder, config.policy)
         self.screens = RecordedScreens(recording, self.renderer)
         self.learner = InProcessLearner(folder, self.renderer, config.trainer, self.screens)
         self.reader = GroupReader(self.screens, self.renderer, config.policy)  # type: ignore[arg-type]

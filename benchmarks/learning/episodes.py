@@ -43,7 +43,9 @@ class RecordedEpisode:
             max_steps=min(order.max_steps, max_steps), request_attempts=REQUEST_ATTEMPTS, loop_limit=LOOP_LIMIT
         )
         problem = recording.problems[order.task_id]
-        episode = Episode(order=order, trajectory_id=f"t-{order.order_id}", env_host="recorded", limits=limits)
+        episode = Episode(
+            order=order, trajectory_id=f"t-{order.order_id}", env_host="recorded", limits=limits, policy=policy
+        )
         first = problem.states[START].screen
         return cls(recording, policy, order, episode.observe(first, problem.instruction, 0))
 
@@ -65,7 +67,7 @@ class RecordedEpisode:
     def request(self) -> ActionRequest:
         """Return the request for its next action."""
         self.episode = self.episode.mark_published()
-        turns = prompts.turns(self.episode.observations, self.policy.max_images, self.policy.max_texts)
+        turns = prompts.turns(self.episode.observations, self.policy)
         return self.episode.request(0, turns, 0, 0)
 
     def respond(self, response: ActionResponse) -> list[Observation] | None:

@@ -7,7 +7,7 @@ from benchmarks.learning.episodes import demonstration
 from benchmarks.learning.screens import Recording
 from dart_streams.config import Config
 from dart_streams.policy import recipe, tiny
-from dart_streams.policy.rendering import Renderer
+from dart_streams.policy.rendering import Renderer, renderer_of
 from dart_streams.tasks import TaskSet
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
@@ -23,7 +23,7 @@ def built(config: Config, tasks: TaskSet, recording: Recording, parent: Path) ->
     if not folder.is_dir():
         with scratch(folder) as partial:
             tiny.build(partial, SEED)
-            renderer = Renderer(partial, config.policy.min_pixels, config.policy.max_pixels)
+            renderer = renderer_of(partial, config.policy)
             groups = demonstrations(config, tasks, recording, renderer)
             warm_up(partial, renderer, groups, config.warmup, lambda _step, _loss: None, SEED)
     return folder

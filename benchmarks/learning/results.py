@@ -13,6 +13,7 @@ from dart_streams.config.deployment import Tasks
 
 SOURCES = (
     *(f"benchmarks/learning/{name}.py" for name in ("circle", "episodes", "evaluate", "network", "policy", "screens")),
+    "dart_streams/actions",
     "dart_streams/curation",
     "dart_streams/policy",
     "dart_streams/prompts.py",

@@ -21,7 +21,7 @@ import tomli_w
 
 from benchmarks import demonstration
 from benchmarks.peers.page_server import MESSAGE_BYTES, PageServer
-from dart_streams import prompts
+from dart_streams.actions import dialects
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.policy import recipe
@@ -99,7 +99,7 @@ def settings(config: Config, tasks: TaskSet, seed: int, socket: Path) -> dict[st
     return {
         "model": config.policy.path,
         "socket": str(socket),
-        "system": prompts.SYSTEM,
+        "system": dialects.SYSTEM,
         "train": [(task.page, task.seed) for task in tasks.train],
         "heldout": [(task.page, task.seed) for task in tasks.heldout],
         "seconds": seconds,

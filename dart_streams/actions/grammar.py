@@ -33,7 +33,11 @@ LONGEST_ANSWER = 10_000
 
 
 class Unparsable(ValueError):
-    """An answer that is not one action of the grammar; the text says what was wrong."""
+    """An answer that is no action; the text says what was wrong, and ``kind`` the kind of it, for counts."""
+
+    def __init__(self, text: str, kind: str = "unreadable") -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 def format(action: Action) -> str:

@@ -6,6 +6,7 @@ Every process of a run reads the same file. What is no user's choice is a consta
 from dart_streams.config.connections import Bus, KafkaLogin, Login, Services, Store, Tls
 from dart_streams.config.curation import Curation
 from dart_streams.config.deployment import Config, Evaluation, Run, Tasks, Ui
+from dart_streams.config.dialect import ActionDialect
 from dart_streams.config.env import (
     Capture,
     Desktop,
@@ -22,6 +23,7 @@ from dart_streams.config.rollout import Policy, Rollout, SwitchMode, Warmup
 from dart_streams.config.trainer import DualClip, Entropulse, Imitate, Trainer
 
 __all__ = [
+    "ActionDialect",
     "Bus",
     "Capture",
     "Config",

@@ -4,9 +4,14 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
+from dart_streams.config.dialect import ActionDialect
 from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section, Share
 
 SwitchMode = Literal["keep", "finish", "abort"]
+
+
+SHORTEST_ANSWER = 32
+"""Tokens of an answer of another dialect than ours, without a thought."""
 
 
 class Policy(Section, frozen=True):
@@ -26,6 +31,15 @@ class Policy(Section, frozen=True):
     """Largest image in pixels; a larger screenshot is scaled down."""
     max_tokens: Positive = 24
     """Longest answer in tokens."""
+    dialect: ActionDialect = ActionDialect()
+
+    def __post_init__(self) -> None:
+        """Refuse answers too short for their dialect."""
+        if self.dialect.name != "native" and self.max_tokens < SHORTEST_ANSWER:
+            raise ValueError(
+                f'max_tokens = {self.max_tokens} is too few for dialect.name = "{self.dialect.name}": set at least '
+                f"{SHORTEST_ANSWER}; with thoughts, 400 are usual"
+            )
 
 
 class Warmup(Optional, frozen=True):

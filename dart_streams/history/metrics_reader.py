@@ -97,10 +97,12 @@ class MetricsReader:
             for begin, end in self.spans(name, from_ms, to_ms, attributes)
         )
 
-    def by_attribute(self, name: str, attribute: str, from_ms: float = 0, to_ms: float = math.inf) -> dict[str, float]:
-        """Return by how much a counter grew in a span, by the values of one attribute."""
+    def by_attribute(
+        self, name: str, attribute: str, from_ms: float = 0, to_ms: float = math.inf, **others: str
+    ) -> dict[str, float]:
+        """Return by how much a counter grew in a span, by the values of one attribute; ``others`` have these values."""
         values = {str(json.loads(series[1]).get(attribute, "")) for series in self.points.get(name, {})}
-        return {value: self.counter(name, from_ms, to_ms, **{attribute: value}) for value in sorted(values)}
+        return {value: self.counter(name, from_ms, to_ms, **others, **{attribute: value}) for value in sorted(values)}
 
     def growth(self, name: str, attribute: str, width_ms: int) -> dict[int, dict[str, float]]:
         """Return by how much a counter grew in each slice of ``width_ms``, by the values of one attribute."""

@@ -20,7 +20,7 @@ from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
 from dart_streams.policy import cpu_features, recipe
 from dart_streams.policy import weights as weight_files
-from dart_streams.policy.rendering import Renderer
+from dart_streams.policy.rendering import renderer_of
 from dart_streams.store.blobs import MissingBlob
 from topics.curated import CuratedGroup
 from topics.observations import Observation
@@ -97,7 +97,7 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
         for member in group.members
     }
     recording = RecordedStore(bundle, state, members)
-    renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
+    renderer = renderer_of(folder, config.policy)
     reader = GroupReader(recording, renderer, config.policy)  # type: ignore[arg-type]
     result: list[ReproducedStep] = []
     learner: Learner | None = None

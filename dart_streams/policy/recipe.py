@@ -13,6 +13,8 @@ ROOT = Path(prompts.__file__).parents[1]
 SOURCES = tuple(
     ROOT / name
     for name in (
+        "dart_streams/actions",
+        "dart_streams/actions/dialects",
         "dart_streams/policy",
         "dart_streams/prompts.py",
         "trainer/data/collate.py",
@@ -43,7 +45,8 @@ def folder(config: Config, task_set: tasks.TaskSet) -> Path:
 
 def digest(config: Config, task_set: tasks.TaskSet) -> str:
     """Return the name of what a build would make: hex over settings, demonstrated tasks and code."""
-    shown = (config.policy.max_images, config.policy.max_texts, config.policy.min_pixels, config.policy.max_pixels)
+    policy = config.policy
+    shown = (policy.max_images, policy.max_texts, policy.min_pixels, policy.max_pixels, policy.dialect)
     state = hashlib.sha256(msgspec.json.encode([shown, config.warmup, task_set.demonstration, config.env.backend]))
     for source in SOURCES:
         for file in sorted(source.glob("*.py")) if source.is_dir() else [source]:

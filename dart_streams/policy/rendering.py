@@ -7,8 +7,8 @@ the control token.
 
 import functools
 import hashlib
+import re
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import torch
 from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
+from dart_streams.config import Policy
 from dart_streams.errors import UserError
+from dart_streams.prompts import messages
 from topics.values import BlobRef, MessagePart
 
 CHATML = (
@@ -46,10 +48,11 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 class Renderer:
     """Renders prompts for the model in ``model_dir``; the bounds on an image's pixels are those of the deployment.
 
-    Raises :class:`UserError` if ``model_dir`` is not a directory of a Qwen2.5-VL class model.
+    ``tokens`` are special tokens that texts and answers may have (``Dialect.tokens``); those that the model does not
+    know are left out. Raises :class:`UserError` if ``model_dir`` is not a directory of a Qwen2.5-VL class model.
     """
 
-    def __init__(self, model_dir: Path, min_pixels: int, max_pixels: int) -> None:
+    def __init__(self, model_dir: Path, min_pixels: int, max_pixels: int, tokens: Sequence[str] = ()) -> None:
         refuse_missing(model_dir)
         self.config = AutoConfig.from_pretrained(model_dir)
         if not hasattr(self.config, "image_token_id"):
@@ -61,8 +64,13 @@ class Renderer:
         self.chat_template = self.tokenizer.chat_template or CHATML
         self.eos: int = self.tokenizer.eos_token_id
         self.pad: int = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.eos
-        self.banned_tokens: list[int] = sorted(set(self.tokenizer.all_special_ids) - {self.eos})
-        """What may never be sampled: every special token but the end."""
+        vocabulary = self.tokenizer.get_vocab()
+        self.spoken = {token: int(vocabulary[token]) for token in tokens if token in vocabulary}
+        """The special tokens that texts and answers may have, with their ids."""
+        self.banned_tokens: list[int] = sorted(
+            set(self.tokenizer.all_special_ids) - {self.eos} - set(self.spoken.values())
+        )
+        """What may never be sampled: every special token but the end and the spoken ones."""
         self.allowed_tokens: list[int] = sorted(set(self.tokenizer.get_vocab().values()) - set(self.banned_tokens))
         """What may be sampled; ids beyond the tokenizer (a padded embedding) are not among them."""
         self._skeleton = functools.lru_cache(maxsize=256)(self._render_skeleton)
@@ -70,7 +78,8 @@ class Renderer:
 
     def prompt(self, turns: Sequence[MessagePart]) -> Prompt:
         """Render ``turns``, in order, followed by the opening of the answer."""
-        skeleton = self._skeleton(tuple((turn.role, turn.image is not None) for turn in turns))
+        shape = tuple((part[0].role, tuple(turn.image is not None for turn in part)) for part in messages(turns))
+        skeleton = self._skeleton(shape)
         texts = (turn.text or "" for turn in turns if turn.image is None)
         token_ids: list[int] = []
         for part in skeleton:
@@ -83,8 +92,10 @@ class Renderer:
         return [*self._text_tokens(text), self.eos]
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return the text of generated ``tokens``, without the end and other special tokens."""
-        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        """Return the text of generated ``tokens``, without the end and other special tokens but the spoken ones."""
+        hidden = set(self.tokenizer.all_special_ids) - set(self.spoken.values())
+        shown = [token for token in tokens if token not in hidden]
+        return str(self.tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def allowed_mask(self, vocabulary: int) -> torch.Tensor:
         """Return a boolean mask (vocabulary,) over a model's logits: True where a token may be sampled."""
@@ -98,22 +109,33 @@ class Renderer:
         return made["pixel_values"], made["image_grid_thw"]
 
     def _encode_text(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        token_ids: list[int] = []
+        for piece in re.split(f"({'|'.join(map(re.escape, self.spoken))})", text) if self.spoken else [text]:
+            if piece in self.spoken:
+                token_ids.append(self.spoken[piece])
+            else:
+                token_ids += self.tokenizer(piece, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return token_ids
 
-    def _render_skeleton(self, shape: tuple[tuple[str, bool], ...]) -> list[list[int] | None]:
-        """Return the chat template's own tokens for turns of this shape, with None where a text goes."""
+    def _render_skeleton(self, shape: tuple[tuple[str, tuple[bool, ...]], ...]) -> list[list[int] | None]:
+        """Return the chat template's own tokens for messages of this shape, with None where a text goes."""
         mark = "\ue000text\ue001"
-        messages = []
-        for role, of_role in groupby(shape, key=lambda turn: turn[0]):
-            content = [{"type": "image"} if image else {"type": "text", "text": mark} for _, image in of_role]
-            messages.append({"role": role, "content": content})
+        empty = []
+        for role, parts in shape:
+            content = [{"type": "image"} if image else {"type": "text", "text": mark} for image in parts]
+            empty.append({"role": role, "content": content})
         rendered: Any = self.tokenizer.apply_chat_template(
-            messages, chat_template=self.chat_template, tokenize=False, add_generation_prompt=True
+            empty, chat_template=self.chat_template, tokenize=False, add_generation_prompt=True
         )
         parts: list[list[int] | None] = []
         for piece in rendered.split(mark):
             parts += [list(self.tokenizer(piece, add_special_tokens=False)["input_ids"]), None]
         return parts[:-1]
+
+
+def renderer_of(model_dir: Path, policy: Policy) -> Renderer:
+    """Return the renderer of a deployment's policy for the model in ``model_dir``."""
+    return Renderer(model_dir, policy.min_pixels, policy.max_pixels, policy.dialect.made.tokens)
 
 
 def refuse_missing(model_dir: Path) -> None:

@@ -22,6 +22,7 @@ ENV_REQUESTS_SENT = "env.requests.sent"  # counter: action requests published, r
 ENV_REQUESTS_ANSWERED = "env.requests.answered"  # counter: replies that were waited for and used
 ENV_REQUESTS_TIMED_OUT = "env.requests.timed_out"  # counter: requests given up because no reply came in time
 ENV_REQUESTS_ABANDONED = "env.requests.abandoned"  # counter: requests whose episode ended before the reply came
+ENV_ANSWERS_WRONG = "env.answers.wrong"  # counter: what was wrong with answers; attributes kind, treated
 ENV_REPLIES_IGNORED = "env.replies.ignored"  # counter: replies to requests that are no longer waited for
 ENV_BROWSER_RESTARTS = "env.browser.restarts"  # counter: browsers started again after a crash
 ENV_DOCUMENTS_LOADED = "env.documents.loaded"  # counter: resets that loaded the document

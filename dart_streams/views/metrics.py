@@ -102,6 +102,7 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         "versions_served": len({switch.version for switch in inputs.progress.switches}),
         "failed_loads": len(inputs.progress.failed_loads),
         "requests": requests(inputs),
+        "answers_wrong": answers_wrong(inputs),
         "overhead_ms": quantiles(inputs, names.ENV_OVERHEAD_MS),
         "step_ms": step_times(inputs),
         "lost": counted(inputs.progress.lost(inputs.lags)),
@@ -249,6 +250,15 @@ def requests(inputs: ReportInputs) -> dict[str, int]:
         "timed_out": names.ENV_REQUESTS_TIMED_OUT,
     }
     return {key: int(inputs.readings.counter(name)) for key, name in counters.items()}
+
+
+def answers_wrong(inputs: ReportInputs) -> dict[str, dict[str, int]]:
+    """Count what was wrong with answers, by kind: with those that were executed all the same, and those refused."""
+    counts = {
+        treated: inputs.readings.by_attribute(names.ENV_ANSWERS_WRONG, "kind", treated=treated)
+        for treated in ("executed", "refused")
+    }
+    return {treated: {kind: int(n) for kind, n in found.items() if n} for treated, found in counts.items()}
 
 
 def quantiles(inputs: ReportInputs, name: str) -> dict[str, Any]:

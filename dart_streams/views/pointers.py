@@ -1,8 +1,10 @@
-"""Where an action points to on the screen it was decided on. Pure."""
+"""Where actions point to on the screen they were decided on. Pure."""
 
 import msgspec
 
-from dart_streams import actions, screens
+from dart_streams import screens
+from dart_streams.actions import Unparsable
+from dart_streams.actions.sequence import parse_all
 from dart_streams.config import Policy
 from topics.values import BlobRef
 
@@ -15,14 +17,15 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def points_of(text: str, screen: BlobRef, policy: Policy) -> tuple[Point, ...]:
-    """Return where an action points to, from the policy's pixels to the screen's."""
+    """Return where the actions of a step point to, in order, from the policy's pixels to the screen's."""
     try:
-        action = actions.parse(text)
-    except actions.Unparsable:
+        actions = parse_all(text)
+    except Unparsable:
         return ()
     width, height = screens.smart_resize(screen.width, screen.height, policy.min_pixels, policy.max_pixels)
     return tuple(
         Point(getattr(action, x) * screen.width / width, getattr(action, y) * screen.height / height)
+        for action in actions
         for x, y in (("x", "y"), ("to_x", "to_y"))
         if hasattr(action, x)
     )

@@ -84,8 +84,8 @@ def sample(kind: Any, chance: random.Random) -> Any:
         case msgspec.inspect.StrType(min_length=least, max_length=most):
             length = chance.choice((least or 0, min(most, 12), min(most, 512)))
             return "".join(chance.choices(TEXT, k=length))
-        case msgspec.inspect.NoneType():
-            return None
+        case msgspec.inspect.NoneType() | msgspec.inspect.BoolType():
+            return chance.random() < 0.5 if isinstance(kind, msgspec.inspect.BoolType) else None
     raise TypeError(f"{kind}: this generator has no values of it: add some")
 
 
@@ -138,6 +138,8 @@ def lethal(kind: Any, chance: random.Random) -> str:
         case msgspec.inspect.StrType(min_length=least, max_length=most):
             wrong = [json.dumps("7" * (most + 1)), '"\\ud800"', '"\\x"']
             return chance.choice([*wrong, '""'] if least else wrong)
+        case msgspec.inspect.BoolType():
+            return chance.choice(("null", "1", '"true"', "[]"))
         case msgspec.inspect.LiteralType():
             return chance.choice(('"nobody"', '""', '"' + "x" * 70_000 + '"'))
     return chance.choice(("[[[", "{", '"unclosed'))

@@ -130,7 +130,7 @@ def sample(
     taken = observations[step + 1].taken
     if taken is None:
         raise RejectedStep(BROKEN_RECORD, f"{place} has no action")
-    prompt = renderer.prompt(prompts.turns(observations[: step + 1], policy.max_images, policy.max_texts))
+    prompt = renderer.prompt(prompts.turns(observations[: step + 1], policy))
     if taken.tokens and taken.prompt_sha != prompt.sha:
         raise RejectedStep(
             PROMPT_MISMATCH,

@@ -16,7 +16,7 @@ import torch
 
 from dart_streams.config import Config, Warmup
 from dart_streams.policy import tiny, weights
-from dart_streams.policy.rendering import Renderer
+from dart_streams.policy.rendering import Renderer, renderer_of
 from dart_streams.store import SyncStore, connect
 from dart_streams.tasks import TaskSet
 from trainer.data.collate import Collator
@@ -49,7 +49,7 @@ def build(config: Config, tasks: TaskSet, folder: Path, report: Callable[[int, i
         with scratch(folder) as partial:
             demonstrations.publish(config.bus, orders)
             tiny.build(partial, SEED)
-            renderer = Renderer(partial, config.policy.min_pixels, config.policy.max_pixels)
+            renderer = renderer_of(partial, config.policy)
             reader = GroupReader(store, renderer, config.policy)
             groups = demonstrations.gather(config, reader, orders, lambda ended: report(ended, 0, 0.0))
             warm_up(partial, renderer, groups, config.warmup, lambda step, loss: report(len(orders), step, loss), SEED)

@@ -10,7 +10,10 @@ import uuid
 
 import msgspec
 
-from dart_streams import actions
+from dart_streams import actions, prompts
+from dart_streams.actions.dialects import Inexpressible, Reading
+from dart_streams.actions.sequence import format_all
+from dart_streams.config import Policy
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
@@ -34,10 +37,20 @@ class RequestAction(msgspec.Struct, frozen=True):
 
 
 class Execute(msgspec.Struct, frozen=True):
-    """Execute ``action``, given in pixels of the policy's image."""
+    """Execute ``action``, given in pixels of the policy's image, and then the ``others`` of the same answer, if any.
+
+    Each has an id of its own; none follows one after which the environment is done.
+    """
 
     action: actions.Action
     action_id: str
+    others: tuple[actions.Action, ...] = ()
+
+    @property
+    def all(self) -> list[tuple[actions.Action, str]]:
+        """All actions in order, with their ids."""
+        further = [(action, f"{self.action_id}/{number}") for number, action in enumerate(self.others, start=1)]
+        return [(self.action, self.action_id), *further]
 
 
 class Evaluate(msgspec.Struct, frozen=True):
@@ -54,23 +67,30 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 Move = RequestAction | Execute | Evaluate | Stop
+ENDING = (actions.Finished, actions.CallUser)
+"""Actions that are not executed: they end the episode."""
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
     """An episode so far.
 
     ``latest`` is the newest observation, published once it is known whether it is the last; ``published`` are those
-    before it. ``pending`` is an action whose screen has not come yet; ``executing`` if it was sent to the environment.
+    before it. ``pending`` is an action whose screen has not come yet; ``executing`` if it was sent to the environment;
+    ``ending`` if the answer ends the episode after what it had executed. ``wrong`` is what was wrong with the last
+    answer, by kind.
     """
 
     order: RolloutOrder
     trajectory_id: str
     env_host: str
     limits: EpisodeLimits
+    policy: Policy = Policy()
     published: tuple[Observation, ...] = ()
     latest: Observation | None = None
     pending: ExecutedAction | None = None
     executing: bool = False
+    ending: Evaluate | None = None
+    wrong: tuple[str, ...] = ()
     repeats: int = 0
 
     @property
@@ -108,6 +128,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         """Return what follows the latest screen; ``done`` if the environment accepts no further action."""
         if done:
             return Evaluate(cut=False)
+        if self.ending is not None:
+            return self.ending
         if self.repeats >= self.limits.loop_limit:
             return Stop(EpisodeEnd(kind="failure", reward=0.0, reason="loop"))
         if self.on_last_step:
@@ -139,19 +161,39 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         if response.error is not None:
             return self, self.retry_or_stop(attempt, response.error)
         try:
-            action = actions.parse(response.text)
+            reading = self.policy.dialect.made.read(response.text, prompts.view_of(self.published, self.policy))
         except actions.Unparsable as error:
             stop = Stop(EpisodeEnd(kind="invalid_action", reward=0.0, reason=str(error)))
-            return msgspec.structs.replace(self, pending=executed_action(response, None)), stop
-        return self.apply_action(action, executed_action(response, actions.format(action)))
+            pending = executed_action(response, None)
+            return msgspec.structs.replace(self, pending=pending, wrong=(error.kind,)), stop
+        return self.apply_reading(reading, response)
+
+    def apply_reading(self, reading: Reading, response: ActionResponse) -> "tuple[Episode, Move]":
+        """Apply the actions of an answer, up to the first that ends the episode."""
+        ends = [isinstance(action, ENDING) for action in reading.actions]
+        taken = reading.actions[: ends.index(True) + 1] if any(ends) else reading.actions
+        read = msgspec.structs.replace(self, wrong=tuple(wrong.kind for wrong in reading.wrong))
+        pending = executed_action(response, format_all(taken))
+        first, *others = taken
+        state, move = read.apply_action(first, pending)
+        if not others or not isinstance(move, Execute):
+            return state, move
+        if any(ends):
+            ending = Evaluate(cut=False, gave_up=isinstance(others.pop(), actions.CallUser))
+            state = msgspec.structs.replace(state, ending=ending)
+        return state, msgspec.structs.replace(move, others=tuple(others))
 
     def demonstrate(self, action: actions.Action) -> "tuple[Episode, Move]":
         """Apply the oracle's next action, in pixels of the policy's image, as if it were the policy's response."""
-        text = actions.format(action)
+        try:
+            text = self.policy.dialect.made.write(action, prompts.view_of(self.published, self.policy))
+        except Inexpressible as error:
+            reason = f"policy.dialect cannot demonstrate this task: {error}"
+            return self, Stop(EpisodeEnd(kind="env_error", reward=None, reason=reason))
         taken = ExecutedAction(
             request_id=self.request_id(0),
             text=text,
-            action=text,
+            action=actions.format(action),
             tokens=[],
             logprobs=[],
             entropies=[],

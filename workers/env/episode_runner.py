@@ -7,7 +7,7 @@ yet. Its observation is published once the screenshot is durable, so that whoeve
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, cast
 
 import structlog
@@ -78,7 +78,9 @@ class EpisodeRunner:
         """Return the episode of an order before its first screen."""
         limits = EpisodeLimits(max_steps=max_steps, request_attempts=REQUEST_ATTEMPTS, loop_limit=LOOP_LIMIT)
         trajectory_id = new_trajectory_id(now_ms(), os.urandom(10))
-        return Episode(order=order, trajectory_id=trajectory_id, env_host=self.host, limits=limits)
+        return Episode(
+            order=order, trajectory_id=trajectory_id, env_host=self.host, limits=limits, policy=self.config.policy
+        )
 
     async def run(self, order: RolloutOrder, task: Task, set_state: SetState) -> None:
         """Play an order until its last observation is published; ``set_state`` receives the slot's states.
@@ -249,7 +251,7 @@ class EpisodeRun:
 
     async def _request(self, attempt: int) -> Move:
         limits, timeout_s = self.config.policy, self.config.env.request_timeout_s
-        turns = prompts.turns(self.state.observations, limits.max_images, limits.max_texts)
+        turns = prompts.turns(self.state.observations, limits)
         deadline_ms = now_ms() + int(timeout_s * 1000)
         request = self.state.request(attempt, turns, self.runner.policy.partition, deadline_ms)
         attributes = self.spans.attributes | {names.ATTR_REQUEST: request.request_id}
@@ -265,6 +267,7 @@ class EpisodeRun:
                 return self.state.retry_or_stop(attempt, f"{request.request_id}: {reason}")
         self.state, move = self.state.apply_response(response, attempt)
         if response.error is None:
+            count_wrong(self.state.wrong, "refused" if isinstance(move, Stop) else "executed")
             trip_ms = since_ms(started)
             metrics.request_ms.record(trip_ms)
             metrics.overhead_ms.record(max(0.0, trip_ms - response.queue_ms - response.generate_ms))
@@ -275,17 +278,33 @@ class EpisodeRun:
     async def _execute(self, move: Execute) -> Move:
         self.set_state("step")
         started = time.perf_counter()
-        action = rescale(move.action, self._policy_size(), self.screen_size)
+        *before, final = move.all
+        last = self.state.on_last_step or self.state.ending is not None
         with self.spans.current(), ActiveSpan(names.SPAN_EXECUTE, attributes=self.spans.attributes):
-            screen = await self._environment.step(action, move.action_id, self.state.on_last_step)
+            for action, action_id in before:
+                screen = await self._step(action, action_id, last=False)
+                if screen.done:
+                    break
+            else:
+                screen = await self._step(*final, last)
         execute_ms = since_ms(started)
         metrics.execute_ms.record(execute_ms)
         metrics.steps.add(1, {"purpose": self.state.order.purpose})
         return self._observe(screen, execute_ms)
 
+    async def _step(self, action: actions.Action, action_id: str, last: bool) -> Screen:
+        """Execute an action given in pixels of the policy's image."""
+        return await self._environment.step(rescale(action, self._policy_size(), self.screen_size), action_id, last)
+
     def _policy_size(self) -> Size:
         policy = self.config.policy
         return smart_resize(*self.screen_size, policy.min_pixels, policy.max_pixels)
+
+
+def count_wrong(kinds: Iterable[str], treated: str) -> None:
+    """Count what was wrong with an answer that was ``executed`` or ``refused``."""
+    for kind in kinds:
+        metrics.answers_wrong.add(1, {"kind": kind, "treated": treated})
 
 
 def report_end(order: RolloutOrder, end: EpisodeEnd) -> None:

@@ -18,6 +18,7 @@ import struct
 import time
 
 from dart_streams import actions
+from dart_streams.actions.dialects import View
 from dart_streams.config import Config
 from dart_streams.screens import smart_resize
 from topics.action_requests import ActionRequest
@@ -106,7 +107,7 @@ class ScriptedEngine:
             x, y = target(request) or (width // 2, height // 2)
             if fraction("success", request.request_id) >= self.settings.success_rate:
                 x, y = (x + width // 2) % width, (y + height // 2) % height
-        return actions.format(actions.Click(x, y))
+        return self.policy.dialect.made.write(actions.Click(x, y), View(width, height))
 
 
 class Pauses:

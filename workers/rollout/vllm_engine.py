@@ -28,7 +28,7 @@ from transformers import AutoModelForImageTextToText
 from dart_streams import weight_location
 from dart_streams.config import Config
 from dart_streams.policy import probe, recipe, weights
-from dart_streams.policy.rendering import Prompt, Renderer
+from dart_streams.policy.rendering import Prompt, renderer_of
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.action_requests import ActionRequest
@@ -172,7 +172,7 @@ class VllmEngine:
         self.config = config
         self.read = read
         self.folder = recipe.model_folder(config)
-        self.renderer = Renderer(self.folder, config.policy.min_pixels, config.policy.max_pixels)
+        self.renderer = renderer_of(self.folder, config.policy)
         self.schema = WeightSchema(self.renderer.config)
         self.cache = tempfile.TemporaryDirectory(prefix="weights-")
         self.thread: EngineThread | None = None

@@ -12,7 +12,8 @@ import pytest
 
 import topics
 from dart_streams.bus.codec import decode, encode
-from topics import Topic, curated, trained
+from topics import Topic, action_requests, curated, trained
+from topics.values import BlobRef
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,6 +124,34 @@ def test_a_reader_from_before_imitation_reads_steps_that_imitated():
     assert (present.imitated, present.sft_updates) == (["t-1", "t-2"], [["t-3"], ["t-1"]])
     kept = msgspec.structs.replace(present, imitated=[], sft_updates=[])
     assert msgspec.to_builtins(before) == msgspec.to_builtins(kept)
+
+
+class PartBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a prompt as readers knew it before one could be a message of its own."""
+
+    role: Literal["system", "user", "assistant"]
+    text: str | None = None
+    image: BlobRef | None = None
+
+
+class PromptBefore(msgspec.Struct, frozen=True, kw_only=True):
+    turns: list[PartBefore]
+
+
+def test_a_reader_from_before_separate_messages_reads_prompts_that_have_them():
+    golden = msgspec.json.decode((GOLDEN / "action-requests.v1+separate.json").read_bytes(), type=Record)
+    present = decode(action_requests.TOPIC, golden.value.encode(), golden.header_list)
+    before = msgspec.json.decode(golden.value, type=PromptBefore)
+    assert [part.separate for part in present.turns] == [True, True, True]
+    assert [(part.role, part.text, part.image) for part in present.turns] == [
+        (part.role, part.text, part.image) for part in before.turns
+    ]
+
+
+def test_a_prompt_from_before_separate_messages_has_none():
+    golden = newest(action_requests.TOPIC)
+    event = decode(action_requests.TOPIC, golden.value.encode(), golden.header_list)
+    assert [part.separate for part in event.turns] == [msgspec.UNSET, msgspec.UNSET]
 
 
 def test_a_group_from_before_step_advantages_has_none():

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import random
 import re
 from pathlib import Path
@@ -17,6 +18,7 @@ from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, creat
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_state import RunState
 from dart_streams.tasks import Page, TaskSet
+from dart_streams.telemetry import names
 from dart_streams.views import metrics
 from dart_streams.views.metrics import ProcessUsage, ReportInputs
 from dart_streams.views.page import export, training
@@ -254,6 +256,27 @@ def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return made_up(tmp_path_factory.mktemp("run"))
+
+
+def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
+    folder, inputs = made_up(tmp_path)
+    assert metrics.report(inputs)["answers_wrong"] == {"executed": {}, "refused": {}}
+    counts = {("marker", "executed"): 3, ("outside", "executed"): 1, ("marker", "refused"): 2}
+    points = [
+        {
+            "name": names.ENV_ANSWERS_WRONG,
+            "attributes": {"kind": kind, "treated": treated},
+            "start_ms": START,
+            "at_ms": START + MINUTE,
+            "value": count,
+        }
+        for (kind, treated), count in counts.items()
+    ]
+    line = json.dumps({"process": "env-0", "points": points})
+    (folder.path / "metrics" / "env-0.jsonl").write_text(line + "\n")
+    counted = msgspec.structs.replace(inputs, readings=MetricsReader(folder.path / "metrics"))
+    found = metrics.report(counted)["answers_wrong"]
+    assert found == {"executed": {"marker": 3, "outside": 1}, "refused": {"marker": 2}}
 
 
 def test_the_report_has_every_figure_of_the_contract(run):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams import actions, prompts
+from dart_streams.config import ActionDialect, Policy
 from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import RolloutOrder
@@ -82,7 +83,7 @@ def test_the_first_screen_is_observation_0_and_then_the_policy_is_asked():
 
 
 def test_a_request_names_the_action_the_attempt_and_the_whole_prompt():
-    request = started().request(2, prompts.turns(started().observations, 2, 5), reply_partition=3, deadline_ms=99)
+    request = started().request(2, prompts.turns(started().observations, NEW.policy), reply_partition=3, deadline_ms=99)
     assert (request.request_id, request.step, request.reply_partition, request.deadline_ms) == ("t/0/2", 0, 3, 99)
     assert request.sampling == ORDER.sampling
     assert [turn.text for turn in request.turns if turn.text] == [request.turns[0].text, "Click the box."]
@@ -231,6 +232,90 @@ def test_a_demonstration_is_told_as_if_the_policy_had_answered_without_tokens():
     )
     assert taken is not None
     assert (taken.request_id, taken.text, taken.action, taken.tokens) == ("t/0/0", CLICK, CLICK, [])
+
+
+UI_TARS = Policy(max_tokens=400, dialect=ActionDialect(name="ui-tars", several="all", strictness="lenient"))
+
+
+def speaking(policy: Policy) -> Episode:
+    return msgspec.structs.replace(started(), policy=policy)
+
+
+def test_an_answer_is_read_in_the_policys_dialect_and_recorded_in_the_canonical_text():
+    answer = "Thought: there.\nAction: click(point='<point>3 4</point>')"
+    episode, move = speaking(UI_TARS).apply_response(reply(answer), 0)
+    assert move == Execute(actions.Click(3, 4), "t/0/0")
+    assert episode.pending is not None
+    assert (episode.pending.text, episode.pending.action) == (answer, CLICK)
+    assert started().apply_response(reply(answer), 0)[1] != move, "it is none of the native dialect"
+
+
+def test_all_actions_of_an_answer_are_one_step_with_ids_of_their_own():
+    answer = "Action: click(start_box='(3,4)')\n\ntype(content='a')\n\nhotkey(key='enter')"
+    episode, move = speaking(UI_TARS).apply_response(reply(answer), 0)
+    assert isinstance(move, Execute)
+    click, text, enter = actions.Click(3, 4), actions.Type("a"), actions.Hotkey(("enter",))
+    assert move.all == [(click, "t/0/0"), (text, "t/0/0/1"), (enter, "t/0/0/2")]
+    shown = episode.observe(screen("s1"), "", at_ms=20)
+    assert shown.after_screen(done=False) == RequestAction(attempt=0)
+    assert shown.step == 1
+    assert shown.latest is not None
+    assert shown.latest.taken is not None
+    assert shown.latest.taken.action == f"{CLICK}\n\ntype(content='a')\n\nhotkey(key='enter')"
+
+
+@pytest.mark.parametrize(("end", "gave_up"), [("finished(content='')", False), ("call_user()", True)])
+def test_what_comes_before_the_end_in_an_answer_is_executed_and_what_comes_after_is_not(end, gave_up):
+    answer = f"Action: click(start_box='(3,4)')\n\n{end}\n\ntype(content='a')"
+    episode, move = speaking(UI_TARS).apply_response(reply(answer), 0)
+    assert move == Execute(actions.Click(3, 4), "t/0/0")
+    assert episode.pending is not None
+    assert episode.pending.action == f"{CLICK}\n\n{end}"
+    shown = episode.observe(screen("s1"), "", at_ms=20)
+    assert shown.after_screen(done=False) == Evaluate(cut=False, gave_up=gave_up)
+    assert shown.after_screen(done=True) == Evaluate(cut=False), "the environment has ended the episode itself"
+    alone, move = speaking(UI_TARS).apply_response(reply(f"Action: {end}"), 0)
+    assert (move, alone.ending) == (Evaluate(cut=False, gave_up=gave_up), None)
+
+
+def test_what_was_wrong_with_an_answer_is_known_whether_it_was_executed_or_refused():
+    wrong, move = speaking(UI_TARS).apply_response(reply("click(start_box='(9999,4)')"), 0)
+    assert isinstance(move, Execute)
+    assert wrong.wrong == ("marker", "outside")
+    right, _ = msgspec.structs.replace(wrong, pending=None).apply_response(reply(CLICK), 0)
+    assert right.wrong == ()
+    refused, move = speaking(UI_TARS).apply_response(reply("no"), 0)
+    assert isinstance(move, Stop)
+    assert refused.wrong == ("unreadable",)
+
+
+def test_the_pointer_is_where_the_last_action_with_a_place_has_left_it():
+    scroll = "Action: scroll(direction='down')"
+    move = speaking(UI_TARS).apply_response(reply(scroll), 0)[1]
+    assert move == Execute(actions.Scroll(84, 112, "down"), "t/0/0"), "the centre of the image of 168x224"
+    moved = after_actions(
+        speaking(UI_TARS),
+        ("Action: drag(start_box='(1,2)', end_box='(5,6)')", "s1"),
+        ("Action: type(content='a')", "s2"),
+    ).mark_published()
+    assert moved.apply_response(reply(scroll), 0)[1] == Execute(actions.Scroll(5, 6, "down"), "t/0/0")
+
+
+def test_a_demonstration_is_written_in_the_policys_dialect():
+    policy = Policy(max_tokens=99, dialect=ActionDialect(name="qwen-computer-use", coordinates="relative"))
+    episode, move = speaking(policy).demonstrate(actions.Click(84, 112))
+    assert move == Execute(actions.Click(84, 112), "t/0/0")
+    assert episode.pending is not None
+    assert '"coordinate": [500, 500]' in episode.pending.text
+    assert episode.pending.action == actions.format(actions.Click(84, 112))
+
+
+def test_what_the_dialect_cannot_demonstrate_is_no_fault_of_the_policy():
+    policy = Policy(max_tokens=99, dialect=ActionDialect(name="qwen-computer-use"))
+    _, move = speaking(policy).demonstrate(actions.KeyDown("shift"))
+    assert isinstance(move, Stop)
+    assert (move.end.kind, move.end.reward) == ("env_error", None)
+    assert "policy.dialect" in (move.end.reason or "")
 
 
 ANSWERS = (CLICK, "Action: wait()", "Action: finished(content='')", "Action: call_user()", "no action")

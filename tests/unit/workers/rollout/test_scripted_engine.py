@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams import actions
-from dart_streams.config import Config, parse
+from dart_streams.config import ActionDialect, Config, Policy, parse
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -68,6 +68,13 @@ def test_the_oracle_is_right_as_often_as_it_is_told_and_wrong_elsewhere_on_the_s
     click = actions.parse(wrong)
     assert abs(click.x - 84) > 50
     assert abs(click.y - 120) > 50
+
+
+def test_it_answers_in_the_policys_dialect():
+    dialect = ActionDialect(name="qwen-computer-use", coordinates="relative")
+    settings = msgspec.structs.replace(config(success_rate=1.0), policy=Policy(max_tokens=99, dialect=dialect))
+    oracle = ScriptedEngine(settings)
+    assert '"action": "left_click", "coordinate": [500, 536]' in oracle.answer(request())
 
 
 @pytest.mark.parametrize("behaviour", ["oracle", "random"])

@@ -1,0 +1,41 @@
+"""Dialects: how a model writes its actions, and the prompt that asks for them. One module each, chosen by name. Pure.
+
+Each reads an answer into typed actions, in pixels of the image that the policy sees, and writes one (a demonstration).
+"""
+
+from typing import Literal
+
+from dart_streams.actions.dialects.computer_13 import Computer13
+from dart_streams.actions.dialects.dialect import (
+    Coordinates,
+    Dialect,
+    Inexpressible,
+    Reading,
+    Several,
+    Strictness,
+    View,
+    Wrong,
+)
+from dart_streams.actions.dialects.native import SYSTEM, Native
+from dart_streams.actions.dialects.qwen_computer_use import QwenComputerUse
+from dart_streams.actions.dialects.ui_tars import Style, UiTars
+
+Name = Literal["native", "ui-tars", "qwen-computer-use", "computer_13"]
+
+__all__ = [
+    "SYSTEM",
+    "Computer13",
+    "Coordinates",
+    "Dialect",
+    "Inexpressible",
+    "Name",
+    "Native",
+    "QwenComputerUse",
+    "Reading",
+    "Several",
+    "Strictness",
+    "Style",
+    "UiTars",
+    "View",
+    "Wrong",
+]

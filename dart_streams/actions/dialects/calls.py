@@ -1,0 +1,244 @@
+"""Function calls as UI-TARS models write them, ``name(key='value', …)``: found in an answer and taken apart.
+
+Values are not Python literals: an apostrophe or a line break in a text may be escaped or not. A quoted value ends at a
+quote after which the call can go on or be over. Every step of the scan moves forward, so its time is that of the text.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from dart_streams.actions.dialects.dialect import Kind
+from dart_streams.actions.grammar import Unparsable, unquote
+
+Note = Callable[[Kind, str], None]
+Parameters = tuple[str, ...]
+
+NAME = r"[A-Za-z_][A-Za-z0-9_]{0,30}"
+LABEL = re.compile(r"Action:\s*")
+THOUGHT = re.compile(r"\s*(?:Thought|Reflection|Action_Summary):", re.ASCII)
+HEAD = re.compile(rf"(?P<name>{NAME})[ \t]*\(", re.ASCII)
+KEY = re.compile(rf"(?P<key>{NAME})[ \t]*=[ \t]*", re.ASCII)
+BARE = re.compile(
+    r"<\|box_start\|>[^<]*<\|box_end\|>|<(?:point|bbox)>[^<]*</(?:point|bbox)>|\([^()]*\)|\[[^\[\]]*\]|[^,()\s]+"
+)
+SPACE = re.compile(r"\s*")
+AFTER_VALUE = re.compile(rf"\s*(?:\)|,\s*\)|,?\s*{NAME}[ \t]*=)", re.ASCII)
+QUOTES = {"'": "'", '"': '"', "\u2018": "\u2019", "\u201c": "\u201d"}
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call: its name in lower case, its arguments unescaped, and where the text after it begins."""
+
+    name: str
+    arguments: dict[str, str]
+    end: int
+
+
+class Scanner:
+    """Takes calls from an answer.
+
+    ``parameters`` are the actions that are read, with the names of their parameters; ``known`` are those that refusals
+    name; ``texts`` are parameters that hold text of any kind, whose end is to be guessed.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        parameters: Mapping[str, Parameters],
+        known: Collection[str],
+        texts: Collection[str],
+        note: Note,
+    ) -> None:
+        self.text = text
+        self.known = known
+        self.parameters = parameters
+        self.texts = texts
+        self.note = note
+
+    def calls(self) -> list[Call]:
+        """Return the calls of the answer; raise :class:`Unparsable` if there is none, or one cannot be read."""
+        begin = self.first()
+        found = []
+        while True:
+            call = self.call(begin)
+            found.append(call)
+            following = self.following(call.end)
+            if following is None:
+                return found
+            begin = following
+
+    def first(self) -> int:
+        """Return where the first call begins, noting what should not be before it."""
+        labels = [match for match in LABEL.finditer(self.text) if self.is_call(match.end())]
+        for label in labels:
+            before = self.text[: label.start()]
+            if not before.rpartition("\n")[2].strip():
+                self.check_before(before)
+                return label.end()
+        if labels:
+            self.note("marker", "'Action:' does not begin a line")
+            return labels[0].end()
+        for match in re.finditer(r"^[ \t]*", self.text, re.MULTILINE):
+            if self.is_call(match.end()):
+                self.note("marker", "no 'Action:' before the action")
+                return match.end()
+        for head in HEAD.finditer(self.text):
+            if self.is_call(head.start()) and self.has_argument(head):
+                self.note("marker", "'Action:' and the action are not beside each other")
+                return head.start()
+        for label in LABEL.finditer(self.text):
+            if name := HEAD.match(self.text, label.end()):
+                raise Unparsable(f"unknown action {name['name']!r}: known are {', '.join(self.known)}")
+        raise Unparsable("the answer has no 'Action:' with a call like click(start_box='(x,y)')")
+
+    def check_before(self, before: str) -> None:
+        """Note words before the first action that are no thought."""
+        if before.strip() and not THOUGHT.match(before):
+            self.note("text", "only a thought may stand before the action")
+
+    def is_call(self, position: int) -> bool:
+        """Say whether a known action is called here."""
+        head = HEAD.match(self.text, position)
+        return head is not None and head["name"].lower() in self.parameters
+
+    def following(self, end: int) -> int | None:
+        """Return where the next call begins; None if that was the last. Notes other words between and after calls."""
+        begin = skip(self.text, end)
+        if begin == len(self.text):
+            return None
+        label = LABEL.match(self.text, begin)
+        if label is not None and self.is_call(label.end()):
+            return label.end()
+        if self.is_call(begin):
+            if "\n\n" not in self.text[end:begin].replace("\r\n", "\n"):
+                self.note("text", "an empty line is missing between two actions")
+            return begin
+        if THOUGHT.match(self.text, begin):
+            for label in LABEL.finditer(self.text, begin):
+                if self.is_call(label.end()):
+                    return label.end()
+        self.note("text", f"words after the action: {self.text[begin : begin + 40]!r}")
+        return None
+
+    def call(self, begin: int) -> Call:
+        """Take the call that begins here."""
+        head = HEAD.match(self.text, begin)
+        assert head is not None
+        name = head["name"].lower()
+        arguments: dict[str, str] = {}
+        if name != head["name"]:
+            self.note("name", f"the action {head['name']!r} is spelled {name!r}")
+        position = skip(self.text, head.end())
+        while position < len(self.text) and self.text[position] != ")":
+            key, value, position = self.argument(name, position, arguments)
+            if key in arguments:
+                self.note("argument", f"argument {key!r} is given twice")
+            arguments.setdefault(key, value)
+            position = self.after_argument(position)
+        if position >= len(self.text):
+            self.note("cut", f"the call of {name} is not closed")
+        return Call(name, arguments, position + 1)
+
+    def argument(self, name: str, position: int, given: Mapping[str, str]) -> tuple[str, str, int]:
+        """Take an argument; return its name, its value and where the text after it begins."""
+        match = KEY.match(self.text, position)
+        if match is None:
+            self.note("argument", f"a value of {name} without a name")
+            key = next((parameter for parameter in self.parameters[name] if parameter not in given), "")
+        else:
+            key, position = match["key"], match.end()
+        quote = self.text[position : position + 1]
+        if quote in QUOTES:
+            if quote not in {"'", '"'}:
+                self.note("quotes", "typographic quotes")
+            is_text = key in self.texts and key in self.parameters[name]
+            return key, *self.quoted(key, position + 1, QUOTES[quote], is_text)
+        bare = BARE.match(self.text, position)
+        if bare is None:
+            raise Unparsable(f"argument {key!r} of {name} has no value")
+        self.note("quotes", f"the value of {key!r} is not quoted")
+        return key, bare[0], bare.end()
+
+    def quoted(self, key: str, begin: int, quote: str, is_text: bool) -> tuple[str, int]:
+        """Return a value that begins here, unescaped, and where the text after its closing quote begins."""
+        ends = self.text_end(begin, quote) if is_text else self.value_end(begin, quote)
+        if ends is not None:
+            return unquote(self.text[begin:ends]), ends + 1
+        if is_text:
+            raise Unparsable(f"the value of {key!r} is not closed: the answer was cut off", "cut")
+        self.note("cut", f"the value of {key!r} is not closed")
+        return self.text[begin:].rstrip(), len(self.text)
+
+    def value_end(self, begin: int, quote: str) -> int | None:
+        """Return where a plain value ends: at the first quote after which the call goes on or is over."""
+        for position in self.unescaped(begin, quote):
+            after = skip(self.text, position + 1)
+            if after == len(self.text) or AFTER_VALUE.match(self.text, position + 1):
+                return position
+        return None
+
+    def text_end(self, begin: int, quote: str) -> int | None:
+        """Return where a text ends: at the first quote after which the answer is over or the next action comes.
+
+        If there is none, at the first after which the call is over, or the answer.
+        """
+        fallback = None
+        for position in self.unescaped(begin, quote):
+            closed = skip(self.text, position + 1)
+            if closed == len(self.text):
+                return position if fallback is None else fallback
+            if self.text[closed] != ")":
+                continue
+            after = skip(self.text, closed + 1)
+            if after == len(self.text) or self.goes_on(closed + 1, after):
+                return position
+            fallback = position if fallback is None else fallback
+        return fallback
+
+    def goes_on(self, end: int, begin: int) -> bool:
+        """Say whether, after a call that ends at ``end``, another action or thought begins at ``begin``.
+
+        A call without arguments may be part of a typed program, unless an empty line or a label is before it.
+        """
+        lines = self.text.count("\n", end, begin)
+        if not lines:
+            return False
+        if THOUGHT.match(self.text, begin):
+            return True
+        label = LABEL.match(self.text, begin)
+        if label is not None or lines > 1:
+            return self.is_call(label.end() if label else begin)
+        head = HEAD.match(self.text, begin)
+        return head is not None and self.is_call(begin) and self.has_argument(head)
+
+    def has_argument(self, head: re.Match[str]) -> bool:
+        """Say whether a known call begins with an argument that it may have."""
+        key = KEY.match(self.text, head.end())
+        return key is not None and key["key"] in self.parameters[head["name"].lower()]
+
+    def unescaped(self, begin: int, quote: str) -> list[int]:
+        """Return where quotes are that no backslash escapes."""
+        quotes = re.compile(rf"\\.|({quote})", re.DOTALL)
+        return [match.start() for match in quotes.finditer(self.text, begin) if match[1]]
+
+    def after_argument(self, position: int) -> int:
+        """Return where the next argument begins, or the closing parenthesis is."""
+        position = skip(self.text, position)
+        if self.text.startswith(",", position):
+            after = skip(self.text, position + 1)
+            if self.text.startswith(")", after):
+                self.note("argument", "an argument is missing after the last comma")
+            return after
+        if position < len(self.text) and self.text[position] != ")":
+            self.note("argument", f"a comma is missing before {self.text[position : position + 40]!r}")
+            if KEY.match(self.text, position) is None:
+                raise Unparsable(f"not an argument: {self.text[position : position + 40]!r}")
+        return position
+
+
+def skip(text: str, position: int) -> int:
+    """Return where the next character is that is no white space."""
+    match = SPACE.match(text, position)
+    return match.end() if match else position

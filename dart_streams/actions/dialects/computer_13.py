@@ -1,0 +1,280 @@
+"""The dialect of OSWorld's action space ``computer_13``: one JSON object an action, or the words WAIT, DONE and FAIL.
+
+An action without a place is where the pointer is. A scroll's ``dy`` is positive upwards and its ``dx`` to the right, in
+notches of the wheel.
+"""
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from dart_streams.actions.dialects.computer_13_prompt import SYSTEM
+from dart_streams.actions.dialects.dialect import (
+    Coordinates,
+    Found,
+    Inexpressible,
+    Reading,
+    Role,
+    Several,
+    Strictness,
+    View,
+    signed,
+    written_place,
+)
+from dart_streams.actions.dialects.json_calls import (
+    FENCED,
+    Fields,
+    bounded,
+    compact,
+    keys,
+    keys_in,
+    loose_objects,
+    object_of,
+    one_key,
+    optional_number,
+    text,
+)
+from dart_streams.actions.grammar import MOST_CLICKS, Unparsable, button
+from dart_streams.actions.typed import (
+    Action,
+    Button,
+    CallUser,
+    Click,
+    Direction,
+    Drag,
+    Finished,
+    Hotkey,
+    KeyDown,
+    KeyUp,
+    MouseDown,
+    MouseUp,
+    Move,
+    Scroll,
+    Type,
+    Wait,
+)
+
+WORDS: dict[str, type[Wait] | type[Finished] | type[CallUser]] = {"WAIT": Wait, "DONE": Finished, "FAIL": CallUser}
+WORD_FENCE = re.compile(r"```[ \t]*(WAIT|DONE|FAIL)[ \t]*```")
+
+
+class Computer13(msgspec.Struct, frozen=True, kw_only=True):
+    """Answers in OSWorld's ``computer_13``."""
+
+    coordinates: Coordinates = "absolute"
+    strictness: Strictness = "strict"
+    several: Several = "first"
+    tokens: tuple[str, ...] = ()
+    separate: bool = False
+
+    def read(self, answer: str, view: View) -> Reading:
+        """Read an answer; raise :class:`Unparsable` if it says no action, or has something wrong and may not."""
+        found = Found(view)
+        for item in items(bounded(answer), found):
+            if isinstance(item, str):
+                found.add(WORDS[item]())
+            else:
+                InterpretedObject(found, item, self.coordinates).add()
+        return found.reading(self.strictness, self.several)
+
+    def write(self, action: Action, view: View) -> str:
+        """Return the answer that says ``action``; a drag, a scroll and a held button begin with a move to there."""
+        fields = self._said(action, view)
+        return "\n".join(f"```json\n{compact(item)}\n```" for item in fields)
+
+    def _said(self, action: Action, view: View) -> list[Fields]:
+        def at(kind: str, x: int, y: int, **others: str | int) -> Fields:
+            x, y = written_place(x, y, view, self.coordinates)
+            return {"action_type": kind, "x": x, "y": y, **others}
+
+        match action:
+            case Click(x, y, button, count):
+                return [at("CLICK", x, y, button=button, num_clicks=count)]
+            case Move(x, y):
+                return [at("MOVE_TO", x, y)]
+            case Drag(x, y, to_x, to_y, "left"):
+                return [at("MOVE_TO", x, y), at("DRAG_TO", to_x, to_y)]
+            case MouseDown(x, y, button):
+                return [at("MOVE_TO", x, y), {"action_type": "MOUSE_DOWN", "button": button}]
+            case MouseUp(x, y, button):
+                return [at("MOVE_TO", x, y), {"action_type": "MOUSE_UP", "button": button}]
+            case Scroll(x, y, direction):
+                upright, notches = direction in {"up", "down"}, signed(action)
+                turn = {"dx": 0 if upright else notches, "dy": notches if upright else 0}
+                return [at("MOVE_TO", x, y), {"action_type": "SCROLL", **turn}]
+            case _:
+                return [keyboard(action)]
+
+    def opening(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+        """Return the texts of the prompt before the first screen."""
+        width, height = (view.width, view.height) if self.coordinates == "absolute" else (1000, 1000)
+        return ("system", SYSTEM.format(width=width, height=height)), ("user", instruction)
+
+    def recalled(self, answer: str) -> str:
+        """Return an earlier answer as it was."""
+        return answer
+
+
+def keyboard(action: Action) -> Fields:
+    """Return an action that has no place."""
+    match action:
+        case Hotkey((key,)):
+            return {"action_type": "PRESS", "key": key}
+        case Hotkey(names):
+            return {"action_type": "HOTKEY", "keys": list(names)}
+        case KeyDown(key):
+            return {"action_type": "KEY_DOWN", "key": key}
+        case KeyUp(key):
+            return {"action_type": "KEY_UP", "key": key}
+        case Type(content):
+            return {"action_type": "TYPING", "text": content}
+        case Wait():
+            return {"action_type": "WAIT"}
+        case Finished(""):
+            return {"action_type": "DONE"}
+        case CallUser():
+            return {"action_type": "FAIL"}
+    raise Inexpressible(f"computer_13 has no action for {action}")
+
+
+def items(answer: str, found: Found) -> list[Fields | str]:
+    """Return the actions of an answer, as objects or words; raise :class:`Unparsable` if there is none."""
+    plain = answer.strip()
+    if plain in WORDS:
+        return [plain]
+    fences = list(FENCED.finditer(answer))
+    if fences:
+        if answer[fences[-1].end() :].strip():
+            found.note("text", "words after the action")
+        return [part for fence in fences for part in of_block(fence[1].strip(), found)]
+    if word := WORD_FENCE.search(answer):
+        return [word[1]]
+    if not (plain.startswith("{") and plain.endswith("}")):
+        found.note("marker", "the action is not in a code block")
+    return list(loose_objects(plain, found))
+
+
+def of_block(inside: str, found: Found) -> list[Fields | str]:
+    """Return the actions in a code block: a word, an object, or a list of them."""
+    if inside in WORDS:
+        return [inside]
+    if inside.startswith("["):
+        listed = object_of(f'{{"all":{inside}}}')["all"]
+        if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+            raise Unparsable(f"not a list of actions: {inside[:80]!r}")
+        return list(listed)
+    try:
+        return [object_of(inside)]
+    except Unparsable:
+        return list(loose_objects(inside, found))
+
+
+class InterpretedObject:
+    """Adds the action that an object means to those found."""
+
+    def __init__(self, found: Found, item: Fields, coordinates: Coordinates) -> None:
+        self.found = found
+        self.coordinates = coordinates
+        self.name = text(item, "action_type") if "action_type" in item else text(item, "action")
+        if "action_type" not in item:
+            found.note("argument", "action_type is named action")
+        inner = item.get("parameters")
+        flat = {key: value for key, value in item.items() if key not in NAMES_OF_TYPE}
+        self.fields: Fields = inner if isinstance(inner, dict) else flat
+
+    def add(self) -> None:
+        """Add it; raise :class:`Unparsable` if it lacks something."""
+        name = self.name
+        if name not in GRAMMAR and name.upper() in GRAMMAR:
+            self.found.note("name", f"the action {name!r} is spelled {name.upper()!r}")
+            name = name.upper()
+        if name not in GRAMMAR:
+            raise Unparsable(f"unknown action {name[:80]!r}: known are {', '.join(GRAMMAR)}")
+        known, build = GRAMMAR[name]
+        if unknown := sorted(self.fields.keys() - set(known)):
+            self.found.note("argument", f"{name} takes {list(known)}, not {', '.join(unknown)[:80]}")
+        build(self)
+
+    def place(self, needed: bool = False) -> tuple[int, int, bool]:
+        """Return the pixel of ``x`` and ``y``, or the pointer's, and whether it is that."""
+        x, y = optional_number(self.fields, "x"), optional_number(self.fields, "y")
+        if x is None and y is None and not needed:
+            return *self.found.pointer, True
+        if x is None or y is None:
+            raise Unparsable(f"{self.name} lacks x or y")
+        return *self.found.place((x, y), self.coordinates), False
+
+    def button(self) -> Button:
+        """Return the mouse button."""
+        return button(text(self.fields, "button")) if self.fields.get("button") is not None else "left"
+
+    def click(self, kind: Button | None = None, count: int | None = None) -> None:
+        """Add a click."""
+        x, y, at_pointer = self.place()
+        times = count or optional_number(self.fields, "num_clicks") or 1
+        if times not in range(1, MOST_CLICKS + 1):
+            raise Unparsable(f"num_clicks is from 1 to {MOST_CLICKS}, not {times:g}")
+        self.found.add(Click(x, y, kind or self.button(), int(times)), at_pointer)
+
+    def held(self, action: type[MouseDown] | type[MouseUp]) -> None:
+        """Add a button that is held, or released."""
+        x, y, at_pointer = self.place()
+        self.found.add(action(x, y, self.button()), at_pointer)
+
+    def move(self) -> None:
+        """Add a move."""
+        x, y, _ = self.place(needed=True)
+        self.found.add(Move(x, y))
+
+    def drag(self) -> None:
+        """Add a drag from where the pointer is."""
+        start = self.found.pointer
+        x, y, _ = self.place(needed=True)
+        self.found.add(Drag(*start, x, y), at_pointer=True)
+
+    def scroll(self) -> None:
+        """Add a turn of the wheel, or one in each direction."""
+        turns: list[tuple[float, Direction, Direction]] = [
+            (optional_number(self.fields, "dx") or 0.0, "right", "left"),
+            (optional_number(self.fields, "dy") or 0.0, "up", "down"),
+        ]
+        chosen = [turn for turn in turns if turn[0]]
+        if not chosen:
+            raise Unparsable("a scroll by nothing: give dx or dy", "amount")
+        for notches, positive, negative in chosen:
+            x, y = self.found.pointer
+            direction = positive if notches > 0 else negative
+            self.found.add(Scroll(x, y, direction, self.found.amount(notches)), at_pointer=True)
+
+    def key(self, action: type[KeyDown] | type[KeyUp]) -> None:
+        """Add a key that is held, or released."""
+        self.found.add(action(one_key(self.fields, "key", self.found)))
+
+    def press(self) -> None:
+        """Add a key that is pressed; keys of a combination are pressed together."""
+        self.found.add(Hotkey(keys_in(text(self.fields, "key"), self.found)))
+
+
+NAMES_OF_TYPE = {"action_type", "action"}
+Build = Callable[[InterpretedObject], None]
+
+GRAMMAR: dict[str, tuple[tuple[str, ...], Build]] = {
+    "MOVE_TO": (("x", "y"), InterpretedObject.move),
+    "CLICK": (("button", "x", "y", "num_clicks"), InterpretedObject.click),
+    "MOUSE_DOWN": (("button",), lambda item: item.held(MouseDown)),
+    "MOUSE_UP": (("button",), lambda item: item.held(MouseUp)),
+    "RIGHT_CLICK": (("x", "y"), lambda item: item.click("right", 1)),
+    "DOUBLE_CLICK": (("x", "y"), lambda item: item.click("left", 2)),
+    "DRAG_TO": (("x", "y"), InterpretedObject.drag),
+    "SCROLL": (("dx", "dy"), InterpretedObject.scroll),
+    "TYPING": (("text",), lambda item: item.found.add(Type(text(item.fields, "text")))),
+    "PRESS": (("key",), InterpretedObject.press),
+    "KEY_DOWN": (("key",), lambda item: item.key(KeyDown)),
+    "KEY_UP": (("key",), lambda item: item.key(KeyUp)),
+    "HOTKEY": (("keys",), lambda item: item.found.add(Hotkey(keys(item.fields, "keys", item.found)))),
+    "WAIT": ((), lambda item: item.found.add(Wait())),
+    "DONE": ((), lambda item: item.found.add(Finished())),
+    "FAIL": ((), lambda item: item.found.add(CallUser())),
+}
+"""Each action: its parameters, and how it is made."""

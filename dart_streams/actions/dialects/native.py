@@ -1,0 +1,32 @@
+"""The dialect of this project: the strict UI-TARS grammar of :mod:`dart_streams.actions.grammar`, a short prompt."""
+
+import msgspec
+
+from dart_streams.actions import grammar
+from dart_streams.actions.dialects.dialect import Reading, Role, View
+from dart_streams.actions.typed import Action
+
+SYSTEM = "You use a computer. Answer with one action."
+
+
+class Native(msgspec.Struct, frozen=True):
+    """One action an answer, in pixels of the policy's image; anything else is refused."""
+
+    tokens: tuple[str, ...] = ()
+    separate: bool = False
+
+    def read(self, answer: str, view: View) -> Reading:
+        """Read an answer; raise :class:`Unparsable` unless it is one action of the grammar."""
+        return Reading((grammar.parse(answer),))
+
+    def write(self, action: Action, view: View) -> str:
+        """Return the canonical answer."""
+        return grammar.format(action)
+
+    def opening(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+        """Return the texts of the prompt before the first screen."""
+        return ("system", SYSTEM), ("user", instruction)
+
+    def recalled(self, answer: str) -> str:
+        """Return an earlier answer as it was."""
+        return answer

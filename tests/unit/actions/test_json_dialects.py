@@ -1,0 +1,209 @@
+"""Answers in JSON: the Qwen-VL models' tool calls, and OSWorld's ``computer_13``."""
+
+import json
+
+import pytest
+
+from dart_streams.actions import (
+    CallUser,
+    Click,
+    Drag,
+    Finished,
+    Hotkey,
+    KeyDown,
+    KeyUp,
+    MouseDown,
+    MouseUp,
+    Move,
+    Scroll,
+    Type,
+    Unparsable,
+    Wait,
+)
+from dart_streams.actions.dialects import Computer13, QwenComputerUse, View
+
+VIEW = View(1288, 728, (7, 8))
+
+
+def qwen(arguments, name="computer_use"):
+    return f"Action: do it.\n<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def fenced(*items):
+    return "I see a button.\n" + "\n".join(f"```json\n{json.dumps(item)}\n```" for item in items)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "action"),
+    [
+        ({"action": "left_click", "coordinate": [5, 6]}, Click(5, 6)),
+        ({"action": "left_click"}, Click(7, 8)),
+        ({"action": "right_click", "coordinate": [5, 6]}, Click(5, 6, "right")),
+        ({"action": "middle_click", "coordinate": [5, 6]}, Click(5, 6, "middle")),
+        ({"action": "double_click", "coordinate": [5, 6]}, Click(5, 6, count=2)),
+        ({"action": "triple_click", "coordinate": [5, 6]}, Click(5, 6, count=3)),
+        ({"action": "mouse_move", "coordinate": [5.4, 6.6]}, Move(5, 7)),
+        ({"action": "left_click_drag", "coordinate": [5, 6]}, Drag(7, 8, 5, 6)),
+        ({"action": "scroll", "pixels": -5}, Scroll(7, 8, "down", 5)),
+        ({"action": "scroll", "pixels": 3, "coordinate": [5, 6]}, Scroll(5, 6, "up", 3)),
+        ({"action": "hscroll", "pixels": 3}, Scroll(7, 8, "right", 3)),
+        ({"action": "key", "keys": ["ctrl", "c"]}, Hotkey(("ctrl", "c"))),
+        ({"action": "type", "text": 'it\'s "x"\n'}, Type('it\'s "x"\n')),
+        ({"action": "wait", "time": 2}, Wait()),
+        ({"action": "answer", "text": "42"}, Finished("42")),
+        ({"action": "terminate", "status": "success"}, Finished()),
+        ({"action": "terminate", "status": "failure"}, CallUser()),
+    ],
+)
+def test_tool_calls_of_qwen_are_read(arguments, action):
+    reading = QwenComputerUse().read(qwen(arguments), VIEW)
+    assert (reading.actions, reading.wrong) == ((action,), ())
+
+
+@pytest.mark.parametrize(
+    ("item", "action"),
+    [
+        ({"action_type": "MOVE_TO", "x": 5, "y": 6}, Move(5, 6)),
+        ({"action_type": "CLICK"}, Click(7, 8)),
+        ({"action_type": "CLICK", "x": 5, "y": 6, "button": "middle", "num_clicks": 3}, Click(5, 6, "middle", 3)),
+        ({"action_type": "CLICK", "parameters": {"x": 5, "y": 6}}, Click(5, 6)),
+        ({"action_type": "RIGHT_CLICK", "x": 5, "y": 6}, Click(5, 6, "right")),
+        ({"action_type": "DOUBLE_CLICK"}, Click(7, 8, count=2)),
+        ({"action_type": "MOUSE_DOWN"}, MouseDown(7, 8)),
+        ({"action_type": "MOUSE_UP", "button": "right"}, MouseUp(7, 8, "right")),
+        ({"action_type": "DRAG_TO", "x": 5, "y": 6}, Drag(7, 8, 5, 6)),
+        ({"action_type": "SCROLL", "dx": 0, "dy": -3}, Scroll(7, 8, "down", 3)),
+        ({"action_type": "SCROLL", "dx": -2, "dy": 0}, Scroll(7, 8, "left", 2)),
+        ({"action_type": "TYPING", "text": "<a>"}, Type("<a>")),
+        ({"action_type": "PRESS", "key": "enter"}, Hotkey(("enter",))),
+        ({"action_type": "PRESS", "key": " "}, Hotkey(("space",))),
+        ({"action_type": "KEY_DOWN", "key": "shift"}, KeyDown("shift")),
+        ({"action_type": "KEY_UP", "key": "shift"}, KeyUp("shift")),
+        ({"action_type": "HOTKEY", "keys": ["ctrl", "s"]}, Hotkey(("ctrl", "s"))),
+        ({"action_type": "WAIT"}, Wait()),
+        ({"action_type": "DONE"}, Finished()),
+        ({"action_type": "FAIL"}, CallUser()),
+    ],
+)
+def test_actions_of_computer_13_are_read(item, action):
+    reading = Computer13().read(fenced(item), VIEW)
+    assert (reading.actions, reading.wrong) == ((action,), ())
+    assert Computer13().read(json.dumps(item), VIEW).actions == (action,)
+
+
+@pytest.mark.parametrize(("word", "action"), [("WAIT", Wait()), ("DONE", Finished()), ("FAIL", CallUser())])
+@pytest.mark.parametrize("form", ["{}", "```{}```", "```\n{}\n```", "It is so.\n```{}```"])
+def test_the_words_of_osworld_are_read(word, action, form):
+    assert Computer13().read(form.format(word), VIEW).actions == (action,)
+
+
+def test_what_follows_a_move_to_where_it_acts_is_one_action():
+    both = QwenComputerUse(several="all")
+    move = {"action": "mouse_move", "coordinate": [1, 2]}
+    drag = {"action": "left_click_drag", "coordinate": [3, 4]}
+    assert both.read(qwen(move) + qwen(drag), VIEW).actions == (Drag(1, 2, 3, 4),)
+    assert QwenComputerUse().read(qwen(move) + qwen(drag), VIEW).actions == (Drag(1, 2, 3, 4),)
+    click = {"action": "left_click", "coordinate": [3, 4]}
+    assert both.read(qwen(move) + qwen(click), VIEW).actions == (Move(1, 2), Click(3, 4))
+    held = fenced({"action_type": "MOVE_TO", "x": 1, "y": 2}, {"action_type": "MOUSE_DOWN"})
+    assert Computer13().read(held, VIEW).actions == (MouseDown(1, 2),)
+
+
+def test_a_diagonal_scroll_is_two():
+    diagonal = fenced({"action_type": "SCROLL", "dx": 1, "dy": -2})
+    assert Computer13(several="all").read(diagonal, VIEW).actions == (Scroll(7, 8, "right", 1), Scroll(7, 8, "down", 2))
+
+
+@pytest.mark.parametrize(
+    ("answer", "kinds", "action"),
+    [
+        (json.dumps({"action": "left_click", "coordinate": [5, 6]}), ["marker", "argument"], Click(5, 6)),
+        (qwen(json.dumps({"action": "wait"})), ["argument"], Wait()),
+        (qwen({"action": "click", "coordinate": [5, 6]}), ["name"], Click(5, 6)),
+        (qwen({"action": "wait"}, "computer"), ["name"], Wait()),
+        (qwen({"action": "left_click", "coordinate": [5, 6, 7, 8]}), ["place"], Click(6, 7)),
+        (qwen({"action": "left_click", "coordinate": [5000, 6]}), ["outside"], Click(1287, 6)),
+        (qwen({"action": "key", "keys": ["ctrl+c"]}), ["key"], Hotkey(("ctrl", "c"))),
+        (qwen({"action": "key", "keys": "ctrl+c"}), ["key", "key"], Hotkey(("ctrl", "c"))),
+        (qwen({"action": "scroll", "pixels": -500}), ["amount"], Scroll(7, 8, "down", 100)),
+        (qwen({"action": "terminate"}), ["argument"], Finished()),
+        (qwen({"action": "wait", "why": "so"}), ["argument"], Wait()),
+        (qwen({"action": "wait"}).removesuffix("</tool_call>"), ["cut"], Wait()),
+        (qwen({"action": "wait"}) + " Done.", ["text"], Wait()),
+    ],
+)
+def test_what_is_wrong_with_a_tool_call_is_noted_or_refused(answer, kinds, action):
+    reading = QwenComputerUse(strictness="lenient").read(answer, VIEW)
+    assert (reading.actions, [wrong.kind for wrong in reading.wrong]) == ((action,), kinds)
+    with pytest.raises(Unparsable):
+        QwenComputerUse().read(answer, VIEW)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kinds", "action"),
+    [
+        ('Click: {"action_type": "CLICK"}', ["marker", "text"], Click(7, 8)),
+        (fenced({"action_type": "click"}), ["name"], Click(7, 8)),
+        (fenced({"action": "CLICK"}), ["argument"], Click(7, 8)),
+        (fenced({"action_type": "CLICK", "z": 1}), ["argument"], Click(7, 8)),
+        (fenced({"action_type": "PRESS", "key": "ctrl+c"}), ["key"], Hotkey(("ctrl", "c"))),
+        (fenced({"action_type": "WAIT"}) + "\nSo be it.", ["text"], Wait()),
+    ],
+)
+def test_what_is_wrong_with_an_action_of_computer_13_is_noted_or_refused(answer, kinds, action):
+    reading = Computer13(strictness="lenient").read(answer, VIEW)
+    assert (reading.actions, [wrong.kind for wrong in reading.wrong]) == ((action,), kinds)
+    with pytest.raises(Unparsable):
+        Computer13().read(answer, VIEW)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "{}",
+        "<tool_call></tool_call>",
+        "<tool_call>[1]</tool_call>",
+        qwen({"action": "fly"}),
+        qwen({"action": "mouse_move"}),
+        qwen({"action": "left_click", "coordinate": [None, 3]}),
+        qwen({"action": "left_click", "coordinate": ["1", "2"]}),
+        qwen({"action": "left_click", "coordinate": [True, 3]}),
+        qwen({"action": "left_click", "coordinate": [10**400, 3]}),
+        qwen({"action": "scroll"}),
+        qwen({"action": "key", "keys": []}),
+        qwen({"action": "key", "keys": [""]}),
+        qwen({"action": "type", "text": None}),
+        qwen({"action": ["wait"]}),
+    ],
+)
+def test_tool_calls_without_sense_are_refused_even_leniently(answer):
+    with pytest.raises(Unparsable):
+        QwenComputerUse(strictness="lenient").read(answer, VIEW)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {},
+        {"action_type": 3},
+        {"action_type": "FLY"},
+        {"action_type": "MOVE_TO", "x": 1},
+        {"action_type": "CLICK", "num_clicks": 4},
+        {"action_type": "CLICK", "num_clicks": 1.5},
+        {"action_type": "CLICK", "button": "fourth"},
+        {"action_type": "SCROLL", "dx": 0, "dy": 0},
+        {"action_type": "KEY_DOWN", "key": "ctrl c"},
+        {"action_type": "HOTKEY", "keys": "  "},
+    ],
+)
+def test_actions_of_computer_13_without_sense_are_refused_even_leniently(item):
+    with pytest.raises(Unparsable):
+        Computer13(strictness="lenient").read(fenced(item), VIEW)
+
+
+def test_relative_places_are_thousandths_of_the_image():
+    click = {"action": "left_click", "coordinate": [500, 250]}
+    assert QwenComputerUse(coordinates="relative").read(qwen(click), VIEW).actions == (Click(644, 182),)
+    item = {"action_type": "CLICK", "x": 500, "y": 250}
+    assert Computer13(coordinates="relative").read(fenced(item), VIEW).actions == (Click(644, 182),)
