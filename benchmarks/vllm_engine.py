@@ -197,15 +197,13 @@ def announced(first: WeightVersion, version: int) -> WeightVersion:
 
 def policy(scratch: Path, model: Path | None) -> tuple[Path, WeightVersion]:
     """Return the model directory (the untrained tiny policy if none is given) and its weights as version 0."""
-    from transformers import AutoModelForImageTextToText
-
     from dart_streams.policy import tiny, weights
 
     folder = model or scratch / "tiny"
     if model is None:
         tiny.build(folder)
     published = scratch / "version-0"
-    digest = weights.save(AutoModelForImageTextToText.from_pretrained(folder).state_dict(), str(published))
+    digest = weights.save(weights.of_model(folder), str(published))
     version = WeightVersion(
         model_id="bench", version=0, uri=str(published), sha256=digest, train_step=0, epoch=1, groups_consumed=0
     )

@@ -27,7 +27,7 @@ from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef, Sampling, VersionSpan
 from topics.weights import WeightVersion
-from trainer.data.collate import Collator, Patches
+from trainer.data.collate import Collator, ModelImage
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
 from trainer.data.successes import SuccessMemory, kept_by
@@ -36,7 +36,6 @@ from trainer.learning.imitation import planned
 from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import Ranks
 from workers.recorder.trajectory_summary import summarise
-from workers.rollout.patches import patches_of
 
 MICRO_BATCH, MICRO_BATCH_TOKENS = 256, 65_536
 """Sequences and tokens of a forward pass: all of a step share their prompts. The gradient is the same sum."""
@@ -49,7 +48,8 @@ class RecordedScreens:
         self.images = recording.images
         self.renderer = renderer
         self.observations: dict[str, list[Observation]] = {}
-        self.patches: dict[bytes, Patches] = {}
+        self.encoder = Collator(renderer)
+        self.encoded: dict[bytes, ModelImage] = {}
 
     def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
         """Return the observations of several trajectories."""
@@ -59,27 +59,27 @@ class RecordedScreens:
         """Return screenshots by sha256."""
         return {ref.sha256: self.images[ref.sha256] for ref in refs}
 
-    def patches_of(self, sha256: str) -> Patches:
-        """Return a screenshot's patches."""
-        return self.patches_in(self.images[sha256])
+    def image_of(self, sha256: str) -> ModelImage:
+        """Return a screenshot as the model's input."""
+        return self.image_in(self.images[sha256])
 
-    def patches_in(self, data: bytes) -> Patches:
-        """Return the patches of an encoded image, which are made once."""
-        if data not in self.patches:
-            made = patches_of(self.renderer, data)
-            self.patches[data] = made.pixels, made.grid.unsqueeze(0)
-        return self.patches[data]
+    def image_in(self, data: bytes) -> ModelImage:
+        """Return a screenshot's bytes as the model's input, which is made once."""
+        if data not in self.encoded:
+            self.encoded[data] = self.encoder.encode(data)
+        return self.encoded[data]
 
 
-class PatchKeepingCollator(Collator):
-    """The trainer's collator, which cuts no screen twice."""
+class ImageKeepingCollator(Collator):
+    """The trainer's collator, which encodes no screen twice."""
 
     def __init__(self, renderer: Renderer, screens: RecordedScreens) -> None:
         super().__init__(renderer, share_prompts=True)
         self.screens = screens
 
-    def _cut(self, data: bytes) -> Patches:
-        return self.screens.patches_in(data)
+    def encode(self, data: bytes) -> ModelImage:
+        """Return a screenshot as the model's input."""
+        return self.screens.image_in(data)
 
 
 class InProcessLearner(Learner):
@@ -90,7 +90,7 @@ class InProcessLearner(Learner):
     def __init__(self, folder: Path, renderer: Renderer, settings: Trainer, screens: RecordedScreens) -> None:
         self.settings = settings
         self.ranks = Ranks(0, 1, torch.device("cpu"))
-        self.collator = PatchKeepingCollator(renderer, screens)
+        self.collator = ImageKeepingCollator(renderer, screens)
         self.scorer = scorer_of(folder, renderer)
         self.reference = scorer_of(folder, renderer).requires_grad_(False) if settings.kl_beta else None
         # The optimiser of Learner, which is made of sharded parameters there.
@@ -109,7 +109,7 @@ class LocalPolicy:
 
     def __init__(self, config: Config, renderer: Renderer, scorer: PrefixScorer, screens: RecordedScreens) -> None:
         self.renderer = renderer
-        self.sampler = Sampler(scorer, renderer, screens.patches_of)
+        self.sampler = Sampler(scorer, renderer, screens.image_of)
         self.version = 0
 
     def answers(self, generator: torch.Generator) -> Answer:

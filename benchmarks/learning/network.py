@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from dart_streams.policy.rendering import Prompt, Renderer, expand
+from dart_streams.policy.rendering import Prompt, Renderer
 from topics.values import Sampling
-from trainer.data.collate import Patches, padded
+from trainer.data.collate import ModelImage, padded
+from trainer.learning import vision
 from trainer.learning.model import Scorer
 
 
@@ -37,15 +38,17 @@ class Generation(NamedTuple):
 class PrefixScorer(Scorer):
     """The trainer's scorer, which also computes prompts for answers that are still to be drawn."""
 
-    def prefix(self, ids_UP: Tensor, mask_UP: Tensor, patches_NC: Tensor, grids_I3: Tensor, shown_S: Tensor) -> Prefix:
+    def prefix(self, ids_UP: Tensor, mask_UP: Tensor, images: Sequence[ModelImage], shown_S: Tensor) -> Prefix:
         """Compute prompts, padded on the left; each image passes the vision tower once."""
-        images_ND = self.policy.get_image_features(patches_NC, grids_I3, return_dict=True).pooler_output
+        inputs = {name: torch.cat([image.inputs[name] for image in images]) for name in images[0].inputs}
+        encoded = vision.encode(self.policy, inputs)
         is_image_UP = ids_UP == self.policy.config.image_token_id
         embedded_UPD = self.policy.get_input_embeddings()(ids_UP)
         if len(shown_S):
-            shown_ND = torch.cat([images_ND[index] for index in shown_S.tolist()])
+            counts_I = torch.tensor([image.tokens for image in images])
+            shown_ND = vision.rows_of(vision.shown(encoded, counts_I, shown_S).pooler_output)
             embedded_UPD = embedded_UPD.masked_scatter(is_image_UP.unsqueeze(-1), shown_ND)
-        positions_3UP, next_U = self.prompt_positions(ids_UP, is_image_UP.int(), grids_I3[shown_S], mask_UP)
+        positions_3UP, next_U = self.prompt_positions(ids_UP, is_image_UP.int(), mask_UP, inputs, shown_S)
         cache: Any = DynamicCache()
         hidden_UPD = self.policy.model.language_model(
             inputs_embeds=embedded_UPD,
@@ -81,12 +84,10 @@ def expanded(prefix: Prefix, index_B: Tensor) -> DynamicCache:
 class Sampler:
     """Answers prompts as the engine does: tokens that may be sampled, at a temperature, until the end."""
 
-    def __init__(self, scorer: PrefixScorer, renderer: Renderer, patches: Callable[[str], Patches]) -> None:
+    def __init__(self, scorer: PrefixScorer, renderer: Renderer, images: Callable[[str], ModelImage]) -> None:
         self.scorer = scorer
         self.renderer = renderer
-        self.patches = patches
-        self.image_token: int = renderer.config.image_token_id
-        self.merge = renderer.image_processor.merge_size**2
+        self.images = images
 
     @torch.no_grad()
     def answer(self, prompts: Sequence[Prompt], sampling: Sampling, generator: torch.Generator) -> list[Generation]:
@@ -124,16 +125,14 @@ class Sampler:
     def prefix(self, prompts: Sequence[Prompt]) -> Prefix:
         """Compute prompts, and each image that they show once."""
         order = list(dict.fromkeys(ref.sha256 for prompt in prompts for ref in prompt.images))
-        patches = [self.patches(sha256) for sha256 in order]
-        pads = {sha256: int(grid.prod()) // self.merge for sha256, (_, grid) in zip(order, patches, strict=True)}
+        images = {sha256: self.images(sha256) for sha256 in order}
         rows = [
-            expand(prompt.token_ids, self.image_token, [pads[ref.sha256] for ref in prompt.images])
+            self.renderer.expanded(prompt.token_ids, [images[ref.sha256].size for ref in prompt.images])
             for prompt in prompts
         ]
         ids_UP, mask_UP = padded(rows, self.renderer.pad, left=True)
         shown_S = torch.tensor([order.index(ref.sha256) for prompt in prompts for ref in prompt.images])
-        patches_NC = torch.cat([pixels for pixels, _ in patches])
-        return self.scorer.prefix(ids_UP, mask_UP, patches_NC, torch.cat([grid for _, grid in patches]), shown_S)
+        return self.scorer.prefix(ids_UP, mask_UP, list(images.values()), shown_S)
 
     def draw(
         self, logits_BV: Tensor, temperature: float, generator: torch.Generator

@@ -23,6 +23,8 @@ from dart_streams.config.backends import BUILT_IN, installed, place
 from dart_streams.connection.protocol_probes import Probe, speaks_cql, speaks_kafka
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, UserError
+from dart_streams.launch import model_fit
+from dart_streams.launch.processes import programs
 from dart_streams.launch.services.daemon import describe, in_use, local_address, owner_of
 from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, find_java, jar_folder
 from dart_streams.policy import cpu_features
@@ -202,7 +204,7 @@ def check_desktop(config: Config) -> Finding:
 
 
 def check_model(config: Config) -> Finding:
-    """The policy's directory, if the configuration names one."""
+    """The policy's directory, if the configuration names one: transformers and vLLM must both serve it."""
     if not config.policy.path:
         return Finding("model", "ok", "the tiny policy, built when it is needed")
     folder = Path(config.policy.path)
@@ -210,7 +212,11 @@ def check_model(config: Config) -> Finding:
     if missing:
         advice = "set policy.path to a Hugging Face directory of an image-text-to-text model, or leave it out"
         return Finding("model", "fail", f"{folder} has no {', '.join(missing)}", advice)
-    return Finding("model", "ok", str(folder))
+    if not (program := programs().model).exists():
+        return Finding("model", "warn", f"{folder} was not checked: no {program}", "make setup")
+    if (found := model_fit.ask(folder.absolute(), program)).reason:
+        return Finding("model", "fail", f"{folder} cannot be the policy: {found.reason}", "set another policy.path")
+    return Finding("model", "ok", f"{folder} ({found.architecture})")
 
 
 def check_half_precision(config: Config) -> Finding:

@@ -50,7 +50,7 @@ COMMANDS = (
     ),
     Command("dlq", "dart_streams.cli.topics:dead_letters", "Show dead letters, and publish them again."),
     Command("store", "dart_streams.cli.store:app", "Rebuild a run's rows from its log, and compare the two."),
-    Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy; export a trained one."),
+    Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy; check a model; export a trained one."),
     Command("osworld", "dart_streams.cli.osworld:app", "Check OSWorld's tasks on our desktops, and their mirror."),
     Command("plan", "dart_streams.cli.plan:plan", "Size a deployment for a number of environments."),
     Command("bench", "dart_streams.cli.bench:app", "Run this project's benchmarks on this machine."),

@@ -1,17 +1,20 @@
-"""``dart-streams policy``: build the tiny policy of a deployment, once; export a trained version."""
+"""``dart-streams policy``: build the tiny policy of a deployment, once; check a model; export a trained version."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dart_streams import tasks
-from dart_streams.cli.options import ConfigFile, RunConfig, RunId, State, read_config, run_config
+from dart_streams.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.cli.output import note, notes
-from dart_streams.config import Config
-from dart_streams.errors import ConfigError
+from dart_streams.config import Config, Policy
+from dart_streams.errors import ConfigError, UserError
+from dart_streams.launch.model_fit import Fit
 from dart_streams.policy import recipe
 
 app = typer.Typer(no_args_is_help=True)
@@ -41,6 +44,39 @@ def build(config: ConfigFile = None) -> None:
     else:
         make(settings, known, folder)
     typer.echo(folder)
+
+
+@app.command()
+def check(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face directory.", metavar="DIR")], as_json: AsJson = False
+) -> None:
+    """Say whether a model can be the policy here; if not, why, and exit with code 1. Loads none of its weights."""
+    found = fit_of(model.absolute())
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    elif not found.reason:
+        typer.echo(f"{found.architecture}: transformers trains it, and vLLM serves it")
+    if found.reason:
+        if not as_json:
+            raise UserError(f"{model} cannot be the policy: {found.reason}")
+        raise typer.Exit(1)
+
+
+def fit_of(model_dir: Path) -> Fit:
+    """Return the class of a model that transformers and vLLM both take, or the reason why one does not."""
+    from workers.rollout import vllm_settings
+
+    os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+    from dart_streams.policy import fit
+    from workers.rollout import vllm_fit
+
+    limits = Policy()
+    try:
+        architecture = fit.check(model_dir, limits.min_pixels, limits.max_pixels)
+        vllm_fit.check(model_dir)
+    except UserError as error:
+        return Fit(reason=str(error))
+    return Fit(architecture=architecture)
 
 
 @app.command()

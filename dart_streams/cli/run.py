@@ -19,7 +19,7 @@ from dart_streams.errors import UserError
 from dart_streams.history import evaluation, run_folder
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import following
-from dart_streams.launch import process_registry
+from dart_streams.launch import model_fit, process_registry
 from dart_streams.launch import processes as run_processes
 from dart_streams.launch.evaluate import evaluate as evaluate_policy
 from dart_streams.launch.services import jars
@@ -34,7 +34,7 @@ def run(
     name: Annotated[str, typer.Option("--id", help="The new run's id. \\[default: the time]", show_default=False)] = "",
     init: Annotated[
         Path | None,
-        typer.Option(help="Start from this Qwen2.5-VL class model. \\[default: policy.path]", metavar="DIR"),
+        typer.Option(help="Start from this model. \\[default: policy.path]", metavar="DIR"),
     ] = None,
     attached: Annotated[
         bool, typer.Option("--attached", help="Start no processes: those of this deployment run already.")
@@ -52,6 +52,7 @@ def run(
         run_attached(read_config(config), before_only=before)
         return
     wanted = with_model(init, read_config(config))
+    refuse_unfit_model(wanted)
     runs = Path(wanted.run.state_dir).absolute() / "runs"
     ended, services = process_registry.end_leftovers(runs)
     if ended:
@@ -114,6 +115,12 @@ def with_model(init: Path | None, config: Config) -> Config:
     if config.policy.path:
         run_processes.named_policy(config)
     return config
+
+
+def refuse_unfit_model(config: Config) -> None:
+    """Raise ConfigError, with the reason, if the configuration names a model that cannot be the policy."""
+    if config.policy.path and config.rollout.engine == "vllm":
+        model_fit.refuse_unfit(run_processes.named_policy(config), run_processes.programs().model)
 
 
 def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False) -> None:

@@ -20,15 +20,16 @@ class Policy(Section, frozen=True):
     model_id: str = "tiny"
     """The name under which weight versions are published."""
     path: str = ""
-    """A Hugging Face directory of the Qwen2.5-VL class; empty: the tiny demonstration policy, built on first use."""
+    """A Hugging Face directory of an image-text-to-text model that the installed transformers and vLLM both serve;
+    empty: the tiny demonstration policy, built on first use."""
     max_images: Positive = 2
     """Screenshots in a prompt, the newest."""
     max_texts: Count = 5
     """Earlier answers in a prompt, the newest."""
     min_pixels: Positive = 3136
-    """Smallest image in pixels; a smaller screenshot is scaled up."""
+    """Smallest image in pixels; a smaller screenshot is scaled up. For models whose image processor has such bounds."""
     max_pixels: Positive = 1_003_520
-    """Largest image in pixels; a larger screenshot is scaled down."""
+    """Largest image in pixels; a larger screenshot is scaled down. For models whose image processor has such bounds."""
     max_tokens: Positive = 24
     """Longest answer in tokens."""
     dialect: ActionDialect = ActionDialect()
@@ -43,8 +44,10 @@ class Policy(Section, frozen=True):
 
 
 class Warmup(Optional, frozen=True):
-    """Supervised warm-up of the tiny policy on oracle demonstrations, which travel the same topics."""
+    """The tiny policy, and its supervised warm-up on oracle demonstrations, which travel the same topics."""
 
+    architecture: Literal["qwen2_5_vl", "qwen3_vl"] = "qwen2_5_vl"
+    """Whose architecture it has; a model of ``policy.path`` has its own."""
     demonstrations: Positive = 2000
     """Demonstrations to record."""
     steps: Positive = 400

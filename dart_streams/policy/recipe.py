@@ -20,6 +20,7 @@ SOURCES = tuple(
         "trainer/data/collate.py",
         "trainer/data/samples.py",
         "trainer/learning/model.py",
+        "trainer/learning/vision.py",
         "trainer/warmup",
     )
 )
@@ -33,7 +34,7 @@ def model_folder(config: Config) -> Path:
     if not path.is_dir():
         raise UserError(
             f"no model directory {path}: build the tiny policy with `dart-streams policy build`, or set policy.path "
-            "to a Hugging Face directory of a Qwen2.5-VL class model"
+            "to a Hugging Face directory of an image-text-to-text model"
         )
     return path
 

@@ -1,21 +1,23 @@
-"""Turns to token ids and back, for any directory of the Qwen2.5-VL class (the tiny policy, UI-TARS-1.5-7B).
+"""Turns to token ids and back, by the tokenizer, image processor and chat template of any image-text-to-text model.
 
 The rollout worker and the trainer render with this one module, so a prompt has the same tokens in both. The chat
 template and the environment's texts are tokenised apart: a page that writes ``<|im_end|>`` gets its characters, not
-the control token.
+the control token. In a prompt an image is one token, the *placeholder* of the chat template; what the model reads in
+its place (:meth:`Renderer.expansion`) depends on the image's size alone.
 """
 
 import functools
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+from jinja2.exceptions import TemplateError
 from PIL import Image
-from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
+from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 
 from dart_streams.config import Policy
 from dart_streams.errors import UserError
@@ -29,13 +31,27 @@ CHATML = (
     "{%- else %}{{ part['text'] }}{%- endif %}{%- endfor %}{{ '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
 )
-"""For directories that bring no chat template: the one of Qwen2.5-VL."""
+"""For directories of Qwen-VL models that bring no chat template."""
+QWEN_IMAGE = "<|image_pad|>"
+MARK = "\ue000text\ue001"
+"""Stands for a text while the chat template is rendered."""
 
 CACHED_TEXTS = 4096
+CACHED_SIZES = 1024
+
+ImageInputs = Mapping[str, torch.Tensor]
+"""What the image processor makes of an image, by the names of the model's arguments."""
+
+Shape = tuple[tuple[str, tuple[bool, ...]], ...]
+"""The messages of a prompt: the role of each, and which of its parts are images."""
+
+
+class UnsupportedModel(UserError):
+    """A model that cannot be a policy here; the text says why."""
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A rendered prompt: one image-pad token an image (as vLLM wants it), the images in order, and its name.
+    """A rendered prompt: one placeholder an image, the images in order, and its name.
 
     ``sha`` is the SHA-256 (hex) over the token ids and the images' own digests.
     """
@@ -48,33 +64,44 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 class Renderer:
     """Renders prompts for the model in ``model_dir``; the bounds on an image's pixels are those of the deployment.
 
-    ``tokens`` are special tokens that texts and answers may have (``Dialect.tokens``); those that the model does not
-    know are left out. Raises :class:`UserError` if ``model_dir`` is not a directory of a Qwen2.5-VL class model.
+    They bound an image where the model's image processor has such bounds, as Qwen's have; others resize as their own
+    settings say. ``tokens`` are special tokens that texts and answers may have (``Dialect.tokens``); those that the
+    model does not know are left out. Raises :class:`UserError` if ``model_dir`` is not the directory of a model,
+    :class:`UnsupportedModel` if its processor or chat template does not fit.
     """
 
     def __init__(self, model_dir: Path, min_pixels: int, max_pixels: int, tokens: Sequence[str] = ()) -> None:
         refuse_missing(model_dir)
         self.config = AutoConfig.from_pretrained(model_dir)
-        if not hasattr(self.config, "image_token_id"):
-            raise UserError(f"{model_dir}: {self.config.model_type!r} is not a Qwen2.5-VL class model (policy.path)")
-        self.tokenizer = AutoTokenizer.from_pretrained(model_dir)
-        self.image_processor = AutoImageProcessor.from_pretrained(
-            model_dir, min_pixels=min_pixels, max_pixels=max_pixels
-        )
-        self.chat_template = self.tokenizer.chat_template or CHATML
-        self.eos: int = self.tokenizer.eos_token_id
+        self.processor = load_processor(model_dir, self.config.model_type)
+        self.tokenizer = self.processor.tokenizer
+        self.image_processor = self.processor.image_processor
+        self.image_bounds: dict[str, int] = {}
+        """What of the bounds the image processor takes."""
+        if "min_pixels" in getattr(self.image_processor.valid_kwargs, "__annotations__", {}):
+            self.image_bounds = {"min_pixels": min_pixels, "max_pixels": max_pixels}
+            self.image_processor = AutoImageProcessor.from_pretrained(model_dir, **self.image_bounds)
+            self.processor.image_processor = self.image_processor
+        self.placeholder: int = self.tokenizer.convert_tokens_to_ids(self.processor.image_token)
+        self.image_token: int = image_token_of(self.config, self.placeholder)
+        """The token in an expansion that the image's features take the place of."""
+        self.chat_template = self.processor.chat_template or self.tokenizer.chat_template
+        if not self.chat_template:
+            if self.processor.image_token != QWEN_IMAGE:
+                raise UnsupportedModel(f"{model_dir} has no chat template (chat_template.jinja): add the model's own")
+            self.chat_template = CHATML
+        self._skeleton = functools.lru_cache(maxsize=256)(self._render_skeleton)
+        self._text_tokens = functools.lru_cache(maxsize=CACHED_TEXTS)(self._encode_text)
+        self.expansion = functools.lru_cache(maxsize=CACHED_SIZES)(self._expand_size)
+        self.eos = self._end_of_answer()
         self.pad: int = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.eos
         vocabulary = self.tokenizer.get_vocab()
         self.spoken = {token: int(vocabulary[token]) for token in tokens if token in vocabulary}
         """The special tokens that texts and answers may have, with their ids."""
-        self.banned_tokens: list[int] = sorted(
-            set(self.tokenizer.all_special_ids) - {self.eos} - set(self.spoken.values())
-        )
+        self.banned_tokens: list[int] = sorted(special_tokens(self.tokenizer) - {self.eos} - set(self.spoken.values()))
         """What may never be sampled: every special token but the end and the spoken ones."""
         self.allowed_tokens: list[int] = sorted(set(self.tokenizer.get_vocab().values()) - set(self.banned_tokens))
         """What may be sampled; ids beyond the tokenizer (a padded embedding) are not among them."""
-        self._skeleton = functools.lru_cache(maxsize=256)(self._render_skeleton)
-        self._text_tokens = functools.lru_cache(maxsize=CACHED_TEXTS)(self._encode_text)
 
     def prompt(self, turns: Sequence[MessagePart]) -> Prompt:
         """Render ``turns``, in order, followed by the opening of the answer."""
@@ -93,7 +120,7 @@ class Renderer:
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of generated ``tokens``, without the end and other special tokens but the spoken ones."""
-        hidden = set(self.tokenizer.all_special_ids) - set(self.spoken.values())
+        hidden = special_tokens(self.tokenizer) - set(self.spoken.values())
         shown = [token for token in tokens if token not in hidden]
         return str(self.tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
@@ -103,10 +130,24 @@ class Renderer:
         mask_V[self.allowed_tokens] = True
         return mask_V
 
-    def pixels(self, images: Sequence[Image.Image]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (patches, grid): float32 patches of all images in a row, and per image its (t, h, w) in patches."""
+    def pixels(self, images: Sequence[Image.Image]) -> ImageInputs:
+        """Return what the image processor makes of all ``images`` together."""
         made = self.image_processor(images=list(images), return_tensors="pt")
-        return made["pixel_values"], made["image_grid_thw"]
+        return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
+
+    def expanded(self, prompt: Sequence[int], sizes: Sequence[tuple[int, int]]) -> list[int]:
+        """Return the tokens of a prompt as the model reads them; ``sizes`` are its images' (width, height) in order."""
+        remaining = iter(sizes)
+        tokens: list[int] = []
+        for token in prompt:
+            tokens += self.expansion(*next(remaining)) if token == self.placeholder else [token]
+        return tokens
+
+    def _expand_size(self, width: int, height: int) -> list[int]:
+        """Return what the model reads in the place of an image of this size."""
+        blank = Image.new("RGB", (width, height))
+        made = self.processor(text=[self.processor.image_token], images=[blank], add_special_tokens=False)
+        return [int(token) for token in made["input_ids"][0]]
 
     def _encode_text(self, text: str) -> list[int]:
         token_ids: list[int] = []
@@ -117,20 +158,84 @@ class Renderer:
                 token_ids += self.tokenizer(piece, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return token_ids
 
-    def _render_skeleton(self, shape: tuple[tuple[str, tuple[bool, ...]], ...]) -> list[list[int] | None]:
-        """Return the chat template's own tokens for messages of this shape, with None where a text goes."""
-        mark = "\ue000text\ue001"
+    def _end_of_answer(self) -> int:
+        """Return the token that ends an answer: the special one that the chat template writes after it, or the end."""
+        after = self._rendered((("user", (False,)), ("assistant", (False,))), answer_follows=False).rpartition(MARK)[2]
+        first = self.tokenizer(after, add_special_tokens=False)["input_ids"][:1]
+        if first and first[0] in special_tokens(self.tokenizer):
+            return int(first[0])
+        if self.tokenizer.eos_token_id is None:
+            raise UnsupportedModel(
+                "the model's answers have no end: its chat template writes no special token after one, and its "
+                "tokenizer has no eos_token"
+            )
+        return int(self.tokenizer.eos_token_id)
+
+    def _rendered(self, shape: Shape, answer_follows: bool = True) -> str:
+        """Return the chat template's text for messages of this shape, with ``MARK`` for each text."""
         empty = []
         for role, parts in shape:
-            content = [{"type": "image"} if image else {"type": "text", "text": mark} for image in parts]
+            content = [{"type": "image"} if image else {"type": "text", "text": MARK} for image in parts]
             empty.append({"role": role, "content": content})
-        rendered: Any = self.tokenizer.apply_chat_template(
-            empty, chat_template=self.chat_template, tokenize=False, add_generation_prompt=True
-        )
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    empty,
+                    chat_template=self.chat_template,
+                    tokenize=False,
+                    add_generation_prompt=answer_follows,
+                )
+            )
+        except TemplateError as error:
+            raise UnsupportedModel(f"the model's chat template refuses the turns of a prompt: {error}") from None
+
+    def _render_skeleton(self, shape: Shape) -> list[list[int] | None]:
+        """Return the chat template's own tokens for messages of this shape, with None where a text goes.
+
+        Raises :class:`UnsupportedModel` if it leaves out a text or an image, or shows one twice.
+        """
         parts: list[list[int] | None] = []
-        for piece in rendered.split(mark):
+        for piece in self._rendered(shape).split(MARK):
             parts += [list(self.tokenizer(piece, add_special_tokens=False)["input_ids"]), None]
-        return parts[:-1]
+        parts.pop()
+        turns, images = sum(len(of_message) for _, of_message in shape), sum(sum(of_message) for _, of_message in shape)
+        shown = sum(part.count(self.placeholder) for part in parts if part is not None)
+        if (parts.count(None), shown) != (turns - images, images):
+            raise UnsupportedModel(
+                f"the model's chat template makes {parts.count(None)} texts and {shown} images "
+                f"({self.processor.image_token}) of {turns - images} texts and {images} images"
+            )
+        return parts
+
+
+def load_processor(model_dir: Path, model_type: str) -> Any:
+    """Return a model's processor; raise :class:`UnsupportedModel` unless it takes images and has a tokenizer."""
+    try:
+        processor = AutoProcessor.from_pretrained(model_dir)
+    except (OSError, ValueError, TypeError, KeyError, ImportError) as error:
+        raise UnsupportedModel(
+            f"{model_dir}: the processor of this {model_type!r} model does not load: {error}"
+        ) from error
+    missing = [name for name in ("tokenizer", "image_processor", "image_token") if not getattr(processor, name, None)]
+    if missing:
+        raise UnsupportedModel(
+            f"{model_dir}: {model_type!r} is no model of images and text here: its {type(processor).__name__} has no "
+            f"{' and no '.join(missing)}"
+        )
+    return processor
+
+
+def special_tokens(tokenizer: Any) -> set[int]:
+    """Return the control tokens: those with a role, and those that were added as special."""
+    added = {token for token, content in tokenizer.added_tokens_decoder.items() if content.special}
+    return added | set(tokenizer.all_special_ids)
+
+
+def image_token_of(config: Any, placeholder: int) -> int:
+    """Return the token that a model's configuration says features take the place of."""
+    found = getattr(config, "image_token_id", None)
+    found = getattr(config, "image_token_index", None) if found is None else found
+    return int(placeholder if found is None else found)
 
 
 def renderer_of(model_dir: Path, policy: Policy) -> Renderer:
@@ -142,18 +247,11 @@ def refuse_missing(model_dir: Path) -> None:
     """Raise :class:`UserError` unless ``model_dir`` looks like a Hugging Face model directory."""
     if not model_dir.is_dir():
         raise UserError(f"no model directory {model_dir}: set policy.path, or leave it empty for the tiny demo policy")
-    for name in ("config.json", "preprocessor_config.json", "tokenizer_config.json"):
-        if not (model_dir / name).is_file():
-            raise UserError(f"{model_dir} has no {name}: policy.path must be a complete Hugging Face model directory")
-
-
-def expand(token_ids: Sequence[int], pad: int, counts: Sequence[int]) -> list[int]:
-    """Return ``token_ids`` with the n-th ``pad`` repeated ``counts[n]`` times."""
-    remaining = iter(counts)
-    expanded: list[int] = []
-    for token in token_ids:
-        expanded += [token] * next(remaining) if token == pad else [token]
-    return expanded
+    for names in (("config.json",), ("preprocessor_config.json", "processor_config.json"), ("tokenizer_config.json",)):
+        if not any((model_dir / name).is_file() for name in names):
+            raise UserError(
+                f"{model_dir} has no {' or '.join(names)}: policy.path must be a complete Hugging Face model directory"
+            )
 
 
 def digest(token_ids: Sequence[int], images: Sequence[BlobRef]) -> str:

@@ -1,14 +1,8 @@
-"""The tiny demo policy: Qwen2.5-VL's architecture from scratch, small enough to learn on two cores.
+"""The tiny demo policy: a Qwen-VL architecture from scratch, small enough to learn on two cores.
 
-The same class as UI-TARS-1.5-7B, so that everything built for the one works for the other. What decides whether, and
-how fast, it learns:
-
-- pixels of a white page are near zero (``IMAGE_MEAN``), and weights start large enough (``INITIALIZER_RANGE``);
-- a patch is a whole cell of the grid (``PATCH``): a quarter of the vision tower's work, and no less is learned;
-- positions turn fast (``ROPE_THETA``): the grid has 6 columns, over which the usual base would hardly turn at all;
-- coordinates start as points on a line (:func:`align_coordinates`): what is learned of one holds for its neighbours.
-
-vLLM on a CPU wants heads of 32.
+The same classes as UI-TARS-1.5-7B or Qwen3-VL, so that everything built for the one works for the other
+(:mod:`dart_streams.policy.tiny_architectures`). Coordinates start as points on a line (:func:`align_coordinates`): what
+is learned of one holds for its neighbours.
 
 Whole action pieces, whole numbers and known words are single tokens, and bytes the rest. Each generated token costs one
 pass through the model, so the usual answer ``Action: click(start_box='(84,120)')`` is three tokens and the end: the
@@ -24,25 +18,14 @@ from pathlib import Path
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoModelForImageTextToText, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
-HIDDEN = 128
-HEADS = 4
-LAYERS = 3
-VISION_LAYERS = 2
-INTERMEDIATE = 384
-INITIALIZER_RANGE = 0.08
-ROPE_THETA = 10.0
-PATCH = 28
-MERGE = 1
+from dart_streams.policy.tiny_architectures import ARCHITECTURES, image_settings, text_settings
+
 WAVE_SIZE = 0.2
 PERIODS = (8.0, 512.0)
 """The shortest and the longest wave, in pixels, of which a coordinate's first embedding is made."""
-IMAGE_MEAN = [1.0, 1.0, 1.0]
-IMAGE_STD = [0.2, 0.2, 0.2]
-MIN_PIXELS = 56 * 56
-MAX_PIXELS = 1280 * 28 * 28
 
 PAD = "<|endoftext|>"
 EOS = "<|im_end|>"
@@ -110,60 +93,26 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"""
 
 
-def build(folder: Path, seed: int = 0) -> None:
+def build(folder: Path, seed: int = 0, architecture: str = "qwen2_5_vl") -> None:
     """Write the untrained policy as a Hugging Face directory."""
     folder.mkdir(parents=True)
     write_tokenizer(folder)
-    write_preprocessor(folder)
-    write_model(folder, seed)
+    (folder / "preprocessor_config.json").write_text(json.dumps(image_settings(architecture), indent=2))
+    write_model(folder, seed, configuration(architecture))
 
 
-def configuration() -> Qwen2_5_VLConfig:
-    """Return the architecture."""
+def configuration(architecture: str = "qwen2_5_vl") -> PreTrainedConfig:
+    """Return an architecture with this tokenizer's vocabulary."""
     ids = {token: index for index, token in enumerate(SPECIAL)}
-    text = {
-        "vocab_size": tokenizer().get_vocab_size(),
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS // 2,
-        "max_position_embeddings": 4096,
-        "initializer_range": INITIALIZER_RANGE,
-        "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA, "mrope_section": [4, 6, 6]},
-        "bos_token_id": None,
-        "eos_token_id": ids[EOS],
-        "pad_token_id": ids[PAD],
-        "tie_word_embeddings": False,
-    }
-    vision = {
-        "depth": VISION_LAYERS,
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
-        "num_heads": HEADS,
-        "out_hidden_size": HIDDEN,
-        "patch_size": PATCH,
-        "spatial_merge_size": MERGE,
-        "fullatt_block_indexes": list(range(VISION_LAYERS)),
-        "initializer_range": INITIALIZER_RANGE,
-    }
-    return Qwen2_5_VLConfig(
-        text_config=text,
-        vision_config=vision,
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-        tie_word_embeddings=False,
-    )
+    text = text_settings(tokenizer().get_vocab_size(), ids[EOS], ids[PAD])
+    return ARCHITECTURES[architecture](text, ids)
 
 
-def write_model(folder: Path, seed: int) -> None:
+def write_model(folder: Path, seed: int, config: PreTrainedConfig) -> None:
     """Write configuration and freshly initialised float32 weights; does not touch the global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2_5_VLForConditionalGeneration(configuration())
+        model = AutoModelForImageTextToText.from_config(config)
         for embeddings in (model.get_input_embeddings(), model.get_output_embeddings()):
             align_coordinates(embeddings.get_parameter("weight").data)
     model.generation_config.do_sample = True
@@ -180,23 +129,6 @@ def align_coordinates(weight_VD: Tensor) -> None:
         phase_D = torch.rand(weight_VD.shape[1]) * 2 * math.pi
         wave_SD = torch.cos(2 * math.pi * value_S[:, None] / period_D + phase_D)
         weight_VD[rows] = wave_SD * math.sqrt(2) * WAVE_SIZE
-
-
-def write_preprocessor(folder: Path) -> None:
-    """Write how images become patches."""
-    settings = {
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "processor_class": "Qwen2_5_VLProcessor",
-        "image_mean": IMAGE_MEAN,
-        "image_std": IMAGE_STD,
-        "min_pixels": MIN_PIXELS,
-        "max_pixels": MAX_PIXELS,
-        "size": {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
-        "patch_size": PATCH,
-        "temporal_patch_size": 2,
-        "merge_size": MERGE,
-    }
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=2))
 
 
 def words() -> list[str]:

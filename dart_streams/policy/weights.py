@@ -85,7 +85,13 @@ def load(model: torch.nn.Module, path: Path) -> None:
 
 def of_model(folder: Path) -> Mapping[str, torch.Tensor]:
     """Return the state of a Hugging Face directory under the model's own names, as versions have them."""
-    return dict(AutoModelForImageTextToText.from_pretrained(folder).state_dict())
+    return own_state(AutoModelForImageTextToText.from_pretrained(folder))
+
+
+def own_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a model's state without what is tied to a tensor of another name, as Hugging Face writes it."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
 
 
 def digest(file: Path) -> str:

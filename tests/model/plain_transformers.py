@@ -10,7 +10,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from dart_streams.policy import probe
-from dart_streams.policy.rendering import Prompt, Renderer, expand
+from dart_streams.policy.rendering import Prompt, Renderer
 
 
 def training_inputs(
@@ -18,17 +18,13 @@ def training_inputs(
 ) -> dict[str, Any]:
     """Return what the model's forward pass takes for one prompt with its answer, which begins at ``answer_start``."""
     assert len(images) == len(prompt.images)
-    vision: dict[str, torch.Tensor] = {}
-    pads: list[int] = []
-    if images:
-        vision["pixel_values"], vision["image_grid_thw"] = renderer.pixels(images)
-        pads = (vision["image_grid_thw"].prod(-1) // renderer.image_processor.merge_size**2).tolist()
-    expanded = expand(prompt.token_ids, renderer.config.image_token_id, pads)
+    expanded = renderer.expanded(prompt.token_ids, [image.size for image in images])
     ids = torch.tensor([*expanded, *answer_tokens], dtype=torch.long)
+    types = {"mm_token_type_ids": (ids == renderer.image_token).to(torch.int32)}
     return {
         "input_ids": ids,
-        "mm_token_type_ids": (ids == renderer.config.image_token_id).to(torch.int32),
-        **vision,
+        **(types if "mm_token_type_ids" in renderer.processor.model_input_names else {}),
+        **(renderer.pixels(images) if images else {}),
         "answer_start": len(expanded),
     }
 

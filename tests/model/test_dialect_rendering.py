@@ -28,9 +28,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("policy") / "tiny"
     tiny.build(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_special_tokens(
-        {"additional_special_tokens": list(BOX_TOKENS)}, replace_additional_special_tokens=False
-    )
+    tokenizer.add_tokens(list(BOX_TOKENS), special_tokens=True)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -49,7 +49,7 @@ def test_sampled_tokens_have_the_log_probabilities_that_the_scorer_gives_them(wa
         for number, item in enumerate(samples)
     ]
     scorer = scorer_of(warm, renderer)
-    made = Sampler(scorer, renderer, screens.patches_of).answer(
+    made = Sampler(scorer, renderer, screens.image_of).answer(
         prompts, Sampling(temperature=temperature, max_tokens=8), torch.Generator().manual_seed(0)
     )
     drawn = [

@@ -12,7 +12,7 @@ from transformers import AutoProcessor
 
 from dart_streams import actions
 from dart_streams.errors import UserError
-from dart_streams.policy import probe, tiny
+from dart_streams.policy import probe, tiny, tiny_architectures
 from dart_streams.policy.rendering import CHATML, Renderer
 from tests.model.plain_transformers import training_inputs
 from topics.values import BlobRef, MessagePart
@@ -60,8 +60,8 @@ def test_a_click_is_three_tokens(x: int, y: int) -> None:
 def test_images_keep_to_the_deployments_bounds_whatever_the_directory_says(
     model_dir: Path, lowest: int, highest: int
 ) -> None:
-    _, grid = Renderer(model_dir, lowest, highest).pixels([picture()])
-    assert lowest <= int(grid.prod()) * tiny.PATCH**2 <= highest
+    grid = Renderer(model_dir, lowest, highest).pixels([picture()])["image_grid_thw"]
+    assert lowest <= int(grid.prod()) * tiny_architectures.PATCH**2 <= highest
 
 
 def test_an_answer_ends_with_the_end_token_and_reads_back(renderer: Renderer) -> None:

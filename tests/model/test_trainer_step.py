@@ -4,9 +4,6 @@ import copy
 import dataclasses
 import io
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +19,10 @@ from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog
 from dart_streams.config import Config, parse
-from dart_streams.launch.services.daemon import free_port
 from dart_streams.policy import probe, tiny
 from dart_streams.policy.rendering import Prompt, Renderer
 from tests.model import plain_transformers
+from tests.model.two_ranks import step_of
 from topics.values import VersionSpan
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import ReadyGroup, TrainingSample, select
@@ -38,8 +35,6 @@ from trainer.learning.model import load
 from trainer.learning.step import Stopped, losses
 from trainer.learning.top_tokens import KEPT
 from trainer.ranks import Ranks, joined
-
-TWO_RANKS = Path(__file__).with_name("two_ranks.py")
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +107,7 @@ def test_an_image_that_many_prompts_show_passes_the_vision_tower_once(renderer: 
     first = [item for item in group.samples if item.step == 0]
     batch = Collator(renderer).collate(first, group.images)
     assert len(first) == 4
-    assert len(batch.grids_I3) == 1
+    assert len(batch.counts_I) == 1
     assert batch.shown_S.tolist() == [0] * 4
 
 
@@ -674,22 +669,6 @@ def test_a_release_has_what_plain_transformers_makes_of_the_probe_with_its_weigh
     policy.load_state_dict(dict(release.tensors))
     assert probe.mismatch(plain_transformers.measured(policy, renderer), release.probe.logprobs) < 1e-5
     assert probe.mismatch(first, release.probe.logprobs) > 1e-3, "the step changed what it says"
-
-
-def step_of(model: Path, count: int, result: Path, minibatches: int) -> dict[str, Any]:
-    """Return what ``count`` ranks make of the same groups; torchrun would set the same variables."""
-    job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, str(TWO_RANKS), str(model), str(result), str(minibatches)]
-    started = [
-        subprocess.Popen(command, env={**os.environ, **job, "RANK": str(rank), "OMP_NUM_THREADS": "1"})
-        for rank in range(count)
-    ]
-    try:
-        assert [process.wait(timeout=200) for process in started] == [0] * count
-    finally:
-        for process in started:
-            process.kill()
-    return torch.load(result)
 
 
 @pytest.mark.parametrize("minibatches", [1, 3])

@@ -1,8 +1,11 @@
 """One step of made-up groups, as one rank of a job; rank 0 writes the first update's gradients. Run by torchrun."""
 
+import os
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -10,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from benchmarks.synthetic_groups import Maker
 from dart_streams.config import parse
+from dart_streams.launch.services.daemon import free_port
 from dart_streams.policy.rendering import Renderer
 from trainer.data.samples import ReadyGroup, select, share
 from trainer.data.successes import sft_group, successes_of
@@ -68,6 +72,22 @@ def main(model: Path, result: Path, minibatches: int) -> None:
                 },
                 result,
             )
+
+
+def step_of(model: Path, count: int, result: Path, minibatches: int) -> dict[str, Any]:
+    """Return what ``count`` ranks make of the same groups; torchrun would set the same variables."""
+    job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, __file__, str(model), str(result), str(minibatches)]
+    started = [
+        subprocess.Popen(command, env={**os.environ, **job, "RANK": str(rank), "OMP_NUM_THREADS": "1"})
+        for rank in range(count)
+    ]
+    try:
+        assert [process.wait(timeout=200) for process in started] == [0] * count
+    finally:
+        for process in started:
+            process.kill()
+    return torch.load(result)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 A row is a prompt and one answer to it; or, where the model allows, all answers to that prompt, one after another, of
 which none attends to another: so the prompt, most of the tokens, is computed once. Every row's first answer begins at
 the same column, and only columns of answers pass the language head. Shapes: R rows, B samples, L tokens (P of the
-prompt, A of an answer), N patches of C pixels of the I distinct images, shown S times.
+prompt, A of an answer), I distinct images, shown S times.
 """
 
 import io
@@ -12,29 +12,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from dart_streams.policy.rendering import Renderer, expand
+from dart_streams.policy.rendering import ImageInputs, Renderer
 from trainer.data.samples import ReadyGroup, TrainingSample
 
 Item = TypeVar("Item")
 BLANK_SIDE = 56
 NO_VERSION = -1
 
-Patches = tuple[Tensor, Tensor]
-"""One image: its patches (N, pixels) and its grid (1, 3)."""
+
+class ModelImage(NamedTuple):
+    """One image: its (width, height), the tokens that its features take the place of, and the model's inputs."""
+
+    size: tuple[int, int]
+    tokens: int
+    inputs: ImageInputs
 
 
 @dataclass(frozen=True)
 class MicroBatch:
     """What one forward and backward pass takes.
 
-    There is always at least one image, blank if need be, so that every rank runs the vision tower. ``shown_S``
-    indexes the images in the order in which the rows show them. ``answer_RL`` says which of its row's answers a token
+    There is always at least one image, blank if need be, so that every rank runs the vision tower. ``images`` are the
+    model's arguments for all distinct images, which have ``counts_I`` image tokens; ``shown_S`` indexes them in the
+    order in which the rows show them. ``answer_RL`` says which of its row's answers a token
     is of, from 1, 0 in the prompt; ``offset_RL`` which of its tokens it is, from 0. The answer of a sample is in row
     ``row_B`` and begins at column ``start_B`` after the prompt. ``corrected`` is true where the engine's
     log-probabilities count; ``versions`` is the weight version that made each token, -1 if none did. ``places`` has of
@@ -49,8 +55,8 @@ class MicroBatch:
     row_B: Tensor
     start_B: Tensor
     prompt_width: int
-    patches_NC: Tensor
-    grids_I3: Tensor
+    images: ImageInputs
+    counts_I: Tensor
     shown_S: Tensor
     answers_BA: Tensor
     mask_BA: Tensor
@@ -70,7 +76,7 @@ class MicroBatch:
         """Return the same on ``device``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(self, **moved)
+        return replace(self, **moved, images={name: value.to(device) for name, value in self.images.items()})
 
 
 class Collator:
@@ -82,17 +88,16 @@ class Collator:
     def __init__(self, renderer: Renderer, share_prompts: bool = False) -> None:
         self.renderer = renderer
         self.share_prompts = share_prompts
-        self.image_token: int = renderer.config.image_token_id
-        self.merge = renderer.image_processor.merge_size**2
-        self._patches: dict[str, Patches] = {}
+        self._images: dict[str, ModelImage] = {}
 
     def pieces(self, groups: Sequence[ReadyGroup], rows: int, tokens: int) -> list[Sequence[TrainingSample]]:
         """Return the samples of all groups, in micro-batches of at most ``rows`` and ``tokens``: see :func:`pack`."""
-        seen = {sha256: self._image_tokens(data) for group in groups for sha256, data in group.images.items()}
+        sizes = {sha256: size_of(data) for group in groups for sha256, data in group.images.items()}
         samples = [item for group in groups for item in group.samples]
 
         def prompt_length(item: TrainingSample) -> int:
-            return len(item.prompt) + sum(seen[ref.sha256] - 1 for ref in item.images)
+            seen = (self.renderer.expansion(*sizes[ref.sha256]) for ref in item.images)
+            return len(item.prompt) + sum(len(tokens) - 1 for tokens in seen)
 
         made = [one for row in self._rows(samples) for one in split_row(row, tokens - prompt_length(row[0]))]
         lengths = [prompt_length(row[0]) + sum(len(item.answer) for item in row) for row in made]
@@ -117,13 +122,14 @@ class Collator:
 
     def collate(self, samples: Sequence[TrainingSample], images: Mapping[str, bytes]) -> MicroBatch:
         """Return samples as one micro-batch; without samples, one that contributes nothing."""
-        self._keep_patches(samples, images)
-        order = list(self._patches)
-        pads = {sha256: int(grid.prod()) // self.merge for sha256, (_, grid) in self._patches.items()}
+        encoded = self._encoded(samples, images)
+        order = list(encoded)
         items = samples or [TrainingSample(prompt=[self.renderer.pad], answer=[self.renderer.eos])]
         rows = self._rows(items)
         items = [item for row in rows for item in row]
-        prompts = [expand(row[0].prompt, self.image_token, [pads[ref.sha256] for ref in row[0].images]) for row in rows]
+        prompts = [
+            self.renderer.expanded(row[0].prompt, [encoded[ref.sha256].size for ref in row[0].images]) for row in rows
+        ]
         prompt_RP, prompt_mask_RP = padded(prompts, self.renderer.pad, left=True)
         tokens_RW, tokens_mask_RW = padded(
             [[token for item in row for token in item.answer] for row in rows], self.renderer.pad
@@ -144,14 +150,14 @@ class Collator:
         return MicroBatch(
             input_ids_RL=ids_RL,
             attention_mask_RL=torch.cat([prompt_mask_RP, tokens_mask_RW], 1),
-            token_types_RL=(ids_RL == self.image_token).to(torch.int32),
+            token_types_RL=(ids_RL == self.renderer.image_token).to(torch.int32),
             answer_RL=torch.cat([zeros_RP, answer_RW], 1),
             offset_RL=torch.cat([zeros_RP, offset_RW], 1),
             row_B=torch.tensor([number for number, row in enumerate(rows) for _ in row]),
             start_B=torch.tensor(starts),
             prompt_width=prompt_RP.shape[1],
-            patches_NC=torch.cat([patches for patches, _ in self._patches.values()]),
-            grids_I3=torch.cat([grid for _, grid in self._patches.values()]),
+            images=self._joined(encoded, images),
+            counts_I=torch.tensor([image.tokens for image in encoded.values()]),
             shown_S=torch.tensor([order.index(ref.sha256) for row in rows for ref in row[0].images], dtype=torch.long),
             answers_BA=answer_BA,
             mask_BA=used_BA,
@@ -173,23 +179,48 @@ class Collator:
             rows.setdefault(key, []).append(item)
         return list(rows.values())
 
-    def _keep_patches(self, samples: Sequence[TrainingSample], images: Mapping[str, bytes]) -> None:
-        """Have the patches of just the images that ``samples`` show; neighbouring micro-batches share many."""
+    def _encoded(self, samples: Sequence[TrainingSample], images: Mapping[str, bytes]) -> Mapping[str, ModelImage]:
+        """Return just the images that ``samples`` show, by sha256; neighbouring micro-batches share many."""
         wanted = dict.fromkeys(ref.sha256 for item in samples for ref in item.images)
-        self._patches = {sha256: self._patches.get(sha256) or self._cut(images[sha256]) for sha256 in wanted}
-        if not self._patches:
-            blank = Image.new("RGB", (BLANK_SIDE, BLANK_SIDE))
-            self._patches = {"": self.renderer.pixels([blank])}
+        self._images = {sha256: self._images.get(sha256) or self.encode(images[sha256]) for sha256 in wanted}
+        if not self._images:
+            self._images = {"": self._encode_image(blank())}
+        return self._images
 
-    def _image_tokens(self, data: bytes) -> int:
-        """Return the number of tokens of an image in a prompt; only its header is read."""
-        with Image.open(io.BytesIO(data)) as image:
-            count = self.renderer.image_processor.get_number_of_image_patches(image.height, image.width, {})
-        return int(count) // self.merge
+    def _joined(self, encoded: Mapping[str, ModelImage], images: Mapping[str, bytes]) -> ImageInputs:
+        """Return the model's inputs for all images: one after another, if they are of shapes that allow that.
 
-    def _cut(self, data: bytes) -> Patches:
-        with Image.open(io.BytesIO(data)) as image:
-            return self.renderer.pixels([image.convert("RGB")])
+        Else, as where images are cut into different numbers of crops, the image processor joins (and pads) them.
+        """
+        each = [image.inputs for image in encoded.values()]
+        if len({tuple((name, value.shape[1:]) for name, value in inputs.items()) for inputs in each}) == 1:
+            return {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]}
+        return self.renderer.pixels([opened(images[sha256]) for sha256 in encoded])
+
+    def encode(self, data: bytes) -> ModelImage:
+        """Return an encoded image as the model's input."""
+        return self._encode_image(opened(data))
+
+    def _encode_image(self, image: Image.Image) -> ModelImage:
+        tokens = self.renderer.expansion(*image.size).count(self.renderer.image_token)
+        return ModelImage(image.size, tokens, self.renderer.pixels([image]))
+
+
+def opened(data: bytes) -> Image.Image:
+    """Return an encoded image, decoded."""
+    with Image.open(io.BytesIO(data)) as image:
+        return image.convert("RGB")
+
+
+def size_of(data: bytes) -> tuple[int, int]:
+    """Return an encoded image's (width, height); only its header is read."""
+    with Image.open(io.BytesIO(data)) as image:
+        return image.size
+
+
+def blank() -> Image.Image:
+    """Return the image of a micro-batch that shows none."""
+    return Image.new("RGB", (BLANK_SIDE, BLANK_SIDE))
 
 
 def pack(items: Sequence[Item], lengths: Sequence[int], count: int, tokens: int) -> Iterator[Sequence[Item]]:

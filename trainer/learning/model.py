@@ -12,14 +12,14 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from transformers import AutoModelForImageTextToText
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging as transformers_logging
 
 from dart_streams.errors import UserError
-from dart_streams.policy import probe, weights
-from dart_streams.policy.rendering import Renderer, refuse_missing
+from dart_streams.policy import fit, probe, weights
+from dart_streams.policy.rendering import ImageInputs, Renderer, refuse_missing
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import TrainingSample
+from trainer.learning import vision
 from trainer.objective import token_logp
 
 log = structlog.get_logger()
@@ -45,49 +45,56 @@ class Scorer(nn.Module):
 
         Each distinct image passes the vision tower once, however many prompts show it.
         """
-        images_ND = self.policy.get_image_features(batch.patches_NC, batch.grids_I3, return_dict=True).pooler_output
-        shown = batch.shown_S.tolist()
-        vision: dict[str, Any] = {}
-        if shown:
-            features: Any = [images_ND[index] for index in shown]  # a tensor of tokens an image
-            encoded = BaseModelOutputWithPooling(pooler_output=features)
-            vision = {"mm_encoder_outputs": {"image": encoded}, "image_grid_thw": batch.grids_I3[batch.shown_S]}
-        # Without mm_token_type_ids the model would silently number image tokens like text.
+        encoded = vision.encode(self.policy, batch.images)
+        features: dict[str, Any] = {}
+        if len(batch.shown_S):
+            features = {"mm_encoder_outputs": {"image": vision.shown(encoded, batch.counts_I, batch.shown_S)}}
         logits_RKV = self.policy(
             input_ids=batch.input_ids_RL,
-            mm_token_type_ids=batch.token_types_RL,
             logits_to_keep=batch.input_ids_RL.shape[1] - batch.prompt_width + 1,
             use_cache=False,
             **self._attention(batch),
-            **vision,
+            **vision.arguments_of(self.policy.forward, {"mm_token_type_ids": batch.token_types_RL}),
+            **features,
         ).logits
         logits_BAV = answer_logits(logits_RKV, batch)
-        if not shown:
-            logits_BAV = logits_BAV + 0.0 * sum(image.sum() for image in images_ND)
+        if not features:
+            logits_BAV = logits_BAV + vision.nothing_of(encoded)
         logp_BA, entropy_BA = token_logp(logits_BAV, batch.answers_BA, self.forbidden_V, batch.temperature_B)
         return logp_BA.clone(), entropy_BA  # FSDP hooks its outputs, which must not be views
 
     def _attention(self, batch: MicroBatch) -> dict[str, Tensor]:
-        """Return the model's arguments for which tokens attend to which, and for their positions."""
-        if not batch.shares_prompts:
-            return {"attention_mask": batch.attention_mask_RL}
+        """Return the model's arguments for which tokens attend to which, and for their positions.
+
+        Positions are always given: models would number padding, and without token types image tokens like text.
+        """
         prompt = slice(batch.prompt_width)
-        mask_RP = batch.attention_mask_RL[:, prompt]
-        grids_S3 = batch.grids_I3[batch.shown_S] if len(batch.shown_S) else None
-        positions_3RP, next_R = self.prompt_positions(
-            batch.input_ids_RL[:, prompt], batch.token_types_RL[:, prompt], grids_S3, mask_RP
+        positions_RP, next_R = self.prompt_positions(
+            batch.input_ids_RL[:, prompt],
+            batch.token_types_RL[:, prompt],
+            batch.attention_mask_RL[:, prompt],
+            batch.images,
+            batch.shown_S,
         )
         answers_RW = next_R[:, None] + batch.offset_RL[:, batch.prompt_width :]
-        positions_3RL = torch.cat([positions_3RP, answers_RW.expand(3, -1, -1)], 2)
-        return {"attention_mask": shared_attention(batch), "position_ids": positions_3RL}
+        positions_RL = torch.cat([positions_RP, answers_RW.expand(*positions_RP.shape[:-2], -1, -1)], -1)
+        mask = shared_attention(batch) if batch.shares_prompts else batch.attention_mask_RL
+        return {"attention_mask": mask, "position_ids": positions_RL}
 
     def prompt_positions(
-        self, ids_RP: Tensor, types_RP: Tensor, grids_S3: Tensor | None, mask_RP: Tensor
+        self, ids_RP: Tensor, types_RP: Tensor, mask_RP: Tensor, images: ImageInputs, shown_S: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the positions of padded prompts (3, R, P), and the position (R,) of what follows each."""
-        positions_3RP, _ = self.policy.model.get_rope_index(
-            ids_RP, types_RP, image_grid_thw=grids_S3, attention_mask=mask_RP
-        )
+        """Return the positions of padded prompts, and the position (R,) of what follows each.
+
+        Positions are (R, P), or (3, R, P) where the model has positions of several dimensions: then it is given what
+        it takes for them of ``images``, which has a row an image.
+        """
+        index = getattr(self.policy.base_model, "get_rope_index", None)
+        if index is None:
+            return (mask_RP.cumsum(-1) - 1).clamp(min=0), mask_RP.sum(-1)
+        taken = vision.arguments_of(index, images) if len(shown_S) else {}
+        shown = {name: value[shown_S] for name, value in taken.items()}
+        positions_3RP, _ = index(ids_RP, types_RP, **shown, attention_mask=mask_RP)
         return positions_3RP, positions_3RP.masked_fill(mask_RP == 0, -1).amax((0, 2)) + 1
 
 
@@ -120,7 +127,9 @@ class RowProjection(nn.Conv3d):
     """A convolution over patches that were cut out before: a matrix product, several times cheaper on a CPU."""
 
     def forward(self, patches_NC: Tensor) -> Tensor:
-        """Return (N, D) of patches of exactly the kernel's size, in any shape (N, ...)."""
+        """Return (N, D) of patches of exactly the kernel's size, in any shape (N, ...); of others what they were."""
+        if patches_NC[0].numel() != self.weight[0].numel():
+            return super().forward(patches_NC)
         return functional.linear(patches_NC.flatten(1), self.weight.flatten(1), self.bias)
 
 
@@ -138,6 +147,7 @@ def load(
         policy = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise UserError(f"policy.path: {folder} is not a model that can be trained: {error}") from error
+    fit.refuse_unusable(type(policy))
     if version is not None:
         weights.load(policy, version)
     for module in policy.modules():
@@ -204,7 +214,7 @@ def has_full_attention(text: Any) -> bool:
 def gathered(policy: nn.Module, keep: bool) -> Mapping[str, Tensor]:
     """Return the whole state on the CPU where ``keep``, elsewhere nothing. Collective, one tensor at a time."""
     state: dict[str, Tensor] = {}
-    for name, value in policy.state_dict().items():
+    for name, value in weights.own_state(policy).items():
         whole = value.full_tensor() if isinstance(value, DTensor) else value
         if keep:
             state[name] = whole.detach().cpu()

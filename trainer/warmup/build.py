@@ -48,7 +48,7 @@ def build(config: Config, tasks: TaskSet, folder: Path, report: Callable[[int, i
     try:
         with scratch(folder) as partial:
             demonstrations.publish(config.bus, orders)
-            tiny.build(partial, SEED)
+            tiny.build(partial, SEED, config.warmup.architecture)
             renderer = renderer_of(partial, config.policy)
             reader = GroupReader(store, renderer, config.policy)
             groups = demonstrations.gather(config, reader, orders, lambda ended: report(ended, 0, 0.0))
@@ -89,7 +89,7 @@ def warm_up(
         optimizer.step()
         report(step + 1, loss.item())
     probe = msgspec.json.encode(model.probe_of(scorer, renderer))
-    weights.save(scorer.policy.state_dict(), str(model_dir), {weights.PROBE: probe})
+    weights.save(weights.own_state(scorer.policy), str(model_dir), {weights.PROBE: probe})
 
 
 def schedule(step: int, steps: int) -> float:

@@ -16,15 +16,6 @@ import torch
 from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
 from vllm.exceptions import VLLMClientError
-from vllm.inputs.engine import MultiModalInput, TokensInput, mm_input, tokens_input
-from vllm.multimodal.inputs import (
-    MultiModalBatchedField,
-    MultiModalFieldElem,
-    MultiModalFlatField,
-    MultiModalKwargsItem,
-    MultiModalKwargsItems,
-    PlaceholderRange,
-)
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -34,9 +25,9 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from dart_streams.config import Config, SwitchMode
 from dart_streams.policy.rendering import Prompt, Renderer
 from topics.values import Sampling, VersionSpan
-from workers.rollout import vllm_settings
+from workers.rollout import vllm_images, vllm_settings
 from workers.rollout.engine import EngineFault, Generation
-from workers.rollout.patches import ImagePatches
+from workers.rollout.images import EncodedImage
 from workers.rollout.weight_loading import DoubleBuffered, InPlace, Tensors
 
 ENTROPIES = "entropies"
@@ -53,7 +44,7 @@ class EngineRequest:
     latter the end of the step that generated the token.
     """
 
-    def __init__(self, prompt: Prompt, images: Sequence[ImagePatches], sampling: Sampling) -> None:
+    def __init__(self, prompt: Prompt, images: Sequence[EncodedImage], sampling: Sampling) -> None:
         self.prompt = prompt
         self.images = images
         self.sampling = sampling
@@ -68,8 +59,7 @@ class VllmCore:
     """The engine in this process; :meth:`load` and :meth:`switch` before :meth:`add`, as it starts without weights."""
 
     def __init__(self, config: Config, model_dir: Path, renderer: Renderer, seed: int) -> None:
-        self.image_pad: int = renderer.config.image_token_id
-        self.merged: int = renderer.image_processor.merge_size**2
+        self.renderer = renderer
         self.requests: dict[str, EngineRequest] = {}
         self._keys = map(str, itertools.count())
         arguments = vllm_settings.arguments(config, model_dir, not current_platform.is_cpu(), seed)
@@ -81,6 +71,10 @@ class VllmCore:
     def dtype(self) -> str:
         """The layers' dtype."""
         return str(self.llm.model_config.dtype).removeprefix("torch.")
+
+    def image_encoder(self) -> vllm_images.ImageEncoder:
+        """Return what encodes images for this engine; it may be used on any thread."""
+        return vllm_images.ImageEncoder(self.llm.model_config, self.renderer)
 
     @property
     def busy(self) -> bool:
@@ -95,6 +89,7 @@ class VllmCore:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens,
+            stop_token_ids=[self.renderer.eos],
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -102,12 +97,14 @@ class VllmCore:
             skip_clone=True,
         )
         try:
-            request.internal_id = self.llm.add_request(key, self.inputs(request.prompt, request.images), params)
+            request.internal_id = self.llm.add_request(
+                key, vllm_images.inputs(request.prompt, request.images, self.renderer.placeholder), params
+            )
         except (ValueError, VLLMClientError) as error:
             raise EngineFault(str(error)) from None
         self.requests[key] = request
 
-    def score(self, prompt: Prompt, images: Sequence[ImagePatches], tokens: Sequence[int]) -> list[float]:
+    def score(self, prompt: Prompt, images: Sequence[EncodedImage], tokens: Sequence[int]) -> list[float]:
         """Return the log-probability (nats) under which each of ``tokens`` would be sampled as the response.
 
         Only while no request is in flight: it makes steps of its own.
@@ -116,7 +113,7 @@ class VllmCore:
         for key, place in places.items():
             params = SamplingParams(max_tokens=1, logprobs=1, logprob_token_ids=[tokens[place]], detokenize=False)
             sofar = msgspec.structs.replace(prompt, token_ids=[*prompt.token_ids, *tokens[:place]])
-            self.llm.add_request(key, self.inputs(sofar, images), params)
+            self.llm.add_request(key, vllm_images.inputs(sofar, images, self.renderer.placeholder), params)
         found: dict[int, float] = {}
         while len(found) < len(tokens):
             finished: list[Any] = self.llm.step()
@@ -124,27 +121,6 @@ class VllmCore:
                 place = places[output.request_id]
                 found[place] = output.outputs[0].logprobs[0][tokens[place]].logprob
         return [found[place] for place in range(len(tokens))]
-
-    def inputs(self, prompt: Prompt, images: Sequence[ImagePatches]) -> MultiModalInput | TokensInput:
-        """Return a prompt as vLLM's preprocessing would: image pads repeated, patches attached."""
-        if not images:
-            return tokens_input(prompt.token_ids)
-        token_ids: list[int] = []
-        places = []
-        remaining = iter(images)
-        for token in prompt.token_ids:
-            if token != self.image_pad:
-                token_ids.append(token)
-                continue
-            pads = int(next(remaining).grid.prod()) // self.merged
-            places.append(PlaceholderRange(offset=len(token_ids), length=pads))
-            token_ids += [token] * pads
-        return mm_input(
-            token_ids,
-            MultiModalKwargsItems({"image": [item(image) for image in images]}),
-            {"image": [ref.sha256 for ref in prompt.images]},
-            {"image": places},
-        )
 
     def step(self) -> None:
         """Make one token for every request in flight, and resolve the requests that are finished."""
@@ -202,17 +178,6 @@ def generation_of(request: EngineRequest, output: Any) -> Generation:
         prompt_tokens=len(output.prompt_token_ids),
         prompt_sha=request.prompt.sha,
         prefill_ms=(request.first_token_s - request.created_s) * 1000,
-    )
-
-
-def item(image: ImagePatches) -> MultiModalKwargsItem:
-    """Return one image as a keyword argument of the model."""
-    pixels = MultiModalFlatField(slices=[slice(0, len(image.pixels))])
-    return MultiModalKwargsItem(
-        {
-            "pixel_values": MultiModalFieldElem(data=image.pixels, field=pixels),
-            "image_grid_thw": MultiModalFieldElem(data=image.grid, field=MultiModalBatchedField(keep_on_cpu=True)),
-        }
     )
 
 

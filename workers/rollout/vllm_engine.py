@@ -35,10 +35,10 @@ from topics.action_requests import ActionRequest
 from topics.values import Sampling
 from topics.weights import WeightVersion
 from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
-from workers.rollout.patches import ImagePatches, PatchCache, ReadBlob, patches_of
+from workers.rollout.images import EncodedImage, ImageCache, ReadBlob
 from workers.rollout.vllm_core import EngineRequest, VllmCore
 
-PATCH_CACHE_BYTES = 256 << 20
+IMAGE_CACHE_BYTES = 256 << 20
 STOP_S = 1.0
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
         self._thread.start()
 
-    async def generate(self, prompt: Prompt, images: Sequence[ImagePatches], sampling: Sampling) -> Generation:
+    async def generate(self, prompt: Prompt, images: Sequence[EncodedImage], sampling: Sampling) -> Generation:
         """Generate a response, without its text; when cancelled, the engine aborts the request.
 
         Raises EngineFault if the engine rejects it, for instance as too long, EngineDead if the thread has ended.
@@ -185,7 +185,6 @@ class VllmEngine:
             store = self.config.store
             session = await connect_async(store)
             self.read = AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
-        self.images = PatchCache(self.renderer, self.read, PATCH_CACHE_BYTES)
         if self.thread is None:
             seed = random.SystemRandom().getrandbits(31)
             build = functools.partial(VllmCore, self.config, self.folder, self.renderer, seed)
@@ -197,11 +196,15 @@ class VllmEngine:
             await asyncio.wait({switching}, timeout=1.0)
             stalls.check()
         switching.result()
-        screen = patches_of(self.renderer, probe.screen())
+        encode = await self.thread.call(lambda core: core.image_encoder())
+        self.images = ImageCache(encode, self.read, IMAGE_CACHE_BYTES)
+        screen = await asyncio.to_thread(encode, probe.screen())
         await self.thread.generate(self.renderer.prompt(probe.turns()), [screen], Sampling(max_tokens=2))
-        await self.check_parity(self.thread, folder, version)
+        await self.check_parity(self.thread, screen, folder, version)
 
-    async def check_parity(self, thread: EngineThread, folder: Path, version: WeightVersion) -> None:
+    async def check_parity(
+        self, thread: EngineThread, screen: EncodedImage, folder: Path, version: WeightVersion
+    ) -> None:
         """Compare the engine's log-probabilities with those of transformers, stored beside the weights in ``folder``.
 
         Raises ParityFault, with the likely reason, if they disagree.
@@ -212,8 +215,7 @@ class VllmEngine:
             return
         probe.refuse_other_rendering(stored, self.renderer)
         prompt = self.renderer.prompt(probe.turns())
-        images = [patches_of(self.renderer, probe.screen())]
-        scored, dtype = await thread.call(lambda core: (core.score(prompt, images, stored.tokens), core.dtype))
+        scored, dtype = await thread.call(lambda core: (core.score(prompt, [screen], stored.tokens), core.dtype))
         found, bound = probe.mismatch(stored, scored), self.config.rollout.vllm.parity_nats
         if not found <= bound:
             raise probe.ParityFault(

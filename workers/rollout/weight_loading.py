@@ -20,6 +20,8 @@ from vllm.model_executor.model_loader import get_model
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from dart_streams.policy.rendering import UnsupportedModel
+
 SLICE = 4
 """Number of tensors loaded between two steps: some milliseconds."""
 PACKED = "cpu_linear"
@@ -62,18 +64,29 @@ class DoubleBuffered:
         with set_current_vllm_config(self.config):
             self.spare: Any = get_model(vllm_config=self.config)
         rotary_embedding._ROPE_DICT.clear()
+        self.names = {name for name, _ in self.spare.named_parameters()}
         if shared := set(map(id, tensors_of(self.serving))) & set(map(id, tensors_of(self.spare))):
             raise RuntimeError(f"vLLM shares {len(shared)} tensors between two models, which cannot be exchanged")
 
     def load(self, tensors: Tensors) -> Iterator[None]:
-        """Load into the second set, packed as it will be used."""
+        """Load into the second set, packed as it will be used.
+
+        Raises :class:`UnsupportedModel` if vLLM's model does not take all of its weights from tensors of these names.
+        """
         initialize_layerwise_reload(self.spare)
         yield
         items = list(tensors.items())
+        missing = set(self.names)
         for start in range(0, len(items), SLICE):
             with set_current_vllm_config(self.config):
-                self.spare.load_weights(items[start : start + SLICE])
+                loaded = self.spare.load_weights(items[start : start + SLICE])
+            missing -= self.names if loaded is None else loaded
             yield
+        if missing:
+            raise UnsupportedModel(
+                f"vLLM's {type(self.spare).__name__} finds no tensors for {len(missing)} of its weights among the "
+                f"trainer's, {min(missing)} for one: it knows them by other names"
+            )
         with set_current_vllm_config(self.config):
             finalize_layerwise_reload(self.spare, self.config.model_config)
         yield

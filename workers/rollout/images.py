@@ -1,16 +1,15 @@
-"""Screenshots as the model's input: patches, computed once an image, by the same code as in training."""
+"""Screenshots as the model's input, each encoded once however often prompts show it."""
 
 import asyncio
-import io
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
-import torch
 from PIL import Image
 
-from dart_streams.policy.rendering import Renderer
+from dart_streams.policy.probe import ParityFault
 from dart_streams.store import MissingBlob
 from topics.values import BlobRef
 from workers.rollout.engine import EngineFault
@@ -19,32 +18,34 @@ ReadBlob = Callable[[BlobRef], Awaitable[bytes]]
 """Reads a screenshot; raises :class:`~dart_streams.store.MissingBlob` if the store does not have it."""
 
 
-class ImagePatches(msgspec.Struct, frozen=True):
-    """One image: float32 ``pixels`` (patches, pixels a patch) and ``grid`` (3,), its (t, h, w) in patches."""
+class EncodedImage(msgspec.Struct, frozen=True):
+    """One image as the engine takes it.
 
-    pixels: torch.Tensor
-    grid: torch.Tensor
+    ``tokens`` stand for it in a prompt; ``place`` says which of them its features take the place of (vLLM's
+    ``PlaceholderRange``), ``item`` has the model's arguments (vLLM's ``MultiModalKwargsItem``), of ``size`` bytes.
+    """
+
+    tokens: list[int]
+    item: Any
+    place: Any
+    size: int
 
 
-def patches_of(renderer: Renderer, data: bytes) -> ImagePatches:
-    """Return the patches of an encoded image."""
-    with Image.open(io.BytesIO(data)) as image:
-        pixels, grid = renderer.pixels([image.convert("RGB")])
-    return ImagePatches(pixels, grid[0])
+Encode = Callable[[bytes], EncodedImage]
 
 
-class PatchCache:
-    """An LRU cache of patches by sha256, up to ``limit_bytes``: a screenshot is part of several steps' prompts."""
+class ImageCache:
+    """An LRU cache of images by sha256, up to ``limit_bytes``: a screenshot is part of several steps' prompts."""
 
-    def __init__(self, renderer: Renderer, read: ReadBlob, limit_bytes: int) -> None:
-        self.renderer = renderer
+    def __init__(self, encode: Encode, read: ReadBlob, limit_bytes: int) -> None:
+        self.encode = encode
         self.read = read
         self.limit_bytes = limit_bytes
         self.bytes = 0
-        self._cache: OrderedDict[str, ImagePatches] = OrderedDict()
+        self._cache: OrderedDict[str, EncodedImage] = OrderedDict()
 
-    async def get(self, refs: Sequence[BlobRef]) -> tuple[list[ImagePatches], float]:
-        """Return the patches of each image, and how long reading the bytes took (milliseconds).
+    async def get(self, refs: Sequence[BlobRef]) -> tuple[list[EncodedImage], float]:
+        """Return each image as the engine takes it, and how long reading the bytes took (milliseconds).
 
         Raises EngineFault if an image is not in the store, or is none.
         """
@@ -61,21 +62,21 @@ class PatchCache:
             found |= await asyncio.to_thread(
                 lambda: {ref.sha256: self._make(ref, data) for ref, data in zip(missing.values(), blobs, strict=True)}
             )
-        for sha256, patches in found.items():
-            self._store(sha256, patches)
+        for sha256, image in found.items():
+            self._store(sha256, image)
         return [found[ref.sha256] for ref in refs], fetch_ms
 
-    def _make(self, ref: BlobRef, data: bytes) -> ImagePatches:
+    def _make(self, ref: BlobRef, data: bytes) -> EncodedImage:
         try:
-            return patches_of(self.renderer, data)
-        except (OSError, ValueError, Image.DecompressionBombError) as error:
+            return self.encode(data)
+        except (OSError, ValueError, Image.DecompressionBombError, ParityFault) as error:
             raise EngineFault(f"blob {ref.sha256[:12]}… is no usable image: {error}") from None
 
-    def _store(self, sha256: str, patches: ImagePatches) -> None:
+    def _store(self, sha256: str, image: EncodedImage) -> None:
         if sha256 not in self._cache:
-            self._cache[sha256] = patches
-            self.bytes += patches.pixels.nbytes
+            self._cache[sha256] = image
+            self.bytes += image.size
         self._cache.move_to_end(sha256)
         while self.bytes > self.limit_bytes and len(self._cache) > 1:
             _, oldest = self._cache.popitem(last=False)
-            self.bytes -= oldest.pixels.nbytes
+            self.bytes -= oldest.size

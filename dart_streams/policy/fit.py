@@ -1,0 +1,75 @@
+"""Whether a model can be the policy, as far as transformers, its processor and its chat template decide.
+
+Nothing of the model is loaded but its configuration and processor. What vLLM must give for it is checked in
+:mod:`workers.rollout.vllm_fit`; whether the two agree about its log-probabilities, by each rollout worker at its start.
+"""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedConfig
+
+from dart_streams.actions.dialects import native
+from dart_streams.policy import probe
+from dart_streams.policy.rendering import Renderer, UnsupportedModel, refuse_missing
+from topics.values import MessagePart
+
+
+def check(model_dir: Path, min_pixels: int, max_pixels: int) -> str:
+    """Return the name of the class of a model that can be trained and rendered here.
+
+    Raises :class:`UnsupportedModel` that says why one cannot, :class:`~dart_streams.errors.UserError` if there is none.
+    """
+    refuse_missing(model_dir)
+    kind = class_of(configuration(model_dir))
+    refuse_unusable(kind)
+    renderer = Renderer(model_dir, min_pixels, max_pixels)
+    renderer.prompt(conversation())
+    image = renderer.expansion(160, 210)
+    if renderer.image_token not in image:
+        raise UnsupportedModel(
+            f"the processor of {kind.__name__} writes no image token ({renderer.image_token}) into a prompt that shows "
+            "an image: its features have no place there"
+        )
+    return kind.__name__
+
+
+def configuration(model_dir: Path) -> PreTrainedConfig:
+    """Return a model's configuration; raise :class:`UnsupportedModel` for a type that transformers does not know."""
+    try:
+        return AutoConfig.from_pretrained(model_dir)
+    except (ValueError, KeyError, OSError) as error:
+        raise UnsupportedModel(
+            f"transformers {transformers.__version__} does not read {model_dir}/config.json: {error}"
+        ) from None
+
+
+def class_of(config: PreTrainedConfig) -> Any:
+    """Return transformers' class for a model of images and text; raise :class:`UnsupportedModel` if it has none."""
+    known = AutoModelForImageTextToText._model_mapping
+    if type(config) not in known:
+        raise UnsupportedModel(
+            f"transformers {transformers.__version__} has no model of images and text of the type "
+            f"{config.model_type!r} (AutoModelForImageTextToText)"
+        )
+    return known[type(config)]
+
+
+def refuse_unusable(kind: Any) -> None:
+    """Raise :class:`UnsupportedModel` unless images can be encoded apart from the prompts that show them."""
+    if not hasattr(kind, "get_image_features"):
+        raise UnsupportedModel(f"{kind.__name__} has no get_image_features: it encodes no images apart from a prompt")
+    if "mm_encoder_outputs" not in inspect.signature(kind.forward).parameters:
+        raise UnsupportedModel(
+            f"{kind.__name__} takes no mm_encoder_outputs in transformers {transformers.__version__}: images that "
+            "were encoded once cannot be given to it"
+        )
+
+
+def conversation() -> list[MessagePart]:
+    """Return turns of every kind that a prompt has: a history of screens and answers after an instruction."""
+    instruction, image = probe.turns()
+    answer = MessagePart(role="assistant", text=probe.ANSWER)
+    return [MessagePart(role="system", text=native.SYSTEM), instruction, image, answer, image, answer, answer, image]

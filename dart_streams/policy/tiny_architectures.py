@@ -1,0 +1,117 @@
+"""The architectures that the tiny policy can have, each as a Hugging Face configuration and how its images are cut.
+
+All have the same width and depth. What decides whether, and how fast, they learn:
+
+- weights start large enough (``INITIALIZER_RANGE``), and pixels of a white page are near zero (``IMAGE_MEAN``);
+- a patch is a whole cell of the grid (``PATCH``): a quarter of the vision tower's work, and no less is learned;
+- positions turn fast (``ROPE_THETA``): the grid has 6 columns, over which the usual base would hardly turn at all.
+
+vLLM on a CPU wants heads of 32.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import PreTrainedConfig, Qwen2_5_VLConfig, Qwen3VLConfig
+
+HIDDEN = 128
+HEADS = 4
+LAYERS = 3
+VISION_LAYERS = 2
+INTERMEDIATE = 384
+INITIALIZER_RANGE = 0.08
+ROPE_THETA = 10.0
+PATCH = 28
+MERGE = 1
+GRID = 12
+"""Side of the grid of Qwen3-VL's learned positions, which are interpolated to an image's own grid."""
+IMAGE_MEAN = [1.0, 1.0, 1.0]
+IMAGE_STD = [0.2, 0.2, 0.2]
+MIN_PIXELS = 56 * 56
+MAX_PIXELS = 1280 * 28 * 28
+
+Ids = Mapping[str, int]
+"""The ids of the special tokens, by their text."""
+
+
+def text_settings(vocabulary: int, eos: int, pad: int) -> dict[str, Any]:
+    """Return the settings of the language model that both architectures share."""
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS // 2,
+        "max_position_embeddings": 4096,
+        "initializer_range": INITIALIZER_RANGE,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA, "mrope_section": [4, 6, 6]},
+        "bos_token_id": None,
+        "eos_token_id": eos,
+        "pad_token_id": pad,
+        "tie_word_embeddings": False,
+    }
+
+
+def vision_settings() -> dict[str, Any]:
+    """Return the settings of the vision tower that both architectures share."""
+    return {
+        "depth": VISION_LAYERS,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "num_heads": HEADS,
+        "out_hidden_size": HIDDEN,
+        "patch_size": PATCH,
+        "spatial_merge_size": MERGE,
+        "initializer_range": INITIALIZER_RANGE,
+    }
+
+
+def token_settings(ids: Ids) -> dict[str, Any]:
+    """Return which tokens stand for images."""
+    return {
+        "image_token_id": ids["<|image_pad|>"],
+        "video_token_id": ids["<|video_pad|>"],
+        "vision_start_token_id": ids["<|vision_start|>"],
+        "vision_end_token_id": ids["<|vision_end|>"],
+        "tie_word_embeddings": False,
+    }
+
+
+def qwen2_5_vl(text: dict[str, Any], ids: Ids) -> PreTrainedConfig:
+    """Return the architecture of Qwen2.5-VL, and of UI-TARS-1.5."""
+    vision = {**vision_settings(), "fullatt_block_indexes": list(range(VISION_LAYERS))}
+    return Qwen2_5_VLConfig(text_config=text, vision_config=vision, **token_settings(ids))
+
+
+def qwen3_vl(text: dict[str, Any], ids: Ids) -> PreTrainedConfig:
+    """Return the architecture of Qwen3-VL: the first vision layer's output enters the language model as well."""
+    text = {**text, "head_dim": HIDDEN // HEADS}
+    text["rope_parameters"] = {**text["rope_parameters"], "mrope_interleaved": True}
+    vision = {**vision_settings(), "num_position_embeddings": GRID**2, "deepstack_visual_indexes": [0]}
+    return Qwen3VLConfig(text_config=text, vision_config=vision, **token_settings(ids))
+
+
+ARCHITECTURES: Mapping[str, Callable[[dict[str, Any], Ids], PreTrainedConfig]] = {
+    "qwen2_5_vl": qwen2_5_vl,
+    "qwen3_vl": qwen3_vl,
+}
+"""By ``warmup.architecture``."""
+PROCESSORS = {"qwen2_5_vl": "Qwen2_5_VLProcessor", "qwen3_vl": "Qwen3VLProcessor"}
+
+
+def image_settings(architecture: str) -> dict[str, Any]:
+    """Return how images become patches: what ``preprocessor_config.json`` holds."""
+    return {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": PROCESSORS[architecture],
+        "image_mean": IMAGE_MEAN,
+        "image_std": IMAGE_STD,
+        "min_pixels": MIN_PIXELS,
+        "max_pixels": MAX_PIXELS,
+        "size": {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
+        "patch_size": PATCH,
+        "temporal_patch_size": 2,
+        "merge_size": MERGE,
+    }

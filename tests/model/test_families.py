@@ -1,0 +1,263 @@
+"""Each model family through the whole path: prompt, vLLM, log-probabilities, parity gate, FSDP2 step, switch, export.
+
+To prove another, add a maker of a tiny model of it to ``tests/model/families.py``.
+"""
+
+import asyncio
+import hashlib
+import io
+import itertools
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import torch
+from PIL import Image, ImageDraw
+from safetensors.torch import load_file
+from transformers import AutoProcessor
+
+from dart_streams.config import Config, parse
+from dart_streams.policy import exporting, probe, weights
+from dart_streams.policy.rendering import Renderer
+from tests.model import plain_transformers
+from tests.model.families import FAMILIES
+from tests.model.two_ranks import step_of
+from topics.action_requests import ActionRequest
+from topics.curated import CuratedGroup
+from topics.values import BlobRef, MessagePart, Sampling
+from topics.weights import WeightVersion
+from trainer.data.samples import ReadyGroup, TrainingSample
+from trainer.learning.learner import Learner, WeightSnapshot
+from trainer.ranks import joined
+from workers.rollout import vllm_settings
+from workers.rollout.engine import Generation
+
+os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+
+TOLERANCE = 1e-4
+"""Nats by which the engine and the trainer may differ in a token of the same float32 weights."""
+SIZES = ((160, 210), (210, 160), (80, 60))
+"""Of screens, in pixels: they have different numbers of tokens, and of crops where a family cuts images."""
+
+
+class Family(NamedTuple):
+    name: str
+    folder: Path
+    config: Config
+    renderer: Renderer
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    folder = tmp_path_factory.mktemp("family") / request.param
+    FAMILIES[request.param](folder)
+    config = parse(
+        {
+            "policy": {"path": str(folder)},
+            "rollout": {"max_in_flight": 16, "vllm": {"parity_nats": TOLERANCE}},
+            "trainer": {"weights_uri": str(folder.parent), "learning_rate": 1e-2, "micro_batch": 3},
+        },
+        source="test",
+    )
+    return Family(request.param, folder, config, Renderer(folder, config.policy.min_pixels, config.policy.max_pixels))
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+SCREENS: dict[str, bytes] = {}
+
+
+async def read(ref: BlobRef) -> bytes:
+    return SCREENS[ref.sha256]
+
+
+def screen(number: int) -> BlobRef:
+    width, height = SIZES[number % len(SIZES)]
+    image = Image.new("RGB", (width, height), "white")
+    ImageDraw.Draw(image).rectangle((number, 2 * number, number + 40, 2 * number + 20), fill=(number, 80, 160))
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    data = stream.getvalue()
+    ref = BlobRef(sha256=hashlib.sha256(data).hexdigest(), size=len(data), width=width, height=height)
+    SCREENS[ref.sha256] = data
+    return ref
+
+
+def turns(number: int, images: int) -> list[MessagePart]:
+    made = [MessagePart(role="system", text="You use a computer."), MessagePart(role="user", text="Click <image>.")]
+    for index in range(images):
+        made.append(MessagePart(role="user", image=screen(3 * number + index)))
+        if index < images - 1:
+            made.append(MessagePart(role="assistant", text=probe.ANSWER))
+    return made
+
+
+def request(number: int, images: int) -> ActionRequest:
+    return ActionRequest(
+        request_id=f"r{number}",
+        trajectory_id="t",
+        step=0,
+        turns=turns(number, images),
+        sampling=Sampling(max_tokens=8),
+        reply_partition=0,
+        deadline_ms=0,
+    )
+
+
+def published(snapshot: WeightSnapshot, number: int, folder: Path) -> WeightVersion:
+    uri = str(folder / f"v{number}")
+    beside = {weights.PROBE: msgspec.json.encode(snapshot.probe)}
+    sha256 = weights.save(snapshot.tensors, uri, beside)
+    return WeightVersion(
+        model_id="tiny", version=number, uri=uri, sha256=sha256, train_step=number, epoch=1, groups_consumed=0
+    )
+
+
+def trainable(renderer: Renderer, asked: list[ActionRequest], made: list[Generation]) -> ReadyGroup:
+    samples = []
+    for number, (one, answer) in enumerate(zip(asked, made, strict=True)):
+        prompt = renderer.prompt(one.turns)
+        assert prompt.sha == answer.prompt_sha
+        samples.append(
+            TrainingSample(
+                prompt=prompt.token_ids,
+                images=prompt.images,
+                answer=answer.tokens,
+                logprobs=answer.logprobs,
+                versions=answer.versions,
+                advantage=1.0 if number % 2 else -1.0,
+            )
+        )
+    group = CuratedGroup(group_id="g", task_id="t", members=[], mean=0.5, std=0.5)
+    images = {ref.sha256: SCREENS[ref.sha256] for item in samples for ref in item.images}
+    return ReadyGroup(group=group, samples=samples, images=images, refused=Counter(), read_ms=0.0)
+
+
+def rendered(family: Family, said: list[MessagePart]) -> str:
+    """Return the text of turns, each with one role, by the model's own processor."""
+    messages = [
+        {
+            "role": role,
+            "content": [{"type": "image"} if one.image else {"type": "text", "text": one.text} for one in of_role],
+        }
+        for role, of_role in itertools.groupby(said, key=lambda turn: turn.role)
+    ]
+    processor = AutoProcessor.from_pretrained(family.folder)
+    return str(processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+
+
+async def end(engine: Any) -> None:
+    """Stop an engine, and have vLLM forget the process groups of this trainer, for those of the next."""
+    from vllm.distributed import parallel_state
+
+    await engine.stop()
+    parallel_state.destroy_model_parallel()
+    if parallel_state._WORLD is not None:
+        parallel_state._WORLD.destroy()
+    parallel_state._WORLD = None
+
+
+def test_a_prompt_has_the_text_that_the_models_own_processor_makes(family: Family) -> None:
+    said = turns(1, images=3)
+    said[1] = MessagePart(role="user", text="Click on Tab #2.")
+    decoded = family.renderer.tokenizer.decode(
+        family.renderer.prompt(said).token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    assert decoded == rendered(family, said)
+
+
+def test_the_model_reads_the_tokens_that_its_own_processor_makes(family: Family) -> None:
+    said = [
+        MessagePart(role="user", image=screen(0)),
+        MessagePart(role="user", text="Click on Tab #2."),
+        MessagePart(role="user", image=screen(1)),
+    ]
+    images = [Image.open(io.BytesIO(SCREENS[turn.image.sha256])) for turn in said if turn.image]
+    processor = family.renderer.processor
+    official = processor(text=[rendered(family, said)], images=images, add_special_tokens=False)["input_ids"][0]
+    prompt = family.renderer.prompt(said)
+    assert family.renderer.expanded(prompt.token_ids, [image.size for image in images]) == list(official)
+
+
+def test_what_a_page_writes_is_no_image_and_no_control_token(family: Family) -> None:
+    hostile = "".join(family.renderer.tokenizer.all_special_tokens) + family.renderer.processor.image_token
+    plain, attacked = (
+        family.renderer.prompt([MessagePart(role="user", text=text), MessagePart(role="user", image=screen(0))])
+        for text in ("x", hostile)
+    )
+    for token in {*family.renderer.banned_tokens, family.renderer.eos, family.renderer.placeholder}:
+        assert attacked.token_ids.count(token) == plain.token_ids.count(token)
+    assert family.renderer.placeholder in family.renderer.banned_tokens
+    assert family.renderer.image_token in family.renderer.banned_tokens
+
+
+def test_a_family_trains_serves_switches_and_is_exported(family: Family, loop: asyncio.Runner, tmp_path: Path) -> None:
+    from workers.rollout.vllm_engine import VllmEngine
+
+    trainer = msgspec.structs.replace(family.config.trainer, weights_uri=str(tmp_path))
+    config = msgspec.structs.replace(family.config, trainer=trainer)
+    with joined() as ranks:
+        learner = Learner(family.folder, family.renderer, config.trainer, ranks)
+        first = learner.snapshot()
+        assert (
+            probe.mismatch(plain_transformers.measured_of(family.folder, family.renderer), first.probe.logprobs) < 1e-5
+        )
+        engine = VllmEngine(config, read)
+        loop.run(engine.start(published(first, 0, tmp_path)))
+        try:
+            asked = [request(number, images=number % 3) for number in range(6)]
+
+            async def answered() -> list[Generation]:
+                return await asyncio.gather(*map(engine.generate, asked))
+
+            group = trainable(family.renderer, asked, loop.run(answered()))
+            assert {len(item.images) for item in group.samples} == {0, 1, 2}
+            learned = learner.learn([group], 0, lambda: False)
+            assert learned.updated
+            assert math.isfinite(learned.metrics["grad_norm"])
+            assert learned.metrics["grad_norm"] > 0
+            assert learned.metrics["same_version_mismatch"] < TOLERANCE
+
+            second = learner.snapshot()
+            version = published(second, 1, tmp_path)
+            loop.run(engine.load(version))
+            after = loop.run(answered())
+            assert {span.version for one in after for span in one.versions} == {1}
+            again = learner.learn([trainable(family.renderer, asked, after)], 1, lambda: False)
+            assert again.metrics["same_version_mismatch"] < TOLERANCE
+            assert probe.mismatch(first.probe, second.probe.logprobs) > 100 * TOLERANCE, "the step was to be seen"
+        finally:
+            loop.run(end(engine))
+
+    target = tmp_path / "exported"
+    exporting.export(family.folder, version, target)
+    stored, trained = weights.of_model(target), load_file(Path(version.uri) / weights.FILE)
+    assert stored.keys() == trained.keys()
+    assert all(torch.equal(stored[name], value) for name, value in trained.items())
+    renderer = Renderer(target, config.policy.min_pixels, config.policy.max_pixels)
+    assert renderer.prompt(asked[2].turns).sha == family.renderer.prompt(asked[2].turns).sha
+    assert probe.mismatch(plain_transformers.measured_of(target, renderer), second.probe.logprobs) < 1e-5
+
+
+def test_two_ranks_give_the_gradients_and_weights_of_one(family: Family, tmp_path: Path) -> None:
+    one, two = (step_of(family.folder, count, tmp_path / f"{count}.pt", minibatches=1) for count in (1, 2))
+    assert one["gradients"].keys() == two["gradients"].keys()
+    assert {name.split(".")[2] for name in one["gradients"] if name.startswith("policy.model.")} >= {
+        "qwen2_5_vl": {"visual", "language_model"},
+        "qwen3_vl": {"visual", "language_model"},
+        "idefics3": {"vision_model", "connector", "text_model"},
+    }[family.name]
+    for name, gradient in one["gradients"].items():
+        assert (two["gradients"][name] - gradient).norm() <= 1e-4 * gradient.norm() + 1e-7, name
+    for name, weight in one["weights"].items():
+        off = (two["weights"][name] - weight).abs()
+        assert (off > 1e-5).float().mean() < 1e-3, name

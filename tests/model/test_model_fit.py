@@ -1,0 +1,147 @@
+"""A model that cannot be the policy is refused with the reason, before anything of it is loaded or started."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import BertConfig, CLIPConfig, MllamaConfig
+
+from dart_streams.config import parse
+from dart_streams.errors import ConfigError, UserError
+from dart_streams.launch import model_fit
+from dart_streams.policy import fit, tiny
+from dart_streams.policy.rendering import UnsupportedModel
+from tests.model.families import FAMILIES
+from workers.rollout import vllm_settings
+
+os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+
+ROOT = Path(__file__).parents[2]
+LIMITS = parse({}).policy
+
+
+def check(folder: Path) -> str:
+    return fit.check(folder, LIMITS.min_pixels, LIMITS.max_pixels)
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "qwen"
+    tiny.build(folder)
+    (folder / "model.safetensors").unlink()
+    return folder
+
+
+@pytest.fixture
+def copy(qwen: Path, tmp_path: Path) -> Path:
+    shutil.copytree(qwen, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def changed(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_proven_family_fits(name: str, tmp_path: Path) -> None:
+    from workers.rollout import vllm_fit
+
+    FAMILIES[name](tmp_path / name)
+    assert check(tmp_path / name).lower().startswith(name.replace("_", "")) or name == "qwen2_5_vl"
+    vllm_fit.check(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (BertConfig(), "no model of images and text of the type 'bert'"),
+        (CLIPConfig(), "no model of images and text of the type 'clip'"),
+        (MllamaConfig(), "has no get_image_features"),
+    ],
+)
+def test_a_type_that_transformers_does_not_train_as_one_is_refused(copy: Path, config: Any, why: str) -> None:
+    config.save_pretrained(copy)
+    with pytest.raises(UnsupportedModel, match=why):
+        check(copy)
+
+
+def test_an_unknown_type_is_refused_by_its_name(copy: Path) -> None:
+    changed(copy / "config.json", model_type="qwen9_vl")
+    with pytest.raises(UnsupportedModel, match="qwen9_vl"):
+        check(copy)
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{% for m in messages %}{% for p in m['content'] %}{{ p['text'] }}{% endfor %}{% endfor %}", "0 images"),
+        (
+            "{% for m in messages %}{% for p in m['content'] %}{% if p['type'] == 'image' %}<|image_pad|><|image_pad|>"
+            "{% else %}{{ p['text'] }}{% endif %}{% endfor %}{% endfor %}",
+            "6 images",
+        ),
+        (
+            "{% for m in messages %}{% if m['role'] != 'system' %}{% for p in m['content'] %}"
+            "{% if p['type'] == 'image' %}<|image_pad|>{% else %}{{ p['text'] }}{% endif %}{% endfor %}{% endif %}"
+            "{% endfor %}",
+            "4 texts and 3 images .* of 5 texts",
+        ),
+        (
+            "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+            "{% endfor %}",
+            "no system role",
+        ),
+    ],
+)
+def test_a_chat_template_that_does_not_show_what_it_is_given_is_refused(copy: Path, template: str, why: str) -> None:
+    (copy / "chat_template.jinja").write_text(template)
+    with pytest.raises(UnsupportedModel, match=why):
+        check(copy)
+
+
+def test_a_model_whose_answers_have_no_end_is_refused(copy: Path) -> None:
+    settings = json.loads((copy / "tokenizer_config.json").read_text())
+    del settings["eos_token"]
+    (copy / "tokenizer_config.json").write_text(json.dumps(settings))
+    (copy / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% for p in m['content'] %}"
+        "{% if p['type'] == 'image' %}<|image_pad|>{% else %}{{ p['text'] }}{% endif %}{% endfor %}{% endfor %}"
+    )
+    with pytest.raises(UnsupportedModel, match="answers have no end"):
+        check(copy)
+
+
+def test_a_directory_without_a_processor_is_refused(copy: Path) -> None:
+    (copy / "preprocessor_config.json").unlink()
+    with pytest.raises(UserError, match=r"no preprocessor_config\.json or processor_config\.json"):
+        check(copy)
+
+
+def test_a_model_that_vllm_does_not_implement_is_refused(copy: Path) -> None:
+    from workers.rollout import vllm_fit
+
+    changed(copy / "config.json", architectures=["NobodysModel"])
+    with pytest.raises(UnsupportedModel, match="NobodysModel"):
+        vllm_fit.check(copy)
+
+
+def test_the_command_says_why_and_a_run_is_refused_with_its_reason(
+    qwen: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program is this environment's interpreter on this checkout, as the other environment would start it."""
+    program = tmp_path / "dart-streams"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dart_streams.cli "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert model_fit.ask(qwen, program) == model_fit.Fit(architecture="Qwen2_5_VLForConditionalGeneration")
+    BertConfig().save_pretrained(copy)
+    with pytest.raises(ConfigError, match=r"policy\.path: .* cannot be the policy: .* of the type 'bert'"):
+        model_fit.refuse_unfit(copy, program)
+    done = subprocess.run([program, "policy", "check", copy], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "of the type 'bert'" in done.stderr
