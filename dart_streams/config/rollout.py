@@ -102,6 +102,11 @@ class Rollout(Section, frozen=True):
         return self.engine == "openai"
 
     @property
+    def endpoint_model(self) -> str:
+        """The model whose weights are no version of the trainer's; empty: the engine serves such versions."""
+        return self.openai.model if self.engine == "openai" else ""
+
+    @property
     def demonstrates(self) -> bool:
         """Whether orders for demonstrations are played by rollout workers, not by the environment's oracle."""
         return self.engine == "openai" and self.openai.demonstrate

@@ -94,10 +94,10 @@ class TrainingRun:
                 demonstrations = await self.start(follower, publisher)
             with self.phase("demonstrations"):
                 await self.finish_demonstrations(follower, demonstrations)
-            if self.config.evaluation.episodes and self.journal.before_version is None:
+            if self.config.evaluation.episodes and not self.is_evaluated:
                 with self.phase("before"):
-                    version = await self.evaluate(follower, publisher)
-                    self.journal = msgspec.structs.replace(self.journal, before_version=version)
+                    version, of = await self.evaluate(follower, publisher), self.config.rollout.endpoint_model
+                    self.journal = msgspec.structs.replace(self.journal, before_version=version, before_model=of)
             if trains:
                 with self.phase("circle"):
                     await self.train(follower)
@@ -111,6 +111,13 @@ class TrainingRun:
                 with self.phase("drain"):
                     await self.supervisor.stop_all()
             self.lags = await follower.read_final()
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the policy was evaluated before training: a run that this one resumes may have had an endpoint."""
+        return self.journal.before_version is not None and (
+            self.journal.before_model == self.config.rollout.endpoint_model
+        )
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

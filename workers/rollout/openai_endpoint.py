@@ -78,7 +78,7 @@ class ChatEndpoint:
             try:
                 async with deadline.timeout():
                     status, headers, data = await self._post(body)
-            except aiohttp.ClientConnectorError as error:
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                 await self._wait(deadline, pause_s(tried), f"no connection to {self.url}: {error}")
                 continue
             except TimeoutError:
