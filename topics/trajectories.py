@@ -3,14 +3,15 @@
 import msgspec
 
 from topics.topic import Topic
-from topics.values import Attempt, EpochMs, GroupSize, Name, OutcomeKind, Purpose, Real, Reward, Steps, Version
+from topics.values import Attempt, EpochMs, GroupSize, Name, OutcomeKind, Prose, Purpose, Real, Reward, Steps, Version
 
 
-class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The summary of a finished trajectory.
 
     ``steps`` counts actions. ``step_entropies`` has the mean token entropy (nats) of each step, empty for a
-    demonstration. ``version_min`` and ``version_max`` are null where no token was generated.
+    demonstration. ``version_min`` and ``version_max`` are null where no token was generated. ``untrainable`` is why no
+    group may have it, and omitted for all others: a training rollout with answers that have no tokens.
     """
 
     trajectory_id: Name
@@ -28,6 +29,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     version_max: Version | None
     started_ms: EpochMs
     finished_ms: EpochMs
+    untrainable: Prose = ""
 
 
 TOPIC = Topic(name="trajectories", event=Trajectory, key="task_id")

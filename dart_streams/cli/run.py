@@ -90,7 +90,7 @@ def own_session(made: RunFolder, *, owns_services: bool) -> Session:
         write_report,
         Console(),
         find_policy=functools.partial(run_processes.find_policy, made, found=programs)
-        if config.rollout.engine == "vllm"
+        if run_processes.needs_model(config)
         else None,
         owns_services=owns_services,
     )

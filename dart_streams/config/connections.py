@@ -11,7 +11,7 @@ import msgspec
 from dart_streams.config.section import AboveZero, Optional, Positive, Section
 
 SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
-"""A reference to a password, never the password itself, so that a configuration can be shown, kept and sent around."""
+"""A reference to a password or key, never itself one, so that a configuration can be shown, kept and sent around."""
 
 
 class Tls(Optional, frozen=True):
@@ -62,8 +62,9 @@ class KafkaLogin(Login, frozen=True):
 def refuse_literal(reference: str, key: str) -> None:
     """Raise ValueError, without showing it, if ``reference`` is not of the form :data:`SECRET`."""
     if reference and not SECRET.fullmatch(reference):
+        what = "key" if key.endswith("_key") else "password"
         raise ValueError(
-            f"{key} must say where the password is, not be it: env:NAME for an environment variable, or file:PATH"
+            f"{key} must say where the {what} is, not be it: env:NAME for an environment variable, or file:PATH"
         )
 
 
@@ -90,7 +91,7 @@ def anchored(section: S, folder: Path) -> S:
     def absolute(key: str, text: str) -> str:
         if key.endswith(("_file", "_folder")):
             return str((folder / text).absolute())
-        if key.endswith(("password", "token")) and text.startswith("file:"):
+        if key.endswith(("password", "token", "api_key")) and text.startswith("file:"):
             return f"file:{(folder / text.removeprefix('file:')).absolute()}"
         return text
 

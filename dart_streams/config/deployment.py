@@ -23,7 +23,7 @@ class Run(Section, frozen=True):
     state_dir: str = ".dart"
     """The folder of runs, policies and local services."""
     minutes: NonNegative = 9.0
-    """How long the training phase lasts."""
+    """How long the training phase lasts; 0: a run ends after the demonstrations and the first evaluation."""
     train_steps: Count | None = None
     """The optimiser step that ends the training phase, if it comes first."""
     demonstrate: bool = True
@@ -32,6 +32,11 @@ class Run(Section, frozen=True):
     """How long open episodes may take to end after training; the orders of others go back to their topic."""
     drain_s: NonNegative = 10.0
     """How long a process may take to end after SIGTERM."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a training phase."""
+        return self.minutes > 0
 
     @property
     def folder(self) -> Path:
@@ -98,7 +103,19 @@ class Config(Section, frozen=True):
     workload: Workload | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would wait for ever."""
+        """Refuse what would wait for ever, and tokens that cannot be trained on."""
+        if self.rollout.engine == "openai" and self.run.trains:
+            if not self.rollout.openai.trainable:
+                raise ValueError(
+                    "rollout.engine openai with run.minutes above 0 needs rollout.openai.trainable = true and one "
+                    "that gives token ids and log-probabilities, as vLLM's server does: answers without them cannot be "
+                    "trained on. To evaluate the endpoint or to collect demonstrations with it set run.minutes = 0"
+                )
+            if self.curation.dispatch.mode == "coupled":
+                raise ValueError(
+                    "curation.dispatch.mode coupled waits until every rollout worker serves the newest weights, which "
+                    "rollout.engine openai never does: set rollout-wise"
+                )
         if self.curation.dispatch.mode == "coupled" and self.trainer.c3po.tokens_per_step:
             raise ValueError(
                 "curation.dispatch.mode coupled orders groups_per_step groups and waits until they are trained on, but "

@@ -97,6 +97,7 @@ def load(path: Path, *, recorded: bool = False) -> Config:
         store=replace(store, tls=anchored(store.tls, folder), login=anchored(store.login, folder)),
         env=replace(config.env, osworld=osworld),
         desktops=anchored(config.desktops, folder),
+        rollout=replace(config.rollout, openai=anchored(config.rollout.openai, folder)),
     )
 
 

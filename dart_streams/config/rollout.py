@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from dart_streams.config.dialect import ActionDialect
+from dart_streams.config.openai import Openai
 from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section, Share
 
 SwitchMode = Literal["keep", "finish", "abort"]
@@ -91,8 +92,8 @@ class Rollout(Section, frozen=True):
     liveness_s: ClassVar[float] = 10.0
     """A worker without a heartbeat for this many seconds no longer delays the others' weight update."""
 
-    engine: Literal["vllm", "scripted"] = "vllm"
-    """The inference engine."""
+    engine: Literal["vllm", "scripted", "openai"] = "vllm"
+    """The inference engine: vLLM in the worker's process, a script, or an ``openai``-compatible endpoint."""
     workers: Annotated[int, Meta(ge=0)] = 1
     """Processes."""
     max_in_flight: Positive = 32
@@ -105,3 +106,24 @@ class Rollout(Section, frozen=True):
     or ``abort`` and start again. Only with ``keep`` can an answer have tokens of two versions."""
     vllm: Vllm = Vllm()
     scripted: Scripted = Scripted()
+    openai: Openai = Openai()
+
+    def __post_init__(self) -> None:
+        """Refuse an endpoint without an address."""
+        if self.engine == "openai" and not (self.openai.base_url and self.openai.model):
+            raise ValueError("engine openai needs openai.base_url and openai.model")
+
+    @property
+    def fixed_weights(self) -> bool:
+        """Whether the engine keeps its weights, whatever the trainer publishes."""
+        return self.engine == "openai"
+
+    @property
+    def endpoint_model(self) -> str:
+        """The model whose weights are no version of the trainer's; empty: the engine serves such versions."""
+        return self.openai.model if self.engine == "openai" else ""
+
+    @property
+    def demonstrates(self) -> bool:
+        """Whether orders for demonstrations are played by rollout workers, not by the environment's oracle."""
+        return self.engine == "openai" and self.openai.demonstrate

@@ -72,7 +72,7 @@ def secret(reference: str, key: str) -> str:
         if not (value := os.environ.get(place, "")):
             raise ConfigError(f"{key} is {reference}, and that environment variable is not set: set it")
     elif not (value := read(place, key).rstrip("\r\n")):
-        raise ConfigError(f"{key} is {reference}, and that file is empty: write the password into it")
+        raise ConfigError(f"{key} is {reference}, and that file is empty: write the secret into it")
     return value
 
 

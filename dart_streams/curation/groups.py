@@ -3,8 +3,9 @@
 A group is complete when each of its own ``group_size`` orders has ended: with a reward, or with the fault of its last
 attempt. So a group of four is complete at four, and a lost rollout never holds up the other seven.
 
-A complete group is trained on if its members' rewards differ. Before that, members older than the staleness bound are
-dropped, and if no member succeeded, one stored success of the task replaces one failure (DART's experience pool).
+A complete group is trained on if its members' rewards differ. Rollouts that the recorder found untrainable are no
+members. Members older than the staleness bound are dropped, and if no member succeeded, one stored success of the task
+replaces one failure (DART's experience pool).
 
 In the coupled mode a group without a learning signal is published as well, without members: the trainer waits for the
 whole batch, so it has to know that the group is over.
@@ -61,6 +62,7 @@ class Counts(msgspec.Struct):
     stale: int = 0
     stale_steps: int = 0
     repeated: int = 0
+    untrainable: int = 0
 
 
 class GroupsState(msgspec.Struct):
@@ -101,7 +103,11 @@ def finish(
         return None
     if trajectory.version_max is not None:
         state.newest_version = max(state.newest_version, trajectory.version_max)
-    if reward is not None:
+    if reward is not None and trajectory.untrainable:
+        state.counts.untrainable += 1
+        # A stored success is imitated by its text, which needs no tokens.
+        store_success(state, trajectory, reward, settings)
+    elif reward is not None:
         state.groups.setdefault(key.number, []).append(
             Finish(
                 sample=key.sample,

@@ -1,7 +1,7 @@
 """Evaluation on the held-out tasks: its orders and its result, read from the topics. Pure.
 
-An evaluation of a weight version is known by its order ids alone, so asking for the same one again orders only what
-is missing, and its result can be read from the topics at any later time.
+An evaluation of a weight version, or of an endpoint's model, is known by its order ids alone, so asking for the same
+one again orders only what is missing, and its result can be read from the topics at any later time.
 """
 
 import math
@@ -88,7 +88,8 @@ def orders(config: Config, tasks: TaskSet, version: int, temperature: float | No
     most: a second greedy rollout of a task would repeat the first.
     """
     settings = config.evaluation
-    group_id, episodes = f"eval-v{version}", settings.episodes
+    endpoint = config.rollout.endpoint_model
+    group_id, episodes = f"eval-{endpoint}-v{version}" if endpoint else f"eval-v{version}", settings.episodes
     if temperature is None:
         temperature = settings.temperatures[0]
     elif temperature != settings.temperatures[0]:

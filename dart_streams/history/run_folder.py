@@ -31,10 +31,14 @@ class RunPhase(msgspec.Struct, frozen=True):
 
 
 class PhaseLog(msgspec.Struct, frozen=True):
-    """A run's phases in order, and the versions evaluated before and after training."""
+    """A run's phases in order, and the versions evaluated before and after training.
+
+    ``before_model`` is the endpoint's model that was evaluated before; empty for a version of the trainer's.
+    """
 
     phases: tuple[RunPhase, ...] = ()
     before_version: int | None = None
+    before_model: str = ""
     after_version: int | None = None
     outcome: str = "unfinished"
 

@@ -49,7 +49,7 @@ def programs(prefix: Path = Path(sys.prefix)) -> Programs:
 
 def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessSet:
     """Return every process of ``config``; raise :class:`UserError` if an environment that one needs is missing."""
-    model_side = config.rollout.engine == "vllm"
+    model_side = needs_model(config)
     for program in [found.streams, found.model] if model_side else [found.streams]:
         if not program.exists():
             raise UserError(f"{program} is missing: run `make setup`")
@@ -60,15 +60,22 @@ def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessS
             for name in (f"{kind}-{number}" for number in range(count))
         )
 
+    # Without training, the trainer still publishes the weights that are evaluated, unless the engine has its own.
+    trainer = (ProcessSpec("trainer", (str(found.model), "train", "--config", str(config_file))),)
     return ProcessSet(
         env=workers("env", config.env.workers),
         recorder=workers("recorder", 1, last=True),
         rollout=workers("rollout", config.rollout.workers, found.model if model_side else found.streams),
-        trainer=(ProcessSpec("trainer", (str(found.model), "train", "--config", str(config_file))),),
-        curator=workers("curator", 1),
+        trainer=trainer if config.run.trains or not config.rollout.fixed_weights else (),
+        curator=workers("curator", 1) if config.run.trains else (),
         monitor=workers("monitor", 1),
         ui=(page_of(config_file, found),) if config.ui.enabled else (),
     )
+
+
+def needs_model(config: Config) -> bool:
+    """Return whether rollout workers need the policy's directory, and so the model environment."""
+    return config.rollout.engine == "vllm" or (config.rollout.engine == "openai" and config.rollout.openai.trainable)
 
 
 def page_of(config_file: Path, found: Programs) -> ProcessSpec:

@@ -82,6 +82,7 @@ class TrainingRun:
                 self.notify(await self.find_policy(self.supervisor))
         with self.phase("topics"):
             await self.apply_topics()
+        trains = self.config.run.trains and not self.before_only
         async with (
             Publisher(self.config.bus, "supervisor") as publisher,
             following(self.config.bus, publisher, self.config.telemetry.stall_s) as follower,
@@ -93,16 +94,16 @@ class TrainingRun:
                 demonstrations = await self.start(follower, publisher)
             with self.phase("demonstrations"):
                 await self.finish_demonstrations(follower, demonstrations)
-            if self.config.evaluation.episodes and self.journal.before_version is None:
+            if self.config.evaluation.episodes and not self.is_evaluated:
                 with self.phase("before"):
-                    version = await self.evaluate(follower, publisher)
-                    self.journal = msgspec.structs.replace(self.journal, before_version=version)
-            if not self.before_only:
+                    version, of = await self.evaluate(follower, publisher), self.config.rollout.endpoint_model
+                    self.journal = msgspec.structs.replace(self.journal, before_version=version, before_model=of)
+            if trains:
                 with self.phase("circle"):
                     await self.train(follower)
                 with self.phase("settle"):
                     await self.settle(follower)
-            if self.config.evaluation.episodes and not self.before_only:
+            if self.config.evaluation.episodes and trains:
                 with self.phase("after"):
                     version = await self.evaluate(follower, publisher)
                     self.journal = msgspec.structs.replace(self.journal, after_version=version)
@@ -110,6 +111,13 @@ class TrainingRun:
                 with self.phase("drain"):
                     await self.supervisor.stop_all()
             self.lags = await follower.read_final()
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the policy was evaluated before training: a run that this one resumes may have had an endpoint."""
+        return self.journal.before_version is not None and (
+            self.journal.before_model == self.config.rollout.endpoint_model
+        )
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -141,7 +149,9 @@ class TrainingRun:
         """Start all processes but the curator; return the ids of the demonstrations' orders when weights are served."""
         run = self.processes
         await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor])
-        demonstrations = await self.order_demonstrations(follower, publisher)
+        # An oracle needs no weights; an endpoint's requests would wait for them, and be given up.
+        ask_now = not self.config.rollout.demonstrates
+        demonstrations = await self.order_demonstrations(follower, publisher) if ask_now else set()
         wanted = {spec.name for spec in run.rollout}
         await follower.until(
             lambda _: bool(live := self.live_workers(follower)) and wanted <= live,
@@ -150,7 +160,7 @@ class TrainingRun:
             "Look at the logs of trainer and rollout" + ("" if self.attached else f" in {self.folder.path / 'logs'}"),
         )
         self.notify(f"weight version {self.served(follower)} is served")
-        return demonstrations
+        return demonstrations if ask_now else await self.order_demonstrations(follower, publisher)
 
     def live_workers(self, follower: RunFollower) -> set[str]:
         """Return the rollout workers that are alive, as their heartbeats arrive here."""
@@ -215,11 +225,15 @@ class TrainingRun:
         self.circle_end = None
 
     async def settle(self, follower: RunFollower) -> None:
-        """Stop ordering and training; wait until open orders have finished and the last version is served."""
+        """Stop ordering and training; wait until open orders have finished and the last version is served.
+
+        An engine of fixed weights never serves it.
+        """
         await self.supervisor.stop(*(spec.name for spec in self.processes.curator))
         await self.supervisor.stop(*(spec.name for spec in self.processes.trainer))
+        fixed = self.config.rollout.fixed_weights
         await follower.until(
-            lambda state: (self.served(follower) or 0) >= (state.newest_version or 0),
+            lambda state: fixed or (self.served(follower) or 0) >= (state.newest_version or 0),
             "the last weight version to be served",
             SERVED_S,
             "Look at the log of rollout-0",

@@ -295,6 +295,7 @@ def trajectories(inputs: ReportInputs) -> dict[str, Any]:
         "dropped": len(train.keys() - used),
         "by_outcome": dict(outcomes.most_common()),
         "from_pool": len(used - train.keys()),
+        "untrainable": sum(bool(t.untrainable) for t in train.values()),
     }
 
 

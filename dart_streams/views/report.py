@@ -76,6 +76,8 @@ def headline(report: dict[str, Any], place: Path) -> str:
     """Sum up a run in one line."""
     before, after = report["success_before"], report["success_after"]
     parts = [f"success {before:.1%} before, {after:.1%} after"] if before is not None and after is not None else []
+    if before is not None and after is None:
+        parts = [f"success {before:.1%}"]
     lost = LOST_UNKNOWN if report["lost"] is None else f"{report['lost']} lost"
     counts = f"{report['train_steps']} optimiser steps; {report['episodes']} episodes; {lost}"
     return "; ".join([*parts, counts, f"report: {place}"])

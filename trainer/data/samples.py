@@ -19,7 +19,8 @@ MISSING_STEP = "missing_step"
 MISSING_BLOB = "missing_blob"
 PROMPT_MISMATCH = "prompt_mismatch"
 BROKEN_RECORD = "broken_record"
-REASONS = (MISSING_STEP, MISSING_BLOB, PROMPT_MISMATCH, BROKEN_RECORD)
+NO_TOKENS = "no_tokens"
+REASONS = (MISSING_STEP, MISSING_BLOB, PROMPT_MISMATCH, BROKEN_RECORD, NO_TOKENS)
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +131,8 @@ def sample(
     taken = observations[step + 1].taken
     if taken is None:
         raise RejectedStep(BROKEN_RECORD, f"{place} has no action")
+    if not taken.tokens and member.source == "online":
+        raise RejectedStep(NO_TOKENS, f"{place} has an answer without tokens: an endpoint gave none (rollout.openai)")
     prompt = renderer.prompt(prompts.turns(observations[: step + 1], policy))
     if taken.tokens and taken.prompt_sha != prompt.sha:
         raise RejectedStep(

@@ -194,7 +194,7 @@ class EpisodeRun:
         screen = await self.environment.reset(self.task)
         metrics.reset_ms.record(since_ms(started))
         self.screen_size = (screen.width, screen.height)
-        if self.state.order.purpose == "demonstration":
+        if self.state.order.purpose == "demonstration" and not self.config.rollout.demonstrates:
             if not hasattr(self.environment, "demonstrate"):
                 name = type(self.environment).__name__
                 raise EnvironmentFault(f"{name} has no oracle: it cannot demonstrate a task")

@@ -57,7 +57,16 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         version_max=max(versions, default=None),
         started_ms=first.at_ms,
         finished_ms=last.at_ms,
+        untrainable=untrainable(taken) if order.purpose == "train" else "",
     )
+
+
+def untrainable(taken: Sequence[ExecutedAction]) -> str:
+    """Return why a training rollout cannot be trained on; empty if it can: each answer has its tokens."""
+    steps = [step for step, action in enumerate(taken) if not 0 < len(action.tokens) == len(action.logprobs)]
+    if not steps:
+        return ""
+    return f"{len(steps)} of {len(taken)} answers have no tokens with log-probabilities, the first at step {steps[0]}"
 
 
 def entropies_of(taken: Sequence[ExecutedAction]) -> list[float]:

@@ -3,7 +3,8 @@
 =============  ==================================================================================================
 consumes       ``action-requests`` (group ``rollout``), ``weights`` and ``weights-serving`` (whole, without a group)
 produces       ``actions`` (to the partition that the request names), ``weights-serving``, ``action-requests.dlq``
-waits for      a first weight version; then requests, newer weights, and the rolling update to allow a switch
+waits for      a first weight version; then requests, newer weights, and the rolling update to allow a switch. With an
+               engine of fixed weights: requests alone
 unblocked by   the trainer; environment workers; the other rollout workers' records, or their missing heartbeats
 =============  ==================================================================================================
 """
@@ -21,6 +22,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from topics import action_requests, actions
+from topics.weights import WeightVersion
 from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine, LoadFault
 from workers.rollout.request_server import RequestServer
@@ -29,6 +31,8 @@ from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import OrderedConsumer
 
 GROUP = "rollout"
+FIXED = WeightVersion(model_id="fixed", version=0, uri="", sha256="", train_step=0, epoch=0, groups_consumed=0)
+"""What an engine serves that follows no trainer: nobody has published it."""
 
 log = structlog.get_logger()
 
@@ -51,6 +55,10 @@ def engine_of(config: Config) -> Engine:
         from workers.rollout.scripted import ScriptedEngine
 
         return ScriptedEngine(config)
+    if config.rollout.engine == "openai":
+        from workers.rollout.openai_engine import OpenaiEngine
+
+        return OpenaiEngine(config)
     os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
     from workers.rollout.vllm_engine import VllmEngine
 
@@ -67,7 +75,11 @@ async def connect(
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     watcher = await resources.enter_async_context(WeightWatcher(config, worker_id, publisher))
     resources.push_async_callback(engine.stop)
-    version = await start_engine(config, engine, watcher)
+    if config.rollout.fixed_weights:
+        await engine.start(FIXED)
+        version = FIXED.version
+    else:
+        version = await start_engine(config, engine, watcher)
     updater = WeightUpdater(config, worker_id, engine, publisher, watcher, version)
     await updater.send_heartbeat()
     reply_partitions = await publisher.partitions_of(actions.TOPIC)
@@ -76,13 +88,13 @@ async def connect(
     server = RequestServer(worker_id, engine, requests, publisher, reply_partitions, config.rollout.max_in_flight)
     log.info("serving", version=version, engine=config.rollout.engine)
     background: dict[str, Any] = {
-        "weight watcher": watcher.watch,
-        "weight updater": updater.update,
         "heartbeat": updater.send_heartbeats,
         "commits": requests.commit_periodically,
         "request queue": server.watch_queue,
         "topics": functools.partial(watch_topics, publisher, (action_requests.TOPIC, actions.TOPIC, *WATCHED)),
     }
+    if not config.rollout.fixed_weights:
+        background |= {"weight watcher": watcher.watch, "weight updater": updater.update}
     slots = config.rollout.max_in_flight
     return lifecycle.Worker(functools.partial(requests.serve, server.handle, slots), background)
 

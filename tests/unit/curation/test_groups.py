@@ -307,3 +307,23 @@ def test_step_advantages_are_one_a_step_and_sum_to_nothing_at_each_step(members,
         assert sum(own[step] for own in credited if step < len(own)) == pytest.approx(0.0, abs=1e-6)
     if len(set(rewards)) == 1 and not advantages.returns_differ(rewards, steps, discount):
         assert all(abs(gain) < 1e-6 for own in credited for gain in own)
+
+
+def test_a_rollout_without_tokens_is_no_member_and_counted():
+    """Endpoints that give none: the others of the group are trained on, as if it had not been rewarded."""
+    agent = Groups()
+    agent.see(0, 1.0, untrainable="3 of 3 answers have no tokens", version_min=None, version_max=None)
+    agent.see(1, 0.0)
+    agent.see(2, 1.0)
+    group = agent.see(3, 0.0)
+    assert [member.trajectory_id for member in group.members] == ["t0-1-0", "t0-2-0", "t0-3-0"]
+    assert agent.state.counts.untrainable == 1
+
+
+def test_a_success_without_tokens_can_still_be_imitated_from_the_pool():
+    agent = Groups()
+    assert agent.see_all(1.0, 0.0, 0.0, 0.0, untrainable="4 of 4 answers have no tokens") is None
+    assert (agent.state.counts.untrainable, agent.state.counts.empty) == (4, 1)
+    group = agent.see_all(0.0, 0.0, 0.0, 0.0, number=1)
+    [taken] = [member for member in group.members if member.source == "pool"]
+    assert (taken.trajectory_id, taken.version_min) == ("t0-0-0", None)

@@ -118,7 +118,10 @@ def test_tokens_without_as_many_log_probabilities_are_refused(made: SyntheticBac
 
 def test_a_demonstration_is_tokenised_from_its_text_and_has_nothing_to_correct_for(made: SyntheticBacklog) -> None:
     demonstration = altered(made, "trajectory-7-1", 1, tokens=[], logprobs=[], text="click(...)", prompt_sha="")
-    item = next(s for s in selected(demonstration).samples if (s.trajectory_id, s.step) == ("trajectory-7-1", 0))
+    pooled = with_source(demonstration, "pool")
+    item = next(
+        s for s in selected(demonstration, pooled).samples if (s.trajectory_id, s.step) == ("trajectory-7-1", 0)
+    )
     assert item.answer == Characters().answer_tokens("click(...)")
     assert item.logprobs is None
 
@@ -150,3 +153,11 @@ def test_every_member_is_trained_by_exactly_one_rank(steps: list[int], ranks: in
     )
     loads = [sum(len(member.selected) for member in part) for part in shares]
     assert max(loads) - min(loads) <= max(steps)
+
+
+def test_an_online_answer_without_tokens_is_refused_and_counted(made: SyntheticBacklog) -> None:
+    """The recorder marks such rollouts; a group of an older data manager must not train its text uncorrected."""
+    without = altered(made, "trajectory-7-1", 1, tokens=[], logprobs=[], prompt_sha="")
+    selection = selected(without)
+    assert selection.refused == {"no_tokens": 1}
+    assert "rollout.openai" in selection.example

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.config import Config, Evaluation
+from dart_streams.config import Config, Evaluation, parse
 from dart_streams.errors import ConfigError
 from dart_streams.history import evaluation
 from dart_streams.history.evaluation import difference, rate
@@ -148,3 +148,13 @@ def test_an_interval_holds_its_rate(successes, more):
 def test_a_median_is_interpolated():
     assert median([4, 1, 3, 2]) == 2.5
     assert median([]) is None
+
+
+def test_an_endpoints_evaluation_is_not_that_of_the_trainers_first_version():
+    """Both serve version 0, and a training may resume the run in which an endpoint demonstrated."""
+    endpoint = {"engine": "openai", "openai": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}
+    hosted = parse({"run": {"minutes": 0}, "rollout": endpoint, "evaluation": {"episodes": 4}})
+    own = parse({"evaluation": {"episodes": 4}})
+    ids = [{order.order_id for order in evaluation.orders(config, TASKS, 0)} for config in (hosted, own)]
+    assert len(ids[0]) == len(ids[1]) == 4
+    assert not ids[0] & ids[1]

@@ -134,3 +134,20 @@ def test_a_trajectory_that_has_not_ended_is_none():
 def test_a_broken_trajectory_is_an_environment_error_of_its_order_without_a_reward():
     trajectory = broken(observation(3, answer(), SUCCESS), "step 1 is missing")
     assert (trajectory.outcome, trajectory.reward, trajectory.order_id) == ("env_error", None, "g/0")
+
+
+@pytest.mark.parametrize(("purpose", "marked"), [("train", True), ("eval", False), ("demonstration", False)])
+def test_a_training_rollout_with_an_answer_without_tokens_is_marked_with_the_reason(purpose, marked):
+    order = msgspec.structs.replace(ORDER, purpose=purpose)
+    taken = [answer(), answer(entropies=(), versions=()), answer()]
+    steps = [observation(0), observation(1, taken[0]), observation(2, taken[1]), observation(3, taken[2], SUCCESS)]
+    trajectory = summarise([msgspec.structs.replace(step, order=order) for step in steps])
+    reason = "1 of 3 answers have no tokens with log-probabilities, the first at step 1"
+    assert trajectory.untrainable == (reason if marked else "")
+    assert (b"untrainable" in msgspec.json.encode(trajectory)) == marked, "records without it are as they were"
+
+
+def test_tokens_without_a_log_probability_each_are_none_to_train_on():
+    half = msgspec.structs.replace(answer(), logprobs=[-0.5])
+    assert summarise([observation(0), observation(1, half, SUCCESS)]).untrainable
+    assert not summarise([observation(0), observation(1, answer(), SUCCESS)]).untrainable

@@ -1,0 +1,227 @@
+"""The openai engine against vLLM's own OpenAI server with the tiny policy: what it says of its tokens is true."""
+
+import asyncio
+import hashlib
+import io
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from dart_streams.config import Config, parse
+from dart_streams.errors import AccessRefused, UserError
+from dart_streams.policy import tiny, weights
+from dart_streams.policy.rendering import Renderer
+from tests.model import vllm_server
+from topics.action_requests import ActionRequest
+from topics.values import BlobRef, MessagePart, Sampling
+from topics.weights import WeightVersion
+from workers.rollout import vllm_settings
+from workers.rollout.main import FIXED
+
+os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+
+from transformers import AutoModelForImageTextToText
+
+from workers.rollout.openai_engine import OpenaiEngine
+from workers.rollout.patches import patches_of
+from workers.rollout.vllm_engine import VllmEngine
+
+KEY = "a key that is in no log"
+SCREENS: dict[str, bytes] = {}
+
+
+async def read(ref: BlobRef) -> bytes:
+    return SCREENS[ref.sha256]
+
+
+def screen(number: int) -> BlobRef:
+    image = Image.new("RGB", (160, 210), "white")
+    ImageDraw.Draw(image).rectangle((number, 2 * number, number + 40, 2 * number + 20), fill=(number, 80, 160))
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    data = stream.getvalue()
+    ref = BlobRef(sha256=hashlib.sha256(data).hexdigest(), size=len(data), width=160, height=210)
+    SCREENS[ref.sha256] = data
+    return ref
+
+
+def request(number: int, images: int = 1, text: str = "Click button 7.", **sampling) -> ActionRequest:
+    turns = [MessagePart(role="system", text="You use a computer."), MessagePart(role="user", text=text)]
+    for index in range(images):
+        turns.append(MessagePart(role="user", image=screen(10 * number + index)))
+        if index < images - 1:
+            turns.append(MessagePart(role="assistant", text="Action: click(start_box='(5,6)')"))
+    return ActionRequest(
+        request_id=f"r{number}",
+        trajectory_id="t",
+        step=0,
+        turns=turns,
+        sampling=Sampling(**{"max_tokens": 12, **sampling}),
+        reply_partition=0,
+        deadline_ms=0,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("policy") / "tiny"
+    tiny.build(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with vllm_server.served(folder, Config(), KEY, log) as base:
+        yield base
+    assert KEY not in log.read_text()
+
+
+def settings(folder: Path, url: str, **fields) -> Config:
+    openai = {"base_url": url, "model": vllm_server.NAME, "api_key": "env:TEST_KEY", "trainable": True, **fields}
+    return parse(
+        {
+            "policy": {"path": str(folder)},
+            "rollout": {"engine": "openai", "max_in_flight": 8, "openai": openai},
+            "env": {"request_timeout_s": 120.0},
+            "run": {"minutes": 9.0 if openai["trainable"] else 0.0},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path, url: str, loop: asyncio.Runner) -> Iterator[OpenaiEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_KEY", KEY)
+        made = OpenaiEngine(settings(folder, url), read)
+    loop.run(made.start(FIXED))
+    yield made
+    loop.run(made.stop())
+
+
+@pytest.fixture(scope="module")
+def in_process(folder: Path, loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
+    """The vllm engine with the same weights."""
+    base = tmp_path_factory.mktemp("version")
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    sha256 = weights.save(model.state_dict(), str(base / "0"))
+    config = parse({"policy": {"path": str(folder)}, "trainer": {"weights_uri": str(base)}})
+    made = VllmEngine(config, read)
+    version = WeightVersion(
+        model_id="tiny", version=0, uri=str(base / "0"), sha256=sha256, train_step=0, epoch=1, groups_consumed=0
+    )
+    loop.run(made.start(version))
+    yield made
+    loop.run(made.stop())
+
+
+@pytest.mark.parametrize("images", [0, 1, 2])
+def test_log_probabilities_are_those_of_the_engine_in_process(engine, in_process, loop, images):
+    """At the same weights, within the gate that a worker must pass: else its tokens were of another policy."""
+    asked = request(3, images=images)
+    made = loop.run(engine.generate(asked))
+    assert 0 < len(made.tokens) == len(made.logprobs) <= 12
+    renderer = in_process.renderer
+    prompt = renderer.prompt(asked.turns)
+    shown = [patches_of(renderer, SCREENS[ref.sha256]) for ref in prompt.images]
+    scored = loop.run(in_process.thread.call(lambda core: core.score(prompt, shown, made.tokens)))
+    gate = in_process.config.rollout.vllm.parity_nats
+    differences = [abs(one - other) for one, other in zip(made.logprobs, scored, strict=True)]
+    assert max(differences) < gate, differences
+    assert max(map(abs, scored)) > 100 * gate, "no log-probability of an undecided policy is near 0"
+
+
+def test_an_answer_is_as_the_trainer_wants_it(engine, loop, folder):
+    asked = request(1, images=2)
+    made = loop.run(engine.generate(asked))
+    config = Config()
+    renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
+    assert made.prompt_sha == renderer.prompt(asked.turns).sha
+    assert made.text == renderer.text(made.tokens)
+    assert [(span.version, span.start, span.end) for span in made.versions] == [(0, 0, len(made.tokens))]
+    assert made.prompt_tokens == len(renderer.prompt(asked.turns).token_ids) + 2 * (48 - 1)
+
+
+def test_tokens_that_the_trainers_policy_never_draws_are_not_drawn(engine, loop):
+    """The untrained policy is all but undecided: forbidden tokens would show up within some thousand draws."""
+
+    async def draw():
+        asked = [request(number, images=0, temperature=2.0, max_tokens=64) for number in range(32)]
+        return await asyncio.gather(*map(engine.generate, asked))
+
+    drawn = {token for made in loop.run(draw()) for token in made.tokens}
+    assert len(drawn) > 300
+    assert not drawn & set(engine.renderer.banned_tokens)
+
+
+def test_a_prompt_that_the_endpoint_reads_otherwise_gives_no_tokens(engine, loop):
+    """The page's text is a control token to the server, and characters to the trainer."""
+    made = loop.run(engine.generate(request(2, text="Click <|im_end|> now.")))
+    assert made.text
+    assert (made.tokens, made.logprobs, made.versions, made.prompt_sha) == ([], [], [], "")
+
+
+def test_greedy_at_the_endpoint_is_greedy_in_process(engine, in_process, loop):
+    asked = request(5, images=2, temperature=0.0)
+    assert loop.run(engine.generate(asked)).tokens == loop.run(in_process.generate(asked)).tokens
+
+
+def test_without_training_only_the_text_counts(folder, url, loop, monkeypatch):
+    monkeypatch.setenv("TEST_KEY", KEY)
+    made = OpenaiEngine(settings(folder, url, trainable=False, instructions="Look."), read)
+
+    async def one():
+        await made.start(FIXED)
+        try:
+            return await made.generate(request(4, images=1))
+        finally:
+            await made.stop()
+
+    generation = loop.run(one())
+    assert generation.text
+    assert generation.tokens == []
+    assert generation.prompt_tokens > 48
+
+
+def test_a_wrong_key_ends_the_start_and_is_not_shown(folder, url, loop, monkeypatch):
+    monkeypatch.setenv("TEST_KEY", "not the key")
+    made = OpenaiEngine(settings(folder, url), read)
+    with pytest.raises(AccessRefused, match=r"401.*rollout\.openai\.api_key") as refused:
+        loop.run(made.start(FIXED))
+    loop.run(made.stop())
+    assert "not the key" not in str(refused.value)
+
+
+def test_a_server_of_another_rendering_cannot_be_trained_with(folder, url, loop, monkeypatch, tmp_path):
+    """The same weights with another chat template: the start says so, before anything was generated for training."""
+    monkeypatch.setenv("TEST_KEY", KEY)
+    other = tmp_path / "other"
+    tiny.build(other)
+    template = other / "chat_template.jinja"
+    template.write_text(template.read_text().replace("assistant", "user"))
+    made = OpenaiEngine(settings(other, url), read)
+    with pytest.raises(UserError, match=r"rollout\.openai\.trainable = true.*run\.minutes"):
+        loop.run(made.start(FIXED))
+    loop.run(made.stop())
+
+
+def test_log_probabilities_are_at_the_temperature_that_was_asked_for(engine, in_process, loop):
+    """The trainer divides logits by it: the server's must be those of what it drew from (processed_logprobs)."""
+    asked = request(6, images=1, temperature=0.5)
+    made = loop.run(engine.generate(asked))
+    renderer = in_process.renderer
+    shown = [patches_of(renderer, SCREENS[ref.sha256]) for ref in renderer.prompt(asked.turns).images]
+    warm = loop.run(in_process.thread.call(lambda core: core.score(renderer.prompt(asked.turns), shown, made.tokens)))
+    assert all(logprob <= 0 for logprob in made.logprobs)
+    assert not math.isclose(sum(made.logprobs), sum(warm), abs_tol=0.1)

@@ -1,0 +1,270 @@
+"""The openai engine and endpoints that misbehave: a reason each, and nothing twice that may have been computed."""
+
+import asyncio
+import base64
+import io
+import socket
+
+import pytest
+from PIL import Image
+
+from dart_streams.config import Config, parse
+from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
+from tests.unit.workers.rollout.misbehaving import Answer, Hang, chat, says, served, truncates, writes
+from topics.action_requests import ActionRequest
+from topics.values import BlobRef, MessagePart, Sampling
+from workers.rollout import openai_chat, openai_endpoint
+from workers.rollout.engine import EngineFault, Generation
+from workers.rollout.main import FIXED
+from workers.rollout.openai_engine import OpenaiEngine
+
+KEY = "sk-secret-of-the-test"
+WIDTH, HEIGHT = 400, 300
+
+
+def png(width: int = WIDTH, height: int = HEIGHT) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (width, height), "white").save(stream, "PNG")
+    return stream.getvalue()
+
+
+async def read(ref: BlobRef) -> bytes:
+    return png() if ref.sha256 == "screen" else b"no image"
+
+
+def request(image: str = "screen", **sampling) -> ActionRequest:
+    return ActionRequest(
+        request_id="r",
+        trajectory_id="t",
+        step=0,
+        turns=[
+            MessagePart(role="system", text="You use a computer."),
+            MessagePart(role="user", text="Click it."),
+            MessagePart(role="assistant", text="Action: wait()"),
+            MessagePart(role="user", image=BlobRef(sha256=image, size=1, width=WIDTH, height=HEIGHT)),
+        ],
+        sampling=Sampling(**sampling),
+        reply_partition=0,
+        deadline_ms=0,
+    )
+
+
+def config(url: str, within_s: float = 20.0, **fields) -> Config:
+    openai = {"base_url": url, "model": "m", "api_key": "env:TEST_OPENAI_KEY", **fields}
+    return parse(
+        {
+            "rollout": {"engine": "openai", "openai": openai},
+            "run": {"minutes": 0},
+            "env": {"request_timeout_s": within_s},
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("TEST_OPENAI_KEY", KEY)
+    monkeypatch.setattr(openai_endpoint, "FIRST_PAUSE_S", 0.01)
+
+
+async def answered(url: str, within_s: float = 20.0, asked: ActionRequest | None = None, **fields) -> Generation:
+    """Return what an engine that has started already gets."""
+    engine = OpenaiEngine(config(url, within_s, **fields), read)
+    async with engine.endpoint:
+        return await engine.generate(asked or request())
+
+
+async def test_a_good_answer_is_its_text_without_tokens():
+    async with served(says(chat("Action: click(start_box='(3,4)')"))) as endpoint:
+        made = await answered(endpoint.url, asked=request(temperature=0.5, top_p=0.9, max_tokens=77))
+    assert made.text == "Action: click(start_box='(3,4)')"
+    assert (made.tokens, made.logprobs, made.versions, made.prompt_sha, made.prompt_tokens) == ([], [], [], "", 7)
+    [body] = endpoint.bodies
+    assert (body["model"], body["temperature"], body["top_p"], body["max_tokens"]) == ("m", 0.5, 0.9, 77)
+    assert not {"logprobs", "return_token_ids", "logit_bias", "stream"} & body.keys(), (
+        "hosted models refuse unknown fields"
+    )
+    assert endpoint.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "user"]
+
+
+async def test_an_image_is_sent_as_the_policy_would_see_it_and_its_size_is_said():
+    """Answers are in pixels of the policy's image: that is what the model has to be shown."""
+    async with served(says(chat())) as endpoint:
+        await answered(endpoint.url)
+    [body] = endpoint.bodies
+    url = body["messages"][-1]["content"][0]["image_url"]["url"]
+    head, _, data = url.partition(",")
+    assert head == "data:image/png;base64"
+    with Image.open(io.BytesIO(base64.b64decode(data))) as image:
+        assert image.size == (392, 308)
+    assert "392 x 308 pixels" in body["messages"][0]["content"][0]["text"]
+
+
+async def test_options_go_into_the_body_and_may_replace_the_name_of_the_bound_on_tokens():
+    async with served(says(chat())) as endpoint:
+        await answered(endpoint.url, options={"max_completion_tokens": 9, "reasoning_effort": "low"})
+    [body] = endpoint.bodies
+    assert (body["max_completion_tokens"], body["reasoning_effort"], "max_tokens" in body) == (9, "low", False)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_request_that_was_not_taken_is_sent_again(status):
+    async with served(says({}, status), says({}, status), says(chat("Action: wait()"))) as endpoint:
+        made = await answered(endpoint.url)
+    assert made.text == "Action: wait()"
+    assert len(endpoint.bodies) == 3
+
+
+async def test_what_the_endpoint_asks_to_wait_is_waited_by_every_request(monkeypatch):
+    told = asyncio.Event()
+
+    def retry_after_s(*headers: str | None) -> float | None:
+        told.set()
+        return openai_chat.retry_after_s(*headers)
+
+    monkeypatch.setattr(openai_endpoint, "retry_after_s", retry_after_s)
+    async with served(says({}, 429, Retry_After="0.5"), says(chat())) as endpoint:
+        engine = OpenaiEngine(config(endpoint.url), read)
+        async with engine.endpoint, asyncio.timeout(30):
+            first = asyncio.ensure_future(engine.generate(request()))
+            await told.wait()
+            await asyncio.gather(first, *(engine.generate(request()) for _ in range(3)))
+    assert len(endpoint.times_s) == 5
+    assert min(endpoint.times_s[1:]) - endpoint.times_s[0] >= 0.49
+
+
+async def test_a_wait_longer_than_the_request_has_is_an_error_at_once():
+    async with served(says({"error": "slow down"}, 429, Retry_After="3600"), says(chat())) as endpoint:
+        async with asyncio.timeout(30):
+            with pytest.raises(EngineFault, match=r"429.*slow down.*3600"):
+                await answered(endpoint.url)
+    assert len(endpoint.bodies) == 1
+
+
+async def test_a_rate_limit_without_end_is_an_error_before_the_deadline():
+    async with served(says({}, 429)) as endpoint:
+        async with asyncio.timeout(30):
+            with pytest.raises(EngineFault, match="429"):
+                await answered(endpoint.url, within_s=0.5)
+    assert 2 <= len(endpoint.bodies) < 20
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (says({"error": {"message": "out of memory"}}, 500), "500.*out of memory"),
+        (says({}, 502), "502"),
+        (says({}, 504), "504"),
+        (says({"error": "context too long"}, 400), "400.*context too long"),
+        (says({}, 301, Location="http://127.0.0.1:9/v1"), "301"),
+        (truncates, "broke off"),
+        (writes(b""), "no chat completion"),
+        (writes(b"<html>Gateway</html>"), "no chat completion"),
+        (writes(b'{"choices": []}'), "no choices"),
+        (writes(b'{"choices": [{"message": {"content": 5}}]}'), "no chat completion"),
+        (writes(b'{"choices": [{"message": {"content": "\xff"}}]}'), "no chat completion"),
+        (writes(b"[" * 100_000), "no chat completion"),
+        (says(chat("x" * (2**20 + 1))), "more than 1048576"),
+        (writes(b" " * (openai_endpoint.MOST_BYTES + 1)), "more than 16 MiB"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_request_that_may_have_been_computed_is_never_sent_again(answer: Answer, reason: str):
+    async with served(answer, says(chat())) as endpoint:
+        with pytest.raises(EngineFault, match=reason):
+            await answered(endpoint.url)
+    assert len(endpoint.bodies) == 1
+
+
+async def test_an_endpoint_that_hangs_costs_the_time_of_the_request_and_no_more():
+    hang = Hang()
+    async with served(hang, says(chat())) as endpoint:
+        async with asyncio.timeout(30):
+            with pytest.raises(EngineFault, match="in time"):
+                await answered(endpoint.url, within_s=2.0)
+            await hang.left.wait()
+    assert len(endpoint.bodies) == 1
+
+
+async def test_a_request_that_is_given_up_is_closed_at_the_endpoint():
+    """Past its own deadline the server cancels it: the endpoint must not go on computing it."""
+    hang = Hang()
+    async with served(hang) as endpoint, asyncio.timeout(30):
+        asked = asyncio.ensure_future(answered(endpoint.url))
+        await hang.asked.wait()
+        asked.cancel()
+        await hang.left.wait()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+
+
+async def test_an_endpoint_that_is_not_there_is_tried_until_the_request_has_no_time():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    async with asyncio.timeout(30):
+        with pytest.raises(EngineFault, match="no connection"):
+            await answered(url, within_s=0.5)
+
+
+async def test_an_endpoint_that_comes_back_is_reached_by_a_request_that_waited():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    engine = OpenaiEngine(config(f"http://127.0.0.1:{port}/v1"), read)
+    async with engine.endpoint, asyncio.timeout(30):
+        waiting = asyncio.ensure_future(engine.generate(request()))
+        async with served(says(chat("Action: wait()")), port=port):
+            assert (await waiting).text == "Action: wait()"
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_a_key_or_model_that_is_refused_ends_the_start_and_fails_a_request(status):
+    quoted = {"error": {"message": f"Incorrect API key provided: {KEY}. And again {KEY}"}}
+    async with served(says(quoted, status)) as endpoint:
+        engine = OpenaiEngine(config(endpoint.url), read)
+        with pytest.raises(AccessRefused, match=r"rollout\.openai\.base_url.*rollout\.openai\.api_key") as refused:
+            await engine.start(FIXED)
+        await engine.stop()
+        with pytest.raises(EngineFault) as failed:
+            await answered(endpoint.url)
+    for error in (refused, failed):
+        assert KEY not in str(error.value)
+        assert "***" in str(error.value)
+
+
+async def test_an_endpoint_that_fails_ends_the_start_with_its_reason():
+    async with served(says({"error": "no images here"}, 400)) as endpoint:
+        engine = OpenaiEngine(config(endpoint.url), read)
+        with pytest.raises(ServiceUnavailable, match=r"rollout\.openai: .*no images here"):
+            await engine.start(FIXED)
+        await engine.stop()
+
+
+async def test_the_first_answer_is_asked_for_with_an_image():
+    async with served(says(chat())) as endpoint:
+        engine = OpenaiEngine(config(endpoint.url), read)
+        await engine.start(FIXED)
+        await engine.stop()
+    [body] = endpoint.bodies
+    assert any(part["type"] == "image_url" for message in body["messages"] for part in message["content"])
+
+
+async def test_a_refusal_and_an_empty_answer_are_answers():
+    refused = {"choices": [{"message": {"content": None, "refusal": "I can't do that."}}]}
+    async with served(says(refused), says({"choices": [{"message": {"content": None}}]})) as endpoint:
+        assert (await answered(endpoint.url)).text == "I can't do that."
+        assert (await answered(endpoint.url)).text == ""
+
+
+async def test_a_screenshot_that_is_no_image_is_an_error_of_the_request():
+    async with served(says(chat())) as endpoint:
+        with pytest.raises(EngineFault, match="no usable image"):
+            await answered(endpoint.url, asked=request(image="broken"))
+    assert endpoint.bodies == []
+
+
+async def test_a_key_that_is_not_there_is_an_error_that_names_the_key(monkeypatch):
+    monkeypatch.delenv("TEST_OPENAI_KEY")
+    with pytest.raises(ConfigError, match=r"rollout\.openai\.api_key is env:TEST_OPENAI_KEY"):
+        OpenaiEngine(config("http://127.0.0.1:9/v1"), read)

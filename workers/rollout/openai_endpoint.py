@@ -1,0 +1,132 @@
+"""An OpenAI-compatible endpoint over HTTP: bounded calls, and another try only where nothing was consumed.
+
+A call is tried again if the connection was not made, or the endpoint says that it did not take the request (429, 503).
+Anything else may have been computed and paid for: it is an error of this request, and whoever asked decides.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import NoReturn, Self
+
+import aiohttp
+import structlog
+
+from dart_streams.config.openai import Openai
+from dart_streams.connection.auth import secret
+from dart_streams.deadline import Deadline
+from dart_streams.errors import AccessRefused
+from workers.rollout.engine import EngineFault
+from workers.rollout.openai_chat import Completion, decode, retry_after_s
+
+CONNECT_S = 10.0
+KEEP_ALIVE_S = 4.0
+"""Idle connections are kept for less than the 5 s of vLLM's server: one that it closes meanwhile costs a request."""
+MOST_BYTES = 16 << 20
+"""The largest response that is read."""
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 8.0
+"""Pauses before further tries, doubled each time, where the endpoint does not say how long to wait."""
+NOT_TAKEN = frozenset({429, 503})
+"""Responses to requests that were not computed."""
+REFUSED = frozenset({401, 403, 404})
+"""Responses that another try does not change: a wrong key, or no such address or model."""
+EXCERPT = 200
+
+log = structlog.get_logger()
+
+
+class EndpointRefused(AccessRefused):
+    """The endpoint rejects the key, or has no such model or address."""
+
+
+class ChatEndpoint:
+    """Posts chat completions to ``settings.base_url``, at most ``connections`` at a time.
+
+    After a response that asks to wait, no request is sent for so long.
+    """
+
+    def __init__(self, settings: Openai, connections: int) -> None:
+        self.url = settings.base_url.rstrip("/") + "/chat/completions"
+        self.model = settings.model
+        self.key = secret(settings.api_key, "rollout.openai.api_key") if settings.api_key else ""
+        self.connections = connections
+        self._open_at = Deadline(0.0)
+
+    async def __aenter__(self) -> Self:
+        """Make the client; nothing is sent yet."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self.connections, keepalive_timeout=KEEP_ALIVE_S),
+            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=CONNECT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def complete(self, body: bytes, deadline: Deadline) -> Completion:
+        """Return the response to a request's body.
+
+        Raises EngineFault that says what came instead, or that none came by ``deadline``; :class:`EndpointRefused`
+        if no request can be answered.
+        """
+        tried = 0
+        while True:
+            await self._wait(deadline, self._open_at.remaining_s, "the endpoint asks to wait")
+            tried += 1
+            try:
+                async with deadline.timeout():
+                    status, headers, data = await self._post(body)
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+                await self._wait(deadline, pause_s(tried), f"no connection to {self.url}: {error}")
+                continue
+            except TimeoutError:
+                raise EngineFault(f"no response from {self.url} in time") from None
+            except (aiohttp.ClientError, ConnectionError) as error:
+                raise EngineFault(f"{self.url} broke off: {type(error).__name__}: {error}") from None
+            if status == 200:
+                return decode(data)
+            reason = f"{self.url} answered {status}: {self._excerpt(data)}"
+            if status not in NOT_TAKEN:
+                self._fail(status, reason)
+            asked_s = retry_after_s(headers.get("Retry-After"), headers.get("Date"))
+            if asked_s is not None and asked_s > self._open_at.remaining_s:
+                self._open_at = Deadline(asked_s)
+            log.info("endpoint not ready", status=status, retry_after_s=asked_s, tried=tried)
+            await self._wait(deadline, pause_s(tried) if asked_s is None else asked_s, reason)
+
+    async def _post(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        headers = {"Content-Type": "application/json"}
+        # A redirect would carry the key and the screenshots elsewhere.
+        async with self._session.post(self.url, data=body, headers=headers, allow_redirects=False) as response:
+            data = bytearray()
+            async for chunk in response.content.iter_any():
+                data += chunk
+                if len(data) > MOST_BYTES:
+                    raise EngineFault(f"{self.url} answered more than {MOST_BYTES >> 20} MiB")
+            return response.status, response.headers, bytes(data)
+
+    async def _wait(self, deadline: Deadline, seconds: float, reason: str) -> None:
+        """Wait; raise EngineFault with the reason at once if the deadline would pass meanwhile."""
+        if seconds and seconds >= deadline.remaining_s:
+            raise EngineFault(f"{reason} (for {seconds:.1f} s, and {deadline.remaining_s:.1f} s are left)")
+        await asyncio.sleep(seconds)
+
+    def _fail(self, status: int, reason: str) -> NoReturn:
+        if status in REFUSED:
+            raise EndpointRefused(
+                f"{reason}. Check rollout.openai.base_url, rollout.openai.model ({self.model!r}) and "
+                "rollout.openai.api_key"
+            )
+        raise EngineFault(reason)
+
+    def _excerpt(self, data: bytes) -> str:
+        """Return the beginning of a response as text for people; an endpoint may quote the key."""
+        text = " ".join(data[: 4 * EXCERPT].decode(errors="replace").split())
+        return (text.replace(self.key, "***") if self.key else text)[:EXCERPT] or "nothing"
+
+
+def pause_s(tried: int) -> float:
+    """Return the pause after ``tried`` tries, with jitter, in seconds."""
+    return min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tried - 1)) * random.uniform(0.5, 1.0)

@@ -1,0 +1,182 @@
+"""The ``openai`` engine: answers come from a model behind an OpenAI-compatible endpoint.
+
+The endpoint's weights are no version of the trainer's and never change: its tokens, if it gives any, count as of the
+first. Answers without token ids and log-probabilities are executed and recorded like others, but are nothing to train
+on: the recorder marks their trajectories, and the data manager puts none of these into a group.
+"""
+
+import asyncio
+import base64
+import contextlib
+import io
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+from PIL import Image, UnidentifiedImageError
+
+from dart_streams.config import Config
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.policy import recipe
+from dart_streams.screens import smart_resize
+from dart_streams.store import AsyncStore, MissingBlob, connect_async
+from topics.action_requests import ActionRequest
+from topics.values import BlobRef, MessagePart, Sampling, VersionSpan
+from topics.weights import WeightVersion
+from workers.rollout import openai_chat
+from workers.rollout.engine import EngineFault, Generation, LoadFault
+from workers.rollout.openai_endpoint import ChatEndpoint, EndpointRefused
+
+if TYPE_CHECKING:  # torch
+    from dart_streams.policy.rendering import Prompt, Renderer
+
+ReadBlob = Callable[[BlobRef], Awaitable[bytes]]
+START_S = 60.0
+"""How long the endpoint may take to answer the first request."""
+FIRST = 0
+"""The weight version that the endpoint's tokens count as."""
+TRIAL_SIDE = 56
+TRIAL_TOKENS = 16
+
+log = structlog.get_logger()
+
+
+class OpenaiEngine:
+    """Generates with the endpoint of ``rollout.openai``; ``read`` reads screenshots, by default from the store."""
+
+    def __init__(self, config: Config, read: ReadBlob | None = None) -> None:
+        self.config = config
+        self.settings = config.rollout.openai
+        self.read = read
+        self.endpoint = ChatEndpoint(self.settings, config.rollout.max_in_flight)
+        self.renderer: Renderer | None = None
+        self.untrainable = 0
+        self._resources = contextlib.AsyncExitStack()
+
+    async def start(self, version: WeightVersion) -> None:
+        """Ask the endpoint for a first answer, with an image.
+
+        Raises ServiceUnavailable if none comes, UserError if it is none that the configuration needs.
+        """
+        if self.settings.trainable:
+            from dart_streams.policy.rendering import Renderer
+
+            policy = self.config.policy
+            self.renderer = Renderer(recipe.model_folder(self.config), policy.min_pixels, policy.max_pixels)
+        if self.read is None:
+            store = self.config.store
+            session = await connect_async(store)
+            self._resources.callback(session.cluster.shutdown)
+            self.read = AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
+        await self._resources.enter_async_context(self.endpoint)
+        await self._try_out()
+        log.info("endpoint answers", url=self.endpoint.url, model=self.settings.model, version=version.version)
+
+    async def generate(self, request: ActionRequest) -> Generation:
+        """Answer one request; the caller's time-out, the request's own deadline, ends the call to the endpoint too."""
+        started, deadline = time.perf_counter(), Deadline(self.config.env.request_timeout_s)
+        refs = {turn.image.sha256: turn.image for turn in request.turns if turn.image is not None}
+        assert self.read is not None
+        try:
+            blobs = dict(zip(refs, await asyncio.gather(*map(self.read, refs.values())), strict=True))
+        except MissingBlob as error:
+            raise EngineFault(str(error)) from None
+        fetch_ms = (time.perf_counter() - started) * 1000
+        try:
+            generation = await self._ask(request.turns, blobs, request.sampling, deadline)
+        except EndpointRefused as refusal:
+            raise EngineFault(str(refusal)) from None
+        return msgspec.structs.replace(generation, fetch_ms=fetch_ms)
+
+    async def load(self, version: WeightVersion) -> float:
+        """Raise LoadFault: no weights are loaded into an endpoint."""
+        raise LoadFault(f"version {version.version} is not loaded: the weights of rollout.engine openai never change")
+
+    async def check(self) -> None:
+        """Nothing to check: an endpoint that is down may come back."""
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        await self._resources.aclose()
+
+    async def _try_out(self) -> None:
+        """Generate once; what the configuration needs and the endpoint does not give is found here."""
+        screen = io.BytesIO()
+        Image.new("RGB", (TRIAL_SIDE, TRIAL_SIDE), "white").save(screen, "PNG")
+        ref = BlobRef(sha256="trial", size=len(screen.getvalue()), width=TRIAL_SIDE, height=TRIAL_SIDE)
+        turns = [MessagePart(role="user", text="Wait."), MessagePart(role="user", image=ref)]
+        sampling = Sampling(max_tokens=min(TRIAL_TOKENS, self.config.policy.max_tokens))
+        try:
+            generation = await self._ask(turns, {"trial": screen.getvalue()}, sampling, Deadline(START_S))
+        except EngineFault as fault:
+            raise ServiceUnavailable(f"rollout.openai: {fault}") from None
+        if self.settings.trainable and not generation.tokens:
+            raise UserError(
+                "rollout.openai.trainable = true, but the endpoint's first answer cannot be trained on (the log says "
+                "why): serve policy.path with vLLM's server, or set rollout.openai.trainable = false and run.minutes = "
+                "0 to evaluate it or to collect demonstrations"
+            )
+
+    async def _ask(
+        self, turns: Sequence[MessagePart], blobs: dict[str, bytes], sampling: Sampling, deadline: Deadline
+    ) -> Generation:
+        """Return the answer to a prompt, whose images are in ``blobs``."""
+        images = {sha256: await asyncio.to_thread(self._encoded, data) for sha256, data in blobs.items()}
+        urls = {sha256: url for sha256, (url, _) in images.items()}
+        prompt, banned = None, list[int]()
+        if self.renderer is not None:
+            prompt, banned = self.renderer.prompt(turns), self.renderer.banned_tokens
+        else:
+            newest = next((turn.image for turn in reversed(turns) if turn.image is not None), None)
+            width, height = images[newest.sha256][1] if newest is not None else (0, 0)
+            turns = openai_chat.instructed(turns, self.settings.instructions, width, height)
+        body = openai_chat.body(self.settings, openai_chat.messages(turns, urls), sampling, banned)
+        completion = await self.endpoint.complete(body, deadline)
+        return self._generation(completion, prompt)
+
+    def _encoded(self, data: bytes) -> tuple[str, tuple[int, int]]:
+        """Return an image as a data URL, and its size in pixels.
+
+        It is scaled to what a policy of the configuration would see, for an answer's coordinates are of that image;
+        with ``trainable`` the endpoint's own image processor does that.
+        """
+        policy = self.config.policy
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                size, media_type = image.size, Image.MIME.get(image.format or "", "image/png")
+                wanted = smart_resize(*size, policy.min_pixels, policy.max_pixels)
+                if self.renderer is None and wanted != size:
+                    stream = io.BytesIO()
+                    image.convert("RGB").resize(wanted, Image.Resampling.BICUBIC).save(stream, "PNG")
+                    data, size, media_type = stream.getvalue(), wanted, "image/png"
+        except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+            raise EngineFault(f"a screenshot of the prompt is no usable image: {error}") from None
+        return f"data:{media_type};base64,{base64.b64encode(data).decode()}", size
+
+    def _generation(self, completion: openai_chat.Completion, prompt: "Prompt | None") -> Generation:
+        """Return what a response says: with tokens if they are the trainer's, else with the text alone."""
+        text = openai_chat.text_of(completion)
+        counted = completion.usage.prompt_tokens if completion.usage else 0
+        fields: dict[str, Any] = {"text": text, "entropies": [], "prompt_tokens": max(0, min(counted, 2**31 - 1))}
+        alone = Generation(**fields, tokens=[], logprobs=[], versions=[], prompt_sha="")
+        if prompt is None or self.renderer is None:
+            return alone
+        sampled = openai_chat.sampled_tokens(completion, self.renderer.config.image_token_id)
+        if isinstance(sampled, str):
+            return self._without_tokens(alone, sampled)
+        if sampled.prompt != prompt.token_ids:
+            return self._without_tokens(alone, "the endpoint makes other tokens of the prompt than the trainer does")
+        spans = [VersionSpan(version=FIRST, start=0, end=len(sampled.tokens))]
+        return Generation(
+            **fields, tokens=sampled.tokens, logprobs=sampled.logprobs, versions=spans, prompt_sha=prompt.sha
+        )
+
+    def _without_tokens(self, alone: Generation, reason: str) -> Generation:
+        """Count an answer that cannot be trained on; the first of them, and each hundredth, is logged."""
+        if self.untrainable % 100 == 0:
+            log.warning("answers cannot be trained on", reason=reason, before=self.untrainable)
+        self.untrainable += 1
+        return alone
