@@ -337,12 +337,24 @@ def weights(
     restarts: Annotated[int, typer.Option(help="Workers to end and start again.", min=1)] = 3,
     slots: Annotated[int, typer.Option(help="Requests under way at any time.", min=1)] = 16,
     window_s: Annotated[float, typer.Option(help="Seconds a version, and seconds between without one.")] = 3.0,
+    kinds: Annotated[
+        bool, typer.Option("--kinds", help="Instead: bytes a version, and seconds until it is served, by kind.")
+    ] = False,
+    size: Annotated[Literal["tiny", "larger"], typer.Option(help="The policy, with --kinds.")] = "tiny",
+    versions: Annotated[int, typer.Option(help="Versions of each kind, with --kinds.", min=1)] = 10,
+    learning_rate: Annotated[float, typer.Option(help="AdamW's, with --kinds.", min=0)] = 1e-6,
     as_json: AsJson = False,
 ) -> None:
     """A switch of weights in place against a restart of the engine, with real workers under steady load.
 
+    With --kinds: what a version costs that is published whole, or as what changed since the one before, as JSON.
     Starts a Kafka, a Cassandra and the workers, and ends them. Takes about 5 minutes.
     """
+    if kinds:
+        by_kind = module("weight_kinds")
+        with tempfile.TemporaryDirectory() as folder:
+            show(by_kind.measure(Path(folder), by_kind.KindsPlan(size, versions, learning_rate)))
+        return
     switching = module("weights_switching")
     plan = switching.SwitchPlan(workers, switches, restarts, slots, window_s)
     with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,7 @@
 import msgspec
 
 from topics.topic import Topic
-from topics.values import EpochMs, Milliseconds, Name, Prose, Version
+from topics.values import Digest, EpochMs, Milliseconds, Name, Prose, Version
 
 
 class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,7 +13,8 @@ class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
     ``alive_ms``.
 
     ``failed_version`` and ``error`` are the newest version that it failed to load, if any, and the reason; ``pause_ms``
-    is how long generation was paused for the last switch.
+    is how long generation was paused for the last switch. ``sha256`` is the digest of the weights that it serves, as
+    :class:`~topics.weights.WeightVersion` has it, computed from what was loaded; left out by engines without weights.
     """
 
     worker_id: Name
@@ -23,6 +24,7 @@ class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
     failed_version: Version | None = None
     error: Prose | None = None
     pause_ms: Milliseconds | None = None
+    sha256: Digest | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def tried(self) -> int:

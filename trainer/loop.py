@@ -59,6 +59,7 @@ class Loop:
             if not batch.groups:
                 if self.outputs:  # groups dropped while waiting must not count as dispatch's backlog
                     self.outputs.publisher.publish_consumed(batch.position.groups_consumed - self.feed.held)
+                    self.outputs.publisher.heal()
                 continue
             with self._span(state, batch):
                 try:
@@ -176,10 +177,10 @@ class Loop:
             self.outputs.check()
             crash_points.reach(crash_points.BEFORE_EVENT)
             started = time.perf_counter()
-            self.outputs.publisher.publish(state, snapshot)
+            files = self.outputs.publisher.publish(state, snapshot)
             publish_ms = since_ms(started)
             crash_points.reach(crash_points.AFTER_EVENT)
-            metrics = step.metrics | {"publish_ms": publish_ms, "checkpoint_ms": checkpoint_ms}
+            metrics = step.metrics | files.metrics() | {"publish_ms": publish_ms, "checkpoint_ms": checkpoint_ms}
             self.outputs.record(msgspec.structs.replace(step, metrics=metrics))
             self.outputs.consumer.commit(state.position)
             self.outputs.reporter.trained(state.train_step, state.version, batch, metrics)

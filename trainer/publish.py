@@ -3,9 +3,8 @@
 import contextlib
 import itertools
 import re
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Self
 
 import fsspec
@@ -14,7 +13,6 @@ import structlog
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from safetensors import SafetensorError
-from torch import Tensor
 
 from dart_streams import weight_location
 from dart_streams.bus import sync_clients
@@ -30,10 +28,12 @@ from topics.trained import TrainedStep
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
+from trainer import crash_points
 from trainer.data.consumer import CuratedConsumer, Fenced
 from trainer.learning.learner import WeightSnapshot
 from trainer.reporting import StepReporter
-from trainer.state import TrainerState, first_version, needed_from
+from trainer.state import TrainerState, asks_for_whole, first_version, needed, needed_from
+from trainer.version_writer import VersionWriter, WrittenVersion
 
 SEND_S = 30.0
 CLOSE_S = 5.0
@@ -48,6 +48,18 @@ class VersionNotWritten(UserError):
     exit_code = 1
 
 
+@contextlib.contextmanager
+def told_if_not_written(version: int, uri: str) -> Iterator[None]:
+    """Raise VersionNotWritten, with what to do, if the files of a version cannot be written."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise VersionNotWritten(
+            f"weight version {version} can't be written to {uri} ({error}): make room, and start the trainer "
+            "again; it publishes these weights then"
+        ) from error
+
+
 class WeightPublisher:
     """Publishes the versions of one trainer incarnation, each under a path of its own. For rank 0; use as a context."""
 
@@ -58,7 +70,9 @@ class WeightPublisher:
         self.liveness_s = config.rollout.liveness_s
         self.epoch = epoch
         self.weights = WeightState(model_id=config.policy.model_id)
-        self.uris: dict[str, None] = {}
+        self.published: dict[str, WeightVersion] = {}
+        """The versions that are stored, by their place, the oldest first."""
+        self.writer = VersionWriter(config.trainer.publish)
         self.serving: dict[str, WeightsServing] = {}
         self.heartbeats = Heartbeats(clock)
 
@@ -78,7 +92,8 @@ class WeightPublisher:
         """Publish the weights this incarnation starts from, under its epoch, and return the state with their version.
 
         Weights that were published already are published again as they are, without a new number: that fences an older
-        trainer, and changes nothing for those who serve them. Version numbers that it used meanwhile are not reused.
+        trainer, and changes nothing for those who serve them. They are published whole now, if they were a delta.
+        Version numbers that it used meanwhile are not reused.
         """
         before = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
         for record in before:
@@ -86,11 +101,13 @@ class WeightPublisher:
         found = self.weights
         # Rollout workers read nothing that lies elsewhere, as after a change of trainer.weights_uri.
         there = found.newest is not None and weight_location.is_covered(found.newest.uri, self.base)
-        same = there and found.newest is not None and sha256_of(snapshot.tensors) == found.newest.sha256
+        same = there and found.newest is not None and weight_files.digest_of(snapshot.tensors) == found.newest.sha256
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:
-            self._send_again(found.newest, start.position.groups_consumed)
+            with told_if_not_written(found.newest.version, found.newest.uri):
+                resumed = self.writer.resume(found.newest, snapshot.tensors)
+            self._send_again(resumed, start.position.groups_consumed)
         else:
             self.publish(start, snapshot)
         after = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
@@ -102,31 +119,51 @@ class WeightPublisher:
             self.publish(start, snapshot)
         return start
 
-    def publish(self, state: TrainerState, snapshot: WeightSnapshot) -> None:
+    def publish(self, state: TrainerState, snapshot: WeightSnapshot) -> WrittenVersion:
         """Make the files of ``state.version`` durable, send their event, remove versions that nobody needs any more.
 
         Raises VersionNotWritten if their disk is full or fails.
         """
         uri = f"{self.base}/v{state.version:06d}-e{self.epoch}"
-        try:
-            sha256 = weight_files.save(snapshot.tensors, uri, {weight_files.PROBE: msgspec.json.encode(snapshot.probe)})
-        except (OSError, SafetensorError) as error:
-            raise VersionNotWritten(
-                f"weight version {state.version} can't be written to {uri} ({error}): make room, and start the trainer "
-                "again; it publishes these weights then"
-            ) from error
+        self._read_serving()
+        whole = self._whole_is_asked_for("the next version")
+        with told_if_not_written(state.version, uri):
+            files = self.writer.write(uri, state.version, snapshot.tensors, snapshot.probe, whole=whole)
+        crash_points.reach(crash_points.AFTER_FILES)
         self._send_version(
             WeightVersion(
                 model_id=self.weights.model_id,
                 version=state.version,
                 uri=uri,
-                sha256=sha256,
+                sha256=files.own.sha256,
                 train_step=state.train_step,
                 epoch=self.epoch,
                 groups_consumed=state.position.groups_consumed,
+                kind=files.own.kind,
+                file_sha256=files.own.file_sha256,
+                base=files.base,
             )
         )
         self._remove_unneeded()
+        return files
+
+    def heal(self) -> None:
+        """Publish the newest version again, whole, if it is a delta and a live rollout worker could not load one."""
+        self._read_serving()
+        newest = self.weights.newest
+        if newest is not None and self.writer.tensors and self._whole_is_asked_for("the newest version"):
+            with told_if_not_written(newest.version, newest.uri):
+                healed = self.writer.write_whole(newest, self.writer.tensors)
+            self._send_again(healed, newest.groups_consumed)
+
+    def _whole_is_asked_for(self, what: str) -> bool:
+        newest = self.weights.newest
+        alive = self.heartbeats.alive(self.liveness_s)
+        if newest is None or not asks_for_whole(newest, self.serving.values(), alive):
+            return False
+        reasons = [record.error for record in self.serving.values() if record.failed_version is not None]
+        log.warning("weights published whole", what=what, reason=f"a rollout worker could not load a delta: {reasons}")
+        return True
 
     def publish_consumed(self, groups_consumed: int) -> None:
         """Publish the newest version again with a larger ``groups_consumed``.
@@ -149,10 +186,16 @@ class WeightPublisher:
         self._accept(event)
 
     def _accept(self, event: WeightVersion) -> None:
-        """Fold one record into what is published; ``uris`` has the places of versions, the oldest first."""
+        """Fold one record into what is published."""
         if self.weights.admits(event):
             self.weights = self.weights.accept(event)
-            self.uris.setdefault(event.uri)
+            self.published[event.uri] = event
+
+    def _read_serving(self) -> None:
+        """Read what rollout workers have announced since the last time."""
+        for event in self._serving_reader.events_to_end():
+            self.serving[event.worker_id] = event
+            self.heartbeats.note(event.worker_id, event.alive_ms)
 
     def _send(self, topic: Topic, event: msgspec.Struct, what: str, record_id: str = "") -> None:
         record = encode(topic, event, current_headers(), record_id)
@@ -169,17 +212,17 @@ class WeightPublisher:
     def _remove_unneeded(self) -> None:
         """Remove the folders of earlier versions, those never published included.
 
-        The newest ``keep`` stay, and whatever a live rollout worker serves or may be fetching. What is read here has
-        arrived since the version before, so a dead worker's last version stays for one version longer than it must.
+        The newest ``keep`` stay, whatever a live rollout worker serves or may be fetching, and what these are made
+        from. What was read of workers has arrived since the version before, so a dead worker's last version stays for
+        one version longer than it must.
         """
         newest = self.weights.newest
         if newest is None:
             return
-        for event in self._serving_reader.events_to_end():
-            self.serving[event.worker_id] = event
-            self.heartbeats.note(event.worker_id, event.alive_ms)
         oldest = min(newest.version, needed_from(self.serving.values(), self.heartbeats.alive(self.liveness_s)))
-        kept = {uri.rpartition("/")[2] for uri in list(self.uris)[-self.keep :]}
+        stay = needed(list(self.published.values()), self.keep, oldest)
+        self.published = {version.uri: version for version in stay}
+        kept = {part.uri.rpartition("/")[2] for version in stay for part in version.parts}
         filesystem, folder = fsspec.core.url_to_fs(self.base)
         for path in filesystem.ls(folder, detail=False):
             name = path.rstrip("/").rpartition("/")[2]
@@ -220,9 +263,3 @@ class Rank0Outputs(NamedTuple):
 
     def _fenced_by(self, newer: int) -> Fenced:
         return Fenced.by(newer, self.publisher.epoch, self.consumer.model_id, self.publisher.bus.run)
-
-
-def sha256_of(state: Mapping[str, Tensor]) -> str:
-    """Return the digest under which ``state`` is published."""
-    with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
-        return weight_files.save(state, scratch)

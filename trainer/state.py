@@ -1,7 +1,7 @@
 """A training process's state but for the tensors, the version it resumes under, and which versions stay. Pure."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -39,6 +39,24 @@ def needed_from(serving: Iterable[WeightsServing], alive: Collection[str]) -> fl
     takes the newest when it comes back.
     """
     return min((record.tried for record in serving if record.worker_id in alive), default=math.inf)
+
+
+def asks_for_whole(newest: WeightVersion, serving: Iterable[WeightsServing], alive: Collection[str]) -> bool:
+    """Return whether a live rollout worker could not load what leads from the newest full version to ``newest``."""
+    if newest.kind == "full":
+        return False
+    full = newest.base[0].version if newest.base else newest.version
+    failed = (record.failed_version for record in serving if record.worker_id in alive)
+    return any(version is not None and version > full for version in failed)
+
+
+def needed(published: Sequence[WeightVersion], keep: int, oldest: float) -> list[WeightVersion]:
+    """Return which of the ``published`` versions, the oldest first, stay: the newest ``keep``, and all from ``oldest``.
+
+    What any of them is made from stays as well (:attr:`~topics.weights.WeightVersion.parts`), however old.
+    """
+    start = max(0, len(published) - keep)
+    return [version for place, version in enumerate(published) if place >= start or version.version >= oldest]
 
 
 def first_version(restored: int | None, newest: WeightVersion | None, same: bool) -> int:

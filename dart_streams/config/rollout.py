@@ -9,6 +9,7 @@ from dart_streams.config.openai import Openai
 from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section, Share
 
 SwitchMode = Literal["keep", "finish", "abort"]
+SecondSetWanted = Literal["auto", "device", "host", "none"]
 
 
 SHORTEST_ANSWER = 32
@@ -79,6 +80,10 @@ class Vllm(Optional, frozen=True):
     """Milliseconds that a request waits for others, to be computed together with them: the fewer steps the engine
     makes, the less CPU time a request costs. For engines whose steps cost the same for one request as for ten, beside
     environments that have no core to themselves."""
+    second_set: SecondSetWanted = "auto"
+    """Where a version is loaded while the one before serves, so that a switch is a copy between two steps: a second set
+    of weights on the ``device``, or if it has no room for them and a key-value cache in pinned memory of the ``host``;
+    ``none`` loads during the switch. ``auto``: on a CPU a second set, on a GPU none."""
     parity_nats: AboveZero = 0.005
     """A worker refuses to serve if its log-probabilities differ by more than this, in the mean of a fixed probe, from
     the trainer's; half precision in both needs more than the default."""

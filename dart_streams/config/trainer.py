@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from dart_streams.config import clip_bounds
 from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section
+from topics.weights import MOST_PARTS
 
 
 class DualClip(Optional, frozen=True):
@@ -67,6 +68,24 @@ class Entropulse(Optional, frozen=True):
     """Trajectories of an update."""
 
 
+class Publish(Optional, frozen=True):
+    """What weight versions are published as."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """The type of published weights, which engines serve; the trainer's own stay float32."""
+    full_every: Annotated[int, Meta(ge=1, le=MOST_PARTS)] = 1
+    """Versions from one that is published whole to the next, those between as what changed since the version before;
+    1: all whole. A delta is published whole if that is smaller, or if a rollout worker could not load one."""
+
+    def __post_init__(self) -> None:
+        """Refuse deltas that are no smaller than the whole."""
+        if self.full_every > 1 and self.dtype == "float32":
+            raise ValueError(
+                f"full_every = {self.full_every} publishes what changed between versions, and a step changes nearly "
+                f'every value in {self.dtype}: set dtype = "bfloat16", or full_every = 1'
+            )
+
+
 class Trainer(Section, frozen=True):
     """The training process: a step takes curated groups and ends with a weight version."""
 
@@ -119,6 +138,7 @@ class Trainer(Section, frozen=True):
     c3po: C3po = C3po()
     imitate: Imitate = Imitate()
     entropulse: Entropulse = Entropulse()
+    publish: Publish = Publish()
 
     def __post_init__(self) -> None:
         """Give bounds left out the objective's own; refuse what would be ignored silently, or means something else."""

@@ -18,7 +18,7 @@ from dart_streams.history.bundle_inputs import config_of, tasks_of
 from dart_streams.history.lineage import READ
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
-from dart_streams.policy import cpu_features, recipe
+from dart_streams.policy import cpu_features, recipe, resident_weights
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import renderer_of
 from dart_streams.store.blobs import MissingBlob
@@ -186,6 +186,6 @@ def weights_before(state: RunState, step: TrainedStep) -> Path | None:
     if version is None:
         return None
     try:
-        return weight_files.fetch(version.event, Path(tempfile.gettempdir()))
+        return resident_weights.whole(version.event, Path(tempfile.gettempdir()))
     except (weight_files.MissingWeights, weight_files.WrongDigest, OSError):
         return None

@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 from dart_streams.bus import sync_clients
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
-from dart_streams.policy import weights
+from dart_streams.policy import resident_weights, weights
 from dart_streams.policy.rendering import refuse_missing
 from topics import weights as weights_topic
 from topics.transitions import WeightState
@@ -53,6 +53,6 @@ def export(model_dir: Path, version: WeightVersion, target: Path) -> None:
         shutil.copytree(model_dir, partial, ignore=shutil.ignore_patterns(*WEIGHTS))
         model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype="auto")
         with torch.no_grad():
-            weights.load(model, weights.fetch(version, Path(scratch) / "cache"))
+            weights.load(model, resident_weights.whole(version, Path(scratch) / "cache"))
         model.save_pretrained(partial)
         partial.replace(target)

@@ -1,7 +1,8 @@
-"""Weight versions in and out: one safetensors file in a directory at any fsspec URL, checked by its SHA-256."""
+"""Weight files in and out: one safetensors file in a directory at any fsspec URL, checked by its SHA-256."""
 
 import contextlib
 import hashlib
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +14,14 @@ from transformers import AutoModelForImageTextToText
 
 from dart_streams import fsync as durable
 from dart_streams.errors import UserError
-from topics.weights import WeightVersion
+from topics.weights import WeightKind, WeightPart
 
 FILE = "model.safetensors"
+FILES: dict[WeightKind, str] = {"full": FILE, "delta": "delta.safetensors"}
+"""The name of the file of each kind of version; a version may be there in more than one."""
+FORMAT = {"format": "pt"}
+DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
+"""Types as safetensors' header has them."""
 PROBE = "probe.json"
 """What transformers makes of a fixed prompt with these weights, if it is there: :mod:`dart_streams.policy.probe`."""
 
@@ -28,45 +34,48 @@ class MissingWeights(UserError):
     """There are no weights where they should be."""
 
 
-def save(state_dict: Mapping[str, torch.Tensor], uri: str, beside: Mapping[str, bytes] = {}) -> str:
-    """Write ``state_dict`` to the directory ``uri``, small files ``beside`` it, and return its SHA-256 (hex).
+def save(
+    state_dict: Mapping[str, torch.Tensor], uri: str, beside: Mapping[str, bytes] = {}, kind: WeightKind = "full"
+) -> str:
+    """Write ``state_dict`` to the directory ``uri``, small files ``beside`` it, and return the file's SHA-256 (hex).
 
     The file appears under its final name only when it is complete; on a local disk all of it is durable on return. Of
     tensors that share memory (tied embeddings) the first is kept, as Hugging Face does.
     """
+    name = FILES[kind]
     filesystem, folder = fsspec.core.url_to_fs(uri)
     local_disk = "file" in protocols(filesystem)
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
-        local = Path(scratch) / FILE
-        save_file(distinct(state_dict), local, metadata={"format": "pt"})
+        local = Path(scratch) / name
+        save_file(distinct(state_dict), local, metadata=FORMAT)
         sha256 = digest(local)
         filesystem.makedirs(folder, exist_ok=True)
-        for name, data in beside.items():
-            filesystem.pipe_file(f"{folder}/{name}", data)
-        filesystem.put_file(str(local), f"{folder}/{FILE}.partial")
+        for other, data in beside.items():
+            filesystem.pipe_file(f"{folder}/{other}", data)
+        filesystem.put_file(str(local), f"{folder}/{name}.partial")
     if local_disk:
-        for name in (*beside, f"{FILE}.partial"):
-            durable.sync(Path(folder) / name)
-    filesystem.mv(f"{folder}/{FILE}.partial", f"{folder}/{FILE}")
+        for other in (*beside, f"{name}.partial"):
+            durable.sync(Path(folder) / other)
+    filesystem.mv(f"{folder}/{name}.partial", f"{folder}/{name}")
     if local_disk:
         durable.sync(Path(folder))
         durable.sync(Path(folder).parent)
     return sha256
 
 
-def fetch(version: WeightVersion, cache: Path) -> Path:
-    """Return a local directory that holds the weights of ``version``, verified.
+def fetch(part: WeightPart, cache: Path) -> Path:
+    """Return a local directory that holds the file of ``part``, verified.
 
     Local URIs are used where they lie; others are copied once into ``cache``. Raises :class:`WrongDigest` if the file's
     SHA-256 is not the published one, :class:`MissingWeights` if there is no such file.
     """
-    filesystem, folder = fsspec.core.url_to_fs(version.uri)
+    filesystem, folder = fsspec.core.url_to_fs(part.uri)
     if "file" in protocols(filesystem):
-        verify(Path(folder) / FILE, version)
+        verify(Path(folder) / FILES[part.kind], part)
         return Path(folder)
-    target = cache / f"{version.model_id}-{version.epoch}-{version.version}-{version.sha256[:12]}"
-    if not (target / FILE).is_file():
-        download(filesystem, f"{folder}/{FILE}", target, version)
+    target = cache / f"{folder.rpartition('/')[2]}-{part.kind}-{part.digest_of_file[:16]}"
+    if not (target / FILES[part.kind]).is_file():
+        download(filesystem, folder, target, part)
     return target
 
 
@@ -100,28 +109,54 @@ def digest(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def verify(file: Path, version: WeightVersion) -> None:
-    """Raise unless ``file`` is that of ``version``."""
+def digest_of(state_dict: Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 (hex) of the file that :func:`save` would write of all weights, without writing it.
+
+    Tensors of more than one type, whose order in a file is safetensors' own, are written to a file after all.
+    """
+    tensors = distinct(state_dict)
+    kinds = {tensor.dtype for tensor in tensors.values()}
+    if len(kinds) != 1 or not kinds <= DTYPES.keys():
+        with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
+            return save(tensors, scratch)
+    header: dict[str, object] = {"__metadata__": FORMAT}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    found = hashlib.sha256(len(encoded).to_bytes(8, "little") + encoded)
+    for tensor in tensors.values():
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def verify(file: Path, part: WeightPart) -> None:
+    """Raise unless ``file`` is that of ``part``."""
     if not file.is_file():
-        raise MissingWeights(f"version {version.version}: no weights at {version.uri} ({file} does not exist)")
+        raise MissingWeights(f"version {part.version}: no {part.kind} weights at {part.uri} ({file} does not exist)")
     found = digest(file)
-    if found != version.sha256:
-        raise WrongDigest(f"version {version.version} at {version.uri}: sha256 {found}, published {version.sha256}")
+    if found != part.digest_of_file:
+        raise WrongDigest(
+            f"version {part.version} ({part.kind}) at {part.uri}: sha256 {found}, published {part.digest_of_file}"
+        )
 
 
-def download(filesystem: fsspec.AbstractFileSystem, source: str, target: Path, version: WeightVersion) -> None:
-    """Copy ``source`` into the directory ``target``, which appears only when it is complete and verified."""
+def download(filesystem: fsspec.AbstractFileSystem, folder: str, target: Path, part: WeightPart) -> None:
+    """Copy the file of ``part`` into the directory ``target``, which appears only when it is complete and verified."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    file = FILES[part.kind]
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         partial = Path(scratch) / "weights"
         partial.mkdir()
         try:
-            filesystem.get_file(source, str(partial / FILE))
+            filesystem.get_file(f"{folder}/{file}", str(partial / file))
         except FileNotFoundError:
-            raise MissingWeights(f"version {version.version}: no weights at {version.uri}") from None
+            raise MissingWeights(f"version {part.version}: no {part.kind} weights at {part.uri}") from None
         with contextlib.suppress(FileNotFoundError):
-            filesystem.get_file(f"{source.rpartition('/')[0]}/{PROBE}", str(partial / PROBE))
-        verify(partial / FILE, version)
+            filesystem.get_file(f"{folder}/{PROBE}", str(partial / PROBE))
+        verify(partial / file, part)
         partial.replace(target)
 
 

@@ -198,12 +198,12 @@ def surviving(told: Iterable[TrainedStep]) -> list[TrainedStep]:
 
 
 def versions(log: Log) -> list[str]:
-    """Return where versions of one epoch do not increase; one may be told again with more groups consumed."""
-    newest: dict[tuple[str, int], tuple[int, int]] = {}
+    """Return where versions of one epoch do not increase; one may be told again, with more groups consumed or whole."""
+    newest: dict[tuple[str, int], tuple[int, int, bool]] = {}
     back = []
     for event in log.distinct(WeightVersion):
-        key, this = (event.model_id, event.epoch), (event.version, event.groups_consumed)
-        if this <= (before := newest.get(key, (-1, -1))):
+        key, this = (event.model_id, event.epoch), (event.version, event.groups_consumed, event.kind == "full")
+        if this <= (before := newest.get(key, (-1, -1, False))):
             back.append(f"epoch {event.epoch}: {this[0]} after {before[0]}")
         newest[key] = max(this, before)
     return back

@@ -25,7 +25,7 @@ from topics import Topic, action_requests, actions, weights, weights_serving
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.values import BlobRef, MessagePart, Sampling
-from topics.weights import WeightVersion
+from topics.weights import WeightPart, WeightVersion
 from workers.rollout import main, weight_updater
 from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
 from workers.rollout.main import connect
@@ -255,6 +255,26 @@ async def test_a_worker_whose_first_version_does_not_load_takes_the_next(service
             await publisher.publish(weights.TOPIC, version(1))
             first = await serving.until(lambda seen: seen and seen[0])
     assert first.version == 1
+
+
+async def test_a_worker_whose_first_delta_does_not_load_serves_the_full_version_before_and_says_so(
+    services, monkeypatch
+):
+    monkeypatch.setattr(weight_updater, "RETRY_S", 0.1)
+    config = services.config(rollout=QUICK)
+    engine = Faulty(config)
+    engine.bad_loads = frozenset({5})
+    base = [WeightPart(version=3, uri="", sha256=""), WeightPart(version=4, uri="", sha256="", kind="delta")]
+    newest = msgspec.structs.replace(version(5), kind="delta", base=base)
+    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+        await publisher.publish(weights.TOPIC, newest)
+        async with worker(config, engine=engine):
+            first = await serving.until(lambda seen: seen and seen[0])
+            assert (first.version, first.failed_version, first.error) == (3, 5, "sha256 is another")
+            engine.bad_loads = frozenset()
+            await publisher.publish(weights.TOPIC, version(5))
+            healed = await serving.until(lambda seen: next((r for r in seen if r.version == 5), None))
+            assert (healed.failed_version, healed.error) == (None, None)
 
 
 async def test_lower_versions_duplicates_and_fenced_trainers_are_ignored(services):

@@ -30,6 +30,16 @@ def test_weights_are_switched_under_load_and_no_request_fails() -> None:
     assert "throughput_lost_pct" in found
 
 
+def test_a_delta_takes_fewer_bytes_than_the_whole_and_each_version_is_served_as_it_was_published() -> None:
+    found = bench("weights", "--kinds", "--versions", "2")
+    kinds = found["kinds"]
+    assert {kind: figures["digests_equal"] for kind, figures in kinds.items()} == dict.fromkeys(kinds, 2)
+    assert kinds["full_float32"]["bytes"]["p50"] == 2 * kinds["full"]["bytes"]["p50"]
+    assert kinds["delta"]["bytes"]["max"] < kinds["full"]["bytes"]["p50"] / 5
+    assert 0 < kinds["delta"]["changed_share"]["p50"] < 0.2
+    assert all(0 < figures["published_s"]["p50"] < figures["served_s"]["max"] for figures in kinds.values())
+
+
 def test_the_trainer_tells_its_wait_for_data_and_the_slope_of_its_memory() -> None:
     found = bench("trainer", "--steps", "6", "--groups", "1")
     assert found["steps"] == 6

@@ -26,9 +26,9 @@ from workers.rollout.main import FIXED
 os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
 
 from transformers import AutoModelForImageTextToText
+from workers.rollout.patches import patches_of
 
 from workers.rollout.openai_engine import OpenaiEngine
-from workers.rollout.patches import patches_of
 from workers.rollout.vllm_engine import VllmEngine
 
 KEY = "a key that is in no log"

@@ -12,7 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from dart_streams import config
 from dart_streams.errors import UserError
 from dart_streams.policy import weights
-from topics.weights import WeightVersion
+from topics.weights import WeightPart
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.weight": torch.ones(4)}
 
@@ -24,8 +24,8 @@ class Model(torch.nn.Module):
         self.b = torch.nn.LayerNorm(4, bias=False)
 
 
-def version(uri: str, sha256: str) -> WeightVersion:
-    return WeightVersion(model_id="tiny", version=3, uri=uri, sha256=sha256, train_step=3, epoch=1, groups_consumed=24)
+def version(uri: str, sha256: str) -> WeightPart:
+    return WeightPart(version=3, uri=uri, sha256=sha256)
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
@@ -141,3 +141,18 @@ def test_what_lies_beside_weights_is_fetched_with_them(tmp_path: Path) -> None:
 def test_a_half_written_file_has_another_name(tmp_path: Path) -> None:
     weights.save(STATE, str(tmp_path))
     assert [file.name for file in tmp_path.iterdir()] == [weights.FILE]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        STATE,
+        {name: tensor.bfloat16() for name, tensor in STATE.items()},
+        {"b": torch.tensor(1.5), "a.ä": torch.ones(3, 0), "c": torch.arange(5.0)},
+        {"shared": STATE["b.weight"], "tied": STATE["b.weight"]},
+        {"z": torch.ones(2), "a": torch.ones(3, dtype=torch.bfloat16), "m": torch.arange(3)},
+    ],
+    ids=["float32", "bfloat16", "scalar and empty", "tied", "several types"],
+)
+def test_a_digest_without_a_file_is_that_of_the_file(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    assert weights.digest_of(state) == weights.save(state, str(tmp_path))

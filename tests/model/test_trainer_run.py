@@ -190,7 +190,7 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[...
 
     policy = AutoModelForImageTextToText.from_pretrained(model)
     initial = {name: value.clone() for name, value in policy.state_dict().items()}
-    folder = weight_files.fetch(versions[-1], cache=ours.config.run.folder)
+    folder = weight_files.fetch(versions[-1].parts[-1], cache=ours.config.run.folder)
     weight_files.load(policy, folder)
     assert any(not torch.equal(initial[name], value) for name, value in policy.state_dict().items())
 
@@ -362,7 +362,7 @@ KILLS = (
     [f"{point}:1" for point in reversed(crash_points.ALL)],
     [f"{point}:2" for point in crash_points.ALL],
 )
-"""Three runs, each killed at every point, before any other step or after one: eighteen kills."""
+"""Three runs, each killed at every point, before any other step or after one: twenty-one kills."""
 STEPS_KILLED = 10
 """One more than the run that makes most steps before its last kill."""
 
@@ -550,7 +550,7 @@ def test_a_version_announced_again_is_kept_once_and_a_fenced_one_not_at_all() ->
         msgspec.structs.replace(first, uri="elsewhere", version=3, model_id="large"),
     ):
         publisher._accept(record)
-    assert list(publisher.uris) == ["w/v1-e2"]
+    assert list(publisher.published) == ["w/v1-e2"]
     assert publisher.weights.newest == msgspec.structs.replace(first, groups_consumed=5)
 
 

@@ -19,9 +19,11 @@ from PIL import Image, ImageDraw
 from safetensors.torch import load_file
 
 from dart_streams.config import Config, parse
+from dart_streams.config.trainer import Publish
 from dart_streams.errors import UserError
-from dart_streams.policy import exporting, probe, tiny, weights
+from dart_streams.policy import exporting, probe, resident_weights, tiny, weights
 from dart_streams.policy.rendering import CHATML, Renderer
+from dart_streams.policy.resident_weights import ResidentWeights
 from dart_streams.store import MissingBlob
 from tests.model import plain_transformers
 from topics.action_requests import ActionRequest
@@ -34,7 +36,9 @@ os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
 
 from transformers import AutoModelForImageTextToText
 
+from trainer.version_writer import VersionWriter
 from workers.rollout.vllm_engine import VllmEngine
+from workers.rollout.weight_loading import tensors_of
 
 TOLERANCE = 1e-4
 LONG = 200
@@ -491,6 +495,94 @@ def test_of_weights_fetched_from_elsewhere_only_the_served_copy_is_kept(engine, 
     assert len(list(Path(engine.cache.name).iterdir())) == 1
     made = loop.run(engine.generate(request(6)))
     assert [segment.version for segment in made.versions] == [11]
+
+
+@pytest.fixture
+def chain(policies, tmp_path_factory) -> list[WeightVersion]:
+    """A full version in bfloat16 and deltas, each of which changes one value in a hundred; other tests keep theirs."""
+    folder = policies.folder / f"chain-{tmp_path_factory.mktemp('x').name}"
+    writer = VersionWriter(Publish(dtype="bfloat16", full_every=9))
+    random = torch.Generator().manual_seed(0)
+    state = {name: value.bfloat16() for name, value in policies.model.state_dict().items()}
+    found = []
+    for number in range(20, 24):
+        uri = f"{policies.folder}/{folder.name}-{number}"
+        measured = policies.probe({name: value.float() for name, value in state.items()})
+        own, base, *_ = writer.write(uri, number, state, measured)
+        fields = {"kind": own.kind, "file_sha256": own.file_sha256, "base": base}
+        found.append(
+            msgspec.structs.replace(policies.versions[0], version=number, uri=uri, sha256=own.sha256, **fields)
+        )
+        state = {
+            name: torch.where(torch.rand(value.shape, generator=random) < 0.01, value * 1.25, value)
+            for name, value in state.items()
+        }
+    return found
+
+
+def loaded(engine, loop) -> list[torch.Tensor]:
+    """Return what the serving layers have; on a CPU the packed weights are not among it."""
+    return loop.run(engine.thread.call(lambda core: [t.clone() for t in tensors_of(core.loader.serving)]))
+
+
+@pytest.fixture
+def following(engine, policies, monkeypatch) -> VllmEngine:
+    """The engine as a run with deltas has it."""
+    monkeypatch.setattr(engine, "resident", ResidentWeights(Path(engine.cache.name)))
+    yield engine
+    engine.resident.forget()
+
+
+@pytest.mark.parametrize("followed", [[0, 1, 2, 3], [0, 3], [3]], ids=["each", "some missed", "late"])
+def test_a_chain_of_deltas_serves_what_the_whole_version_serves(following, loop, policies, chain, followed):
+    engine = following
+    for place in followed:
+        serve(engine, loop, chain[place])
+        assert engine.digest() == chain[place].sha256
+    kinds = [version.kind for version in chain]
+    assert kinds == ["full", "delta", "delta", "delta"]
+    asked = request(7, images=2, temperature=0.0)
+    by_delta, made = loaded(engine, loop), loop.run(engine.generate(asked))
+    assert [segment.version for segment in made.versions] == [23]
+
+    whole = resident_weights.whole(chain[3], policies.folder / "made")
+    uri = str(policies.folder / f"whole-{len(followed)}")
+    shutil.copytree(whole, uri)
+    serve(engine, loop, msgspec.structs.replace(chain[3], version=24, uri=uri, kind="full", file_sha256="", base=[]))
+    assert engine.digest() == weights.digest(whole / weights.FILE) == chain[3].sha256
+    by_file, again = loaded(engine, loop), loop.run(engine.generate(asked))
+    assert all(torch.equal(one, other) for one, other in zip(by_delta, by_file, strict=True))
+    assert again.logprobs == made.logprobs, "also what is packed is the same to the bit"
+
+
+@pytest.mark.parametrize("where", ["own file", "base"])
+def test_a_delta_with_a_part_outside_of_the_weights_base_is_not_read(following, loop, policies, chain, where):
+    serve(following, loop, chain[0])
+    elsewhere = "/etc/v000001-e1"
+    if where == "base":
+        parts = [msgspec.structs.replace(chain[2].base[0], uri=elsewhere), *chain[2].base[1:]]
+        bad = msgspec.structs.replace(chain[2], base=parts)
+    else:
+        bad = msgspec.structs.replace(chain[2], uri=elsewhere)
+    with pytest.raises(LoadFault, match="not a directory beneath"):
+        serve(following, loop, bad)
+    assert following.digest() == chain[0].sha256
+
+
+def test_a_worker_starts_on_a_delta_and_its_parity_is_checked_against_the_probe_beside_it(following, loop, chain):
+    loop.run(following.start(chain[3]))
+    assert following.digest() == chain[3].sha256
+
+
+def test_a_torn_delta_leaves_the_old_weights_serving_and_a_full_one_goes_on(following, loop, policies, chain):
+    serve(following, loop, chain[1])
+    file = Path(chain[2].uri) / weights.FILES["delta"]
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(LoadFault, match=r"version 22 \(delta\)"):
+        serve(following, loop, chain[3])
+    assert following.digest() == chain[1].sha256
+    made = loop.run(following.generate(request(4)))
+    assert [segment.version for segment in made.versions] == [21]
 
 
 @pytest.mark.parametrize("damage", ["wrong digest", "missing", "another model", "another place"])

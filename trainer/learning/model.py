@@ -211,13 +211,18 @@ def has_full_attention(text: Any) -> bool:
     return all(kind == "full_attention" for kind in kinds) if kinds else not getattr(text, "sliding_window", None)
 
 
-def gathered(policy: nn.Module, keep: bool) -> Mapping[str, Tensor]:
-    """Return the whole state on the CPU where ``keep``, elsewhere nothing. Collective, one tensor at a time."""
+def gathered(policy: nn.Module, keep: bool, dtype: torch.dtype | None = None) -> Mapping[str, Tensor]:
+    """Return the whole state on the CPU where ``keep``, elsewhere nothing. Collective, one tensor at a time.
+
+    With ``dtype`` floating point tensors are rounded to it, to the nearest and ties to even, before they are copied.
+    """
     state: dict[str, Tensor] = {}
     for name, value in weights.own_state(policy).items():
-        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        own = value.detach()
+        whole = own.full_tensor() if isinstance(own, DTensor) else own
         if keep:
-            state[name] = whole.detach().cpu()
+            rounded = whole.to(dtype) if dtype and whole.is_floating_point() else whole
+            state[name] = rounded.cpu()
     return state
 
 

@@ -54,6 +54,9 @@ class Engine(Protocol):
         Raises :class:`LoadFault`, with the old weights still served, if the version cannot be loaded.
         """
 
+    def digest(self) -> str | None:
+        """Return the SHA-256 (hex) of the weights that are served, computed from them; None without weights."""
+
     async def check(self) -> None:
         """Raise :class:`EngineDead` if the engine has failed for good."""
 

@@ -26,7 +26,7 @@ from topics.weights import WeightVersion
 from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine, LoadFault
 from workers.rollout.request_server import RequestServer
-from workers.rollout.weight_updater import RETRY_S, WATCHED, WeightUpdater, WeightWatcher
+from workers.rollout.weight_updater import RETRY_S, WATCHED, FirstVersion, WeightUpdater, WeightWatcher
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import OrderedConsumer
 
@@ -77,16 +77,16 @@ async def connect(
     resources.push_async_callback(engine.stop)
     if config.rollout.fixed_weights:
         await engine.start(FIXED)
-        version = FIXED.version
+        first = FirstVersion(FIXED.version)
     else:
-        version = await start_engine(config, engine, watcher)
-    updater = WeightUpdater(config, worker_id, engine, publisher, watcher, version)
+        first = await start_engine(engine, watcher)
+    updater = WeightUpdater(config, worker_id, engine, publisher, watcher, first)
     await updater.send_heartbeat()
     reply_partitions = await publisher.partitions_of(actions.TOPIC)
     requests = OrderedConsumer(config, worker_id, publisher, action_requests.TOPIC, "request_id", GROUP)
     await resources.enter_async_context(requests)
     server = RequestServer(worker_id, engine, requests, publisher, reply_partitions, config.rollout.max_in_flight)
-    log.info("serving", version=version, engine=config.rollout.engine)
+    log.info("serving", version=first.version, engine=config.rollout.engine)
     background: dict[str, Any] = {
         "heartbeat": updater.send_heartbeats,
         "commits": requests.commit_periodically,
@@ -99,14 +99,27 @@ async def connect(
     return lifecycle.Worker(functools.partial(requests.serve, server.handle, slots), background)
 
 
-async def start_engine(config: Config, engine: Engine, watcher: WeightWatcher) -> int:
-    """Start the engine on the newest weights that load, and return their version."""
+async def start_engine(engine: Engine, watcher: WeightWatcher) -> FirstVersion:
+    """Start the engine on the newest weights that load.
+
+    If they are a delta that does not load, on the full version before: what serves can announce that it failed, and the
+    trainer then publishes a full one.
+    """
     while True:
         version = await watcher.first_version()
-        try:
-            await engine.start(version)
-        except LoadFault as fault:
-            log.error("first weights not loaded", version=version.version, reason=str(fault))
-            await watcher.wait_for_newer(version, RETRY_S)
-        else:
-            return version.version
+        if (fault := await load_failure(engine, version)) is None:
+            return FirstVersion(version.version)
+        full = version.full_before()
+        if full is not None and await load_failure(engine, full) is None:
+            return FirstVersion(full.version, version.version, fault)
+        await watcher.wait_for_newer(version, RETRY_S)
+
+
+async def load_failure(engine: Engine, version: WeightVersion) -> str | None:
+    """Start the engine on ``version``; return why it could not load, None if it serves."""
+    try:
+        await engine.start(version)
+    except LoadFault as fault:
+        log.error("first weights not loaded", version=version.version, kind=version.kind, reason=str(fault))
+        return str(fault)
+    return None

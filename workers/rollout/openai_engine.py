@@ -62,10 +62,9 @@ class OpenaiEngine:
         Raises ServiceUnavailable if none comes, UserError if it is none that the configuration needs.
         """
         if self.settings.trainable:
-            from dart_streams.policy.rendering import Renderer
+            from dart_streams.policy.rendering import renderer_of
 
-            policy = self.config.policy
-            self.renderer = Renderer(recipe.model_folder(self.config), policy.min_pixels, policy.max_pixels)
+            self.renderer = renderer_of(recipe.model_folder(self.config), self.config.policy)
         if self.read is None:
             store = self.config.store
             session = await connect_async(store)
@@ -94,6 +93,10 @@ class OpenaiEngine:
     async def load(self, version: WeightVersion) -> float:
         """Raise LoadFault: no weights are loaded into an endpoint."""
         raise LoadFault(f"version {version.version} is not loaded: the weights of rollout.engine openai never change")
+
+    def digest(self) -> str | None:
+        """Return nothing: the endpoint does not say which weights it serves."""
+        return None
 
     async def check(self) -> None:
         """Nothing to check: an endpoint that is down may come back."""

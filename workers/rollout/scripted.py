@@ -90,6 +90,10 @@ class ScriptedEngine:
         tokens = engine.tokens.draw(random.Random(f"{self.workload.seed} {request_id}"))
         return self.workload.clock_s(engine.takes_s(tokens, (self.in_flight - 1) / self.slots))
 
+    def digest(self) -> str | None:
+        """Return nothing: there are no weights."""
+        return None
+
     async def check(self) -> None:
         """Nothing to check."""
 

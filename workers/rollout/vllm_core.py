@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import structlog
 import torch
 from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
@@ -28,13 +29,15 @@ from topics.values import Sampling, VersionSpan
 from workers.rollout import vllm_images, vllm_settings
 from workers.rollout.engine import EngineFault, Generation
 from workers.rollout.images import EncodedImage
-from workers.rollout.weight_loading import DoubleBuffered, InPlace, Tensors
+from workers.rollout.weight_loading import Tensors, loader_of
 
 ENTROPIES = "entropies"
 """The extra sampling argument: a dict that receives the request's entropies (nats) by token index.
 
 A token computed again, after a switch of weights, overwrites its entry.
 """
+
+log = structlog.get_logger()
 
 
 class EngineRequest:
@@ -56,16 +59,25 @@ class EngineRequest:
 
 
 class VllmCore:
-    """The engine in this process; :meth:`load` and :meth:`switch` before :meth:`add`, as it starts without weights."""
+    """The engine in this process; :meth:`load` and :meth:`switch` before :meth:`add`, as it starts without weights.
 
-    def __init__(self, config: Config, model_dir: Path, renderer: Renderer, seed: int) -> None:
+    ``weights_bytes`` is what one set of weights takes.
+    """
+
+    def __init__(self, config: Config, model_dir: Path, renderer: Renderer, seed: int, weights_bytes: int) -> None:
         self.renderer = renderer
         self.requests: dict[str, EngineRequest] = {}
         self._keys = map(str, itertools.count())
-        arguments = vllm_settings.arguments(config, model_dir, not current_platform.is_cpu(), seed)
+        on_gpu = not current_platform.is_cpu()
+        total_bytes = current_platform.get_device_total_memory()
+        wanted = config.rollout.vllm.second_set
+        place = vllm_settings.second_set_place(wanted, on_gpu, weights_bytes, total_bytes)
+        share = vllm_settings.utilization(place, weights_bytes, total_bytes)
+        log.info("second set of weights", wanted=wanted, place=place, weights_mb=weights_bytes >> 20)
+        arguments = vllm_settings.arguments(config, model_dir, on_gpu, seed, share)
         processor = processor_class(renderer.allowed_mask)
         self.llm = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[processor]))
-        self.loader = DoubleBuffered(self.llm) if current_platform.is_cpu() else InPlace(self.llm)
+        self.loader = loader_of(self.llm, place)
 
     @property
     def dtype(self) -> str:

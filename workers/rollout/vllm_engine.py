@@ -20,15 +20,12 @@ from typing import Any, TypeVar
 
 import msgspec
 import structlog
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
-from transformers import AutoModelForImageTextToText
 
 from dart_streams import weight_location
 from dart_streams.config import Config
 from dart_streams.policy import probe, recipe, weights
 from dart_streams.policy.rendering import Prompt, renderer_of
+from dart_streams.policy.resident_weights import ResidentWeights
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.action_requests import ActionRequest
@@ -37,6 +34,7 @@ from topics.weights import WeightVersion
 from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
 from workers.rollout.images import EncodedImage, ImageCache, ReadBlob
 from workers.rollout.vllm_core import EngineRequest, VllmCore
+from workers.rollout.weight_schema import WeightSchema
 
 IMAGE_CACHE_BYTES = 256 << 20
 STOP_S = 1.0
@@ -175,6 +173,8 @@ class VllmEngine:
         self.renderer = renderer_of(self.folder, config.policy)
         self.schema = WeightSchema(self.renderer.config)
         self.cache = tempfile.TemporaryDirectory(prefix="weights-")
+        self.resident = ResidentWeights(Path(self.cache.name), lasting=config.trainer.publish.full_every > 1)
+        self.served_sha256: str | None = None
         self.thread: EngineThread | None = None
         self.mode = config.rollout.switch_mode
 
@@ -187,10 +187,11 @@ class VllmEngine:
             self.read = AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
         if self.thread is None:
             seed = random.SystemRandom().getrandbits(31)
-            build = functools.partial(VllmCore, self.config, self.folder, self.renderer, seed)
+            set_bytes = self.schema.elements * self.schema.dtype.itemsize
+            build = functools.partial(VllmCore, self.config, self.folder, self.renderer, seed, set_bytes)
             self.thread = EngineThread(build, self.config.rollout.vllm.gather_ms / 1000)
         log.info("engine starting", version=version.version)
-        switching = asyncio.ensure_future(self.switch(self.thread, folder, version))
+        switching = asyncio.ensure_future(self.switch(self.thread, version))
         stalls = StallDetector(log, "vLLM to start", self.config.telemetry.stall_s)
         while not switching.done():
             await asyncio.wait({switching}, timeout=1.0)
@@ -241,17 +242,28 @@ class VllmEngine:
         if self.thread is None:
             raise LoadFault("the engine has not started")
         folder = await self.fetch(version)
-        paused_ms = await self.switch(self.thread, folder, version)
+        paused_ms = await self.switch(self.thread, version)
         await asyncio.to_thread(remove_all_but, folder, Path(self.cache.name))
         return paused_ms
 
-    async def switch(self, thread: EngineThread, folder: Path, version: WeightVersion) -> float:
-        """Load the weights in ``folder`` in slices between steps, then switch; return the pause (milliseconds)."""
-        tensors = await asyncio.to_thread(load_file, folder / weights.FILE)
+    async def switch(self, thread: EngineThread, version: WeightVersion) -> float:
+        """Load the resident weights in slices between steps, then switch; return the pause (milliseconds).
+
+        They stay in memory only where the next version may be what changes of them.
+        """
+        tensors, sha256 = self.resident.tensors, self.resident.sha256
         slices = await thread.call(lambda core: core.load(tensors))
         while not await thread.call(lambda _: next(slices, True)):
             pass
-        return await thread.call(lambda core: core.switch(version.version, self.mode))
+        paused_ms = await thread.call(lambda core: core.switch(version.version, self.mode))
+        self.served_sha256 = sha256
+        if not self.resident.lasting:
+            self.resident.forget()
+        return paused_ms
+
+    def digest(self) -> str | None:
+        """Return the SHA-256 (hex) of the weights that are served: of the tensors that were given to vLLM."""
+        return self.served_sha256
 
     async def check(self) -> None:
         """Raise :class:`~workers.rollout.engine.EngineDead` if vLLM has failed."""
@@ -265,17 +277,25 @@ class VllmEngine:
         self.cache.cleanup()
 
     async def fetch(self, version: WeightVersion) -> Path:
-        """Return a local directory of ``version``, with its place, its digest and its tensor shapes checked."""
-        if reason := weight_location.refusal(version.uri, weight_location.base_of(self.config)):
-            raise LoadFault(f"version {version.version} is not fetched: {reason}")
+        """Have ``version`` in memory, with its places, its digest and its tensor shapes checked; return its directory.
+
+        Of a delta, that is what is missing of it: all deltas since the version in memory, or all since the full one.
+        """
+        for part in version.parts:
+            if reason := weight_location.refusal(part.uri, weight_location.base_of(self.config)):
+                raise LoadFault(f"version {version.version} is not fetched: {reason}")
         started = time.perf_counter()
         try:
-            folder = await asyncio.to_thread(weights.fetch, version, Path(self.cache.name))
+            await asyncio.to_thread(self.resident.advance, version)
         except (weights.WrongDigest, weights.MissingWeights, OSError) as error:
             raise LoadFault(str(error)) from None
-        await asyncio.to_thread(self.schema.check, folder)
+        try:
+            self.schema.check(self.resident.tensors, version.uri)
+        except LoadFault:
+            self.resident.forget()
+            raise
         log.debug("weights fetched", version=version.version, took_s=round(time.perf_counter() - started, 3))
-        return folder
+        return self.resident.folder
 
 
 def remove_all_but(kept: Path, cache: Path) -> None:
@@ -283,36 +303,3 @@ def remove_all_but(kept: Path, cache: Path) -> None:
     for copy in cache.iterdir():
         if copy != kept:
             shutil.rmtree(copy, ignore_errors=True)
-
-
-class WeightSchema:
-    """The tensor shapes of a model, by name; tied tensors may be missing from a file.
-
-    A weights file is checked before generation pauses for it: vLLM loads what it finds and only warns of missing
-    tensors, and a mix of two versions must never be served.
-    """
-
-    def __init__(self, model_config: Any) -> None:
-        with torch.device("meta"):
-            model = AutoModelForImageTextToText.from_config(model_config)
-        self.shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-        self.tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-
-    def check(self, folder: Path) -> None:
-        """Raise :class:`LoadFault` unless the weights in ``folder`` are of this model."""
-        found = read_shapes(folder)
-        unknown = sorted(found.keys() - self.shapes.keys())
-        missing = sorted(self.shapes.keys() - found.keys() - self.tied)
-        wrong = [f"{name} {shape}" for name, shape in found.items() if shape != self.shapes.get(name, shape)]
-        if unknown or missing or wrong:
-            difference = f"unknown {unknown[:3]}, missing {missing[:3]}, of another shape {wrong[:3]}"
-            raise LoadFault(f"{folder} is of another model: {difference}")
-
-
-def read_shapes(folder: Path) -> dict[str, list[int]]:
-    """Read names and shapes from the header; raise :class:`LoadFault` if it has none."""
-    try:
-        with safe_open(folder / weights.FILE, framework="pt") as file:
-            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise LoadFault(f"{folder / weights.FILE} cannot be read: {error}") from None

@@ -3,13 +3,35 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dart_streams.config import Config
+from dart_streams.config.rollout import SecondSetWanted
 from dart_streams.screens import FACTOR
 
 BATCHED_TOKENS = 8192
 """Maximum number of prompt tokens per step, and the capacity of the cache of encoded screenshots."""
+
+UTILIZATION = 0.9
+"""The share of a GPU's memory that vLLM takes, weights included."""
+CACHE_SHARE = 0.2
+"""The share that must be left for activations and the key-value cache beside two sets of weights."""
+
+SecondSetPlace = Literal["device", "host", "none"]
+
+
+def second_set_place(wanted: SecondSetWanted, on_gpu: bool, weights_bytes: int, total_bytes: int) -> SecondSetPlace:
+    """Return where the second set of weights is, of ``weights_bytes``, beside a device's ``total_bytes`` of memory."""
+    if not on_gpu:
+        return "none" if wanted == "none" else "device"
+    if wanted == "device":
+        return "device" if 2 * weights_bytes <= (UTILIZATION - CACHE_SHARE) * total_bytes else "host"
+    return "none" if wanted == "auto" else wanted
+
+
+def utilization(place: SecondSetPlace, weights_bytes: int, total_bytes: int) -> float:
+    """Return the share of a GPU's memory for vLLM, which does not know of a second set on the device."""
+    return round(UTILIZATION - (weights_bytes / total_bytes if place == "device" else 0.0), 4)
 
 
 def environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
@@ -32,8 +54,10 @@ def environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if name not in present}
 
 
-def arguments(config: Config, model_dir: Path, on_gpu: bool, seed: int) -> dict[str, Any]:
-    """Return the keyword arguments of vLLM's ``EngineArgs``.
+def arguments(
+    config: Config, model_dir: Path, on_gpu: bool, seed: int, memory_share: float = UTILIZATION
+) -> dict[str, Any]:
+    """Return the keyword arguments of vLLM's ``EngineArgs``; ``memory_share`` is of a GPU's memory.
 
     ``seed`` must differ between workers and starts: the engine samples all requests with one generator, and a group of
     rollouts must stay diverse. The model starts without weights; they come from the published version only.
@@ -57,7 +81,7 @@ def arguments(config: Config, model_dir: Path, on_gpu: bool, seed: int) -> dict[
         "seed": seed,
     }
     if on_gpu:
-        return {**shared, "dtype": "auto"}
+        return {**shared, "dtype": "auto", "gpu_memory_utilization": memory_share}
     memory = config.rollout.vllm.kv_cache_gib << 30
     return {**shared, "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": memory}
 

@@ -1,9 +1,14 @@
 """Loads weights into vLLM: a part while the old ones generate, the rest during the pause.
 
-vLLM converts weights into its kernels' format when it loads them. On a CPU that is a packed copy of each layer, which
-takes most of the time of a load and cannot be overwritten in place. So there the weights are loaded into a second set
-of layers, in slices between the engine's steps, and the switch only exchanges the tensors of the two sets. On a GPU a
-second set would take memory from the KV cache, so weights are copied in place, during the pause.
+vLLM converts weights into its kernels' format when it loads them, which takes most of the time of a load. So they are
+loaded into a second set of layers, in slices between the engine's steps, and the switch only brings that set's tensors
+into the serving layers:
+
+- On a CPU by exchanging the tensors of the two sets: a layer's packed copy cannot be overwritten in place.
+- On a GPU by copying them, because CUDA graphs hold the addresses of the serving ones: from the device's memory if it
+  has room for a second set beside the key-value cache, otherwise from pinned memory of the host.
+
+Without a second set weights are loaded in place, during the pause.
 
 Everything here runs on the engine's thread: vLLM's loading is not thread-safe.
 """
@@ -18,9 +23,13 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.model_loader import get_model
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.platforms import current_platform
+from vllm.utils.platform_utils import is_pin_memory_available
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from dart_streams.errors import UserError
 from dart_streams.policy.rendering import UnsupportedModel
+from workers.rollout.vllm_settings import SecondSetPlace
 
 SLICE = 4
 """Number of tensors loaded between two steps: some milliseconds."""
@@ -49,9 +58,12 @@ class InPlace:
 
 
 class DoubleBuffered:
-    """Loads into a second set of layers, which never generates, at the cost of the weights' memory once more."""
+    """Loads into a second set of layers, which never generates, at the cost of the weights' memory once more.
 
-    def __init__(self, llm: LLMEngine) -> None:
+    With ``device`` the second set is in another memory than the serving one.
+    """
+
+    def __init__(self, llm: LLMEngine, device: str | None = None) -> None:
         runners: list[Any] = llm.collective_rpc(lambda worker: worker.model_runner)
         (runner,) = runners
         self.serving: torch.nn.Module = runner.get_model()
@@ -59,6 +71,8 @@ class DoubleBuffered:
         self.config: VllmConfig = copy.copy(runner.vllm_config)
         self.config.compilation_config = copy.copy(self.config.compilation_config)
         self.config.compilation_config.static_forward_context = {}
+        self.config.load_config = copy.copy(self.config.load_config)
+        self.config.load_config.device = device
         # vLLM caches rotary embeddings by their settings: two models would share one.
         rotary_embedding._ROPE_DICT.clear()
         with set_current_vllm_config(self.config):
@@ -69,7 +83,7 @@ class DoubleBuffered:
             raise RuntimeError(f"vLLM shares {len(shared)} tensors between two models, which cannot be exchanged")
 
     def load(self, tensors: Tensors) -> Iterator[None]:
-        """Load into the second set, packed as it will be used.
+        """Load into the second set, in the format in which it will be used.
 
         Raises :class:`UnsupportedModel` if vLLM's model does not take all of its weights from tensors of these names.
         """
@@ -102,6 +116,45 @@ class DoubleBuffered:
                 setattr(twin, PACKED, ours)
 
 
+class Copied(DoubleBuffered):
+    """As its base, but the switch copies the second set: the serving tensors stay where they are."""
+
+    def __init__(self, llm: LLMEngine, place: SecondSetPlace) -> None:
+        if llm.model_config.quantization is not None and place == "host":
+            raise UserError(
+                'rollout.vllm.second_set is "host" (or "device", without room for it), but vLLM quantises '
+                f'{llm.model_config.model} on the device: set rollout.vllm.second_set = "none"'
+            )
+        super().__init__(llm, "cpu" if place == "host" else None)
+        if place == "host" and is_pin_memory_available():
+            for tensor in tensors_of(self.spare):
+                tensor.data = tensor.data.pin_memory()
+
+    def exchange(self) -> None:
+        """Copy the tensors of the second set over the serving ones, and wait until they are there."""
+        copy_tensors(self.spare, self.serving)
+
+
+def copy_tensors(source: torch.nn.Module, target: torch.nn.Module) -> None:
+    """Copy parameters and buffers of one model over those of another, which stay where they are.
+
+    From pinned memory the copies overlap; they are complete on return.
+    """
+    for one, other in zip(tensors_of(target), tensors_of(source), strict=True):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            raise RuntimeError(f"the second set has {other.dtype} {other.shape} for {one.dtype} {one.shape}")
+        one.data.copy_(other.data, non_blocking=True)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     """Return the parameters and buffers of a model, in the order of its layers."""
     return itertools.chain(model.parameters(), model.buffers())
+
+
+def loader_of(llm: LLMEngine, place: SecondSetPlace) -> InPlace | DoubleBuffered:
+    """Return what loads weights into an engine, with a second set at ``place``."""
+    if place == "none":
+        return InPlace(llm)
+    return DoubleBuffered(llm) if current_platform.is_cpu() else Copied(llm, place)

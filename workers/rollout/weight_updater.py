@@ -12,7 +12,7 @@ heartbeats arrive here (:mod:`dart_streams.heartbeats`): no worker's clock is co
 import asyncio
 import time
 from collections.abc import Collection, Mapping
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 import structlog
@@ -151,11 +151,25 @@ async def wait_until(event: asyncio.Event, seconds: float) -> None:
         return
 
 
+class FirstVersion(NamedTuple):
+    """The version that a worker starts with; ``failed_version`` is a newer one that it could not load, if any."""
+
+    version: int
+    failed_version: int | None = None
+    error: str | None = None
+
+
 class WeightUpdater:
     """One worker's weights. A version is announced as served only after it is."""
 
     def __init__(
-        self, config: Config, worker_id: str, engine: Engine, publisher: Publisher, watcher: WeightWatcher, first: int
+        self,
+        config: Config,
+        worker_id: str,
+        engine: Engine,
+        publisher: Publisher,
+        watcher: WeightWatcher,
+        first: FirstVersion,
     ) -> None:
         self.settings = config.rollout
         self.run = config.bus.run
@@ -163,8 +177,16 @@ class WeightUpdater:
         self.publisher = publisher
         self.watcher = watcher
         now = now_ms()
-        self.own = WeightsServing(worker_id=worker_id, version=first, since_ms=now, alive_ms=now)
-        self.retry = Deadline(0.0)
+        self.own = WeightsServing(
+            worker_id=worker_id,
+            version=first.version,
+            since_ms=now,
+            alive_ms=now,
+            failed_version=first.failed_version,
+            error=first.error,
+            sha256=engine.digest() or msgspec.UNSET,
+        )
+        self.retry = Deadline(RETRY_S if first.failed_version is not None else 0.0)
 
     async def send_heartbeat(self) -> None:
         """Publish what is served now, and that the engine is alive; raise EngineDead if it is not."""
@@ -231,7 +253,12 @@ class WeightUpdater:
             load_ms.record(took)
             now = now_ms()
             self.own = WeightsServing(
-                worker_id=self.own.worker_id, version=target.version, since_ms=now, alive_ms=now, pause_ms=paused
+                worker_id=self.own.worker_id,
+                version=target.version,
+                since_ms=now,
+                alive_ms=now,
+                pause_ms=paused,
+                sha256=self.engine.digest() or msgspec.UNSET,
             )
         finally:
             span.end()

@@ -2,8 +2,9 @@
 
 import math
 
+from topics.weights import WeightPart, WeightVersion
 from topics.weights_serving import WeightsServing
-from trainer.state import needed_from
+from trainer.state import asks_for_whole, needed, needed_from
 
 
 def worker(name: str, version: int, failed: int | None = None) -> WeightsServing:
@@ -24,3 +25,45 @@ def test_a_dead_worker_needs_nothing():
 
 def test_a_worker_that_could_not_load_a_version_is_done_with_it():
     assert needed_from([worker("a", 2, failed=6)], {"a"}) == 6
+
+
+def version(number: int, *base: int) -> WeightVersion:
+    parts = [WeightPart(version=place, uri=f"w/{place}", sha256=str(place)) for place in base]
+    return WeightVersion(
+        model_id="m",
+        version=number,
+        uri=f"w/{number}",
+        sha256=str(number),
+        train_step=number,
+        epoch=1,
+        groups_consumed=0,
+        kind="delta" if base else "full",
+        base=parts,
+    )
+
+
+CHAINS = [version(0), version(1, 0), version(2, 0, 1), version(3), version(4, 3), version(5, 3, 4)]
+
+
+def kept(keep: int, oldest: float) -> tuple[list[int], list[int]]:
+    found = needed(CHAINS, keep, oldest)
+    return [one.version for one in found], sorted({part.version for one in found for part in one.parts})
+
+
+def test_a_version_keeps_what_it_is_made_of():
+    assert kept(1, math.inf) == ([5], [3, 4, 5])
+    assert kept(1, 2) == ([2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
+    assert kept(3, math.inf) == ([3, 4, 5], [3, 4, 5])
+    assert kept(99, math.inf)[0] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_live_worker_that_failed_since_the_full_version_asks_for_a_whole_one():
+    def asks(newest: WeightVersion, failed: int | None, alive: bool = True) -> bool:
+        return asks_for_whole(newest, [worker("a", 0, failed)], {"a"} if alive else set())
+
+    assert asks(CHAINS[5], failed=5)
+    assert asks(CHAINS[5], failed=4)
+    assert not asks(CHAINS[5], failed=3)
+    assert not asks(CHAINS[5], failed=None)
+    assert not asks(CHAINS[5], failed=5, alive=False)
+    assert not asks(CHAINS[3], failed=3)

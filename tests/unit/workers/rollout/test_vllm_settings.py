@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from dart_streams.config import parse
-from workers.rollout.vllm_settings import arguments, environment
+from workers.rollout.vllm_settings import arguments, environment, second_set_place, utilization
+
+GIB = 1 << 30
 
 
 def test_one_core_is_left_to_the_others_but_vllm_has_at_least_one():
@@ -32,3 +36,32 @@ def test_a_cpu_has_its_memory_named_and_a_gpu_its_own_precision():
 def test_the_largest_screens_of_a_prompt_fit_into_one_step():
     config = parse({"policy": {"max_pixels": 16384 * 28 * 28, "max_images": 3}}, source="test")
     assert arguments(config, Path("m"), on_gpu=True, seed=1)["max_num_batched_tokens"] == 3 * 16384
+
+
+@pytest.mark.parametrize(
+    ("wanted", "on_gpu", "weights_gib", "total_gib", "place"),
+    [
+        ("auto", False, 16, 32, "device"),
+        ("host", False, 16, 32, "device"),
+        ("none", False, 1, 32, "none"),
+        ("auto", True, 1, 80, "none"),
+        ("none", True, 1, 80, "none"),
+        ("host", True, 1, 80, "host"),
+        ("device", True, 16, 80, "device"),
+        ("device", True, 28, 80, "device"),
+        ("device", True, 29, 80, "host"),
+        ("device", True, 16, 24, "host"),
+    ],
+)
+def test_the_second_set_is_on_a_gpu_only_if_wanted_and_if_a_cache_fits_beside_it(
+    wanted, on_gpu, weights_gib, total_gib, place
+):
+    assert second_set_place(wanted, on_gpu, weights_gib * GIB, total_gib * GIB) == place
+
+
+def test_vllm_is_given_what_a_second_set_on_the_device_leaves():
+    assert utilization("device", 16 * GIB, 80 * GIB) == pytest.approx(0.7)
+    assert utilization("host", 16 * GIB, 80 * GIB) == utilization("none", 16 * GIB, 80 * GIB) == 0.9
+    config = parse({}, source="test")
+    assert arguments(config, Path("m"), on_gpu=True, seed=1, memory_share=0.7)["gpu_memory_utilization"] == 0.7
+    assert "gpu_memory_utilization" not in arguments(config, Path("m"), on_gpu=False, seed=1, memory_share=0.7)

@@ -1,0 +1,215 @@
+"""What a weight version costs in bytes and in time, by kind: ``dart-streams bench weights --kinds``.
+
+A policy made from scratch is trained by the trainer's own model, optimiser and publisher, on made-up screens and
+answers, and a real rollout worker with vLLM follows. Time is from the end of an optimiser step until the worker serves
+its weights, as it announces on ``weights-serving``, with a digest that must be the published one. Nothing else is under
+way: no requests, no other worker, and files on a local disk.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import statistics
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import tomli_w
+
+from benchmarks.private_services import private_services
+from benchmarks.weights_switching import SERVED_S, START_S, Workers
+from dart_streams.bus import admin
+from dart_streams.clock import now_ms
+from dart_streams.config import Config, parse
+from dart_streams.errors import UserError
+
+Size = Literal["tiny", "larger"]
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "full_float32": {"dtype": "float32", "full_every": 1},
+    "full": {"dtype": "bfloat16", "full_every": 1},
+    "delta": {"dtype": "bfloat16", "full_every": 1000},
+}
+"""``trainer.publish`` of each kind."""
+LARGER: dict[str, dict[str, Any]] = {
+    "text_config": {
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "initializer_range": 0.02,
+    },
+    "vision_config": {"out_hidden_size": 1024, "initializer_range": 0.02},
+}
+"""What the larger policy has other than the tiny one: 140 million parameters, of a size as trained models have them."""
+ROWS = 8
+"""Answers that a step is made of."""
+PARITY_NATS = 1.0
+"""The probe is of the unrounded weights: what rounding does to an untrained policy is no matter here."""
+
+
+class KindsPlan(NamedTuple):
+    """How much to measure: ``versions`` of each kind after the first, made by AdamW with a ``learning_rate``."""
+
+    size: Size
+    versions: int
+    learning_rate: float
+
+
+@dataclasses.dataclass
+class MeasuredVersion:
+    """One version: the time from its optimiser step to its files' event, and to being served (seconds)."""
+
+    size_bytes: int
+    changed_share: float | None
+    published_s: float
+    served_s: float
+    pause_ms: float
+
+
+def build(folder: Path, size: Size) -> None:
+    """Write the policy as a Hugging Face directory."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    from dart_streams.policy import tiny
+
+    tiny.build(folder)
+    if size == "larger":
+        tables = tiny.configuration().to_dict()
+        del tables["text_config"]["layer_types"]
+        for part, values in LARGER.items():
+            tables[part] |= values
+        Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**tables)).save_pretrained(folder)
+
+
+class OptimiserSteps:
+    """The trainer's learner, stepping on the likelihood of answers that differ from step to step."""
+
+    def __init__(self, config: Config, ranks: Any) -> None:
+        from dart_streams.policy.rendering import Renderer
+        from trainer.learning.learner import Learner
+
+        folder = Path(config.policy.path)
+        self.renderer = Renderer(folder, config.policy.min_pixels, config.policy.max_pixels)
+        self.learner = Learner(folder, self.renderer, config.trainer, ranks)
+        self.made = 0
+
+    def step(self) -> None:
+        """Make one step of AdamW."""
+        from dart_streams.policy import probe
+        from trainer.data.samples import TrainingSample
+        from trainer.learning import step
+
+        prompt = self.renderer.prompt(probe.turns())
+        self.made += 1
+        answers = [
+            f"Action: click(start_box='({(31 * self.made + 7 * row) % 150},{(17 * self.made + 11 * row) % 200})')"
+            for row in range(ROWS)
+        ]
+        items = [
+            TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=self.renderer.answer_tokens(answer))
+            for answer in answers
+        ]
+        batch = self.learner.collator.collate(items, {prompt.images[0].sha256: probe.screen()})
+        scorer = self.learner.scorer
+        logp_BA, _ = scorer(batch.to(scorer.forbidden_V.device))
+        (-logp_BA.mean()).backward()
+        step.apply(scorer, self.learner.optimizer, self.learner.settings.grad_clip)
+
+
+def measure(folder: Path, plan: KindsPlan) -> dict[str, Any]:
+    """Measure with services of its own and return the figures."""
+    model = folder / "policy"
+    build(model, plan.size)
+    found: dict[str, Any] = {}
+    with private_services() as running, joined_alone() as ranks:
+        for kind in PUBLISHED:
+            config = configuration(running, folder, model, plan, kind)
+            admin.apply_all(config.bus)
+            steps = OptimiserSteps(config, ranks)
+            found[kind] = figures(asyncio.run(follow(config, folder, steps, plan.versions)))
+            parameters = sum(value.numel() for value in steps.learner.scorer.policy.parameters())
+    return {
+        "parameters": parameters,
+        "learning_rate": plan.learning_rate,
+        "versions": plan.versions,
+        "kinds": found,
+        "ratio": round(found["full"]["bytes"]["p50"] / found["delta"]["bytes"]["p50"], 1),
+    }
+
+
+@contextlib.contextmanager
+def joined_alone() -> Iterator[Any]:
+    """Be a training job of one rank."""
+    from trainer.ranks import joined
+
+    with joined() as ranks:
+        yield ranks
+
+
+async def follow(config: Config, folder: Path, steps: OptimiserSteps, versions: int) -> list[MeasuredVersion]:
+    """Publish versions one after the other, each when the one before is served; return those after the first two.
+
+    The first is what training begins with, and after the second kernels are compiled.
+    """
+    from trainer.publish import WeightPublisher
+    from trainer.state import TrainerState
+
+    found: list[MeasuredVersion] = []
+    with WeightPublisher(config, epoch=1) as publisher:
+        async with Workers(config, folder, 1) as workers:
+            publisher.begin(None, steps.learner.snapshot())
+            await workers.all_serve(0, START_S)
+            for number in range(1, versions + 2):
+                await asyncio.to_thread(steps.step)
+                stepped_ms, started = now_ms(), time.perf_counter()
+                snapshot = await asyncio.to_thread(steps.learner.snapshot)
+                files = await asyncio.to_thread(publisher.publish, TrainerState(version=number), snapshot)
+                published_s = time.perf_counter() - started
+                await workers.all_serve(number, SERVED_S)
+                serving = workers.serving[workers.names[0]]
+                served_s = (serving.since_ms - stepped_ms) / 1000
+                if serving.sha256 != files.own.sha256:
+                    raise UserError(f"version {number}: served {serving.sha256}, published {files.own.sha256}")
+                pause_ms = serving.pause_ms or 0.0
+                found.append(MeasuredVersion(files.size_bytes, files.changed_share, published_s, served_s, pause_ms))
+    return found[1:]
+
+
+def figures(measured: Sequence[MeasuredVersion]) -> dict[str, Any]:
+    """Return the figures of one kind."""
+    shares = [version.changed_share for version in measured if version.changed_share is not None]
+    return {
+        "bytes": spread([version.size_bytes for version in measured], 0),
+        "served_s": spread([version.served_s for version in measured], 3),
+        "published_s": spread([version.published_s for version in measured], 3),
+        "pause_ms": spread([version.pause_ms for version in measured], 1),
+        "digests_equal": len(measured),
+    } | ({"changed_share": spread(shares, 5)} if shares else {})
+
+
+def spread(values: Sequence[float], digits: int) -> dict[str, float]:
+    """Return the median and the largest of values."""
+    return {"p50": round(statistics.median(values), digits or None), "max": round(max(values), digits or None)}
+
+
+def configuration(running: Config, folder: Path, model: Path, plan: KindsPlan, kind: str) -> Config:
+    """Write the worker's configuration file for one kind and return it."""
+    tables: dict[str, Any] = {
+        "run": {"id": f"bench-{kind}", "state_dir": str(folder)},
+        "bus": {"servers": running.bus.servers, "prefix": f"bench.{uuid.uuid4().hex[:8]}."},
+        "store": {"hosts": list(running.store.hosts), "port": running.store.port},
+        "policy": {"path": str(model)},
+        "rollout": {"vllm": {"parity_nats": PARITY_NATS}},
+        "trainer": {
+            "weights_uri": str(folder / kind),
+            "learning_rate": plan.learning_rate,
+            "publish": PUBLISHED[kind],
+        },
+    }
+    (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(tables)))
+    return parse(tables)

@@ -1,0 +1,101 @@
+"""All weights of one version in host memory, carried from version to version.
+
+A version that is a delta is made of a full one and of every delta since. Whoever holds the weights of one of these
+applies the rest; whoever does not, or whose result has another digest than the whole version was published with, begins
+with the full one.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from dart_streams.policy import deltas, weights
+from topics.weights import WeightPart, WeightVersion
+
+
+class ResidentWeights:
+    """The weights of the version that was last advanced to; files from elsewhere are copied into ``cache``.
+
+    ``sha256`` is the digest of ``tensors``, empty while there are none. Not thread-safe. If they are not ``lasting``,
+    their memory may be the file's own, which must then not change while they are used.
+    """
+
+    def __init__(self, cache: Path, *, lasting: bool = True) -> None:
+        self.cache = cache
+        self.lasting = lasting
+        self.tensors: dict[str, Tensor] = {}
+        self.sha256 = ""
+        self.folder = Path()
+        """The local directory of the newest part, with the probe beside it."""
+
+    def forget(self) -> None:
+        """Let go of the weights: the next version is made from its full part."""
+        self.tensors, self.sha256 = {}, ""
+
+    def advance(self, version: WeightVersion, fetch: Callable[[WeightPart], Path] | None = None) -> None:
+        """Become ``version``, by as few parts as are missing; ``fetch`` gives the verified directory of a part.
+
+        Raises :class:`~dart_streams.policy.weights.MissingWeights`, :class:`~dart_streams.policy.weights.WrongDigest`
+        or OSError, and then holds nothing, or what it held.
+        """
+        get = fetch or (lambda part: weights.fetch(part, self.cache))
+        parts = version.parts
+        held = [part.sha256 for part in parts].index(self.sha256) if self.holds_one_of(parts) else -1
+        missing = [(part, get(part)) for part in parts[held + 1 :]]
+        try:
+            self._apply(missing)
+        except weights.WrongDigest:
+            if held < 0:
+                raise
+            self._apply([(part, get(part)) for part in parts])
+
+    def holds_one_of(self, parts: Sequence[WeightPart]) -> bool:
+        """Return whether these are the weights as of one of ``parts``."""
+        return bool(self.sha256) and any(part.sha256 == self.sha256 for part in parts)
+
+    def _apply(self, parts: Sequence[tuple[WeightPart, Path]]) -> None:
+        """Apply parts in order, then check the whole; raise WrongDigest, and hold nothing, if it is another."""
+        for part, folder in parts:
+            self._apply_one(part, folder / weights.FILES[part.kind])
+            self.folder = folder
+        if not parts or parts[-1][0].kind == "full":
+            return  # its file was verified when it was fetched
+        found, newest = weights.digest_of(self.tensors), parts[-1][0]
+        if found != newest.sha256:
+            self.forget()
+            raise weights.WrongDigest(
+                f"version {newest.version}: with the {newest.kind} at {newest.uri} all weights have sha256 {found}, "
+                f"published {newest.sha256}"
+            )
+
+    def _apply_one(self, part: WeightPart, file: Path) -> None:
+        try:
+            tensors = load_file(file)
+            if part.kind == "full":
+                self.tensors = {name: value.clone() for name, value in tensors.items()} if self.lasting else tensors
+            else:
+                deltas.apply(self.tensors, tensors)
+        except (SafetensorError, deltas.TornDelta) as error:
+            self.forget()
+            raise weights.WrongDigest(f"version {part.version} ({part.kind}) at {part.uri}: {error}") from None
+        self.sha256 = part.sha256
+
+
+def whole(version: WeightVersion, cache: Path) -> Path:
+    """Return a local directory that holds all weights of ``version`` in one file, verified.
+
+    Full versions are used where they lie if that is a local disk; others are copied, or made, once in ``cache``. Raises
+    what :meth:`ResidentWeights.advance` does.
+    """
+    if version.kind == "full":
+        return weights.fetch(version.parts[-1], cache)
+    target = cache / f"whole-{version.sha256[:16]}"
+    if not (target / weights.FILE).is_file():
+        resident = ResidentWeights(cache)
+        resident.advance(version)
+        probe = resident.folder / weights.PROBE
+        weights.save(resident.tensors, str(target), {weights.PROBE: probe.read_bytes()} if probe.is_file() else {})
+    return target

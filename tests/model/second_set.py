@@ -1,0 +1,65 @@
+"""Serve two versions with the second set of weights where ``MODE`` says, and print what was found, as JSON.
+
+``python -m tests.model.second_set FOLDER MODE``: ``device``, ``none``, or ``copied``, the way of a GPU with its second
+set in the host's memory, on a CPU whose layers are not packed. A process of its own: vLLM has one set of process
+groups.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from vllm import _custom_ops as ops
+from vllm.model_executor.layers import utils
+
+from dart_streams.policy import probe
+from tests.model.test_vllm_engine import Policies, read, request
+from workers.rollout import vllm_core
+from workers.rollout.vllm_engine import VllmEngine
+from workers.rollout.weight_loading import Copied, tensors_of
+
+
+def places(core: Any) -> list[int]:
+    """Return the addresses of the serving layers' tensors."""
+    return [tensor.data_ptr() for tensor in tensors_of(core.llm.model_executor.driver_worker.model_runner.get_model())]
+
+
+async def main(folder: Path, mode: str) -> dict[str, Any]:
+    policies = Policies(folder)
+    replace = msgspec.structs.replace
+    vllm = replace(policies.config.rollout.vllm, second_set="none" if mode == "none" else "device")
+    config = replace(policies.config, rollout=replace(policies.config.rollout, vllm=vllm))
+    if mode == "copied":
+        utils.check_cpu_sgl_kernel = lambda *_: False
+        ops._supports_onednn = False
+        vllm_core.loader_of = lambda llm, _place: Copied(llm, "host")
+    engine = VllmEngine(config, read)
+    await engine.start(policies.versions[0])
+    assert engine.thread is not None
+    before = await engine.thread.call(places)
+    loader = await engine.thread.call(lambda core: type(core.loader).__name__)
+    under_way = asyncio.ensure_future(engine.generate(request(1, max_tokens=100)))
+    pause_ms = await engine.load(policies.versions[1])
+    after = await engine.thread.call(places)
+    made = await under_way
+    for number in (1, 2):
+        if number == 2:
+            await engine.load(policies.versions[2])
+        stored = probe.read(Path(policies.versions[number].uri))
+        assert stored is not None
+        await engine.check_parity(engine.thread, Path(policies.versions[number].uri), policies.versions[number])
+    await engine.stop()
+    return {
+        "loader": loader,
+        "same_places": before == after,
+        "pause_ms": pause_ms,
+        "versions": [span.version for span in made.versions],
+        "digest": engine.digest() == policies.versions[2].sha256,
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))))

@@ -1,0 +1,169 @@
+"""The trainer publishes what changed: nothing is lost where it dies, and what a worker could not load comes whole."""
+
+import contextlib
+import itertools
+import signal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+
+from dart_streams.bus import sync_clients
+from dart_streams.bus.codec import encode
+from dart_streams.policy import probe, resident_weights, tiny, weights
+from dart_streams.policy.resident_weights import ResidentWeights
+from tests.model.test_trainer_run import Run, ended, training
+from topics import weights_serving
+from topics.weights_serving import WeightsServing
+from trainer import crash_points
+from trainer.learning.learner import WeightSnapshot
+from trainer.publish import WeightPublisher
+from trainer.state import TrainerState
+
+PUBLISH = {"dtype": "bfloat16", "full_every": 4}
+PROBE = probe.Probe(prompt=[], tokens=[], logprobs=[])
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "tiny"
+    tiny.build(folder)
+    return folder
+
+
+@pytest.fixture
+def publishing(services: Any, policy: Path) -> Callable[..., Run]:
+    def make(**trainer: Any) -> Run:
+        settings = {"groups_per_step": 1, "micro_batch": 4, "learning_rate": 1e-6, "publish": PUBLISH, **trainer}
+        path = {"path": str(policy)}
+        return Run(services.config(policy=path, trainer=settings, curation={"max_staleness": 100}))
+
+    return make
+
+
+def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(
+    publishing: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Each start that finds its checkpoint's weights published says so by announcing the same version again."""
+    kills = [f"{point}:2" for point in crash_points.ALL]
+    ours = publishing(max_train_steps=2 * len(kills) + 1, keep_versions=100)
+    ours.add([ours.maker.group(index) for index in range(2 * len(kills) + 1)])
+    for kill in kills:
+        with training(ours.config, kill) as trainer:
+            assert ended(trainer) == -signal.SIGKILL, kill
+    assert ours.train() == 0
+    ended_with = ours.versions()[-1]
+    assert ours.train() == 0
+
+    versions = ours.versions()
+    assert [row["group_ids"] for row in ours.trained()] == [[f"group-{n}"] for n in range(2 * len(kills) + 1)]
+    assert (versions[-1].version, versions[-1].sha256) == (ended_with.version, ended_with.sha256)
+    assert versions[-1].epoch == ended_with.epoch + 1
+    digests = {
+        version.version: {other.sha256 for other in versions if other.version == version.version}
+        for version in versions
+    }
+    assert all(len(found) == 1 for found in digests.values()), "a number means one set of weights"
+    assert {"full", "delta"} == {version.kind for version in versions}
+    follower = ResidentWeights(tmp_path / "follower")
+    for version in versions:
+        follower.advance(version)
+        assert follower.sha256 == version.sha256
+        late = resident_weights.whole(version, tmp_path / "late")
+        assert weights.digest(late / weights.FILE) == version.sha256
+    shares = [
+        row["metrics"]["weights_changed_share"] for row in ours.trained() if "weights_changed_share" in row["metrics"]
+    ]
+    assert shares
+    assert all(0 < share < 0.5 for share in shares)
+
+
+class Versions:
+    """A publisher on an object store, and what a worker announces to it."""
+
+    def __init__(self, ours: Run, base: str) -> None:
+        self.ours = ours
+        self.base = base
+        self.beats = itertools.count()
+        self.publisher = WeightPublisher(ours.config, epoch=1, clock=lambda: 0.0)
+        self.state = torch.randn(5000, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+    def snapshot(self, number: int) -> WeightSnapshot:
+        self.state = self.state.clone()
+        self.state[number::500] += 1
+        return WeightSnapshot({"weight": self.state}, PROBE)
+
+    def publish(self, number: int) -> str:
+        self.publisher.publish(TrainerState(version=number), self.snapshot(number))
+        return self.ours.versions()[-1].kind
+
+    def announce(self, version: int, failed: int | None = None) -> None:
+        event = WeightsServing(
+            worker_id="rollout-0",
+            version=version,
+            since_ms=0,
+            alive_ms=next(self.beats),
+            failed_version=failed,
+            error=failed and "torn",
+        )
+        record = encode(weights_serving.TOPIC, event)
+        with contextlib.closing(sync_clients.producer(self.ours.config.bus, "test")) as producer:
+            self.ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)
+
+    def stored(self) -> list[int]:
+        filesystem, folder = fsspec.core.url_to_fs(self.base)
+        return sorted(int(Path(place).name[1:7]) for place in filesystem.ls(folder, detail=False))
+
+
+@pytest.fixture
+def stored(publishing: Callable[..., Run]) -> Versions:
+    base = f"memory://{uuid.uuid4().hex}/weights"
+    return Versions(publishing(keep_versions=1, weights_uri=base), base)
+
+
+def test_all_that_a_kept_version_is_made_of_stays_and_no_more(stored: Versions, tmp_path: Path) -> None:
+    with stored.publisher as publisher:
+        publisher.begin(None, stored.snapshot(0))
+        stored.announce(0)
+        kinds = [stored.publish(number) for number in range(1, 5)]
+        assert kinds == ["delta", "delta", "delta", "full"]
+        assert stored.stored() == [0, 1, 2, 3, 4], "a live worker serves version 0, and may be fetching any other"
+        stored.announce(3)
+        stored.publish(5)
+        assert stored.stored() == [0, 1, 2, 3, 4, 5], "the worker may be fetching version 3, which is made from 0"
+        stored.announce(5)
+        stored.publish(6)
+        assert stored.stored() == [4, 5, 6], "version 6 is made from 4 and 5"
+        resident_weights.whole(stored.ours.versions()[-1], tmp_path)
+
+
+def test_what_a_worker_could_not_load_is_published_whole_also_while_the_trainer_waits(
+    stored: Versions, tmp_path: Path
+) -> None:
+    with stored.publisher as publisher:
+        publisher.begin(None, stored.snapshot(0))
+        stored.announce(0)
+        assert [stored.publish(number) for number in (1, 2)] == ["delta", "delta"]
+        publisher.heal()
+        assert [version.kind for version in stored.ours.versions()] == ["full", "delta", "delta"]
+        filesystem, folder = fsspec.core.url_to_fs(stored.base)
+        filesystem.rm(f"{folder}/v000001-e1", recursive=True)
+        late = ResidentWeights(tmp_path)
+        with pytest.raises(weights.MissingWeights, match="version 1"):
+            late.advance(stored.ours.versions()[-1])
+        stored.announce(0, failed=2)
+        publisher.heal()
+        healed = stored.ours.versions()[-1]
+        assert (healed.version, healed.kind, healed.base) == (2, "full", [])
+        late.advance(healed)
+        assert torch.equal(late.tensors["weight"], stored.state)
+        publisher.heal()
+        assert len(stored.ours.versions()) == 4, "once is enough"
+        stored.announce(2)
+        assert stored.publish(3) == "delta"
+        stored.announce(2, failed=3)
+        assert stored.publish(4) == "full", "the next version is whole, without waiting to be idle"
