@@ -49,7 +49,7 @@ class VersionNotWritten(UserError):
 
 
 @contextlib.contextmanager
-def told_if_not_written(version: int, uri: str) -> Iterator[None]:
+def refused_if_not_written(version: int, uri: str) -> Iterator[None]:
     """Raise VersionNotWritten, with what to do, if the files of a version cannot be written."""
     try:
         yield
@@ -105,7 +105,7 @@ class WeightPublisher:
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:
-            with told_if_not_written(found.newest.version, found.newest.uri):
+            with refused_if_not_written(found.newest.version, found.newest.uri):
                 resumed = self.writer.resume(found.newest, snapshot.tensors)
             self._send_again(resumed, start.position.groups_consumed)
         else:
@@ -127,7 +127,7 @@ class WeightPublisher:
         uri = f"{self.base}/v{state.version:06d}-e{self.epoch}"
         self._read_serving()
         whole = self._whole_is_asked_for("the next version")
-        with told_if_not_written(state.version, uri):
+        with refused_if_not_written(state.version, uri):
             files = self.writer.write(uri, state.version, snapshot.tensors, snapshot.probe, whole=whole)
         crash_points.reach(crash_points.AFTER_FILES)
         self._send_version(
@@ -152,7 +152,7 @@ class WeightPublisher:
         self._read_serving()
         newest = self.weights.newest
         if newest is not None and self.writer.tensors and self._whole_is_asked_for("the newest version"):
-            with told_if_not_written(newest.version, newest.uri):
+            with refused_if_not_written(newest.version, newest.uri):
                 healed = self.writer.write_whole(newest, self.writer.tensors)
             self._send_again(healed, newest.groups_consumed)
 

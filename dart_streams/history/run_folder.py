@@ -38,9 +38,9 @@ class PhaseLog(msgspec.Struct, frozen=True):
 
     phases: tuple[RunPhase, ...] = ()
     before_version: int | None = None
-    before_model: str = ""
     after_version: int | None = None
     outcome: str = "unfinished"
+    before_model: str = ""
 
     def begin(self, name: str, now_ms: int) -> Self:
         """Return the journal with a new phase begun."""
