@@ -1,10 +1,11 @@
 """UI-TARS-1.5's prompt on a screen of 1920x1080, token by token as its own chat template and tokenizer make it."""
 
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import AddedToken
 
 from dart_streams import prompts
 from dart_streams.actions.dialects.ui_tars import BOX_TOKENS
@@ -27,11 +28,12 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny policy's directory with a tokenizer that knows the tokens around boxes, as Qwen2.5-VL's does."""
     folder = tmp_path_factory.mktemp("policy") / "tiny"
     tiny.build(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_special_tokens(
-        {"additional_special_tokens": list(BOX_TOKENS)}, replace_additional_special_tokens=False
-    )
-    tokenizer.save_pretrained(folder)
+    tokenizer = tiny.tokenizer()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in BOX_TOKENS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["additional_special_tokens"] += BOX_TOKENS
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
 
 
