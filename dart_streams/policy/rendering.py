@@ -10,6 +10,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,12 @@ class Renderer:
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of generated ``tokens``, without the end and other special tokens but the spoken ones."""
-        hidden = special_tokens(self.tokenizer) - set(self.spoken.values())
-        shown = [token for token in tokens if token not in hidden]
-        return str(self.tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        names = {number: token for token, number in self.spoken.items()}
+        runs = ((spoken, list(run)) for spoken, run in groupby(tokens, key=names.get))
+        return "".join(self._decode(run) if spoken is None else spoken * len(run) for spoken, run in runs)
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def allowed_mask(self, vocabulary: int) -> torch.Tensor:
         """Return a boolean mask (vocabulary,) over a model's logits: True where a token may be sampled."""
