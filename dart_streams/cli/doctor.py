@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import psutil
@@ -16,6 +16,7 @@ import typer
 
 from dart_streams import tasks
 from dart_streams.bus import readiness
+from dart_streams.cli import doctor_model
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import show
 from dart_streams.config import Config
@@ -45,9 +46,21 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Check this machine, with advice for what is missing; exit code 1 if something necessary is."""
+def doctor(
+    config: ConfigFile = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Instead: say whether this model directory fits on GPUs.", metavar="DIR", show_default=False),
+    ] = None,
+    gpus: Annotated[int, typer.Option(help="With --model: their number.", min=1)] = 1,
+    gpu_memory: Annotated[float, typer.Option(help="With --model: the memory of each, in GiB.", min=1.0)] = 80.0,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine, or a model before GPUs are there, with advice; exit code 1 if it will not do."""
     resolved = read_config(config)
+    if model is not None:
+        doctor_model.report(model, resolved, gpus, gpu_memory, as_json=as_json)
+        return
     findings = [check(resolved) for check in CHECKS]
     show(findings, as_json=as_json)
     if any(finding.status == "fail" for finding in findings):
