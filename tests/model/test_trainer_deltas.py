@@ -11,17 +11,22 @@ from typing import Any
 import fsspec
 import pytest
 import torch
+from transformers import AutoModelForImageTextToText
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.policy import probe, resident_weights, tiny, weights
+from dart_streams.policy.rendering import Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
+from tests.model import plain_transformers
 from tests.model.test_trainer_run import Run, ended, training
 from topics import weights_serving
 from topics.weights_serving import WeightsServing
 from trainer import crash_points
-from trainer.learning.learner import WeightSnapshot
+from trainer.learning.learner import Learner, WeightSnapshot
+from trainer.learning.model import probe_of
 from trainer.publish import WeightPublisher
+from trainer.ranks import joined
 from trainer.state import TrainerState
 
 PUBLISH = {"dtype": "bfloat16", "full_every": 4}
@@ -167,3 +172,25 @@ def test_what_a_worker_could_not_load_is_published_whole_also_while_the_trainer_
         assert stored.publish(3) == "delta"
         stored.announce(2, failed=3)
         assert stored.publish(4) == "full", "the next version is whole, without waiting to be idle"
+
+
+def test_the_probe_is_of_the_rounded_weights_and_the_trainers_stay_as_they_were(
+    publishing: Callable[..., Run], policy: Path
+) -> None:
+    """Otherwise the parity gate would take rounding for a fault: 0.01 nats of the tiny policy after its warm-up."""
+    config = publishing().config
+    renderer = Renderer(policy, config.policy.min_pixels, config.policy.max_pixels)
+    with joined() as ranks:
+        learner = Learner(policy, renderer, config.trainer, ranks)
+        before = {name: value.clone() for name, value in learner.weights().items()}
+        found = learner.snapshot()
+        again = probe_of(learner.scorer, renderer)
+        after = learner.weights()
+    assert all(torch.equal(before[name], value) for name, value in after.items())
+    assert {value.dtype for value in found.tensors.values()} == {torch.bfloat16}
+    plain = AutoModelForImageTextToText.from_pretrained(policy, dtype=torch.float32)
+    exact = plain_transformers.measured(plain, renderer).logprobs
+    assert probe.mismatch(again, exact) < 1e-5, "the next pass is with the unrounded ones"
+    unrounded = probe.mismatch(found.probe, exact)
+    plain.load_state_dict({name: value.float() for name, value in found.tensors.items()})
+    assert probe.mismatch(found.probe, plain_transformers.measured(plain, renderer).logprobs) < 1e-5 < unrounded

@@ -205,7 +205,9 @@ class Learner:
         return model.gathered(self.scorer.policy, self.ranks.first)
 
     def snapshot(self) -> WeightSnapshot:
-        """Return the present weights as they are published, and what the unrounded ones make of the probe."""
+        """Return the present weights as they are published, and what they make of the probe."""
         published = getattr(torch, self.settings.publish.dtype)
         tensors = model.gathered(self.scorer.policy, self.ranks.first, published)
-        return WeightSnapshot(tensors, model.probe_of(self.scorer, self.collator.renderer, self.settings.dtype))
+        with model.rounded(self.scorer, published):
+            found = model.probe_of(self.scorer, self.collator.renderer, self.settings.dtype)
+        return WeightSnapshot(tensors, found)

@@ -1,6 +1,7 @@
 """The model being trained: any Hugging Face image-text-to-text directory, sharded over the ranks by FSDP2."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import structlog
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from transformers import AutoModelForImageTextToText
@@ -224,6 +225,39 @@ def gathered(policy: nn.Module, keep: bool, dtype: torch.dtype | None = None) ->
             rounded = whole.to(dtype) if dtype and whole.is_floating_point() else whole
             state[name] = rounded.cpu()
     return state
+
+
+@contextlib.contextmanager
+def rounded(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
+    """Have the scorer's parameters rounded to ``dtype``, as they are published, within the block.
+
+    The unrounded ones are kept meanwhile, at the cost of one more set of them: gradients have been freed by then.
+    """
+    reshard(scorer)
+    own = [value.to_local() if isinstance(value, DTensor) else value for value in map(detached, scorer.parameters())]
+    if all(tensor.dtype == dtype for tensor in own):
+        yield
+        return
+    kept = [tensor.clone() for tensor in own]
+    try:
+        for tensor in own:
+            tensor.copy_(tensor.to(dtype))
+        yield
+    finally:
+        reshard(scorer)  # or the next pass would go on with what was gathered of the rounded ones
+        for tensor, before in zip(own, kept, strict=True):
+            tensor.copy_(before)
+
+
+def reshard(scorer: Scorer) -> None:
+    """Have the root's parameters be shards again, which a pass forward leaves gathered."""
+    if isinstance(scorer, FSDPModule):
+        scorer.reshard()
+
+
+def detached(parameter: nn.Parameter) -> Tensor:
+    """Return the tensor of a parameter, which may be written to."""
+    return parameter.detach()
 
 
 def probe_of(scorer: Scorer, renderer: Renderer, dtype: str = "float32") -> probe.Probe:
