@@ -32,13 +32,18 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     records: list[int]
 
 
-def apply_all(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[Change]:
+def apply_all(bus: Bus, extra: Sequence[TopicSpec] = (), *, keep_grown: bool = False) -> list[Change]:
     """Make the broker's topics as declared, and return the changes.
+
+    With ``keep_grown`` a topic that was given more partitions than declared stays as it is: a run that is resumed finds
+    those whose records must stay together itself.
 
     Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and else as :func:`apply` does.
     """
     with connect(bus) as admin:
         changes = plan_against(admin, declared(bus, extra))
+        if keep_grown:
+            changes = [change for change in changes if change.action != "shrink"]
         apply(admin, changes)
     return changes
 

@@ -33,6 +33,8 @@ GAP_S = 0.01
 """Single records are sent this often at most, those of the meantime together: a request costs more than a record."""
 SESSION_MS = 10_000
 """A group member without heartbeats for this long is dead, and its partitions are assigned to the others."""
+METADATA_MS = 10_000
+"""How old a consumer's view of its topics may be: records of a partition that was added wait so long at most."""
 POLL_MS = 200
 FETCH_BYTES = 1 << 20
 FETCH_MS = 400
@@ -216,6 +218,7 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
         "session_timeout_ms": SESSION_MS,
         "heartbeat_interval_ms": 3_000,
         "max_poll_interval_ms": 600_000,
+        "metadata_max_age_ms": METADATA_MS,
     }
     return AIOKafkaConsumer(
         *names,

@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
+from aiokafka.structs import OffsetAndMetadata
 
 from dart_streams.bus.clients import consumer, start_within
 from dart_streams.config import Bus
@@ -29,6 +29,10 @@ class Lag(msgspec.Struct, frozen=True):
         return max(0, self.end - self.committed)
 
 
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+NOTHING = OffsetAndMetadata(0, "")
+
+
 class LagReader:
     """Reads the lag of a run's groups; made by :func:`lag_reader`."""
 
@@ -43,7 +47,7 @@ class LagReader:
         prefix = self.bus.prefix
         try:
             groups = [name for name, *_ in await self.admin.list_consumer_groups() if name.startswith(prefix)]
-            committed = {group: await self._committed(group) for group in groups}
+            committed = await self._with_added({group: await self._committed(group) for group in groups})
             partitions: set[TopicPartition] = {partition for offsets in committed.values() for partition in offsets}
             ends = await self.consumer.end_offsets(sorted(partitions)) if partitions else {}
         except (KafkaError, OSError):
@@ -61,14 +65,30 @@ class LagReader:
             for partition, metadata in sorted(offsets.items())
         ]
 
-    async def _committed(self, group: str) -> Mapping[TopicPartition, Any]:
+    async def _with_added(self, committed: dict[str, Offsets]) -> dict[str, Offsets]:
+        """Add partitions of which a group has committed nothing yet: what was added to a topic is lag as well."""
+        topics = {partition.topic for offsets in committed.values() for partition in offsets}
+        if not topics:
+            return committed
+        described = await self.admin.describe_topics(sorted(topics))
+        numbers = {topic["topic"]: [one["partition"] for one in topic["partitions"]] for topic in described}
+        return {
+            group: {
+                TopicPartition(topic, number): offsets.get(TopicPartition(topic, number), NOTHING)
+                for topic in dict.fromkeys(partition.topic for partition in offsets)
+                for number in numbers.get(topic, ())
+            }
+            for group, offsets in committed.items()
+        }
+
+    async def _committed(self, group: str) -> Offsets:
         """Return a group's offsets. Its coordinator is kept; one that has moved knows none, so it is sought anew."""
         known = self._coordinators.pop(group, None)
         found = await self._offsets(group, known) if known is not None else {}
         return found or await self._offsets(group, await self.admin.find_coordinator(group))
 
-    async def _offsets(self, group: str, coordinator: int) -> Mapping[TopicPartition, Any]:
-        found: Mapping[TopicPartition, Any] = await self.admin.list_consumer_group_offsets(group, coordinator)
+    async def _offsets(self, group: str, coordinator: int) -> Offsets:
+        found: Offsets = await self.admin.list_consumer_group_offsets(group, coordinator)
         if found:
             self._coordinators[group] = coordinator
         return found

@@ -142,7 +142,7 @@ class TrainingRun:
 
     async def apply_topics(self) -> None:
         """Create or change the topics."""
-        changes = await asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics)
+        changes = await asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics, keep_grown=True)
         self.notify(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
 
     async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:

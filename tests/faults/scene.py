@@ -228,7 +228,9 @@ PARTITIONS_DOUBLED = Fault("partitions doubled", double_partitions, nothing, 1.0
 
 def topic_deleted(lasts_s: float) -> Fault:
     """Delete a topic, and make it again later, as the processes that end say."""
-    return Fault("topic deleted", delete_requests, lambda circle, _: admin.apply_all(circle.config.bus), lasts_s)
+    return Fault(
+        "topic deleted", delete_requests, lambda circle, _: admin.apply_all(circle.config.bus, keep_grown=True), lasts_s
+    )
 
 
 def of(circle: Circle, site: Site, fault: Fault) -> float:

@@ -41,6 +41,17 @@ CASES: dict[str, list[Fault]] = {
 }
 
 
+SHORT = [
+    *(CASES["networks"][place] for place in (0, 1, -1)),
+    *CASES["disks"],
+    *CASES["services"][:2],
+    *CASES["topics"],
+]
+"""All kinds of faults in one circle, which costs one start and one end."""
+if not WHOLE:
+    CASES = {"short": SHORT}
+
+
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with scene.site() as made:

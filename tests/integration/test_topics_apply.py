@@ -57,6 +57,13 @@ def test_partitions_are_added_and_never_taken_away(services):
         admin.apply_all(bus, [TopicSpec(name=name, partitions=2)])
 
 
+def test_a_run_that_is_resumed_keeps_topics_that_were_given_partitions_and_makes_those_that_are_missing(services):
+    bus = services.config().bus
+    grown, fresh = TopicSpec(name=bus.prefix + "rollout-orders", partitions=1), TopicSpec(name=bus.prefix + "fresh")
+    (change,) = admin.apply_all(bus, [grown, fresh], keep_grown=True)
+    assert (change.topic, change.action) == (fresh.name, "create")
+
+
 def test_a_plan_that_would_shrink_changes_nothing_at_all(services):
     bus = services.config().bus
     shrunk, fresh = TopicSpec(name=bus.prefix + "rollout-orders", partitions=1), TopicSpec(name=bus.prefix + "fresh")

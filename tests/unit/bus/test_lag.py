@@ -1,5 +1,7 @@
 """The lag of consumer groups: their coordinators are looked up once, and again when they have moved."""
 
+from typing import Any
+
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import OffsetAndMetadata
@@ -17,6 +19,7 @@ class Broker:
         self.coordinator = 1
         self.looked_up = 0
         self.up = True
+        self.partitions = 1
 
     async def list_consumer_groups(self) -> list[tuple[str, str]]:
         if not self.up:
@@ -32,6 +35,10 @@ class Broker:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         return {ORDERS: OffsetAndMetadata(3, "")} if coordinator == self.coordinator else {}
 
+    async def describe_topics(self, topics: list[str]) -> list[dict[str, Any]]:
+        partitions = [{"partition": number} for number in range(self.partitions)]
+        return [{"topic": topic, "partitions": partitions} for topic in topics]
+
     async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 5)
 
@@ -44,6 +51,13 @@ async def test_a_coordinator_is_looked_up_once():
     reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
     assert [await reader.read() for _ in range(3)] == [BEHIND] * 3
     assert broker.looked_up == 1
+
+
+async def test_a_partition_that_was_added_and_that_nobody_reads_is_lag_as_well():
+    broker = Broker()
+    broker.partitions = 2
+    reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
+    assert await reader.read() == [*BEHIND, Lag("env", "rollout-orders", 1, 0, 5)]
 
 
 async def test_a_coordinator_that_has_moved_is_looked_up_again():
