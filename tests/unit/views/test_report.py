@@ -13,7 +13,7 @@ from dart_streams.history import evaluation
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, create
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.history.run_state import RunState
+from dart_streams.history.run_state import EnvFaults, RunState
 from dart_streams.tasks import Page, TaskSet
 from dart_streams.views import metrics
 from dart_streams.views import report as page
@@ -318,6 +318,24 @@ def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp
     assert report["success_before"] is None
     assert report["episodes"] == 0
     assert "<html" in page.render(folder, empty, report, [])
+
+
+def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(run):
+    folder, materials = run
+    assert metrics.report(materials)["env_faults"] == []
+    faults = {(f"osworld/os/{n}#0", "env-0"): EnvFaults(n + 1, f"<b>{n}</b>" + "x" * 1000) for n in range(30)}
+    materials.progress.env_faults.update(faults)
+    try:
+        report = metrics.report(materials)
+        html = page.render(folder, materials, report, [])
+    finally:
+        materials.progress.env_faults.clear()
+    assert [fault["episodes"] for fault in report["env_faults"]] == list(range(30, 10, -1))
+    assert (report["env_faults"][0]["task"], report["env_faults"][0]["host"]) == ("osworld/os/29#0", "env-0")
+    assert len(report["env_faults"][0]["reason"]) == 300
+    assert "Faults of the environment" in html
+    assert "&lt;b&gt;29&lt;/b&gt;" in html
+    assert "<b>29</b>" not in html
 
 
 def shot(text, x):
