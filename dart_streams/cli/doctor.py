@@ -17,6 +17,8 @@ import typer
 from dart_streams import tasks
 from dart_streams.bus import readiness
 from dart_streams.cli import doctor_model
+from dart_streams.cli.desktop_checks import check_desktop, check_osworld
+from dart_streams.cli.finding import Finding
 from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import show
 from dart_streams.config import Config
@@ -30,20 +32,10 @@ from dart_streams.launch.services.daemon import describe, in_use, local_address,
 from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, find_java, jar_folder
 from dart_streams.policy import cpu_features
 from dart_streams.store import sessions
-from workers.env.desktop import command_line, office
 
 GIB = 2**30
 CONNECT_S = 5.0
 BROWSERS = ("chromium-headless-shell", "/usr/lib/chromium/chromium-headless-shell")
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """The outcome of one check: what was found, and what to do if that is not enough."""
-
-    check: str
-    status: Literal["ok", "warn", "fail"]
-    found: str
-    advice: str = ""
 
 
 def doctor(
@@ -196,26 +188,6 @@ def check_browser(config: Config) -> Finding:
     return Finding("browser", "ok", done.stdout.strip() or command)
 
 
-def check_desktop(config: Config) -> Finding:
-    """The desktop environment needs a sandbox, an X server and applications."""
-    if config.env.backend != "desktop":
-        return Finding("desktop", "ok", f"not needed by environment {config.env.backend!r}")
-    if missing := [name for name in command_line.PROGRAMS if shutil.which(name) is None]:
-        return Finding("desktop", "fail", f"not installed: {', '.join(missing)}", "make desktop, in the repository")
-    try:
-        subprocess.run(command_line.TRIAL, capture_output=True, text=True, timeout=20, check=True)
-    except subprocess.CalledProcessError as error:
-        advice = (
-            "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or the container's security options)"
-        )
-        return Finding("desktop", "fail", f"bwrap makes no sandbox: {error.stderr.strip()}", advice)
-    except (OSError, subprocess.SubprocessError) as error:
-        return Finding("desktop", "fail", f"bwrap does not run: {error}", "make desktop, in the repository")
-    if missing := [name for name in office.PROGRAMS if shutil.which(name) is None]:
-        return Finding("desktop", "warn", f"no office tasks: {', '.join(missing)}", "make desktop, in the repository")
-    return Finding("desktop", "ok", "sandboxes by bwrap")
-
-
 def check_model(config: Config) -> Finding:
     """The policy's directory, if the configuration names one: transformers and vLLM must both serve it."""
     if not config.policy.path:
@@ -289,6 +261,7 @@ CHECKS: tuple[Callable[[Config], Finding], ...] = (
     check_environment,
     check_browser,
     check_desktop,
+    check_osworld,
     check_model,
     check_half_precision,
     check_tasks,

@@ -49,6 +49,7 @@ class EndHeader(msgspec.Struct, frozen=True, gc=False):
 
     kind: OutcomeKind
     reward: Reward | None = None
+    reason: str = ""
 
 
 class ObservationHeader(msgspec.Struct, frozen=True, gc=False):

@@ -8,7 +8,7 @@ import itertools
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -78,6 +78,13 @@ class WeightSwitch(msgspec.Struct, frozen=True):
     pause_ms: float
 
 
+class EnvFaults(NamedTuple):
+    """Episodes of one task on one host that ended by a fault of the environment, and the newest one's reason."""
+
+    episodes: int
+    reason: str
+
+
 class RunState:
     """The fold's state. :meth:`apply` is its only way to change.
 
@@ -105,6 +112,7 @@ class RunState:
         self.last_screens: dict[str, ObservationHeader] = {}
         self.screens: dict[str, BlobRef] = {}
         self.ended: set[str] = set()
+        self.env_faults: dict[tuple[str, str], EnvFaults] = {}
         self.newest_step: dict[str, int] = {}
         self.steps = 0
         self.trajectories: dict[str, Trajectory] = {}
@@ -191,6 +199,10 @@ class RunState:
             self.last_screens[identity] = msgspec.structs.replace(event, screenshot=screen)
             if len(self.last_screens) > LAST_SCREENS:
                 del self.last_screens[next(iter(self.last_screens))]
+            if event.end is not None and event.end.kind == "env_error":
+                place = event.order.task_id, event.env_host
+                known = self.env_faults.get(place)
+                self.env_faults[place] = EnvFaults(known.episodes + 1 if known else 1, event.end.reason)
         self.ended.add(identity)
         self._close(identity)
 

@@ -30,6 +30,8 @@ ENV_PROBLEMS_RESTARTED = "env.problems.restarted"  # counter: resets that starte
 ENV_SANDBOXES_STARTED = "env.sandboxes.started"  # counter: sandboxes of desktops, those that replace another included
 ENV_DESKTOPS_PREPARED = "env.desktops.prepared"  # counter: episodes that were given a desktop prepared for their task
 ENV_DESKTOPS_RESTLESS = "env.desktops.restless"  # counter: screens of desktops taken though they were not at rest
+ENV_RESTS = "env.rests"  # counter: rests begun because resets failed; attribute kind: slot, task, host
+ENV_FAULT_SCORE = "env.fault_score"  # gauge: share of this host's resets that fail, the newest weighing most
 
 # Rollout workers
 ROLLOUT_IN_FLIGHT = "rollout.in_flight"  # gauge: requests being generated

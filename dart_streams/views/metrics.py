@@ -25,6 +25,9 @@ from dart_streams.telemetry import names
 from topics.values import OutcomeKind
 
 USAGE_FILE = "processes.jsonl"
+FAULTY = 20
+"""Tasks and hosts of most faults that a report names."""
+REASON_CHARACTERS = 300
 
 
 class ProcessUsage(msgspec.Struct, frozen=True):
@@ -108,6 +111,7 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         "lost": counted(inputs.progress.lost(inputs.lags)),
         "open": counted(inputs.progress.still_open(inputs.lags)),
         "trajectories": trajectories(inputs),
+        "env_faults": env_faults(inputs),
         "groups": {"curated": len(inputs.progress.groups), "consumed": inputs.progress.groups_consumed},
         "trainer": trainer(inputs),
         "cpu_s": spent(inputs.usage, *inputs.span_ms),
@@ -297,6 +301,15 @@ def trajectories(inputs: ReportInputs) -> dict[str, Any]:
         "from_pool": len(used - train.keys()),
         "untrainable": sum(bool(t.untrainable) for t in train.values()),
     }
+
+
+def env_faults(inputs: ReportInputs) -> list[dict[str, Any]]:
+    """Return the tasks and hosts of most faults of the environment, with the newest reason, from ``observations``."""
+    found = sorted(inputs.progress.env_faults.items(), key=lambda item: (-item[1].episodes, item[0]))
+    return [
+        {"task": task, "host": host, "episodes": known.episodes, "reason": known.reason[:REASON_CHARACTERS]}
+        for (task, host), known in found[:FAULTY]
+    ]
 
 
 def trainer(inputs: ReportInputs) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 #   setup.sh osworld what tasks of OSWorld need: their applications, and the environment of their evaluators
 #   setup.sh dev     what `make unit` and `make lint` need: the environment of the streams side
 #   setup.sh docs    what `make docs` needs: the environment of MkDocs
+#   setup.sh adapters what `make test-adapters` needs: environments of BrowserGym and OpenEnv
 #   setup.sh peers   what `dart-streams bench browsergym` and `bench trl` need: the environments of the peers
 #
 # Runs in bash 3.2 too, which is what macOS has.
@@ -359,8 +360,15 @@ peers)
     step "environment .venv/browsergym" peer_environment browsergym
     step "environment .venv/trl (5 GB)" peer_environment trl
     ;;
+adapters)
+    steps=4
+    step "Python" system_packages missing_python
+    step "tools (uv)" tools
+    step "environment .venv/browsergym" peer_environment browsergym
+    step "environment .venv/openenv" peer_environment openenv
+    ;;
 *)
-    fail "usage: setup.sh [desktop|dev|docs|osworld|peers]"
+    fail "usage: setup.sh [adapters|desktop|dev|docs|osworld|peers]"
     ;;
 esac
 printf 'ready in %s\n' "$(since "$began")"

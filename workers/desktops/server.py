@@ -128,6 +128,8 @@ class LeaseServer:
             return Opened(None, 410, "the desktop is not leased: POST /leases at the lease server gives a fresh one")
         if slot.sandbox is None or not slot.sandbox.alive:
             return Opened(None, 410, "the desktop has ended: release its lease")
+        if reached := slot.sandbox.exceeded:
+            return Opened(None, 410, f"the desktop has reached the bound of {reached}: release its lease")
         return Opened(slot.sandbox)
 
     async def _take(self, wait_s: float) -> Slot | None:

@@ -53,6 +53,8 @@ ERROR_PAUSE_S = 1.0
 """Pause before the second attempt after an error response; twice as long before the third."""
 
 SetState = Callable[[State], None]
+NoteReset = Callable[[str], None]
+"""Receives why an episode's reset failed, empty if it gave a screen; of one that was cancelled, nothing."""
 
 
 class EpisodeRunner:
@@ -82,12 +84,15 @@ class EpisodeRunner:
             order=order, trajectory_id=trajectory_id, env_host=self.host, limits=limits, policy=self.config.policy
         )
 
-    async def run(self, order: RolloutOrder, task: Task, set_state: SetState) -> None:
+    async def run(
+        self, order: RolloutOrder, task: Task, set_state: SetState, note_reset: NoteReset = lambda _reason: None
+    ) -> None:
         """Play an order until its last observation is published; ``set_state`` receives the slot's states.
 
         When cancelled, the episode ends as ``cancelled`` before CancelledError is raised.
         """
-        episode = EpisodeRun(self, self.new_episode(order, min(order.max_steps, task.max_steps)), task, set_state)
+        state = self.new_episode(order, min(order.max_steps, task.max_steps))
+        episode = EpisodeRun(self, state, task, set_state, note_reset)
         trajectory = episode.spans.trajectory
         try:
             with structlog.contextvars.bound_contextvars(trajectory=episode.state.trajectory_id), trajectory.use():
@@ -97,7 +102,7 @@ class EpisodeRunner:
             trajectory.end()
 
     async def reject(self, order: RolloutOrder, reason: str) -> None:
-        """Publish the end of an order whose task does not exist."""
+        """Publish the end of an order that is not played."""
         end, episode = EpisodeEnd(kind="env_error", reward=None, reason=reason), self.new_episode(order, 0)
         await self.publisher.publish(observations.TOPIC, episode.last_observation(end, now_ms()))
         with structlog.contextvars.bound_contextvars(trajectory=episode.trajectory_id):
@@ -107,12 +112,15 @@ class EpisodeRunner:
 class EpisodeRun:
     """One episode in flight."""
 
-    def __init__(self, runner: EpisodeRunner, state: Episode, task: Task, set_state: SetState) -> None:
+    def __init__(
+        self, runner: EpisodeRunner, state: Episode, task: Task, set_state: SetState, note_reset: NoteReset
+    ) -> None:
         self.runner = runner
         self.config = runner.config
         self.state = state
         self.task = task
         self.set_state = set_state
+        self.note_reset = note_reset
         self.spans = EpisodeSpans(state.trajectory_id, task.task_id, state.order, runner.host)
         self.screenshot_write: asyncio.Task[None] | None = None
         self.publication: asyncio.Task[None] | None = None
@@ -120,6 +128,7 @@ class EpisodeRun:
         self.oracle: AsyncIterator[actions.Action] | None = None
         self.screen_size: Size = (1, 1)
         self.shown_s = 0.0
+        self.was_reset = False
 
     async def run(self) -> EpisodeEnd:
         """Play within the wall-clock limit; publish an end and close the environment, whatever happens."""
@@ -137,6 +146,8 @@ class EpisodeRun:
         except asyncio.CancelledError:
             await self._close(EpisodeEnd(kind="cancelled", reward=None, reason="the worker was stopped"))
             raise
+        if not self.was_reset:
+            self.note_reset(end.reason)
         await self._close(end)
         return end
 
@@ -193,6 +204,8 @@ class EpisodeRun:
         self.environment = await self.runner.backend.open(self.task)
         screen = await self.environment.reset(self.task)
         metrics.reset_ms.record(since_ms(started))
+        self.was_reset = True
+        self.note_reset("")
         self.screen_size = (screen.width, screen.height)
         if self.state.order.purpose == "demonstration" and not self.config.rollout.demonstrates:
             if not hasattr(self.environment, "demonstrate"):

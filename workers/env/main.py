@@ -29,6 +29,8 @@ from topics.rollout_orders import RolloutOrder
 from workers.env.backends import backend_of
 from workers.env.environment import Preparer
 from workers.env.episode_runner import EpisodeRunner
+from workers.env.health import WorkerHealth
+from workers.env.health_gate import HealthGate
 from workers.env.metrics import SlotTimes
 from workers.env.policy_client import PolicyClient
 from workers.runtime import lifecycle
@@ -58,6 +60,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     resources.push_async_callback(backend.stop)
     await backend.start()
     policy = await resources.enter_async_context(PolicyClient(config, worker_id, publisher))
+    gate = HealthGate(WorkerHealth(len(task_set)))
     orders = OrderedConsumer(
         config,
         worker_id,
@@ -65,6 +68,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         rollout_orders.TOPIC,
         "order_id",
         GROUP,
+        gate=gate,
         # All slots may be busy, without a poll, for as long as the longest episode.
         max_poll_interval_ms=int(max(2 * config.env.episode_timeout_s + 60.0, 600.0) * 1000),
     )
@@ -81,7 +85,12 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
             await orders.dead_letter(delivery.record, str(error))
             await runner.reject(order, str(error))
         else:
-            await runner.run(order, task, functools.partial(times.enter, slot))
+            with gate.playing():
+                if reason := await gate.refusal(task.task_id):
+                    await runner.reject(order, reason)
+                else:
+                    note_reset = functools.partial(gate.note_reset, slot, task.task_id)
+                    await runner.run(order, task, functools.partial(times.enter, slot), note_reset)
         times.enter(slot, "idle")
 
     log.info("playing", slots=config.env.slots, backend=config.env.backend, tasks=len(task_set.train))
@@ -89,6 +98,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     background: dict[str, Any] = {
         "responses": policy.read_responses,
         "commits": orders.commit_periodically,
+        "health": functools.partial(gate.watch, orders, config.env.episode_timeout_s),
         "topics": functools.partial(watch_topics, publisher, used),
     }
     if ahead := getattr(backend, "ahead", 0):

@@ -35,6 +35,8 @@ problems_restarted = ObservedCounter(meter, names.ENV_PROBLEMS_RESTARTED)
 sandboxes_started = ObservedCounter(meter, names.ENV_SANDBOXES_STARTED)
 desktops_prepared = ObservedCounter(meter, names.ENV_DESKTOPS_PREPARED)
 desktops_restless = ObservedCounter(meter, names.ENV_DESKTOPS_RESTLESS)
+rests = ObservedCounter(meter, names.ENV_RESTS)
+fault_score = meter.create_gauge(names.ENV_FAULT_SCORE)
 
 
 class SlotTimes:

@@ -5,19 +5,21 @@ from it; both are dropped when one is revoked.
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, Self
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, NamedTuple, Protocol, Self
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalStateError, KafkaError
 
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
 from workers.runtime.in_flight import DeliveryStatus, InFlightRecords, TrackedOffset
@@ -41,6 +43,26 @@ Handle = Callable[[int, Delivery], Awaitable[None]]
 """Handles a record in a slot (from 0), and returns when its effects are durable."""
 
 
+class Gate(Protocol):
+    """What holds records back: from one slot, or from all."""
+
+    async def slot_ready(self, slot: int) -> None:
+        """Return when a slot may have a record."""
+
+    async def may_read(self) -> None:
+        """Return when the next record may be read."""
+
+
+class OpenGate:
+    """Holds nothing back."""
+
+    async def slot_ready(self, slot: int) -> None:
+        """Return at once."""
+
+    async def may_read(self) -> None:
+        """Return at once."""
+
+
 class OrderedConsumer(ConsumerRebalanceListener):
     """Reads ``topic`` as a member of ``group``; ``id_field`` of its event identifies redelivered records."""
 
@@ -52,6 +74,8 @@ class OrderedConsumer(ConsumerRebalanceListener):
         topic: Topic,
         id_field: str,
         group: str,
+        *,
+        gate: Gate | None = None,
         **settings: Any,
     ) -> None:
         self.bus = config.bus
@@ -63,33 +87,72 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self.drain_s = max(config.run.drain_s - MARGIN_S, config.run.drain_s / 2)
         self.stalls = StallDetector(log, f"records of {self.name}", config.telemetry.stall_s)
         self.records: InFlightRecords[TopicPartition] = InFlightRecords()
-        self.consumer: AIOKafkaConsumer = consumer(config.bus, group=group, client_id=worker_id, **settings)
+        self.gate = gate or OpenGate()
+        self.client_settings = {"group": group, "client_id": worker_id, **settings}
+        self.consumer: AIOKafkaConsumer = consumer(config.bus, **self.client_settings)
         self._taking = asyncio.Lock()
         self._idle: set[asyncio.Task[Any] | None] = set()
         self._ahead: deque[Delivery] = deque()
         self._room = asyncio.Event()
         self._room.set()
+        self._left = False
+        self._member = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
 
     async def __aenter__(self) -> Self:
         """Join the group; raise ServiceUnavailable if the broker or the topic is not there."""
         await self.publisher.partitions_of(self.topic)
-        self.consumer.subscribe([self.name], listener=self)
-        await start_within(self.consumer, self.bus)
+        await self.join()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.consumer.stop()
 
+    async def join(self) -> None:
+        """Join the group, again after :meth:`leave`; raise ServiceUnavailable if the broker does not answer."""
+        if self._left:
+            self.consumer, self._left = consumer(self.bus, **self.client_settings), False
+        self.consumer.subscribe([self.name], listener=self)
+        await start_within(self.consumer, self.bus)
+        self._member.set()
+
+    async def leave(self, limit_s: float) -> None:
+        """Read nothing more, wait for the records in flight, ``limit_s`` at most, and leave the group.
+
+        What is not read, or not finished by then, is delivered to other members.
+        """
+        self._member.clear()
+        partitions = sorted(self.consumer.assignment())
+        self.consumer.pause(*partitions)
+        self._forget_ahead(partitions)
+        with contextlib.suppress(TimeoutError):
+            async with Deadline(limit_s).timeout():
+                await self._settled.wait()
+        await self.commit()
+        self.records.revoke(partitions)
+        self._left = True
+        await self.consumer.stop()
+
     async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
         """Commit what is finished; the rest is redelivered to the new owner."""
         await self.commit()
+        self._forget_ahead(revoked)
+        self.records.revoke(revoked)
+
+    def _forget_ahead(self, revoked: Collection[TopicPartition]) -> None:
+        """Drop what was read ahead of these partitions."""
         for delivery in [
             one for one in self._ahead if TopicPartition(one.record.topic, one.record.partition) in revoked
         ]:
             self._ahead.remove(delivery)
             self.records.forget(getattr(delivery.event, self.id_field))
+        self._note_settled()
         self._room.set()
-        self.records.revoke(revoked)
+
+    def _note_settled(self) -> None:
+        if not self.records.in_flight:
+            self._settled.set()
 
     async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
         """Track the partitions assigned from their committed offsets."""
@@ -138,12 +201,14 @@ class OrderedConsumer(ConsumerRebalanceListener):
         this = asyncio.current_task()
         while not stop.is_set():
             self._idle.add(this)
+            await self.gate.slot_ready(slot)
             delivery = await self._take()
             self._idle.discard(this)
             crash_points.reach(f"{self.group}-taken")
             await handle(slot, delivery)
             crash_points.reach(f"{self.group}-handled")
             self.records.finish(getattr(delivery.event, self.id_field))
+            self._note_settled()
 
     async def read_ahead(self, count: int, expect: Callable[[Any], None]) -> None:
         """Keep up to ``count`` records at hand for the next slots, and call ``expect`` with each, until cancelled."""
@@ -169,8 +234,17 @@ class OrderedConsumer(ConsumerRebalanceListener):
 
     async def _read(self) -> Delivery:
         """Do steps 1 to 3."""
+        await self.gate.may_read()
         while True:
-            record = await self.consumer.getone()
+            await self._member.wait()
+            try:
+                record = await self.consumer.getone()
+            except ConsumerStoppedError:
+                if not self._left:
+                    raise
+                continue
+            if not self._member.is_set():
+                continue  # It is delivered to another member.
             place = TrackedOffset(TopicPartition(record.topic, record.partition), record.offset)
             try:
                 event = event_of(self.topic, record)
@@ -181,6 +255,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
             record_id = getattr(event, self.id_field)
             status = self.records.deliver(record_id, place)
             if status is DeliveryStatus.NEW:
+                self._settled.clear()
                 self.stalls.note_arrival(f"{record.topic}[{record.partition}]@{record.offset}")
                 return Delivery(event, record)
             log.debug("record skipped", id=record_id, reason=status.value)

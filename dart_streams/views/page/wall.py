@@ -38,6 +38,7 @@ class SlotTile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     points: tuple[Point, ...] = ()
     outcome: OutcomeKind | None = None
     reward: float | None = None
+    reason: str = ""
 
 
 class SlotGrid:
@@ -124,4 +125,5 @@ class SlotGrid:
             points=points_of(action, shot, self.config.policy) if shot and action else (),
             outcome=outcome,
             reward=header.end.reward if header.end else ended.reward if ended else None,
+            reason=header.end.reason if header.end else "",
         )

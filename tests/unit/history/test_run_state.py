@@ -3,6 +3,7 @@
 import random
 import tracemalloc
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +109,20 @@ def test_a_second_finish_of_an_order_counts_for_nothing():
 def test_what_a_dead_host_left_open_is_closed_by_the_finish_of_its_order():
     progress = fold(("observations", 0, START, seen("dead", 0)), ("trajectories", 0, START, finish("o", "t2")))
     assert progress.open == {}
+
+
+def test_faults_of_the_environment_are_counted_once_by_task_and_host_with_the_newest_reason():
+
+    def failed(trajectory_id, order_id, reason):
+        event = seen(trajectory_id, 0, order_id)
+        return msgspec.structs.replace(event, end=EndHeader("env_error", None, reason))
+
+    first = failed("t1", "o", "no X server")
+    events = [first, first, failed("t2", "p", "set aside on this host"), seen("t3", 0, "q", end="failure")]
+    state = fold(*(("observations", number, START, event) for number, event in enumerate(events)))
+    [(place, known)] = state.env_faults.items()
+    assert place == (seen("t1", 0).order.task_id, seen("t1", 0).env_host)
+    assert (known.episodes, known.reason) == (2, "set aside on this host")
 
 
 def test_an_order_is_unfinished_until_a_trajectory_finishes_it():

@@ -54,6 +54,16 @@ def test_an_episode_that_ends_without_a_screen_shows_the_one_of_its_last_action(
     assert state.screens == {}
 
 
+def test_a_slot_whose_episode_failed_says_why():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    end = EndHeader("env_error", None, "step 1 of 1 (open): no such file")
+    order = OrderHeader("o", "train", "task")
+    header = ObservationHeader(trajectory_id="t", order=order, step=0, end=end, env_host="env-0", at_ms=1)
+    state.apply(RecordMetadata("observations", 0, 0, 1), header)
+    [tile] = [tile for tile in grid.update(state) if tile.trajectory_id]
+    assert (tile.outcome, tile.reason) == ("env_error", "step 1 of 1 (open): no such file")
+
+
 def test_a_slot_waits_until_its_newest_screen_is_answered_and_acts_until_the_next():
     state, grid = RunState(), SlotGrid(CONFIG)
     seen(state, 0, 0)

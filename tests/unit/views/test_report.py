@@ -16,7 +16,7 @@ from dart_streams.history import evaluation
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, create
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.history.run_state import RunState
+from dart_streams.history.run_state import EnvFaults, RunState
 from dart_streams.tasks import Page, TaskSet
 from dart_streams.telemetry import names
 from dart_streams.views import metrics
@@ -364,6 +364,20 @@ def test_the_curves_are_those_of_the_run(run):
     assert [phase.name for phase in view.phases][-1] == "drain"
     assert view.phases[5].seconds == 540
     assert view.slot_shares.x == [], "its workers wrote no metrics"
+
+
+def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(run):
+    _, materials = run
+    assert metrics.report(materials)["env_faults"] == []
+    faults = {(f"osworld/os/{n}#0", "env-0"): EnvFaults(n + 1, f"<b>{n}</b>" + "x" * 1000) for n in range(30)}
+    materials.progress.env_faults.update(faults)
+    try:
+        report = metrics.report(materials)
+    finally:
+        materials.progress.env_faults.clear()
+    assert [fault["episodes"] for fault in report["env_faults"]] == list(range(30, 10, -1))
+    assert (report["env_faults"][0]["task"], report["env_faults"][0]["host"]) == ("osworld/os/29#0", "env-0")
+    assert len(report["env_faults"][0]["reason"]) == 300
 
 
 def test_the_file_refers_to_nothing_and_its_policy_allows_its_own_scripts_only():

@@ -26,6 +26,12 @@ CPU_TIMES: dict[str, Callable[[str], float]] = {
     "cpu.stat": lambda text: int(text.split()[1]) / 1e6,
 }
 """Files of CPU seconds: version 1's, and version 2's, whose name has other contents in version 1."""
+COUNTS = {
+    "pids.events": ("max", f"its {PROCESSES} processes"),
+    "memory.oom_control": ("oom_kill", f"its {MEMORY_MB} MB of memory"),
+    "memory.events": ("oom_kill", f"its {MEMORY_MB} MB of memory"),
+}
+"""Files with a count of how often a bound was reached: of both versions, version 1's, and version 2's."""
 _number = itertools.count()
 
 
@@ -47,6 +53,15 @@ class Group(msgspec.Struct, frozen=True):
         return any((folder / "pids.max").exists() for folder in self.folders) and any(
             (folder / name).exists() for folder in self.folders for name in ("memory.max", "memory.limit_in_bytes")
         )
+
+    def exceeded(self) -> str:
+        """Return the bound that it has run into, empty if none: then processes of it were refused or killed."""
+        for name, (key, bound) in COUNTS.items():
+            for folder in self.folders:
+                with contextlib.suppress(OSError):
+                    if any(line.startswith(f"{key} ") and line != f"{key} 0" for line in lines_of(folder / name)):
+                        return bound
+        return ""
 
     def cpu_s(self) -> float | None:
         """Return the CPU seconds of all that ever ran in the group; None without one."""
@@ -80,6 +95,11 @@ def make(root: Path = ROOT) -> Group:
             with contextlib.suppress(OSError):
                 folder.rmdir()
     return Group(tuple(made))
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a file."""
+    return path.read_text().splitlines()
 
 
 def removed(folder: Path) -> bool:

@@ -94,6 +94,8 @@ class Sandbox:
         finally:
             answer.cancel()
             ended.cancel()
+        if reached := self.exceeded:
+            raise EnvironmentFault(f"the desktop has reached the bound of {reached}")
         if status != 200:
             raise EnvironmentFault(f"{endpoint}: {content.decode(errors='replace')[:300]}")
         return content, headers
@@ -107,6 +109,11 @@ class Sandbox:
     def alive(self) -> bool:
         """Whether it was started and has not ended."""
         return self.process is not None and self.process.returncode is None
+
+    @property
+    def exceeded(self) -> str:
+        """The bound that its processes have run into, empty if none; what works in it then is a matter of chance."""
+        return self.group.exceeded() if self.group is not None else ""
 
     async def stop(self) -> None:
         """End everything in it; never raises."""

@@ -30,6 +30,13 @@ FLUSH_S = 2.0
 """What LibreOffice takes to write its settings after the dialog has closed."""
 MARGIN_S = 1.0
 """By which a sidecar that hangs is found out before the evaluation's deadline."""
+USABLE = """
+for folder in "$HOME" /tmp; do
+    file=$(mktemp -p "$folder" .usable-XXXXXX) && echo x >"$file" || exit 1
+    rm "$file"
+done
+"""
+"""Starts processes, and writes to the folders that a task may have filled."""
 
 
 class TaskResources(msgspec.Struct, frozen=True):
@@ -79,6 +86,7 @@ class TaskAssignment:
         if self._setup is None or self._cache is None:
             raise EnvironmentFault(f"{self.task.page} was not set up")
         async with within(deadline, f"{self.task.page}: its evaluation is not done in time"):
+            await require_usable(machine, deadline)
             await self._setup.carry_out((*self.task.evaluator.postconfig, steps.Sleep(seconds=FLUSH_S)), deadline)
             await self._start_evaluators()
             limit_s = deadline.remaining_s - GRACE_S - MARGIN_S
@@ -110,6 +118,13 @@ class TaskAssignment:
             return await self.shared.evaluators.start()
         except ServiceUnavailable as error:
             raise EnvironmentFault(str(error)) from None
+
+
+async def require_usable(machine: Machine, deadline: Deadline) -> None:
+    """Raise EnvironmentFault if a machine starts no process or writes no file: any state would be scored 0 there."""
+    ended = await machine.execute(USABLE, shell=True, deadline=deadline)
+    if ended["returncode"]:
+        raise EnvironmentFault(f"the machine cannot be evaluated: {(ended['error'] or ended['output'])[-300:].strip()}")
 
 
 @contextlib.asynccontextmanager

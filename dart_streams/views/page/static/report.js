@@ -3,7 +3,7 @@
 
 import { get } from "./api.js";
 import { chart, stacked } from "./chart.js";
-import { el, facts, svg } from "./dom.js";
+import { el, facts, svg, table } from "./dom.js";
 import { duration, number, percent, versions } from "./format.js";
 import { rates, signed } from "./rates.js";
 import { shares } from "./shares.js";
@@ -33,7 +33,7 @@ export async function open(view, _, app) {
   if (found.samples.length) view.append(part("The same task, before and after", "What the policy saw, and where it acted (the red mark). Chosen to show what was learnt: tasks whose reward rose come first. A click plays the episode.", await samples(found, app)));
   view.append(part(`Environments: ${number(found.slots)} slots of ${found.backend}`, `${percent(report.env_utilisation)} of their time had an episode under way.`, environments,
     Object.keys(report.slot_time).length ? shares("slot time in training", SLOT_STATES.map((name) => [name, report.slot_time[name] ?? 0]), percent, SLOT_COLOURS) : null, stepTime(report)), pairs, learning,
-  accounts(report), phases(found.phases) ?? "", el("details", {}, el("summary", {}, "exact settings"), el("pre.raw", {}, found.settings)));
+  accounts(report), faults(report) ?? "", phases(found.phases) ?? "", el("details", {}, el("summary", {}, "exact settings"), el("pre.raw", {}, found.settings)));
   // Plots measure their place, so they are drawn once the page is in the document.
   requestAnimationFrame(() => {
     if (view.isConnected) closers.push(...overTime(found, success, environments), ...bySteps(found, pairs, learning));
@@ -136,6 +136,13 @@ function accounts(report) {
       ...Object.entries(report.answers_wrong ?? {}).map(([treated, kinds]) => [`wrong in answers that were ${treated}`, Object.entries(kinds).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") || null]),
       ["KL from the initial policy", trainer.kl_reference ? `${number(trainer.kl_reference.mean)} nats a token, mean; ${number(trainer.kl_reference.max)} max (beta ${trainer.objective.kl_beta})` : null]]),
     cpu.length ? shares("CPU seconds in training, by process", cpu, (s) => `${number(s)} s`) : null);
+}
+
+/** Episodes without a reward, by task and host. @param {any} report */
+function faults(report) {
+  if (!report.env_faults?.length) return null;
+  return el("section.part-of-report", {}, el("h2", {}, "Faults of the environment"), el("p.note", {}, "Episodes without a reward, by task and host, with the newest reason. An order of a task that is set aside says so."),
+    table(report.env_faults, [["task", (one) => one.task], ["host", (one) => one.host], ["episodes", (one) => number(one.episodes)], ["reason", (one) => one.reason]]));
 }
 
 /** The phases on one line of time. @param {{name: string, begin_min: number, seconds: number}[]} all */

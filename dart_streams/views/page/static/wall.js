@@ -8,11 +8,11 @@ import { brief, duration } from "./format.js";
 import { address, marker, picture } from "./screen.js";
 
 /** @typedef {import("./app.js").App} App */
-/** @typedef {{slot: string, state: string, at_ms: number, trajectory_id: string, group_id: string, task_id: string, purpose: string, step: number, max_steps: number, screenshot: string, width: number, height: number, action: string, points: {x: number, y: number}[], outcome: string | null, reward: number | null}} Slot */
+/** @typedef {{slot: string, state: string, at_ms: number, trajectory_id: string, group_id: string, task_id: string, purpose: string, step: number, max_steps: number, screenshot: string, width: number, height: number, action: string, points: {x: number, y: number}[], outcome: string | null, reward: number | null, reason: string}} Slot */
 
 export const title = "Wall";
 const MOST_TILES = 64;
-const EMPTY = { at_ms: 0, trajectory_id: "", group_id: "", task_id: "", purpose: "train", step: 0, max_steps: 0, screenshot: "", width: 0, height: 0, action: "", points: [], outcome: null, reward: null };
+const EMPTY = { at_ms: 0, trajectory_id: "", group_id: "", task_id: "", purpose: "train", step: 0, max_steps: 0, screenshot: "", width: 0, height: 0, action: "", points: [], outcome: null, reward: null, reason: "" };
 /** @type {Record<string, string>} */
 export const WORDS = { free: "free", waits: "thinks", acts: "acts", ended: "ended" };
 
@@ -45,7 +45,7 @@ class Tile {
     this.slot = slot;
     this.root.className = `tile ${look(slot)}`;
     this.root.href = slot.trajectory_id ? this.app.href("trajectory", { id: slot.trajectory_id }) : "#/wall";
-    this.root.title = `${slot.slot}${slot.task_id ? `\n${slot.task_id}\n${slot.trajectory_id}` : ""}`;
+    this.root.title = [slot.slot, slot.task_id, slot.trajectory_id, slot.reason].filter(Boolean).join("\n");
     fill(this.name, slot.task_id.split("/").pop() || slot.slot);
     fill(this.state, slot.state === "ended" ? `${slot.outcome ?? "ended"}` : WORDS[slot.state],
       slot.step || slot.max_steps ? ` ${slot.step}${slot.max_steps ? `/${slot.max_steps}` : ""}` : "");

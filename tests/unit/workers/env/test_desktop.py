@@ -135,6 +135,29 @@ def test_without_a_control_group_a_command_stays_as_it_is(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("file", "before", "after", "bound"),
+    [
+        ("pids.events", "max 0\n", "max 3\n", "processes"),
+        (
+            "memory.oom_control",
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
+            "oom_kill_disable 0\noom_kill 1\n",
+            "MB",
+        ),
+        ("memory.events", "oom 0\noom_kill 0\n", "oom 1\noom_kill 1\n", "MB"),
+    ],
+)
+def test_a_group_that_has_reached_a_bound_says_which(tmp_path: Path, file: str, before: str, after: str, bound: str):
+    (tmp_path / "other").mkdir()
+    group = limits.Group((tmp_path / "other", tmp_path))
+    assert group.exceeded() == ""
+    (tmp_path / file).write_text(before)
+    assert group.exceeded() == ""
+    (tmp_path / file).write_text(after)
+    assert bound in group.exceeded()
+
+
 def test_a_control_group_of_version_2_is_bounded(tmp_path: Path):
     (tmp_path / "cgroup.controllers").touch()
     parent = (tmp_path / Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")).parent

@@ -10,7 +10,7 @@ from workers.env.osworld.evaluator.faults import record
 
 REQUEST_S = 60.0
 """Of a request that sets no time-out itself; a command on the machine may take this long."""
-REFUSED = frozenset({401, 403, 502, 503})
+REFUSED = frozenset({401, 403, 410, 502, 503})
 """Answers that say nothing of the task."""
 
 

@@ -1,0 +1,103 @@
+"""Resets that fail, on a real broker: a task is set aside, a host gives its orders to the others and comes back."""
+
+import itertools
+from typing import ClassVar
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.integration.test_env_worker import QUICK, TASKS, World, order, serving, solve, worker
+from workers.env import health, main
+from workers.env.environment import EnvironmentFault
+from workers.env.health import RestRule
+from workers.env.simulated import SimulatedBackend, SimulatedEnvironment
+
+SLOTS = 4
+
+
+class Breakable(SimulatedBackend):
+    """Makes environments whose reset fails where ``broken`` says: a host's, or a page's."""
+
+    broken: ClassVar[set[str]] = set()
+    tried: ClassVar[list[str]] = []
+    hosts = itertools.count()
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.host = f"host-{next(Breakable.hosts)}"
+
+    async def open(self, task) -> SimulatedEnvironment:
+        if {self.host, task.page} & Breakable.broken:
+            Breakable.tried.append(task.page)
+            raise EnvironmentFault(f"{self.host} makes no environment for {task.page}")
+        return await super().open(task)
+
+
+@pytest.fixture
+def config(services, tmp_path, monkeypatch):
+    """A configuration whose workers' environments can be broken; rests are short."""
+    monkeypatch.setattr(main, "backend_of", Breakable)
+    monkeypatch.setattr(Breakable, "broken", set())
+    monkeypatch.setattr(Breakable, "tried", [])
+    monkeypatch.setattr(Breakable, "hosts", itertools.count())
+    monkeypatch.setattr(health, "SLOT", RestRule(3, 0.05, 0.1))
+    monkeypatch.setattr(health, "TASK", RestRule(3, 60.0, 60.0))
+    monkeypatch.setattr(health, "HOST", RestRule(8, 5.0, 20.0))
+    monkeypatch.setattr(health, "HOST_SPAN_S", 0.0)
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    return services.config(
+        env={"backend": "simulated", "slots": SLOTS, "simulated": QUICK},
+        tasks={"file": str(tmp_path / "tasks.toml")},
+        run={"drain_s": 6, "state_dir": str(tmp_path)},
+    )
+
+
+async def order_until_played_by(world: World, host: str, number: int) -> None:
+    """Order episodes, from a number on, until the host has solved one."""
+    for first in range(number, number + 1000, 20):
+        wanted = [f"o{n}" for n in range(first, first + 20)]
+        await world.order(*(order(n, "simulated/box#0") for n in range(first, first + 20)))
+        await world.until(lambda wanted=wanted: all(world.ended.get(name) for name in wanted))
+        if any(world.ended[name][0].env_host == host for name in wanted):
+            return
+    raise AssertionError(f"{host} plays none")
+
+
+async def test_a_host_on_which_every_reset_fails_gives_its_orders_to_another_and_comes_back(config):
+    Breakable.broken = {"host-0"}
+    world = World(config, solve)
+    with capture_logs() as logs:
+        async with serving(world), worker(config, "env-0"), worker(config, "env-1"):
+            await world.order(*(order(n, f"simulated/{('box', 'steps-3')[n % 2]}#{n % 50}") for n in range(80)))
+            await world.until(lambda: len(world.ended) == 80)
+            ends = [last for lasts in world.ended.values() for last in lasts]
+            Breakable.broken.clear()
+            failed = [last for last in ends if last.end.kind != "success"]
+            [broken] = {last.env_host for last in failed}
+            await order_until_played_by(world, broken, 80)
+    assert {(last.end.kind, last.end.reward) for last in failed} == {("env_error", None)}
+    assert {last.env_host for last in ends if last.end.kind == "success"} == {"env-0", "env-1"} - {broken}
+    trials = sum(line["event"] == "host tries an order again" for line in logs)
+    assert 8 <= len(failed) <= 8 + SLOTS + trials
+    drained = [line for line in logs if line["event"] == "host drained"]
+    assert drained[0]["rest_s"] == 5.0
+    assert "host-0 makes no environment" in drained[0]["reason"]
+    assert any(line["event"] == "host takes orders again" for line in logs)
+
+
+async def test_a_task_whose_set_up_fails_is_set_aside_and_named_and_the_others_go_on(config):
+    Breakable.broken = {"steps-3"}
+    world = World(config, solve)
+    with capture_logs() as logs:
+        async with serving(world), worker(config, "env-0"):
+            await world.order(*(order(n, f"simulated/{('box', 'steps-3')[n % 2]}#0") for n in range(40)))
+            await world.until(lambda: len(world.ended) == 40)
+    kinds = {n: world.outcome(n) for n in range(40)}
+    assert kinds == {n: "env_error" if n % 2 else "success" for n in range(40)}
+    assert 3 <= len(Breakable.tried) <= 3 + SLOTS
+    reasons = [world.ended[f"o{n}"][0].end.reason for n in range(1, 40, 2)]
+    refused = [reason for reason in reasons if reason.startswith("set aside on this host")]
+    assert len(refused) == 20 - len(Breakable.tried)
+    assert all("host-0 makes no environment for steps-3" in reason for reason in reasons)
+    [named] = [line for line in logs if line["event"] == "task set aside"]
+    assert (named["task"], named["rest_s"]) == ("simulated/steps-3#0", 60.0)

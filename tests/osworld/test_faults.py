@@ -1,0 +1,214 @@
+"""Faults in mid-episode of a worker that plays OSWorld's tasks: each ends its episode without a reward, and is over."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from dart_streams.actions import Click, Finished, Wait
+from dart_streams.actions import format as text_of
+from tests.integration.served_desktops import Served, served
+from tests.integration.test_env_worker import World, number_of, order, process, serving
+from tests.integration.test_osworld_episodes import until
+from tests.osworld import click_tasks
+from topics.action_requests import ActionRequest
+from workers.env.desktop import limits
+from workers.env.osworld import sidecar
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"
+    ),
+]
+BOUND_S = 400.0
+SOLVED = (Click(*click_tasks.GO), Finished(""))
+PARTS = {"desktop": "bwrap", "X server": "Xvfb", "HTTP server": "workers.env.desktop.guest"}
+INSIDE = {"full tmpfs": "fill", "fork bomb": "bomb"}
+FAULTS = [*PARTS, "sidecar", *INSIDE]
+
+
+class Running:
+    """A server of one desktop and a worker of one slot, with all their temporary files in ``folder``."""
+
+    def __init__(self, desktops: Served, worker_pid: int, world: World, folder: Path) -> None:
+        self.desktops = desktops
+        self.worker = psutil.Process(worker_pid)
+        self.server = psutil.Process(desktops.process.pid)
+        self.world = world
+        self.folder = folder
+        self.orders = 0
+        self.plays: dict[int, Callable[[ActionRequest], str]] = {}
+
+    def answer(self, request: ActionRequest) -> str:
+        return self.plays[number_of(request)](request)
+
+    async def play(self, name: str, answer: Callable[[ActionRequest], str]) -> Any:
+        """Order an episode, and return its end."""
+        number, self.orders = self.orders, self.orders + 1
+        self.plays[number] = answer
+        await self.world.order(order(number, f"osworld/os/{name}#0", max_steps=5))
+        async with asyncio.timeout(BOUND_S), self.world.news:
+            await self.world.news.wait_for(lambda: self.world.ended[f"o{number}"])
+        [last] = self.world.ended[f"o{number}"]
+        return last.end
+
+    async def solve(self) -> tuple[str, float | None]:
+        """Play an episode that is solved."""
+        end = await self.play("press", lambda request: text_of(SOLVED[min(request.step, 1)]))
+        return end.kind, end.reward
+
+    async def at_rest(self) -> None:
+        """Wait until a fresh desktop is ready, and nothing of those before is left."""
+
+        async def rests() -> bool:
+            return [slot["state"] for slot in (await self.desktops.ask("GET"))[1]] == ["ready"] and not self.left()
+
+        try:
+            await until(rests, BOUND_S)
+        except AssertionError:
+            raise AssertionError(f"there is still {self.left()}") from None
+
+    def left(self) -> list[str]:
+        """Return what there is besides one desktop, and a worker with at most one sidecar that evaluates nothing."""
+        tops = [child for child in self.server.children() if child.status() != psutil.STATUS_ZOMBIE]
+        folders = list(self.folder.glob(f"{limits.PREFIX}*"))
+        caches = [path for path in self.folder.glob("dart-evaluators-*/*") if path.is_dir() and "-" in path.name]
+        groups = [path.name for path in own_groups(self.server.pid)]
+        evaluating = [child for top in self.worker.children() for child in top.children(recursive=True)[2:]]
+        found = {
+            "processes": tops[1:],
+            "folders": folders[1:],
+            "evaluators' files": [path for path in caches if path.name.startswith(tuple(click_tasks.TASKS))],
+            "control groups": sorted(set(groups))[1:],
+            "sockets": [path for path in sockets(self.folder) if not Path(path).exists()],
+            "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if str(self.folder) in line],
+            "evaluations": evaluating,
+        }
+        return [f"{name}: {what}" for name, what in found.items() if what]
+
+
+def remains(folder: Path, pid: int) -> list[str]:
+    """Return what there is in the folder, and of the server's sockets and control groups."""
+    return [*map(str, folder.iterdir()), *sockets(folder), *map(str, own_groups(pid))]
+
+
+def own_groups(pid: int) -> Iterator[Path]:
+    """Yield the control groups that a process has made."""
+    yield from limits.ROOT.glob(f"**/{limits.PREFIX}{pid}-*")
+
+
+def sockets(folder: Path) -> list[str]:
+    """Return the paths of the Unix sockets in a folder that a process has."""
+    return [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if str(folder) in line]
+
+
+@pytest.fixture(scope="module")
+def temporary() -> Iterator[Path]:
+    """A folder in which servers and workers make their temporary files; its path is short enough for sockets."""
+    folder, before = Path(tempfile.mkdtemp(prefix="dart-faults-")), os.environ.get("TMPDIR")
+    folder.chmod(0o755)
+    os.environ["TMPDIR"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["TMPDIR"]
+    else:
+        os.environ["TMPDIR"] = before
+    shutil.rmtree(folder)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(services: Any, temporary: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """Both processes; at the end they are ended, and nothing is left of either."""
+    folder = tmp_path_factory.mktemp("faults")
+    file = click_tasks.write(folder, *click_tasks.TASKS, max_steps=5)
+    async with contextlib.AsyncExitStack() as stack:
+        desktops = await stack.enter_async_context(served(folder, click_tasks.SIZE, slots=1))
+        config = services.config(
+            env=click_tasks.leased(desktops, folder, slots=1),
+            tasks={"file": str(file)},
+            run={"drain_s": 20.0, "state_dir": str(folder)},
+        )
+        world = World(config, lambda request: found.answer(request))
+        await stack.enter_async_context(serving(world))
+        worker = stack.enter_context(process(config, folder))
+        found = Running(desktops, worker.pid, world, temporary)
+        yield found
+        trees = [child for one in (found.worker, found.server) for child in one.children(recursive=True)]
+        worker.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(worker.wait, 60) == 0
+    assert not psutil.wait_procs(trees, timeout=10)[1]
+    assert not remains(temporary, found.server.pid)
+
+
+def kill(top: psutil.Process, name: str) -> int:
+    """Kill the processes below ``top`` that a name stands for; return how many."""
+    victims = [
+        child
+        for child in top.children(recursive=True)
+        if child.name() == name or f" {name} " in f"{' '.join(child.cmdline())} "
+    ]
+    # The sandbox's outermost process, and of a server's command line only the processes that serve.
+    victims = [one for one in victims if (one.ppid() == top.pid if name == "bwrap" else one.name() != "bwrap")]
+    for victim in victims:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+    return len(victims)
+
+
+async def evaluation(worker: psutil.Process) -> psutil.Process:
+    """Return the sidecar's outermost process, once it evaluates."""
+    found: list[psutil.Process] = []
+
+    async def evaluates() -> bool:
+        for top in worker.children():
+            if " -I -c " in " ".join(top.cmdline()) and len(top.children(recursive=True)) > 2:
+                found.append(top)
+        return bool(found)
+
+    await until(evaluates, BOUND_S)
+    return found[0]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_fault_ends_its_episode_without_a_reward_and_leaves_nothing(running, fault):
+    if fault == "fork bomb" and not list(own_groups(running.server.pid)):
+        pytest.skip("no control group may be made here: only folders are bounded")
+    assert await running.solve() == ("success", 1.0)
+    await running.at_rest()
+    killed: list[int] = []
+
+    def strike(request: ActionRequest) -> str:
+        if request.step == 0 and fault in PARTS:
+            killed.append(kill(running.server, PARTS[fault]))
+        return text_of(Click(*click_tasks.GO) if request.step == 0 else Finished(""))
+
+    name = "slow" if fault == "sidecar" else INSIDE.get(fault, "press")
+    episode = asyncio.create_task(running.play(name, strike))
+    if fault == "sidecar":
+        top = await evaluation(running.worker)
+        top.kill()
+    end = await episode
+    assert (end.kind, end.reward) == ("env_error", None), end
+    assert end.reason
+    assert all(killed) and len(killed) == (fault in PARTS)
+    await running.at_rest()
+    assert await running.solve() == ("success", 1.0), f"the slot is as before; {fault} was: {end.reason}"
+    await running.at_rest()
+
+
+async def test_waiting_is_no_fault(running):
+    """What the others show is the fault's doing."""
+    actions = (Wait(), *SOLVED)
+    end = await running.play("press", lambda request: text_of(actions[min(request.step, 2)]))
+    assert (end.kind, end.reward) == ("success", 1.0)

@@ -1,0 +1,116 @@
+"""Typed actions as other projects' environments take them. Pure."""
+
+from typing import Any
+
+import msgspec
+
+from dart_streams import actions
+from dart_streams.actions import keys
+
+NOTCH_PIXELS = 100
+"""Of a wheel's notch, in the browser."""
+NOTCHES = 3
+NOTHING = "noop(0)"
+NAMED_KEYS = {
+    **{name: name.capitalize() for name in ("enter", "tab", "escape", "backspace", "delete", "insert", "home", "end")},
+    **{name: f"Arrow{name.capitalize()}" for name in keys.MOVING if name in {"left", "up", "right", "down"}},
+    **{f"f{number}": f"F{number}" for number in range(1, 13)},
+    "pageup": "PageUp",
+    "pagedown": "PageDown",
+    "space": "Space",
+    "ctrl": "Control",
+    "alt": "Alt",
+    "shift": "Shift",
+    "meta": "Meta",
+}
+"""Names of keys in Playwright."""
+
+
+def typed(action: actions.Action) -> dict[str, Any]:
+    """Return an action's fields, and its ``type`` in lower case."""
+    return {"type": type(action).__name__.lower(), **msgspec.to_builtins(action)}
+
+
+def browsergym(action: actions.Action) -> str:
+    """Return a call of BrowserGym's action set ``coord`` that carries out an action; what has none does nothing."""
+    match action:
+        case actions.Click(x, y, button, 2):
+            return f"mouse_dblclick({x}, {y}, {button!r})"
+        case actions.Click(x, y, button):
+            return f"mouse_click({x}, {y}, {button!r})"
+        case actions.Move(x, y):
+            return f"mouse_move({x}, {y})"
+        case actions.MouseDown(x, y, button):
+            return f"mouse_down({x}, {y}, {button!r})"
+        case actions.MouseUp(x, y, button):
+            return f"mouse_up({x}, {y}, {button!r})"
+        case actions.Drag(x, y, to_x, to_y):
+            return f"mouse_drag_and_drop({x}, {y}, {to_x}, {to_y})"
+        case actions.Scroll(_, _, direction, amount):
+            return scroll(direction, amount)
+        case actions.Type(content):
+            return f"keyboard_type({content!r})" if content else NOTHING
+        case _:
+            return pressed(action)
+
+
+def scroll(direction: actions.Direction, amount: int | None) -> str:
+    """Return the call that turns the wheel where the pointer is: the action set scrolls at no other place."""
+    pixels = NOTCH_PIXELS * (NOTCHES if amount is None else amount)
+    dx, dy = {"up": (0, -pixels), "down": (0, pixels), "left": (-pixels, 0), "right": (pixels, 0)}[direction]
+    return f"scroll({dx}, {dy})"
+
+
+def pressed(action: actions.Action) -> str:
+    """Return the call of a keyboard action; a key that no keyboard has does nothing."""
+    match action:
+        case actions.Hotkey(names):
+            known = [key for name in names if (key := playwright_key(name)) is not None]
+            return f"keyboard_press({'+'.join(known)!r})" if known else NOTHING
+        case actions.KeyDown(name):
+            return f"keyboard_down({key!r})" if (key := playwright_key(name)) else NOTHING
+        case actions.KeyUp(name):
+            return f"keyboard_up({key!r})" if (key := playwright_key(name)) else NOTHING
+    return NOTHING
+
+
+def playwright_key(name: str) -> str | None:
+    """Return Playwright's name of a key, None if it has none."""
+    key = keys.canonical(name)
+    return key if len(key) == 1 and key.isascii() else NAMED_KEYS.get(key)
+
+
+def androidworld(action: actions.Action) -> dict[str, Any] | None:
+    """Return AndroidWorld's JSON action, None if it has none that comes near.
+
+    A phone has no right button, which becomes a long press; a drag becomes a swipe in its direction.
+    """
+    match action:
+        case actions.Click(x, y, "left", 1):
+            return {"action_type": "click", "x": x, "y": y}
+        case actions.Click(x, y, "left"):
+            return {"action_type": "double_tap", "x": x, "y": y}
+        case actions.Click(x, y, "right"):
+            return {"action_type": "long_press", "x": x, "y": y}
+        case actions.Drag(x, y, to_x, to_y):
+            return {"action_type": "swipe", "direction": direction_of(to_x - x, to_y - y)}
+        case actions.Scroll(direction=direction):
+            return {"action_type": "scroll", "direction": direction}
+        case actions.Type(content) if content:
+            return {"action_type": "input_text", "text": content}
+        case actions.Hotkey((name,)):
+            kinds = {
+                "enter": "keyboard_enter",
+                "escape": "navigate_back",
+                "back": "navigate_back",
+                "home": "navigate_home",
+            }
+            return {"action_type": kind} if (kind := kinds.get(keys.canonical(name))) else None
+    return None
+
+
+def direction_of(dx: int, dy: int) -> actions.Direction:
+    """Return the direction in which something moved farthest."""
+    if abs(dx) > abs(dy):
+        return "right" if dx > 0 else "left"
+    return "down" if dy > 0 else "up"

@@ -1,0 +1,99 @@
+"""A process with one Gymnasium environment, as the worker uses it: started, asked, and ended with all it has."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from workers.env.environment import EnvironmentFault
+
+SERVER = Path(__file__).with_name("gymnasium_server.py")
+READY_S = 120.0
+"""Until the packages are imported, also on a machine that does other work."""
+STOP_S = 5.0
+LINE_BYTES = 2**26
+
+
+class GymnasiumProcess:
+    """One environment; after a fault it is ended, for its state is unknown."""
+
+    def __init__(self, python: Path, packages: Sequence[str], browser: str) -> None:
+        self.command = [str(python), "-I", str(SERVER), json.dumps([list(packages), browser])]
+        self.process: asyncio.subprocess.Process | None = None
+        self._said: deque[str] = deque(maxlen=20)
+        self._errors: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self.process is not None and self.process.returncode is None
+
+    async def start(self) -> None:
+        """Start it; raise EnvironmentFault with what it said if it does not come up."""
+        pipe = asyncio.subprocess.PIPE
+        try:
+            self.process = await asyncio.create_subprocess_exec(
+                *self.command, stdin=pipe, stdout=pipe, stderr=pipe, limit=LINE_BYTES, start_new_session=True
+            )
+        except OSError as error:
+            raise EnvironmentFault(f"{self.command[0]} cannot be run: {error}") from None
+        assert self.process.stderr is not None
+        self._errors = asyncio.create_task(self._read_errors(self.process.stderr))
+        await self._answer(READY_S)
+
+    async def ask(self, limit_s: float, **request: Any) -> dict[str, Any]:
+        """Send a request once, and return its answer; raise EnvironmentFault for any other end."""
+        if self.process is None or self.process.stdin is None or not self.alive:
+            raise EnvironmentFault("the environment's process has ended")
+        self.process.stdin.write(msgspec.json.encode(request) + b"\n")
+        with contextlib.suppress(ConnectionError):  # It has ended, which reading its answer says.
+            await self.process.stdin.drain()
+        return await self._answer(limit_s)
+
+    async def stop(self) -> None:
+        """End it and what it started; never raises."""
+        if self.process is None:
+            return
+        below: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            below = psutil.Process(self.process.pid).children(recursive=True)
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            await self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await self.process.stdin.wait_closed()
+        for child in below:  # Browsers have sessions of their own.
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        if self._errors is not None:
+            self._errors.cancel()
+
+    async def _answer(self, limit_s: float) -> dict[str, Any]:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        try:
+            async with asyncio.timeout(limit_s):
+                line = await self.process.stdout.readline()
+        except TimeoutError:
+            raise EnvironmentFault(f"the environment does not answer within {limit_s:g} s") from None
+        if not line:
+            raise EnvironmentFault(f"the environment's process has ended: {' '.join(self._said)[-500:]}")
+        answer: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        if "fault" in answer:
+            raise EnvironmentFault(str(answer["fault"]))
+        return answer
+
+    async def _read_errors(self, lines: asyncio.StreamReader) -> None:
+        while line := await lines.readline():
+            self._said.append(line.decode(errors="replace").strip())
