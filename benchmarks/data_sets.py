@@ -34,8 +34,8 @@ from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling, VersionSpan
 from workers.recorder.trajectory_summary import summarise
 
-STEPS = 3
-TOKENS = 24
+STEPS = 2
+TOKENS = 8
 SCREENS = 500
 MADE_MS = 1_700_000_000_000
 

@@ -115,6 +115,7 @@ def as_demonstration(episode: RecordedEpisode, config: Config, tasks: TaskSet) -
             trajectory_id=identity,
             order=order,
             env_host=HOST,
+            at_ms=first.at_ms,  # it takes no time: no slot of this deployment was busy with it
             end=one.end and EpisodeEnd(kind="success", reward=one.end.reward),
             taken=one.taken and answer(one.taken.text, f"{identity}/{one.step - 1}/0", one.taken.execute_ms),
         )

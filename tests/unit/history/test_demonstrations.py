@@ -87,6 +87,13 @@ def test_a_demonstration_keeps_what_can_be_imitated_and_nothing_of_the_policy_th
     assert summarise(shown.observations).step_entropies == []
 
 
+def test_a_demonstration_takes_no_time_of_the_slots_of_the_run_that_it_comes_into():
+    slow = [msgspec.structs.replace(one, at_ms=1_000_000 * one.step) for one in line().observations]
+    shown = as_demonstration(RecordedEpisode(observations=slow, images=line().images), CONFIG, TASKS)
+    summary = summarise(shown.observations)
+    assert summary.started_ms == summary.finished_ms == slow[0].at_ms
+
+
 def test_an_import_into_the_run_that_it_comes_from_does_not_replace_the_original():
     played = line()
     shown = as_demonstration(played, CONFIG, TASKS)
