@@ -36,7 +36,7 @@ COMMANDS = (
     Command(
         "worker",
         "dart_streams.cli.process:worker",
-        "Run one worker process: env, rollout, recorder, curator, monitor or desktops.",
+        "Run one worker process: env, rollout, recorder, curator, monitor, tracker or desktops.",
     ),
     Command("train", "dart_streams.cli.process:train", "Run the training process."),
     Command("tasks", "dart_streams.cli.tasks:tasks", "Show what the data manager decides for each task, and why."),

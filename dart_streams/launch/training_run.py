@@ -140,7 +140,7 @@ class TrainingRun:
     async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:
         """Start all processes but the curator; return the ids of the demonstrations' orders when weights are served."""
         run = self.processes
-        await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor])
+        await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor, *run.tracker])
         demonstrations = await self.order_demonstrations(follower, publisher)
         wanted = {spec.name for spec in run.rollout}
         await follower.until(

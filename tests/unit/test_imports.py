@@ -39,7 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("workers.runtime",),
     ("workers.env", "workers.rollout", "workers.recorder", "workers.curator", "trainer"),
     ("dart_streams.history",),
-    ("workers.monitor", "workers.desktops", "dart_streams.views"),
+    ("workers.monitor", "workers.tracker", "workers.desktops", "dart_streams.views"),
     ("dart_streams.launch",),
     ("dart_streams.cli",),
     ("benchmarks",),
@@ -54,7 +54,7 @@ DOORS = {("dart_streams.cli.bench", "benchmarks.commands")}
 OURS = tuple(sorted({name.partition(".")[0] for floor in FLOORS for name in floor}))
 MODEL_LIBRARIES = {"torch", "torchvision", "vllm", "transformers", "safetensors", "tokenizers"}
 DATA_LIBRARIES = {"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"}
-DATA_SIDE = ("dart_streams/history/parquet.py",)
+DATA_SIDE = ("dart_streams/history/parquet.py", "workers/tracker/backends/")
 """What needs the environment .venv/data; nothing of it is imported before a command asks for it."""
 MODEL_SIDE = (
     "dart_streams/policy/",
