@@ -5,10 +5,11 @@ import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
+from dart_streams.errors import UserError
 from dart_streams.history.episode_columns import CurationFacts
 from topics.curated import CuratedGroup, Member
 from topics.observations import Observation
@@ -48,7 +49,7 @@ class ExportIndex:
 
     def add_groups(self, groups: Iterable[CuratedGroup]) -> None:
         """Keep each online member of the groups; those from the pool have a group of their own."""
-        self.database.executemany(
+        self._insert(
             "INSERT OR REPLACE INTO members VALUES (?, ?)",
             (
                 (member.trajectory_id, encode(member))
@@ -60,21 +61,29 @@ class ExportIndex:
 
     def add_trained(self, steps: Iterable[TrainedStep]) -> None:
         """Keep who was trained on in which optimiser step."""
-        self.database.executemany(
+        self._insert(
             "INSERT OR IGNORE INTO trained VALUES (?, ?)",
             ((identity, step.train_step) for step in steps for identity in step.trajectory_ids),
         )
 
     def add_observations(self, observations: Iterable[Observation]) -> None:
         """Keep observations; a repeat replaces the one before."""
-        self.database.executemany(
+        self._insert(
             "INSERT OR REPLACE INTO steps VALUES (?, ?, ?)",
             ((one.trajectory_id, one.step, encode(one)) for one in observations),
         )
 
     def add_blobs(self, blobs: Iterable[tuple[str, bytes]]) -> None:
         """Keep screenshots by their sha256."""
-        self.database.executemany("INSERT OR IGNORE INTO blobs VALUES (?, ?)", blobs)
+        self._insert("INSERT OR IGNORE INTO blobs VALUES (?, ?)", blobs)
+
+    def _insert(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        try:
+            self.database.executemany(statement, rows)
+        except sqlite3.OperationalError as error:
+            raise UserError(
+                f"the temporary file in {self.folder.name} can't be written ({error}): TMPDIR may name another place"
+            ) from None
 
     def is_new(self, trajectory_id: str) -> bool:
         """Say whether a trajectory is asked about for the first time."""

@@ -65,7 +65,11 @@ class ParquetSet:
 
     def _write_group(self) -> None:
         if self.rows:
-            self._file.write_table(pa.Table.from_pylist(self.rows, schema=self.schema))
+            table = pa.Table.from_pylist(self.rows, schema=self.schema)
+            try:
+                self._file.write_table(table)
+            except OSError as error:
+                raise UserError(f"{self.part} can't be written: {error}") from None
         self.rows, self.bytes = [], 0
 
 
@@ -121,14 +125,16 @@ def rows_in(path: Path) -> Iterator[dict[str, Any]]:
         raise UserError(f"{path} has no Parquet file")
     for name in files:
         try:
-            with pq.ParquetFile(name) as file:
+            with pq.ParquetFile(name, pre_buffer=False) as file:
                 if missing := {"trajectory_id", "images"} - set(file.schema_arrow.names):
                     raise UserError(
                         f"{name} lacks the column {min(missing)}: it is no set of `dart-streams data export`. "
                         "Write what you have as JSON lines"
                     )
-                for batch in file.iter_batches(READ_ROWS):
-                    yield from batch.to_pylist()
+                # One row group at a time: the library fetches all that it is asked for ahead, the whole file else.
+                for group in range(file.num_row_groups):
+                    for batch in file.iter_batches(READ_ROWS, row_groups=[group]):
+                        yield from batch.to_pylist()
         except FileNotFoundError:
             raise UserError(f"no data set {name}") from None
         except (pa.ArrowInvalid, OSError) as error:

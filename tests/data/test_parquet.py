@@ -1,6 +1,7 @@
 """The exported Parquet file: opened by ``datasets``, equal to the log, and refused where it is none."""
 
 import io
+import random
 
 import datasets
 import pyarrow as pa
@@ -85,6 +86,22 @@ def test_row_groups_are_bounded_and_their_bounds_change_no_row(bundle, tmp_path,
     assert max(sizes) == 3
     assert sum(sizes) == 40 * len(rows) == parquet.row_count(path)
     assert [len(found) for found in parquet.episodes_in(path)] == [len(rows)] * 40
+
+
+def test_reading_holds_a_row_group_and_not_the_file(bundle, tmp_path, monkeypatch):
+    [_, episode] = next(iter(logged(bundle).items()))
+    [row] = rows_of("trajectory", "run", episode, CurationFacts(), parquet_policy(bundle))
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 20)
+    path, rows = tmp_path / "large.parquet", 48
+    with parquet.ParquetSet(path, "trajectory") as file:
+        for number in range(rows):
+            image = {"bytes": random.Random(number).randbytes(1 << 20), "path": None}
+            file.write([{**row, "trajectory_id": f"t-{number}", "images": [image]}])
+    size, before = path.stat().st_size, pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in parquet.rows_in(path)]
+    assert len(held) == rows
+    assert size > rows << 20
+    assert max(held) < size / 4
 
 
 def parquet_policy(bundle: Bundle):

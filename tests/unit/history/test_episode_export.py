@@ -136,6 +136,13 @@ def test_a_bundle_without_screenshots_is_refused_with_how_to_capture_them(bundle
         export(copied(bundle, tmp_path / "blind.dart", blobs=False))
 
 
+def test_an_index_that_has_no_room_is_an_error_that_says_where_and_what_to_do(bundle):
+    with ExportIndex() as index:
+        index.database.execute("PRAGMA max_page_count = 20")
+        with pytest.raises(UserError, match=r"full.*TMPDIR"):
+            IndexedEpisodes(index, bundle)
+
+
 def test_the_index_leaves_no_file_behind():
     with ExportIndex() as index:
         folder = index.folder.name
