@@ -7,7 +7,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollou
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup desktop osworld adapters peers demo demo-desktop test test-adapters test-faults soak test-osworld test-compose test-k8s up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data desktop osworld adapters peers demo demo-desktop test test-adapters test-data test-faults soak test-osworld test-compose test-k8s up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ osworld: ## Install what OSWorld's tasks need: their applications, and their eva
 adapters: ## Install what the adapters' tests need: environments of BrowserGym and OpenEnv (0.5 GB).
 	@deploy/local/setup.sh adapters
 
+data: ## Install what `data export`, `data import` of Parquet and trackers need: one more Python environment (0.7 GB).
+	@deploy/local/setup.sh data
+
 peers: setup ## Install the peers that benchmarks compare with: BrowserGym and TRL.
 	@deploy/local/setup.sh peers
 
@@ -68,7 +71,7 @@ test: setup ## Run all tests.
 	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		told=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 tests/model >$$told 2>&1 & \
-		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
+		$(STREAMS)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
 		streams=$$?; \
 		wait $$!; model=$$?; cat $$told; rm $$told; exit $$((streams || model))'
 
@@ -77,6 +80,9 @@ test-faults: setup ## Run the fault matrix in full: CASE=name for one case, RUNS
 
 soak: setup ## Run a circle under a random schedule of faults for HOURS=n (2), as root; SEED=n repeats one, SCHEDULE=FILE replays it.
 	@$(STREAMS)/python -m tests.faults.soak --hours $(or $(HOURS),2) $(addprefix --seed ,$(SEED)) $(addprefix --schedule ,$(SCHEDULE))
+
+test-data: setup data ## Run the tests of data sets and trackers, each with its own library.
+	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q tests/data
 
 test-osworld: setup osworld ## Run the tests of OSWorld's evaluators, and of episodes on its tasks; with DART_OSWORLD=FOLDER also those of its task files.
 	@$(STREAMS)/python -m pytest -q tests/integration/test_osworld_evaluators.py tests/integration/test_osworld_episodes.py tests/unit/workers/env/osworld tests/unit/cli/test_osworld_command.py
@@ -110,6 +116,7 @@ requirements: streams-environment ## Compile requirements/*.txt anew from pyproj
 	@$(COMPILE) pyproject.toml --extra streams --extra dev -o requirements/streams.txt
 	@$(COMPILE) pyproject.toml --extra model --extra dev --override requirements/model-overrides.txt -o requirements/model.txt
 	@$(COMPILE) pyproject.toml --extra model-gpu --override requirements/model-overrides.txt -o requirements/model-gpu.txt
+	@$(COMPILE) pyproject.toml --extra data --extra dev -o requirements/data.txt
 	@$(COMPILE) pyproject.toml --extra docs -o requirements/docs.txt
 	@$(COMPILE) requirements/browsergym.in -o requirements/browsergym.txt
 	@$(COMPILE) requirements/openenv.in -o requirements/openenv.txt

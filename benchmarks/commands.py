@@ -107,6 +107,17 @@ def bundle(
 
 
 @app.command()
+def data(
+    episodes: Annotated[
+        int, typer.Option(help="Episodes of the largest set; a tenth is measured too.", min=10)
+    ] = 100_000,
+) -> None:
+    """Peak memory and time of a data set's export and reading, by its number of episodes; with .venv/data."""
+    costs = module("data_sets")
+    output.show([*costs.measure(episodes // 10), *costs.measure(episodes)], as_json=False)
+
+
+@app.command()
 def decoupling(
     slots: Annotated[int, typer.Option(help="Slots.", min=1)] = 16,
     batch: Annotated[int, typer.Option(help="Groups a training step; 2 of 8 rollouts fill 16 slots.", min=1)] = 2,

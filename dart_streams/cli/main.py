@@ -36,7 +36,7 @@ COMMANDS = (
     Command(
         "worker",
         "dart_streams.cli.process:worker",
-        "Run one worker process: env, rollout, recorder, curator, monitor or desktops.",
+        "Run one worker process: env, rollout, recorder, curator, monitor, tracker or desktops.",
     ),
     Command("train", "dart_streams.cli.process:train", "Run the training process."),
     Command("tasks", "dart_streams.cli.tasks:tasks", "Show what the data manager decides for each task, and why."),
@@ -48,6 +48,9 @@ COMMANDS = (
         "dart_streams.cli.bundle:replay",
         "Repeat a bundle's decisions and compare, or with other settings.",
     ),
+    Command(
+        "data", "dart_streams.cli.data:app", "Export a run's episodes as a data set; import one as demonstrations."
+    ),
     Command("dlq", "dart_streams.cli.topics:dead_letters", "Show dead letters, and publish them again."),
     Command("store", "dart_streams.cli.store:app", "Rebuild a run's rows from its log, and compare the two."),
     Command("policy", "dart_streams.cli.policy:app", "Build the tiny policy; check a model; export a trained one."),
@@ -57,6 +60,7 @@ COMMANDS = (
 )
 MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})
 STREAM_LIBRARIES = frozenset({"faust", "aiohttp", "miniwob", "matplotlib", "rocksdict"})
+DATA_LIBRARIES = frozenset({"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"})
 
 
 def build(wanted: Collection[str]) -> typer.Typer:
@@ -107,10 +111,17 @@ def main() -> None:
 def other_environment(arguments: Sequence[str], module: str) -> UserError | None:
     """Return the error for a module that only the other environment has; None if neither has it."""
     missing = module.partition(".")[0]
+    command = shlex.join(arguments)
     for libraries, name in ((MODEL_LIBRARIES, "model"), (STREAM_LIBRARIES, "streams")):
         if missing in libraries:
-            there = f".venv/{name}/bin/dart-streams {shlex.join(arguments)}"
-            return UserError(f"this needs {missing}, which the other environment has: {there}")
+            return UserError(
+                f"this needs {missing}, which the other environment has: .venv/{name}/bin/dart-streams {command}"
+            )
+    if missing in DATA_LIBRARIES:
+        return UserError(
+            f"this needs {missing}, which only .venv/data has. `make data` makes it, then run: "
+            f".venv/data/bin/dart-streams {command}"
+        )
     return None
 
 

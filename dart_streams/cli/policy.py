@@ -31,12 +31,29 @@ def path(config: ConfigFile = None) -> None:
 
 
 @app.command()
-def build(config: ConfigFile = None) -> None:
+def build(
+    config: ConfigFile = None,
+    imported: Annotated[
+        Path | None,
+        typer.Option(
+            help="Build it here, from the demonstrations that `data import` has put into the topics.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Build the tiny policy unless it is there already, and print its directory.
 
-    Needs an env worker and a recorder with the same configuration: they play the demonstrations that this orders.
+    Needs an env worker and a recorder with the same configuration: they play the demonstrations that this orders. With
+    --imported it orders none, and needs neither.
     """
     settings = read_config(config)
+    if imported is not None:
+        if imported.exists():
+            raise UserError(f"{imported} exists: remove it, or name another directory")
+        make(settings, tasks.load(Path(settings.tasks.file)), imported, imported=True)
+        typer.echo(imported)
+        return
     known = task_set(settings)
     folder = recipe.folder(settings, known)
     if folder.is_dir():
@@ -112,7 +129,7 @@ def task_set(config: Config) -> tasks.TaskSet:
     return known
 
 
-def make(config: Config, known: tasks.TaskSet, folder: Path) -> None:
+def make(config: Config, known: tasks.TaskSet, folder: Path, *, imported: bool = False) -> None:
     """Build the policy with a progress bar for its two halves."""
     # Here and not above, so that `policy path` works without torch.
     from trainer.warmup.build import build
@@ -125,7 +142,7 @@ def make(config: Config, known: tasks.TaskSet, folder: Path) -> None:
         TextColumn("{task.fields[loss]}"),
     )
     with Progress(*columns, console=notes) as progress:
-        count = min(config.warmup.demonstrations, len(known.demonstration))
+        count = None if imported else min(config.warmup.demonstrations, len(known.demonstration))
         shown = progress.add_task("demonstrations", total=count, loss="")
         trained = progress.add_task("training steps", total=config.warmup.steps, loss="")
         said_s = time.monotonic()
@@ -136,6 +153,7 @@ def make(config: Config, known: tasks.TaskSet, folder: Path) -> None:
             progress.update(trained, completed=step, loss=f"loss {loss:.2f}" if step else "")
             if not notes.is_terminal and time.monotonic() - said_s >= LINE_S:
                 said_s = time.monotonic()
-                note(f"{finished}/{count} demonstrations, {step}/{config.warmup.steps} training steps, loss {loss:.2f}")
+                of_steps = f"{step}/{config.warmup.steps} training steps, loss {loss:.2f}"
+                note(f"{finished}/{count or finished} demonstrations, {of_steps}")
 
-        build(config, known, folder, report)
+        build(config, known, folder, report, imported=imported)

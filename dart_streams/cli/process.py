@@ -15,7 +15,7 @@ from dart_streams.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.cli.output import show
 from dart_streams.config import Config
 
-Kind = Literal["env", "rollout", "recorder", "curator", "monitor", "desktops"]
+Kind = Literal["env", "rollout", "recorder", "curator", "monitor", "tracker", "desktops"]
 
 
 def worker(

@@ -10,6 +10,7 @@ from dart_streams.config.curation import Curation
 from dart_streams.config.env import Desktops, Env
 from dart_streams.config.rollout import Policy, Rollout, Warmup
 from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Section, Share
+from dart_streams.config.tracker import Tracker
 from dart_streams.config.trainer import Trainer
 from dart_streams.config.workload import Workload
 from topics.values import Sampling
@@ -100,6 +101,7 @@ class Config(Section, frozen=True):
     evaluation: Evaluation = Evaluation()
     telemetry: Telemetry = Telemetry()
     ui: Ui = Ui()
+    tracker: Tracker = Tracker()
     workload: Workload | None = None
 
     def __post_init__(self) -> None:

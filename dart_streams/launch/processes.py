@@ -24,10 +24,11 @@ PAGE_FILE = "ui.json"
 
 
 class Programs(msgspec.Struct, frozen=True):
-    """The ``dart-streams`` program of each virtual environment."""
+    """The ``dart-streams`` program of each virtual environment; only runs with a tracker need that of ``data``."""
 
     streams: Path
     model: Path
+    data: Path = Path(".venv/data/bin/dart-streams")
 
 
 class ProcessSet(msgspec.Struct, frozen=True):
@@ -40,11 +41,12 @@ class ProcessSet(msgspec.Struct, frozen=True):
     curator: tuple[ProcessSpec, ...] = ()
     monitor: tuple[ProcessSpec, ...] = ()
     ui: tuple[ProcessSpec, ...] = ()
+    tracker: tuple[ProcessSpec, ...] = ()
 
 
 def programs(prefix: Path = Path(sys.prefix)) -> Programs:
-    """Find both environments beside each other, as `make setup` makes them, from the one that runs this."""
-    return Programs(*(prefix.parent / name / "bin" / "dart-streams" for name in ("streams", "model")))
+    """Find the environments beside each other, as `make setup` makes them, from the one that runs this."""
+    return Programs(*(prefix.parent / name / "bin" / "dart-streams" for name in ("streams", "model", "data")))
 
 
 def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessSet:
@@ -53,6 +55,8 @@ def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessS
     for program in [found.streams, found.model] if model_side else [found.streams]:
         if not program.exists():
             raise UserError(f"{program} is missing: run `make setup`")
+    if config.tracker.tool and not found.data.exists():
+        raise UserError(f"{found.data} is missing, which tracker.tool {config.tracker.tool!r} needs: run `make data`")
 
     def workers(kind: str, count: int, program: Path = found.streams, *, last: bool = False) -> tuple[ProcessSpec, ...]:
         return tuple(
@@ -70,6 +74,7 @@ def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessS
         curator=workers("curator", 1) if config.run.trains else (),
         monitor=workers("monitor", 1),
         ui=(page_of(config_file, found),) if config.ui.enabled else (),
+        tracker=(tracker_of(config_file, found),) if config.tracker.tool else (),
     )
 
 
@@ -83,6 +88,12 @@ def page_of(config_file: Path, found: Programs) -> ProcessSpec:
     folder = config_file.parent
     place = ("--state", str(folder.parents[1]), "--address-file", str(folder / PAGE_FILE))
     return ProcessSpec("ui", (str(found.streams), "ui", folder.name, *place), optional=True)
+
+
+def tracker_of(config_file: Path, found: Programs) -> ProcessSpec:
+    """Return the command of the tracker, which ends last: the run does not need it, but it reads to the end."""
+    command = (str(found.data), "worker", "tracker", "--config", str(config_file), "--id", "tracker-0")
+    return ProcessSpec("tracker-0", command, last=True, optional=True)
 
 
 def build_command(config_file: Path, found: Programs) -> ProcessSpec:

@@ -148,7 +148,7 @@ class TrainingRun:
     async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:
         """Start all processes but the curator; return the ids of the demonstrations' orders when weights are served."""
         run = self.processes
-        await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor])
+        await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor, *run.tracker])
         # An oracle needs no weights; an endpoint's requests would wait for them, and be given up.
         ask_now = not self.config.rollout.demonstrates
         demonstrations = await self.order_demonstrations(follower, publisher) if ask_now else set()

@@ -4,6 +4,7 @@
 #   setup.sh         what `make demo` and `make test` need: system packages, both Python environments, jars
 #   setup.sh desktop what the environment `desktop` needs: the programs of a desktop, and of its sandbox
 #   setup.sh osworld what tasks of OSWorld need: their applications, and the environment of their evaluators
+#   setup.sh data    what data sets and trackers need: their environment
 #   setup.sh dev     what `make unit` and `make lint` need: the environment of the streams side
 #   setup.sh docs    what `make docs` needs: the environment of MkDocs
 #   setup.sh adapters what `make test-adapters` needs: environments of BrowserGym and OpenEnv
@@ -299,6 +300,8 @@ streams_environment() { environment streams; }
 
 docs_environment() { environment docs; }
 
+data_environment() { environment data; }
+
 model_environment() {
     if on_linux; then
         environment model
@@ -336,6 +339,12 @@ dev)
     step "tools (uv)" tools
     step "environment .venv/streams" streams_environment
     ;;
+data)
+    steps=3
+    step "Python" system_packages missing_python
+    step "tools (uv)" tools
+    step "environment .venv/data (0.7 GB)" data_environment
+    ;;
 docs)
     steps=3
     step "Python" system_packages missing_python
@@ -368,7 +377,7 @@ adapters)
     step "environment .venv/openenv" peer_environment openenv
     ;;
 *)
-    fail "usage: setup.sh [adapters|desktop|dev|docs|osworld|peers]"
+    fail "usage: setup.sh [adapters|data|desktop|dev|docs|osworld|peers]"
     ;;
 esac
 printf 'ready in %s\n' "$(since "$began")"

@@ -1,6 +1,7 @@
 """The tiny policy is built from demonstrations that an env worker plays and a recorder stores, on real services."""
 
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from dart_streams import tasks
 from dart_streams.config import Config
 from dart_streams.errors import UserError
+from dart_streams.history import demonstration_files, demonstration_import
 from dart_streams.history.run_folder import write_toml
 from dart_streams.policy import probe, recipe
 from trainer.warmup import build
@@ -84,3 +87,27 @@ def test_without_players_the_build_says_what_is_missing_and_leaves_nothing(servi
     with pytest.raises(UserError, match="env worker and a recorder"):
         build.build(config, known, folder, lambda *_: None)
     assert list(folder.parent.iterdir()) == []
+
+
+def test_imported_demonstrations_become_a_policy_without_an_oracle(services: Any, tmp_path: Path) -> None:
+    config, file = configured(services, tmp_path)
+    known = tasks.load(Path(config.tasks.file))
+    Image.new("RGB", (224, 224), "red").save(tmp_path / "screen.png")
+    line = {"instruction": "Click.", "steps": [{"image": "screen.png", "text": "Action: click(start_box='(3,4)')"}]}
+    shown = [{**line, "task_id": task.task_id} for task in (*known.train, *known.demonstration)]
+    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, shown)))
+    with players(file):
+        imported = demonstration_import.run(config, known, demonstration_files.episodes_in(tmp_path / "set.jsonl"))
+    assert imported.demonstrations == len(shown) == 14
+    told: list[tuple[int, int]] = []
+    folder = tmp_path / "policy"
+    build.build(config, known, folder, lambda count, step, _: told.append((count, step)), imported=True)
+    assert told[-1] == (14, config.warmup.steps)
+    AutoModelForImageTextToText.from_pretrained(folder)
+
+
+def test_a_build_from_imports_without_any_says_how_to_import_some(services: Any, tmp_path: Path) -> None:
+    config, _ = configured(services, tmp_path)
+    with pytest.raises(UserError, match="data import"):
+        build.build(config, tasks.load(Path(config.tasks.file)), tmp_path / "policy", lambda *_: None, imported=True)
+    assert not (tmp_path / "policy").exists()

@@ -40,7 +40,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("workers.runtime",),
     ("workers.env", "workers.rollout", "workers.recorder", "workers.curator", "trainer"),
     ("dart_streams.history",),
-    ("workers.monitor", "workers.desktops", "dart_streams.views"),
+    ("workers.monitor", "workers.tracker", "workers.desktops", "dart_streams.views"),
     ("dart_streams.launch",),
     ("dart_streams.cli",),
     ("benchmarks",),
@@ -54,6 +54,9 @@ DOORS = {("dart_streams.cli.bench", "benchmarks.commands")}
 """``dart-streams bench`` opens the benchmarks of a checkout by name; the wheel has none."""
 OURS = tuple(sorted({name.partition(".")[0] for floor in FLOORS for name in floor}))
 MODEL_LIBRARIES = {"torch", "torchvision", "vllm", "transformers", "safetensors", "tokenizers"}
+DATA_LIBRARIES = {"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"}
+DATA_SIDE = ("dart_streams/history/parquet.py", "workers/tracker/backends/")
+"""What needs the environment .venv/data; nothing of it is imported before a command asks for it."""
 MODEL_SIDE = (
     "dart_streams/policy/",
     "dart_streams/history/retrain.py",
@@ -165,6 +168,8 @@ def test_a_module_imports_no_library_of_the_other_environment(file: Path):
         assert tops(file) <= ONLY_IN_TOPICS
     if not is_model_side(file):
         assert not tops(file) & MODEL_LIBRARIES
+    if not str(file).startswith((*DATA_SIDE, "benchmarks/")):
+        assert not tops(file) & DATA_LIBRARIES
 
 
 @pytest.mark.parametrize("file", [f for f in FILES if str(f).startswith(SANDBOX_SIDE)], ids=str)
@@ -217,7 +222,7 @@ def test_a_process_of_the_streams_environment_reaches_no_model_library(start: st
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="the model environment has torch, and no Faust")
 def test_everything_but_the_model_side_imports_without_torch():
-    left_out = (*MODEL_SIDE, SANDBOX_SIDE, EVALUATOR_SIDE)
+    left_out = (*MODEL_SIDE, *DATA_SIDE, SANDBOX_SIDE, EVALUATOR_SIDE)
     modules = [module_of(f) for f in FILES if not str(f).startswith(left_out) and f.name != "__main__.py"]
     code = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)

@@ -35,11 +35,19 @@ GRAD_CLIP = 1.0
 WEIGHT_DECAY = 0.01
 
 
-def build(config: Config, tasks: TaskSet, folder: Path, report: Callable[[int, int, float], None]) -> None:
+def build(
+    config: Config,
+    tasks: TaskSet,
+    folder: Path,
+    report: Callable[[int, int, float], None],
+    *,
+    imported: bool = False,
+) -> None:
     """Build the policy into ``folder``, which appears complete or not at all.
 
     Training waits for all demonstrations, so that how far it gets does not depend on how fast they are played.
-    ``report`` is called with demonstrations ended, training steps done, and the loss (nats a token).
+    With ``imported`` none is ordered: those that are recorded already are imitated. ``report`` is called with
+    demonstrations ended, training steps done, and the loss (nats a token).
     """
     torch.set_num_threads(1)  # So small a model gains nothing from a second thread.
     session = connect(config.store)
@@ -47,12 +55,17 @@ def build(config: Config, tasks: TaskSet, folder: Path, report: Callable[[int, i
     orders = demonstrations.demonstration_orders(tasks.demonstration, config.warmup.demonstrations, SEED)
     try:
         with scratch(folder) as partial:
-            demonstrations.publish(config.bus, orders)
+            if not imported:
+                demonstrations.publish(config.bus, orders)
             tiny.build(partial, SEED, config.warmup.architecture)
             renderer = renderer_of(partial, config.policy)
             reader = GroupReader(store, renderer, config.policy)
-            groups = demonstrations.gather(config, reader, orders, lambda ended: report(ended, 0, 0.0))
-            warm_up(partial, renderer, groups, config.warmup, lambda step, loss: report(len(orders), step, loss), SEED)
+            if imported:
+                groups = demonstrations.imported(config.bus, reader)
+            else:
+                groups = demonstrations.gather(config, reader, orders, lambda ended: report(ended, 0, 0.0))
+            shown = len(groups if imported else orders)
+            warm_up(partial, renderer, groups, config.warmup, lambda step, loss: report(shown, step, loss), SEED)
     finally:
         session.cluster.shutdown()
 

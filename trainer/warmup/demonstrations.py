@@ -71,6 +71,31 @@ def publish(bus: Bus, orders: Iterable[RolloutOrder]) -> None:
             raise ServiceUnavailable(f"the broker at {bus.servers} did not acknowledge an order: {error}") from None
 
 
+def imported(bus: Bus, reader: GroupReader) -> list[ReadyGroup]:
+    """Return the steps of every recorded demonstration that succeeded, each as a group to imitate.
+
+    Raises :class:`UserError` if there is none on ``trajectories``.
+    """
+    found: dict[str, Trajectory] = {
+        event.order_id: event
+        for event in sync_clients.read_events(bus, CLIENT, trajectories.TOPIC)
+        if event.purpose == "demonstration" and event.outcome == "success"
+    }
+    if not found:
+        raise UserError(
+            f"no demonstration on {bus.prefix}{trajectories.TOPIC.name}: `dart-streams data import SET` with the same "
+            "configuration puts them there"
+        )
+    return [reader.read(sft_group(order_id, [success_of(ended)])) for order_id, ended in found.items()]
+
+
+def success_of(ended: Trajectory) -> RememberedSuccess:
+    """Return a demonstration with all its steps."""
+    return RememberedSuccess(
+        trajectory_id=ended.trajectory_id, task_id=ended.task_id, selected=list(range(ended.steps))
+    )
+
+
 def gather(
     config: Config, reader: GroupReader, orders: Sequence[RolloutOrder], report: Callable[[int], None]
 ) -> list[ReadyGroup]:
@@ -95,12 +120,7 @@ def gather(
                     silence = Deadline(bound_s)
                     pending.remove(ended.order_id)
                     if ended.outcome == "success":
-                        success = RememberedSuccess(
-                            trajectory_id=ended.trajectory_id,
-                            task_id=ended.task_id,
-                            selected=list(range(ended.steps)),
-                        )
-                        succeeded[ended.order_id] = reader.read(sft_group(ended.order_id, [success]))
+                        succeeded[ended.order_id] = reader.read(sft_group(ended.order_id, [success_of(ended)]))
             count = len(orders) - len(pending)
             report(count)
             if silence.expired:

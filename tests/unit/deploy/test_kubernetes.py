@@ -207,10 +207,11 @@ def test_the_kafka_is_the_one_that_the_configuration_names_and_its_topics_belong
 def test_the_processes_that_pods_name_exist():
     """The commands are the code's own: a worker that is renamed there is missed here.
 
-    The lease server of desktops is no part of a deployment: it serves clients on its own machine.
+    The lease server of desktops is no part of a deployment: it serves clients on its own machine. No image has the
+    libraries of the tracker: it runs beside a deployment, from .venv/data.
     """
     kinds = {container(w)["args"][1] for w in WORKLOADS.values() if container(w)["args"][0] == "worker"}
-    assert kinds | {"desktops"} == {
+    assert kinds | {"desktops", "tracker"} == {
         folder.name for folder in (ROOT / "workers").iterdir() if (folder / "main.py").is_file()
     }
 

@@ -210,7 +210,11 @@ async def test_an_installed_package_brings_a_backend(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ([], r"no environment 'columns'; known are androidworld, desktop, gymnasium, miniwob, openenv, osworld, simulated\. .*entry point"),
+        (
+            [],
+            r"no environment 'columns'; known are androidworld, desktop, gymnasium, miniwob, openenv, osworld, "
+            r"simulated\. .*entry point",
+        ),
         (["no_such_module:it"], r"'columns' of no_such_module:it \(package_0 1\.0\) cannot be loaded: No module"),
         (["json:it", "json:that"], r"json:it \(package_0 1\.0\) and by json:that \(package_1 1\.0\): uninstall one"),
     ],

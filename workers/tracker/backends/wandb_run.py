@@ -1,0 +1,67 @@
+"""Weights & Biases: a run at its server, or in files for ``wandb sync``.
+
+Its library says what is durable only when a run is finished: so a flush finishes it, and the next point resumes it.
+Offline, each resumption is a folder of its own with the same run id.
+"""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import wandb
+from PIL import Image
+
+from workers.tracker.points import SAMPLES, MetricPoint, SampleTrajectory
+
+AXIS = "train_step"
+
+
+class WandbRun:
+    """The run of this id in a project."""
+
+    flush_s = 300.0
+
+    def __init__(self, folder: Path, project: str, run: str, *, offline: bool) -> None:
+        self.folder = folder
+        self.project = project
+        self.run_id = run
+        self.offline = offline
+        self.run: Any = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def log(self, point: MetricPoint) -> None:
+        """Log the metrics of a step."""
+        self._resumed().log({**point.values, AXIS: point.step})
+
+    def log_sample(self, sample: SampleTrajectory) -> None:
+        """Log a sample as an image with its text."""
+        with Image.open(io.BytesIO(sample.picture)) as image:
+            picture = wandb.Image(image, caption=sample.caption)
+        self._resumed().log({f"{SAMPLES}/{sample.number}": picture, AXIS: sample.step})
+
+    def flush(self) -> None:
+        """Finish the run: all that was logged is then with the server, or in files."""
+        if self.run is not None:
+            self.run.finish()
+            self.run = None
+
+    def close(self) -> None:
+        """Finish the run."""
+        self.flush()
+
+    def _resumed(self) -> Any:
+        if self.run is None:
+            settings = wandb.Settings(
+                silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True, x_disable_stats=True
+            )
+            self.run = wandb.init(
+                project=self.project,
+                id=self.run_id,
+                name=self.run_id,
+                dir=str(self.folder),
+                mode="offline" if self.offline else "online",
+                resume="allow",
+                settings=settings,
+            )
+            self.run.define_metric("*", step_metric=AXIS)
+        return self.run

@@ -1,0 +1,203 @@
+"""The tracker: copies the metrics of optimiser steps, and sample trajectories, to an experiment tracker.
+
+=============  ==================================================================================================
+consumes       ``trained`` (group ``tracker-TOOL``); steps and screenshots of samples from the store
+produces       what its tool keeps: event files, a database, or requests to its server
+waits for      optimiser steps; the database, ``store.wait_s`` at most; its tool
+unblocked by   the trainer
+=============  ==================================================================================================
+
+The trainer never waits for it. It commits an offset once its tool has made durable what came before: killed, or down
+for a day, it goes on where it was, and at most what came after the last flush is written again.
+"""
+
+import asyncio
+import contextlib
+import functools
+import time
+from pathlib import Path
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError
+
+from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
+from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.topic_watch import watch_topics
+from dart_streams.config import Config
+from dart_streams.config.tracker import TrackerTool
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ConfigError
+from dart_streams.store import AsyncStore, MissingBlob, connect_async
+from dart_streams.telemetry.stall_detector import StallDetector
+from topics import trained
+from topics.observations import Observation
+from topics.trained import TrainedStep
+from topics.transitions import is_fenced
+from workers.runtime import lifecycle
+from workers.tracker.filmstrip import caption_of, filmstrip
+from workers.tracker.points import SampleTrajectory, TrackerRun, point_of, sampled
+
+log = structlog.get_logger()
+
+GROUP = "tracker"
+POLL_MS = 500
+BATCH = 200
+
+
+def run(config: Config, worker_id: str) -> int:
+    """Be the tracker until SIGTERM or SIGINT; return the exit code."""
+    return lifecycle.run(connect, config, worker_id)
+
+
+async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
+    """Open the tool's run and go on from the committed offset.
+
+    Raises ConfigError if no tracker is configured, and ServiceUnavailable if the broker or the database is away.
+    """
+    settings = config.tracker
+    if not settings.tool:
+        raise ConfigError("tracker.tool is not set: choose tensorboard, mlflow, wandb or trackio")
+    opened_run = await asyncio.to_thread(opened, config, settings.tool)
+    resources.push_async_callback(asyncio.to_thread, opened_run.close)
+    publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
+    await publisher.partitions_of(trained.TOPIC)
+    store = None
+    if settings.samples:
+        session = await connect_async(config.store)
+        resources.callback(session.cluster.shutdown)
+        store = AsyncStore(session, config.bus.run, cache_mb=0, wait_s=config.store.wait_s)
+    records = consumer(config.bus, trained.TOPIC, group=f"{GROUP}-{settings.tool}", client_id=worker_id)
+    resources.push_async_callback(records.stop)
+    await start_within(records, config.bus)
+    log.info("tracking", tool=settings.tool, target=str(target_of(config)))
+    stalls = StallDetector(log, f"steps on {config.bus.prefix}{trained.TOPIC.name}", config.telemetry.stall_s)
+    return lifecycle.Worker(
+        TrackedRun(config, records, opened_run, store, stalls).serve,
+        {"topics": functools.partial(watch_topics, publisher, [trained.TOPIC])},
+    )
+
+
+def target_of(config: Config) -> str:
+    """Return the folder, or the tracking URI, that the tool writes to."""
+    return config.tracker.target or str((config.run.folder / "tracker").absolute())
+
+
+def opened(config: Config, tool: TrackerTool) -> TrackerRun:
+    """Return the tool's run; its library is imported here, and is only in the environment .venv/data."""
+    target, project, name = target_of(config), config.tracker.project, config.run.id
+    match tool:
+        case "tensorboard":
+            from workers.tracker.backends.tensorboard_files import TensorboardRun
+
+            return TensorboardRun(Path(target) / name)
+        case "mlflow":
+            from workers.tracker.backends.mlflow_run import MlflowRun
+
+            if "://" in target:
+                return MlflowRun(target, None, project, name)
+            Path(target).mkdir(parents=True, exist_ok=True)
+            artifacts = (Path(target).absolute() / "artifacts").as_uri()
+            return MlflowRun(f"sqlite:///{Path(target).absolute()}/mlflow.db", artifacts, project, name)
+        case "wandb":
+            from workers.tracker.backends.wandb_run import WandbRun
+
+            return WandbRun(Path(target), project, name, offline=config.tracker.offline)
+        case _:
+            from workers.tracker.backends.trackio_run import TrackioRun
+
+            return TrackioRun(Path(target), project, name)
+
+
+class TrackedRun:
+    """The loop: poll, log, flush, commit."""
+
+    def __init__(
+        self,
+        config: Config,
+        records: AIOKafkaConsumer,
+        tool: TrackerRun,
+        store: AsyncStore | None,
+        stalls: StallDetector,
+    ) -> None:
+        self.settings = config.tracker
+        self.drain_s = config.run.drain_s / 2
+        self.records = records
+        self.tool = tool
+        self.store = store
+        self.stalls = stalls
+        self.epoch = -1
+        self.logged: dict[TopicPartition, int] = {}
+        self.flushed_s = time.monotonic()
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Track steps until ``stop`` is set, then up to the present end, for half of ``run.drain_s`` at most."""
+        while not stop.is_set():
+            await self._track_batch()
+        deadline = Deadline(self.drain_s)
+        ends = await self.records.end_offsets(self.records.assignment())
+        while not deadline.expired and not await reached(self.records, ends):
+            await self._track_batch()
+        await self._commit()
+
+    async def _track_batch(self) -> None:
+        polled = await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH)
+        self.stalls.check()
+        for partition, records in polled.items():
+            for record in records:
+                try:
+                    step: TrainedStep = event_of(trained.TOPIC, record)
+                except Undecodable as error:
+                    log.warning("not an optimiser step", offset=record.offset, reason=str(error))
+                else:
+                    await self._track(step)
+                self.logged[partition] = record.offset + 1
+            self.stalls.note_arrival(f"{partition.topic}@{records[-1].offset}")
+        if self.logged and time.monotonic() - self.flushed_s >= self.tool.flush_s:
+            await self._commit()
+
+    async def _track(self, step: TrainedStep) -> None:
+        if is_fenced(step.epoch, self.epoch):
+            return
+        self.epoch = step.epoch
+        self.tool.log(point_of(step))
+        for number, trajectory_id in enumerate(sampled(step, self.settings)):
+            if (sample := await self._sample(step, number, trajectory_id)) is not None:
+                await asyncio.to_thread(self.tool.log_sample, sample)
+
+    async def _sample(self, step: TrainedStep, number: int, trajectory_id: str) -> SampleTrajectory | None:
+        """Return a trajectory as a sample; None if the store does not have it any more."""
+        assert self.store is not None
+        observations = await self.store.steps(trajectory_id)
+        try:
+            images = await self._images(observations)
+        except MissingBlob as missing:
+            observations = []
+            log.warning("sample left out", trajectory=trajectory_id, reason=str(missing))
+        if not observations:
+            return None
+        return SampleTrajectory(
+            step=step.train_step,
+            at_ms=step.at_ms,
+            number=number,
+            caption=caption_of(observations),
+            picture=await asyncio.to_thread(filmstrip, observations, images),
+        )
+
+    async def _images(self, observations: list[Observation]) -> dict[str, bytes]:
+        assert self.store is not None
+        refs = {one.screenshot.sha256: one.screenshot for one in observations if one.screenshot is not None}
+        data = await asyncio.gather(*(self.store.get_blob(ref) for ref in refs.values()))
+        return dict(zip(refs, data, strict=True))
+
+    async def _commit(self) -> None:
+        """Make durable what was logged, then commit its offsets; a refused commit is repeated work only."""
+        await asyncio.to_thread(self.tool.flush)
+        offsets = {where: offset for where, offset in self.logged.items() if where in self.records.assignment()}
+        self.logged, self.flushed_s = {}, time.monotonic()
+        if not offsets:
+            return
+        try:
+            await self.records.commit(offsets)
+        except (CommitFailedError, IllegalStateError) as error:
+            log.info("commit refused", reason=str(error) or type(error).__name__)
