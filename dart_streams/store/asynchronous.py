@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
+from cassandra import InvalidRequest
 from cassandra.cluster import Session
 from cassandra.query import PreparedStatement
 from tenacity import AsyncRetrying
@@ -162,11 +163,16 @@ class AsyncStore:
             try:
                 return await self._send(query, values)
             except DOWN as error:  # the policy is made for a failure only: it costs more than the call
-                if (gone := gone_of(error, self.run)) is not None:
-                    raise gone from None
-                if not is_down(error):
-                    raise
-                return await AsyncRetrying(**executing(self.wait_s))(self._send, query, values)
+                if is_down(error):
+                    return await self._execute_again(query, values)
+                raise gone_of(error, self.run) or error from None
+
+    async def _execute_again(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Wait for a database that is away."""
+        try:
+            return await AsyncRetrying(**executing(self.wait_s))(self._send, query, values)
+        except InvalidRequest as error:
+            raise gone_of(error, self.run) or error from None
 
     async def _send(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         statement = self._prepared.get(query)

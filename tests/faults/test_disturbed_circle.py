@@ -41,11 +41,12 @@ CASES: dict[str, list[Fault]] = {
 }
 
 
+in_full = pytest.mark.skipif(not WHOLE, reason="set DART_SLOW_TESTS=1")
 SHORT = [
     *(CASES["networks"][place] for place in (0, 1, -1)),
     *CASES["disks"],
     *CASES["services"][:2],
-    *CASES["topics"],
+    *CASES["topics"][:2],
 ]
 """All kinds of faults in one circle, which costs one start and one end."""
 if not WHOLE:
@@ -73,6 +74,7 @@ OFF_S = {"env": (600, -1200), "recorder": (-600, 1200), "rollout": (-600, 0), "c
 """How far the clock of each kind of process is off, and by how much it jumps in mid-run (seconds)."""
 
 
+@in_full
 def test_a_circle_of_hosts_whose_clocks_are_minutes_apart_and_jump_goes_on(services, tmp_path: Path):
     shifted = {kind: (sys.executable, str(SHIFTED), *map(str, off)) for kind, off in OFF_S.items()}
     with circle(config_of(services, tmp_path / "state"), "clocks-apart", shifted) as running:
@@ -84,6 +86,7 @@ def test_a_circle_of_hosts_whose_clocks_are_minutes_apart_and_jump_goes_on(servi
         running.is_killed_once_more_and_ends_well()
 
 
+@in_full
 def test_a_table_that_is_dropped_is_named_and_its_rows_come_back_from_the_log(services, tmp_path: Path):
     with circle(config_of(services, tmp_path / "state"), "table-dropped") as running:
         session = connect(running.config.store)
@@ -98,6 +101,7 @@ def test_a_table_that_is_dropped_is_named_and_its_rows_come_back_from_the_log(se
         running.is_killed_once_more_and_ends_well()
 
 
+@in_full
 def test_a_run_whose_trajectories_are_given_partitions_ends_and_says_what_to_do(services, tmp_path: Path):
     with circle(config_of(services, tmp_path / "state"), "trajectories-grown") as running:
         bus = running.config.bus
@@ -113,6 +117,7 @@ AT = {"recorder": 6, "env": 12, "rollout": 20, "curator": 8}
 """The pass of a place at which a process dies; with what the restarts repeat, all of them are reached."""
 
 
+@in_full
 def test_every_process_is_killed_before_and_after_each_durable_effect(
     services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
