@@ -88,7 +88,8 @@ def joined() -> Iterator[Ranks]:
         yield ranks
         ranks.barrier()
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():  # An engine of vLLM in the same process leaves every job at its end.
+            dist.destroy_process_group()
 
 
 def own_device() -> torch.device:

@@ -79,6 +79,7 @@ class DoubleBuffered:
             self.spare: Any = get_model(vllm_config=self.config)
         rotary_embedding._ROPE_DICT.clear()
         self.names = {name for name, _ in self.spare.named_parameters()}
+        self.tied = list(tied_layers(self.spare))
         if shared := set(map(id, tensors_of(self.serving))) & set(map(id, tensors_of(self.spare))):
             raise RuntimeError(f"vLLM shares {len(shared)} tensors between two models, which cannot be exchanged")
 
@@ -103,6 +104,9 @@ class DoubleBuffered:
             )
         with set_current_vllm_config(self.config):
             finalize_layerwise_reload(self.spare, self.config.model_config)
+            # What is tied to a loaded layer was not loaded itself, and has the former weights packed.
+            for layer in self.tied:
+                layer.quant_method.process_weights_after_loading(layer)
         yield
 
     def exchange(self) -> None:
@@ -146,6 +150,16 @@ def copy_tensors(source: torch.nn.Module, target: torch.nn.Module) -> None:
         one.data.copy_(other.data, non_blocking=True)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def tied_layers(model: torch.nn.Module) -> Iterator[Any]:
+    """Return the layers whose weight is that of an earlier layer, such as a head tied to the embedding."""
+    seen: set[int] = set()
+    for layer in model.modules():
+        weight = layer._parameters.get("weight")
+        if weight is not None and id(weight) in seen:
+            yield layer
+        seen.add(id(weight))
 
 
 def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
