@@ -124,12 +124,12 @@ class Renderer:
     def _render_skeleton(self, shape: tuple[tuple[str, tuple[bool, ...]], ...]) -> list[list[int] | None]:
         """Return the chat template's own tokens for messages of this shape, with None where a text goes."""
         mark = "\ue000text\ue001"
-        empty = []
-        for role, parts in shape:
-            content = [{"type": "image"} if image else {"type": "text", "text": mark} for image in parts]
-            empty.append({"role": role, "content": content})
+        marked: list[Any] = []
+        for role, images in shape:
+            content = [{"type": "image"} if image else {"type": "text", "text": mark} for image in images]
+            marked.append({"role": role, "content": content})
         rendered: Any = self.tokenizer.apply_chat_template(
-            empty, chat_template=self.chat_template, tokenize=False, add_generation_prompt=True
+            marked, chat_template=self.chat_template, tokenize=False, add_generation_prompt=True
         )
         parts: list[list[int] | None] = []
         for piece in rendered.split(mark):
