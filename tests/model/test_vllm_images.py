@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from dart_streams.config import Config
 from dart_streams.policy.probe import ParityFault
 from dart_streams.policy.rendering import Prompt, Renderer
 from tests.model.families import FAMILIES
@@ -101,8 +102,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder: Path = tmp_path_factory.mktemp("policy") / request.param
     FAMILIES[request.param](folder)
     renderer = Renderer(folder, 3136, 20_000)
-    config = EngineArgs(model=str(folder), load_format="dummy", dtype="float32").create_model_config()
-    return renderer, ImageEncoder(config, renderer)
+    arguments = vllm_settings.arguments(Config(), folder, False, 0)
+    return renderer, ImageEncoder(EngineArgs(**arguments).create_model_config(), renderer)
 
 
 @pytest.mark.parametrize("size", [(160, 210), (640, 480), (30, 40)])

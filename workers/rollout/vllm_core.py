@@ -84,9 +84,9 @@ class VllmCore:
         """The layers' dtype."""
         return str(self.llm.model_config.dtype).removeprefix("torch.")
 
-    def image_encoder(self) -> vllm_images.ImageEncoder:
-        """Return what encodes images for this engine; it may be used on any thread."""
-        return vllm_images.ImageEncoder(self.llm.model_config, self.renderer)
+    def image_encoder(self, renderer: Renderer) -> vllm_images.ImageEncoder:
+        """Return what encodes images for this engine, with a renderer's bounds; it may be used on any thread."""
+        return vllm_images.ImageEncoder(self.llm.model_config, renderer)
 
     @property
     def busy(self) -> bool:

@@ -197,7 +197,7 @@ class VllmEngine:
             await asyncio.wait({switching}, timeout=1.0)
             stalls.check()
         switching.result()
-        encode = await self.thread.call(lambda core: core.image_encoder())
+        encode = await self.thread.call(lambda core: core.image_encoder(self.renderer))
         self.images = ImageCache(encode, self.read, IMAGE_CACHE_BYTES)
         screen = await asyncio.to_thread(encode, probe.screen())
         await self.thread.generate(self.renderer.prompt(probe.turns()), [screen], Sampling(max_tokens=2))

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from PIL import Image
@@ -37,7 +38,7 @@ class ImageEncoder:
         with Image.open(io.BytesIO(data)) as opened:
             image = opened.convert("RGB")
         with self._lock:  # Tokenizers are not thread-safe.
-            made = self.processor(
+            made: Any = self.processor(
                 [self.renderer.placeholder],
                 self.processor.info.parse_mm_data({"image": [image]}),
                 hf_processor_mm_kwargs=self.renderer.image_bounds,
