@@ -20,7 +20,7 @@ class Allocation(msgspec.Struct, frozen=True):
     counted: str
 
 
-class Fit(msgspec.Struct, frozen=True):
+class GpuFit(msgspec.Struct, frozen=True):
     """The answer: the GPUs of each process if it fits, else what to change.
 
     ``cache_blocks`` and ``requests`` of full length are those of a rollout GPU; the second ones with a second set of
@@ -40,7 +40,7 @@ class Fit(msgspec.Struct, frozen=True):
     allocations: list[Allocation]
 
 
-def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> Fit:
+def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
     """Return whether a model fits; raise UserError if its directory does not say how large it is."""
     model = model_files.read(folder)
     found = gpu_memory.split(model, config, gpus, gpu_gib)
@@ -50,7 +50,7 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> Fit:
     at_start = Item(
         "at its start", gpu_memory.loading(model, config, shown), "a whole model in float32, before it is sharded"
     )
-    return Fit(
+    return GpuFit(
         fits=found is not None,
         gpus=gpus,
         gpu_gib=gpu_gib,
@@ -92,7 +92,7 @@ def report(folder: Path, config: Config, gpus: int, gpu_gib: float, *, as_json: 
         raise typer.Exit(1)
 
 
-def sentence(found: Fit) -> str:
+def sentence(found: GpuFit) -> str:
     """Return the answer in words."""
     if not found.fits:
         return f"It does not fit on {found.gpus} GPUs: {'; '.join(found.advice)}."

@@ -33,7 +33,7 @@ call_user()  (the task cannot be done)"""
 """The actions in words, for models that were not trained on them."""
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
+class EndpointMessage(msgspec.Struct, frozen=True):
     """The answer. A ``refusal`` is one too."""
 
     content: str | None = None
@@ -55,7 +55,7 @@ class Logprobs(msgspec.Struct, frozen=True):
 class Choice(msgspec.Struct, frozen=True):
     """An answer; ``token_ids`` is vLLM's (``return_token_ids``)."""
 
-    message: ChatMessage
+    message: EndpointMessage
     finish_reason: str | None = None
     logprobs: Logprobs | None = None
     token_ids: list[int] | None = None

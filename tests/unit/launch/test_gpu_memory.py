@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dart_streams.cli import main
-from dart_streams.cli.doctor_model import Fit, fit
+from dart_streams.cli.doctor_model import GpuFit, fit
 from dart_streams.cli.options import read_config
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[3] / "docs/how-to/ui-tars.md"
 MODEL = model_files.shape_of(UI_TARS, ui_tars_shapes())
 
 
-def of(process: str, found: Fit) -> dict[str, float]:
+def of(process: str, found: GpuFit) -> dict[str, float]:
     return {row.what: row.gib for row in found.allocations if row.process.startswith(process)}
 
 
