@@ -7,6 +7,7 @@ groups.
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,3 +64,5 @@ async def main(folder: Path, mode: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     sys.stdout.write(json.dumps(asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))))
+    sys.stdout.flush()
+    os._exit(0)  # vLLM's threads may abort a process that ends with them
