@@ -226,7 +226,10 @@ class Generator:
 
     def null(self) -> Record:
         """Return a record without a value, and perhaps without a key."""
-        return self.record("null", UNDECODABLE, None, key=self.chance.choice((None, b"", b"k")))
+        keys = (
+            (b"", b"k") if self.topic.cleanup == "compact" else (None, b"", b"k")
+        )  # a broker refuses such a key there
+        return self.record("null", UNDECODABLE, None, key=self.chance.choice(keys))
 
     def headers(self) -> Record:
         """Return a valid event under absent, null, foreign or enormous headers."""
