@@ -43,7 +43,9 @@ def test_datasets_opens_the_file_with_images_messages_and_numbers(bundle, tmp_pa
     assert found.features["images"] == datasets.List(datasets.Image())
     wanted = logged(bundle)
     assert set(found["trajectory_id"]) == {
-        one.trajectory_id for one in events(bundle, trajectories.TOPIC) if one.reward is not None
+        one.trajectory_id
+        for one in events(bundle, trajectories.TOPIC)
+        if one.reward is not None and one.purpose != "eval"
     }
     for row in found:
         episode = wanted[row["trajectory_id"]]
@@ -68,7 +70,8 @@ def test_datasets_opens_the_file_with_images_messages_and_numbers(bundle, tmp_pa
 def test_what_is_read_back_is_what_the_log_has(bundle, tmp_path, layout):
     path = tmp_path / "set.parquet"
     every = ["success", "failure", "truncated", "invalid_action", "env_error", "policy_error"]
-    run("export", path, "--bundle", bundle.path, "--rows", layout, "--outcome", ",".join(every))
+    purposes = ("--purpose", "train,demonstration,eval")
+    run("export", path, "--bundle", bundle.path, "--rows", layout, "--outcome", ",".join(every), *purposes)
     found = [placed.episode for placed in demonstration_files.episodes_in(path)]
     assert {one.observations[0].trajectory_id: one for one in found} == logged(bundle)
 
