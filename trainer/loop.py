@@ -14,7 +14,7 @@ from dart_streams.config import Config
 from dart_streams.telemetry import names, spans
 from topics.trained import TrainedStep
 from trainer import crash_points
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoint import CheckpointNotWritten, Checkpoints
 from trainer.data.batch_builder import Batch, BatchFeed
 from trainer.data.samples import REASONS, ReadyGroup
 from trainer.data.successes import SuccessMemory, kept_by
@@ -76,7 +76,7 @@ class Loop:
             self.outputs.check()
         try:
             self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
-        except OSError:
+        except (OSError, CheckpointNotWritten):
             if self.outputs:
                 self.outputs.check()  # the successor has removed what this one had begun
             raise

@@ -22,7 +22,7 @@ class LogStream:
                 self.dropped = 0
             self.stream.write(text)
             self.stream.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
             self.dropped += text.count("\n")
             self.reason = str(error)
         return len(text)

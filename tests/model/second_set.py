@@ -40,6 +40,8 @@ async def main(folder: Path, mode: str) -> dict[str, Any]:
     engine = VllmEngine(config, read)
     await engine.start(policies.versions[0])
     assert engine.thread is not None
+    encode = await engine.thread.call(lambda core: core.image_encoder(engine.renderer))
+    screen = encode(probe.screen())
     before = await engine.thread.call(places)
     loader = await engine.thread.call(lambda core: type(core.loader).__name__)
     under_way = asyncio.ensure_future(engine.generate(request(1, max_tokens=100)))
@@ -51,7 +53,8 @@ async def main(folder: Path, mode: str) -> dict[str, Any]:
             await engine.load(policies.versions[2])
         stored = probe.read(Path(policies.versions[number].uri))
         assert stored is not None
-        await engine.check_parity(engine.thread, Path(policies.versions[number].uri), policies.versions[number])
+        folder = Path(policies.versions[number].uri)
+        await engine.check_parity(engine.thread, screen, folder, policies.versions[number])
     await engine.stop()
     return {
         "loader": loader,

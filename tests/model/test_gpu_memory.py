@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from dart_streams.config import Config, parse
 from dart_streams.launch import gpu_memory, model_files
 from dart_streams.launch.model_files import ModelShape
-from dart_streams.policy import tiny
+from dart_streams.policy import tiny, tiny_architectures
 from dart_streams.policy.rendering import Renderer
 from topics.values import BlobRef, MessagePart
 from trainer.data.collate import Collator, MicroBatch
@@ -63,17 +63,17 @@ class Made(NamedTuple):
 
     @property
     def patches(self) -> int:
-        return len(self.batch.patches_NC)
+        return len(self.batch.images["pixel_values"])
 
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]:
     def make(case: Case, recompute: bool = False, dtype: torch.dtype = torch.float32) -> Made:
-        monkeypatch.setattr(tiny, "HIDDEN", case.hidden)
-        monkeypatch.setattr(tiny, "HEADS", case.hidden // 32)
-        monkeypatch.setattr(tiny, "INTERMEDIATE", case.intermediate)
-        monkeypatch.setattr(tiny, "LAYERS", case.layers)
-        monkeypatch.setattr(tiny, "VISION_LAYERS", case.vision_layers)
+        monkeypatch.setattr(tiny_architectures, "HIDDEN", case.hidden)
+        monkeypatch.setattr(tiny_architectures, "HEADS", case.hidden // 32)
+        monkeypatch.setattr(tiny_architectures, "INTERMEDIATE", case.intermediate)
+        monkeypatch.setattr(tiny_architectures, "LAYERS", case.layers)
+        monkeypatch.setattr(tiny_architectures, "VISION_LAYERS", case.vision_layers)
         folder = tmp_path / "model"
         if not folder.exists():
             tiny.build(folder)
@@ -82,7 +82,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]
         scorer = model.load(folder, renderer, torch.device("cpu"), recompute)
         scorer.policy.to(dtype)
         batch = batch_of(case, renderer)
-        batch = dataclasses.replace(batch, patches_NC=batch.patches_NC.to(dtype))
+        images = {name: image.to(dtype) if image.is_floating_point() else image for name, image in batch.images.items()}
+        batch = dataclasses.replace(batch, images=images)
         return Made(scorer, model_files.read(folder), batch)
 
     return make

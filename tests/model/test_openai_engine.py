@@ -26,7 +26,6 @@ from workers.rollout.main import FIXED
 os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
 
 from transformers import AutoModelForImageTextToText
-from workers.rollout.patches import patches_of
 
 from workers.rollout.openai_engine import OpenaiEngine
 from workers.rollout.vllm_engine import VllmEngine
@@ -134,7 +133,8 @@ def test_log_probabilities_are_those_of_the_engine_in_process(engine, in_process
     assert 0 < len(made.tokens) == len(made.logprobs) <= 12
     renderer = in_process.renderer
     prompt = renderer.prompt(asked.turns)
-    shown = [patches_of(renderer, SCREENS[ref.sha256]) for ref in prompt.images]
+    encode = loop.run(in_process.thread.call(lambda core: core.image_encoder(renderer)))
+    shown = [encode(SCREENS[ref.sha256]) for ref in prompt.images]
     scored = loop.run(in_process.thread.call(lambda core: core.score(prompt, shown, made.tokens)))
     gate = in_process.config.rollout.vllm.parity_nats
     differences = [abs(one - other) for one, other in zip(made.logprobs, scored, strict=True)]
@@ -221,7 +221,8 @@ def test_log_probabilities_are_at_the_temperature_that_was_asked_for(engine, in_
     asked = request(6, images=1, temperature=0.5)
     made = loop.run(engine.generate(asked))
     renderer = in_process.renderer
-    shown = [patches_of(renderer, SCREENS[ref.sha256]) for ref in renderer.prompt(asked.turns).images]
+    encode = loop.run(in_process.thread.call(lambda core: core.image_encoder(renderer)))
+    shown = [encode(SCREENS[ref.sha256]) for ref in renderer.prompt(asked.turns).images]
     warm = loop.run(in_process.thread.call(lambda core: core.score(renderer.prompt(asked.turns), shown, made.tokens)))
     assert all(logprob <= 0 for logprob in made.logprobs)
     assert not math.isclose(sum(made.logprobs), sum(warm), abs_tol=0.1)

@@ -145,7 +145,9 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def train_elsewhere(config: Config, crash_point: str) -> None:
+def train_elsewhere(config: Config, crash_point: str, errors: Path | None) -> None:
+    if errors:
+        os.dup2(os.open(errors, os.O_CREAT | os.O_APPEND | os.O_WRONLY), sys.stderr.fileno())
     if crash_point:
         os.environ[crash_points.ENVIRONMENT] = crash_point
     try:
@@ -157,9 +159,9 @@ def train_elsewhere(config: Config, crash_point: str) -> None:
 
 
 @contextlib.contextmanager
-def training(config: Config, crash_point: str = "") -> Iterator[BaseProcess]:
-    """A trainer in a process of its own, killed at the end of the block if it still runs."""
-    process = spawning.Process(target=train_elsewhere, args=(config, crash_point))
+def training(config: Config, crash_point: str = "", errors: Path | None = None) -> Iterator[BaseProcess]:
+    """A trainer in a process of its own, killed at the end of the block if it still runs; ``errors`` has its stderr."""
+    process = spawning.Process(target=train_elsewhere, args=(config, crash_point, errors))
     with POLLING:
         process.start()
     try:
@@ -591,23 +593,23 @@ def test_without_a_model_it_says_what_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(bool(disk.possible()), reason="mounting a small disk needs root")
 def test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group_is_trained_once(
-    run: Callable[..., Run], capfd: pytest.CaptureFixture[str]
+    run: Callable[..., Run], tmp_path: Path
 ) -> None:
-    ours = run(trainer={"groups_per_step": 1, "max_train_steps": 4})
+    ours, errors = run(trainer={"groups_per_step": 1, "max_train_steps": 4}), tmp_path / "errors"
     ours.add([ours.maker.group(index) for index in range(4)])
     with disk.small_disk(ours.config.run.folder, 256) as folder:
-        with training(ours.config, f"{crash_points.BEFORE_STEP}:3:stop") as trainer:
+        with training(ours.config, f"{crash_points.BEFORE_STEP}:3:stop", errors) as trainer:
             until(lambda: len(ours.steps()) == 2 and is_stopped(trainer), "two steps")
             disk.fill(folder)
             os.kill(trainer.pid or 0, signal.SIGCONT)
             assert ended(trainer) == 1
         for attempt in range(2):
-            with training(ours.config) as trainer:
+            with training(ours.config, errors=errors) as trainer:
                 assert ended(trainer) == 1, f"start {attempt} on a full disk"
         assert not list(folder.rglob(".partial-*"))
         disk.make_room(folder)
         assert ours.train() == 0
-    said = " ".join(capfd.readouterr().err.split())
+    said = " ".join(errors.read_text().split())
     assert said.count("can't be written to") == 3
     assert said.count("make room, and start the trainer again") == 3
     assert "Traceback" not in said
