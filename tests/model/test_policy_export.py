@@ -50,7 +50,7 @@ def test_nothing_is_written_over_and_nothing_half_is_left(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="exists already"):
         exporting.export(model_dir, version, model_dir)
     (tmp_path / "v7" / weights.FILE).unlink()
-    with pytest.raises(UserError, match="no weights"):
+    with pytest.raises(UserError, match="no full weights"):
         exporting.export(model_dir, version, tmp_path / "trained")
     with pytest.raises(UserError, match="no model directory"):
         exporting.export(tmp_path / "nowhere", version, tmp_path / "trained")
