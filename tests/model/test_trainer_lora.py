@@ -1,10 +1,12 @@
 """The trainer with adapters: they alone are trained, and what it publishes is what it computes with, to the bit."""
 
 import signal
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 from peft import PeftModel, get_peft_model, get_peft_model_state_dict
@@ -14,17 +16,19 @@ from benchmarks.synthetic_groups import Maker
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
 from dart_streams.policy import adapters, exporting, probe, resident_weights, tiny, weights
+from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.rendering import Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
 from tests.model import plain_transformers
 from tests.model.test_resident_weights import announced
+from tests.model.test_trainer_deltas import PROBE, Versions
 from tests.model.test_trainer_run import Run, ended, training
 from tests.model.test_trainer_step import full, plain_logp, ready
 from tests.model.two_ranks import step_of
 from trainer import crash_points
 from trainer.checkpoint import Checkpoints
 from trainer.learning import lora
-from trainer.learning.learner import Learner
+from trainer.learning.learner import Learner, WeightSnapshot
 from trainer.ranks import Ranks, joined
 from trainer.state import TrainerState
 from trainer.version_writer import VersionWriter
@@ -278,3 +282,52 @@ def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(
         torch.testing.assert_close(value, served.tensors[name], rtol=0, atol=1e-6)
     with pytest.raises(UserError, match=r"version 0 .*whole.*trainer\.lora\.rank"):
         exporting.export_adapter(policy, versions[0], tmp_path / "none")
+
+
+class AdapterVersions(Versions):
+    """As its base, of one frozen layer and an adapter of it."""
+
+    def snapshot(self, number: int) -> WeightSnapshot:
+        random = torch.Generator().manual_seed(number)
+        down, up = torch.rand(2, 50, generator=random), torch.rand(100, 2, generator=random) * min(number, 1)
+        base = {"a.weight": self.state.reshape(100, 50)}
+        tensors = {"base_model.model.a.lora_A.weight": down, "base_model.model.a.lora_B.weight": up}
+        adapter = Adapter(tensors, 0.5, b"{}", base)
+        return WeightSnapshot(adapters.with_adapter(base, tensors, 0.5), PROBE, adapter)
+
+    def names(self) -> list[str]:
+        filesystem, folder = fsspec.core.url_to_fs(self.base)
+        return sorted(Path(place).name for place in filesystem.ls(folder, detail=False))
+
+
+def test_the_base_stays_and_what_a_worker_could_not_load_is_published_whole_and_then_with_another_base(
+    publishing: Callable[..., Run], tmp_path: Path
+) -> None:
+    place = f"memory://{uuid.uuid4().hex}/weights"
+    stored = AdapterVersions(publishing(keep_versions=1, weights_uri=place), place)
+    late = ResidentWeights(tmp_path)
+    with stored.publisher as publisher:
+        publisher.begin(None, stored.snapshot(0))
+        assert [stored.publish(number) for number in (1, 2, 3)] == ["adapter"] * 3
+        stored.announce(3)
+        assert stored.publish(4) == "adapter"
+        assert stored.names() == ["v000000-e1", "v000003-e1", "v000004-e1"], "the base is older than any kept version"
+        filesystem, folder = fsspec.core.url_to_fs(stored.base)
+        filesystem.rm(f"{folder}/v000000-e1/{weights.FILE}")
+        with pytest.raises(weights.MissingWeights, match="version 0"):
+            late.advance(stored.ours.versions()[-1])
+        stored.announce(3, failed=4)
+        publisher.heal()
+        healed = stored.ours.versions()[-1]
+        assert (healed.version, healed.kind, healed.base) == (4, "full", [])
+        late.advance(healed)
+        assert late.sha256 == weights.digest_of(stored.snapshot(4).tensors)
+        publisher.heal()
+        assert stored.ours.versions()[-1] == healed, "once is enough"
+        stored.announce(4)
+        assert [stored.publish(number) for number in (5, 6)] == ["adapter", "adapter"]
+        stored.announce(6)
+        assert stored.publish(7) == "adapter"
+        assert stored.names() == ["v000005-e1-base", "v000006-e1", "v000007-e1"]
+        late.advance(stored.ours.versions()[-1])
+        assert late.sha256 == weights.digest_of(stored.snapshot(7).tensors)
