@@ -29,11 +29,12 @@ from dart_streams.errors import UserError
 Size = Literal["tiny", "larger"]
 
 PUBLISHED: dict[str, dict[str, Any]] = {
-    "full_float32": {"dtype": "float32", "full_every": 1},
-    "full": {"dtype": "bfloat16", "full_every": 1},
-    "delta": {"dtype": "bfloat16", "full_every": 1000},
+    "full_float32": {"publish": {"dtype": "float32", "full_every": 1}},
+    "full": {"publish": {"dtype": "bfloat16", "full_every": 1}},
+    "delta": {"publish": {"dtype": "bfloat16", "full_every": 1000}},
+    "adapter": {"publish": {"dtype": "bfloat16"}, "lora": {"rank": 16, "alpha": 32}},
 }
-"""``trainer.publish`` of each kind."""
+"""What of ``trainer`` makes each kind; an adapter is of all linear layers of the language model."""
 LARGER: dict[str, dict[str, Any]] = {
     "text_config": {
         "hidden_size": 1024,
@@ -132,13 +133,15 @@ def measure(folder: Path, plan: KindsPlan) -> dict[str, Any]:
             admin.apply_all(config.bus)
             steps = OptimiserSteps(config, ranks)
             found[kind] = figures(asyncio.run(follow(config, folder, steps, plan.versions)))
-            parameters = sum(value.numel() for value in steps.learner.scorer.policy.parameters())
+            if kind == "full":
+                parameters = sum(value.numel() for value in steps.learner.scorer.policy.parameters())
     return {
         "parameters": parameters,
         "learning_rate": plan.learning_rate,
         "versions": plan.versions,
         "kinds": found,
         "ratio": round(found["full"]["bytes"]["p50"] / found["delta"]["bytes"]["p50"], 1),
+        "adapter_ratio": round(found["full"]["bytes"]["p50"] / found["adapter"]["bytes"]["p50"], 1),
     }
 
 
@@ -208,7 +211,7 @@ def configuration(running: Config, folder: Path, model: Path, plan: KindsPlan, k
         "trainer": {
             "weights_uri": str(folder / kind),
             "learning_rate": plan.learning_rate,
-            "publish": PUBLISHED[kind],
+            **PUBLISHED[kind],
         },
     }
     (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(tables)))

@@ -8,8 +8,8 @@ from msgspec import Meta
 from topics.topic import Topic
 from topics.values import Count, Digest, Name, Prose, Version
 
-WeightKind = Literal["full", "delta"]
-"""What a version's file holds: all weights, or what changed since the version before."""
+WeightKind = Literal["full", "delta", "adapter"]
+"""What a version's file holds: all weights, what changed since the version before, or a LoRA adapter of its base."""
 MOST_PARTS = 1024
 
 

@@ -12,7 +12,7 @@ import structlog
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from dart_streams import fsync as durable
 from dart_streams.errors import UserError
@@ -98,8 +98,17 @@ class Checkpoints:
         if newest is None:
             return None
         saved = tensors(model, optimizer)
-        dcp.load(saved, storage_reader=dcp.FileSystemReader(newest))
-        set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
+        try:
+            dcp.load(saved, storage_reader=dcp.FileSystemReader(newest))
+        except CheckpointException as error:
+            raise UserError(
+                f"checkpoint {newest} is not of this policy ({reason_of(error)}): a run keeps its policy.path and its "
+                "trainer.lora (rank and targets); start another run, with `dart-streams run --init` if from its weights"
+            ) from error
+        options = StateDictOptions(strict=not has_frozen(model))
+        set_state_dict(
+            model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"], options=options
+        )
         state = msgspec.json.decode((newest / STATE).read_bytes(), type=TrainerState)
         log.info("checkpoint restored", folder=str(newest), train_step=state.train_step, version=state.version)
         return state
@@ -123,6 +132,17 @@ def reason_of(error: BaseException) -> str:
 
 
 def tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the sharded tensors of both, by names that do not depend on the number of ranks."""
+    """Return the sharded tensors of both, by names that do not depend on the number of ranks.
+
+    Frozen parameters, which the model's directory has, are left out.
+    """
     of_model, of_optimizer = get_state_dict(model, optimizer)
+    if has_frozen(model):
+        trained = {name for name, value in model.named_parameters() if value.requires_grad}
+        of_model = {name: value for name, value in of_model.items() if name in trained}
     return {"model": of_model, "optimizer": of_optimizer}
+
+
+def has_frozen(model: torch.nn.Module) -> bool:
+    """Return whether some parameters are not trained, as beside adapters."""
+    return not all(value.requires_grad for value in model.parameters())

@@ -33,11 +33,11 @@ from trainer.data.consumer import CuratedConsumer, Fenced
 from trainer.learning.learner import WeightSnapshot
 from trainer.reporting import StepReporter
 from trainer.state import TrainerState, asks_for_whole, first_version, needed, needed_from
-from trainer.version_writer import VersionWriter, WrittenVersion
+from trainer.version_writer import BASE, VersionWriter, WrittenVersion
 
 SEND_S = 30.0
 CLOSE_S = 5.0
-FOLDER = re.compile(r"v(\d+)-e(\d+)")
+FOLDER = re.compile(rf"v(\d+)-e(\d+)(?:{BASE})?")
 
 log = structlog.get_logger()
 
@@ -102,11 +102,13 @@ class WeightPublisher:
         # Rollout workers read nothing that lies elsewhere, as after a change of trainer.weights_uri.
         there = found.newest is not None and weight_location.is_covered(found.newest.uri, self.base)
         same = there and found.newest is not None and weight_files.digest_of(snapshot.tensors) == found.newest.sha256
+        if there and found.newest is not None and snapshot.adapter is not None:
+            self.writer.adopt_base(found.newest, snapshot.adapter)
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:
             with refused_if_not_written(found.newest.version, found.newest.uri):
-                resumed = self.writer.resume(found.newest, snapshot.tensors)
+                resumed = self.writer.resume(found.newest, snapshot.tensors, snapshot.adapter)
             self._send_again(resumed, start.position.groups_consumed)
         else:
             self.publish(start, snapshot)
@@ -128,7 +130,7 @@ class WeightPublisher:
         self._read_serving()
         whole = self._whole_is_asked_for("the next version")
         with refused_if_not_written(state.version, uri):
-            files = self.writer.write(uri, state.version, snapshot.tensors, snapshot.probe, whole=whole)
+            files = self.writer.write(uri, state.version, *snapshot, whole=whole)
         crash_points.reach(crash_points.AFTER_FILES)
         self._send_version(
             WeightVersion(
@@ -151,9 +153,9 @@ class WeightPublisher:
         """Publish the newest version again, whole, if it is a delta and a live rollout worker could not load one."""
         self._read_serving()
         newest = self.weights.newest
-        if newest is not None and self.writer.tensors and self._whole_is_asked_for("the newest version"):
+        if newest is not None and newest.kind != "full" and self._whole_is_asked_for("the newest version"):
             with refused_if_not_written(newest.version, newest.uri):
-                healed = self.writer.write_whole(newest, self.writer.tensors)
+                healed = self.writer.write_whole(newest, self.writer.newest_tensors())
             self._send_again(healed, newest.groups_consumed)
 
     def _whole_is_asked_for(self, what: str) -> bool:
@@ -162,7 +164,9 @@ class WeightPublisher:
         if newest is None or not asks_for_whole(newest, self.serving.values(), alive):
             return False
         reasons = [record.error for record in self.serving.values() if record.failed_version is not None]
-        log.warning("weights published whole", what=what, reason=f"a rollout worker could not load a delta: {reasons}")
+        log.warning(
+            "weights published whole", what=what, reason=f"a rollout worker could not load the newest: {reasons}"
+        )
         return True
 
     def publish_consumed(self, groups_consumed: int) -> None:

@@ -1,4 +1,4 @@
-"""The files of weight versions: all weights, or what changed since the version before."""
+"""The files of weight versions: all weights, what changed since the version before, or an adapter of frozen ones."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,10 +7,14 @@ import msgspec
 from torch import Tensor
 
 from dart_streams.config.trainer import Publish
-from dart_streams.policy import deltas
+from dart_streams.policy import adapters, deltas
 from dart_streams.policy import weights as weight_files
+from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
 from topics.weights import WeightPart, WeightVersion
+
+BASE = "-base"
+"""What the directory of a version's base is named after its own, where the base is not a version itself."""
 
 
 class WrittenVersion(NamedTuple):
@@ -31,27 +35,58 @@ class WrittenVersion(NamedTuple):
 
 
 class VersionWriter:
-    """Writes one version after another. Where deltas are wanted, it keeps the newest version's tensors for the next."""
+    """Writes one version after another. Where deltas are wanted, it keeps the newest version's tensors for the next.
+
+    Of adapters it keeps the newest, and where their base lies.
+    """
 
     def __init__(self, settings: Publish) -> None:
         self.full_every = settings.full_every
         self.tensors: Mapping[str, Tensor] = {}
         self.parts: list[WeightPart] = []
+        self.adapter: Adapter | None = None
+        self.base: WeightPart | None = None
 
-    def resume(self, newest: WeightVersion, tensors: Mapping[str, Tensor]) -> WeightVersion:
-        """Go on after a version that was published with these ``tensors``, and return it, now a full one."""
+    def adopt_base(self, newest: WeightVersion, adapter: Adapter) -> None:
+        """Go on with the base of the ``newest`` version, if that is the adapter's."""
+        full = newest.parts[0]
+        if full.sha256 == weight_files.digest_of(adapter.base):
+            self.base = full
+
+    def resume(
+        self, newest: WeightVersion, tensors: Mapping[str, Tensor], adapter: Adapter | None = None
+    ) -> WeightVersion:
+        """Go on after a version that was published with these ``tensors``, and return it.
+
+        It is now a full one, unless it is an ``adapter`` of the same base.
+        """
         tensors = weight_files.distinct(tensors)
+        self.adapter = adapter
+        if adapter is not None and self.base is not None and newest.kind in ("adapter", "full"):
+            return newest
         if newest.kind != "full":
             return self.write_whole(newest, tensors)
         self._keep(tensors, newest.parts)
         return newest
 
     def write(
-        self, uri: str, version: int, tensors: Mapping[str, Tensor], probe: Probe, *, whole: bool = False
+        self,
+        uri: str,
+        version: int,
+        tensors: Mapping[str, Tensor],
+        probe: Probe,
+        adapter: Adapter | None = None,
+        *,
+        whole: bool = False,
     ) -> WrittenVersion:
-        """Write the files of ``version`` to the directory ``uri``: a delta, unless ``whole`` or a full one is due."""
+        """Write the files of ``version`` to the directory ``uri``: all weights if ``whole`` or a full one is due.
+
+        Otherwise the ``adapter`` that they are made of, or a delta.
+        """
         beside = {weight_files.PROBE: msgspec.json.encode(probe)}
         tensors = weight_files.distinct(tensors)
+        if adapter is not None:
+            return self._write_adapter(uri, version, tensors, beside, adapter, whole)
         size = size_of(tensors)
         delta = self._delta(tensors)
         share = delta.changed / max(1, delta.elements) if delta else None
@@ -66,11 +101,47 @@ class VersionWriter:
         self._keep(tensors, [*base, own])
         return WrittenVersion(own, base, size, share)
 
+    def _write_adapter(
+        self,
+        uri: str,
+        version: int,
+        tensors: Mapping[str, Tensor],
+        beside: Mapping[str, bytes],
+        adapter: Adapter,
+        whole: bool,
+    ) -> WrittenVersion:
+        """Write an adapter, and its base where there is none yet; whole weights that are the base become the base.
+
+        Whoever asked for whole weights may have found the base damaged, so it is written again for the next version.
+        """
+        self.adapter = adapter
+        sha256 = weight_files.digest_of(tensors)
+        is_base = self.base is None and sha256 == weight_files.digest_of(adapter.base)
+        if whole or is_base:
+            own = WeightPart(version=version, uri=uri, sha256=weight_files.save(tensors, uri, beside))
+            self.base = own if is_base else None
+            return WrittenVersion(own, [], size_of(tensors), None)
+        if self.base is None:
+            place = uri + BASE
+            # Frozen weights are those of version 0, under whatever number they are written.
+            self.base = WeightPart(version=0, uri=place, sha256=weight_files.save(adapter.base, place))
+        files = {**beside, weight_files.ADAPTER_CONFIG: adapter.config}
+        file_sha256 = weight_files.save(adapter.tensors, uri, files, "adapter", adapter.metadata)
+        own = WeightPart(version=version, uri=uri, sha256=sha256, kind="adapter", file_sha256=file_sha256)
+        return WrittenVersion(own, [self.base], size_of(adapter.tensors), None)
+
+    def newest_tensors(self) -> Mapping[str, Tensor]:
+        """Return all weights of the newest version, empty if nothing is kept of them."""
+        if self.adapter is None:
+            return self.tensors
+        return adapters.with_adapter(self.adapter.base, self.adapter.tensors, self.adapter.scaling)
+
     def write_whole(self, newest: WeightVersion, tensors: Mapping[str, Tensor]) -> WeightVersion:
         """Write all ``tensors`` of the newest version beside its delta, and return it as a full one."""
         sha256 = weight_files.save(tensors, newest.uri)
         full = msgspec.structs.replace(newest, sha256=sha256, kind="full", file_sha256="", base=[])
         self._keep(tensors, full.parts)
+        self.base = None
         return full
 
     def _delta(self, tensors: Mapping[str, Tensor]) -> deltas.Delta | None:

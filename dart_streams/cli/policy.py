@@ -105,8 +105,11 @@ def export(
     version: Annotated[
         int | None, typer.Option(help="Which version. \\[default: the newest]", show_default=False)
     ] = None,
+    adapter: Annotated[bool, typer.Option("--adapter", help="Only its LoRA adapter, as peft reads it.")] = False,
 ) -> None:
     """Export a trained version as a Hugging Face directory, for transformers, vLLM, or `dart-streams run --init`.
+
+    With LoRA the adapter is merged into the weights, unless it is asked for alone.
 
     The broker must be up.
     """
@@ -116,7 +119,8 @@ def export(
     settings = run_config(run, state, config)
     model_dir = Path(settings.policy.path) if settings.policy.path else recipe.folder(settings, task_set(settings))
     found = exporting.find(settings.bus, settings.policy.model_id, version)
-    exporting.export(model_dir, found, target)
+    write = exporting.export_adapter if adapter else exporting.export
+    write(model_dir, found, target)
     note(f"version {found.version} of {found.model_id!r}, after {found.train_step} training steps")
     typer.echo(target)
 

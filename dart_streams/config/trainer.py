@@ -86,6 +86,22 @@ class Publish(Optional, frozen=True):
             )
 
 
+class Lora(Optional, frozen=True):
+    """LoRA (arXiv 2106.09685): low-rank adapters are trained beside frozen weights, and versions are adapters."""
+
+    rank: Annotated[int, Meta(ge=0, le=1024)] = 0
+    """The adapters' rank; 0: none, all weights are trained."""
+    alpha: Positive = 16
+    """An adapter's product counts by this over the rank."""
+    targets: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
+    """The linear layers of the language model that have one, by the ends of their names (``q_proj``); empty: all."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would be ignored silently."""
+        if not self.rank and self.targets:
+            raise ValueError("targets are of no use with rank = 0: set rank, or leave them out")
+
+
 class Trainer(Section, frozen=True):
     """The training process: a step takes curated groups and ends with a weight version."""
 
@@ -139,6 +155,12 @@ class Trainer(Section, frozen=True):
     imitate: Imitate = Imitate()
     entropulse: Entropulse = Entropulse()
     publish: Publish = Publish()
+    lora: Lora = Lora()
+
+    @property
+    def publishes_parts(self) -> bool:
+        """Whether a version may be made of another one."""
+        return self.publish.full_every > 1 or self.lora.rank > 0
 
     def __post_init__(self) -> None:
         """Give bounds left out the objective's own; refuse what would be ignored silently, or means something else."""
@@ -148,6 +170,11 @@ class Trainer(Section, frozen=True):
         if (factor := self.dual_clip.factor) and (self.objective == "cispo" or factor <= 1):
             raise ValueError(
                 "dual_clip.factor must be above 1 (0 is off), and cispo has none: it clips weights, not gradients"
+            )
+        if self.lora.rank and self.publish.full_every > 1:
+            raise ValueError(
+                f"lora.rank = {self.lora.rank} publishes adapters, and publish.full_every = {self.publish.full_every} "
+                "deltas: set one of them, and leave the other out"
             )
         if self.imitate.trajectories > self.imitate.recent:
             raise ValueError(

@@ -1,5 +1,6 @@
 """A trained version as a Hugging Face directory of its own, which transformers and vLLM load."""
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -34,6 +35,30 @@ def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
             f"{what} of model {model_id!r} on {bus.prefix}{weights_topic.TOPIC.name}: is --config the run's?"
         )
     return found
+
+
+def export_adapter(model_dir: Path, version: WeightVersion, target: Path) -> None:
+    """Write the adapter that ``version`` is as peft reads it, to be applied to the model in ``model_dir``.
+
+    ``target`` appears complete or not at all. Raises :class:`UserError` if it exists, or the version is no adapter.
+    """
+    if version.kind != "adapter":
+        raise UserError(
+            f"version {version.version} of {version.model_id!r} is published whole, not as an adapter: leave --adapter "
+            "out, or name a later version of a run with trainer.lora.rank above 0"
+        )
+    if target.exists():
+        raise UserError(f"{target} exists already: name another directory, or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        partial = Path(scratch) / "adapter"
+        partial.mkdir()
+        found = weights.fetch(version.parts[-1], Path(scratch) / "cache")
+        shutil.copyfile(found / weights.FILES["adapter"], partial / weights.FILES["adapter"])
+        settings = json.loads((found / weights.ADAPTER_CONFIG).read_bytes())
+        settings["base_model_name_or_path"] = str(model_dir)
+        (partial / weights.ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+        partial.replace(target)
 
 
 def export(model_dir: Path, version: WeightVersion, target: Path) -> None:

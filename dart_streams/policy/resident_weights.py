@@ -2,7 +2,7 @@
 
 A version that is a delta is made of a full one and of every delta since. Whoever holds the weights of one of these
 applies the rest; whoever does not, or whose result has another digest than the whole version was published with, begins
-with the full one.
+with the full one. One that is an adapter is made of a full one, its base, which is kept beside what they make.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dart_streams.policy import deltas, weights
+from dart_streams.policy import adapters, deltas, weights
 from topics.weights import WeightPart, WeightVersion
 
 
@@ -28,12 +28,16 @@ class ResidentWeights:
         self.lasting = lasting
         self.tensors: dict[str, Tensor] = {}
         self.sha256 = ""
+        self.base: dict[str, Tensor] = {}
+        self.base_sha256 = ""
+        """What the adapter that is held was applied to, and its digest; empty if none is held."""
         self.folder = Path()
         """The local directory of the newest part, with the probe beside it."""
 
     def forget(self) -> None:
         """Let go of the weights: the next version is made from its full part."""
         self.tensors, self.sha256 = {}, ""
+        self.base, self.base_sha256 = {}, ""
 
     def advance(self, version: WeightVersion, fetch: Callable[[WeightPart], Path] | None = None) -> None:
         """Become ``version``, by as few parts as are missing; ``fetch`` gives the verified directory of a part.
@@ -43,8 +47,11 @@ class ResidentWeights:
         """
         get = fetch or (lambda part: weights.fetch(part, self.cache))
         parts = version.parts
-        held = [part.sha256 for part in parts].index(self.sha256) if self.holds_one_of(parts) else -1
+        own = self.sha256 if self.holds_one_of(parts) else self.base_sha256
+        held = next((place for place, part in enumerate(parts) if part.sha256 == own), -1) if own else -1
         missing = [(part, get(part)) for part in parts[held + 1 :]]
+        if held >= 0 and own != self.sha256:
+            self.tensors, self.sha256 = self.base, own
         try:
             self._apply(missing)
         except weights.WrongDigest:
@@ -73,12 +80,18 @@ class ResidentWeights:
 
     def _apply_one(self, part: WeightPart, file: Path) -> None:
         try:
+            if part.kind == "adapter":
+                base, digest = self.tensors, self.sha256
+                self.tensors = adapters.apply(base, file)
+                self.base, self.base_sha256, self.sha256 = base, digest, part.sha256
+                return
+            self.base, self.base_sha256 = {}, ""
             tensors = load_file(file)
             if part.kind == "full":
                 self.tensors = {name: value.clone() for name, value in tensors.items()} if self.lasting else tensors
             else:
                 deltas.apply(self.tensors, tensors)
-        except (SafetensorError, deltas.TornDelta) as error:
+        except (SafetensorError, deltas.TornDelta, adapters.TornAdapter) as error:
             self.forget()
             raise weights.WrongDigest(f"version {part.version} ({part.kind}) at {part.uri}: {error}") from None
         self.sha256 = part.sha256

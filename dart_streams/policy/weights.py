@@ -17,13 +17,17 @@ from dart_streams.errors import UserError
 from topics.weights import WeightKind, WeightPart
 
 FILE = "model.safetensors"
-FILES: dict[WeightKind, str] = {"full": FILE, "delta": "delta.safetensors"}
+FILES: dict[WeightKind, str] = {"full": FILE, "delta": "delta.safetensors", "adapter": "adapter_model.safetensors"}
 """The name of the file of each kind of version; a version may be there in more than one."""
 FORMAT = {"format": "pt"}
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
 """Types as safetensors' header has them."""
 PROBE = "probe.json"
 """What transformers makes of a fixed prompt with these weights, if it is there: :mod:`dart_streams.policy.probe`."""
+
+ADAPTER_CONFIG = "adapter_config.json"
+"""What peft reads beside an adapter."""
+BESIDE = (PROBE, ADAPTER_CONFIG)
 
 
 class WrongDigest(Exception):
@@ -35,7 +39,11 @@ class MissingWeights(UserError):
 
 
 def save(
-    state_dict: Mapping[str, torch.Tensor], uri: str, beside: Mapping[str, bytes] = {}, kind: WeightKind = "full"
+    state_dict: Mapping[str, torch.Tensor],
+    uri: str,
+    beside: Mapping[str, bytes] = {},
+    kind: WeightKind = "full",
+    metadata: Mapping[str, str] = {},
 ) -> str:
     """Write ``state_dict`` to the directory ``uri``, small files ``beside`` it, and return the file's SHA-256 (hex).
 
@@ -47,7 +55,7 @@ def save(
     local_disk = "file" in protocols(filesystem)
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
         local = Path(scratch) / name
-        save_file(distinct(state_dict), local, metadata=FORMAT)
+        save_file(distinct(state_dict), local, metadata={**FORMAT, **metadata})
         sha256 = digest(local)
         filesystem.makedirs(folder, exist_ok=True)
         for other, data in beside.items():
@@ -154,8 +162,9 @@ def download(filesystem: fsspec.AbstractFileSystem, folder: str, target: Path, p
             filesystem.get_file(f"{folder}/{file}", str(partial / file))
         except FileNotFoundError:
             raise MissingWeights(f"version {part.version}: no {part.kind} weights at {part.uri}") from None
-        with contextlib.suppress(FileNotFoundError):
-            filesystem.get_file(f"{folder}/{PROBE}", str(partial / PROBE))
+        for name in BESIDE:
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.get_file(f"{folder}/{name}", str(partial / name))
         verify(partial / file, part)
         partial.replace(target)
 

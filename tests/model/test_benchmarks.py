@@ -37,6 +37,7 @@ def test_a_delta_takes_fewer_bytes_than_the_whole_and_each_version_is_served_as_
     assert kinds["full_float32"]["bytes"]["p50"] == 2 * kinds["full"]["bytes"]["p50"]
     assert kinds["delta"]["bytes"]["max"] < kinds["full"]["bytes"]["p50"] / 5
     assert 0 < kinds["delta"]["changed_share"]["p50"] < 0.2
+    assert kinds["adapter"]["bytes"]["max"] < kinds["full"]["bytes"]["p50"] / 2, "the tiny policy's layers are narrow"
     assert all(0 < figures["published_s"]["p50"] < figures["served_s"]["max"] for figures in kinds.values())
 
 

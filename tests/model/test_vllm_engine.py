@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 import torch
 from PIL import Image, ImageDraw
 from safetensors.torch import load_file
@@ -25,7 +26,7 @@ from dart_streams.policy import exporting, probe, resident_weights, tiny, weight
 from dart_streams.policy.rendering import CHATML, Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
 from dart_streams.store import MissingBlob
-from tests.model import plain_transformers
+from tests.model import adapted_versions, plain_transformers
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -152,6 +153,12 @@ def loop() -> Iterator[asyncio.Runner]:
     """One event loop for the module: the engine belongs to the loop in which it was started."""
     with asyncio.Runner() as runner:
         yield runner
+
+
+@pytest.fixture(scope="module")
+def adapted(policies: Policies) -> list[WeightVersion]:
+    """Frozen weights and two adapters of them."""
+    return adapted_versions.published(policies.directory, policies.folder)
 
 
 @pytest.fixture(scope="module")
@@ -518,6 +525,44 @@ def chain(policies, tmp_path_factory) -> list[WeightVersion]:
             for name, value in state.items()
         }
     return found
+
+
+@pytest.mark.parametrize("followed", [[0, 1, 2], [0, 2], [2]], ids=["each", "one missed", "late"])
+def test_an_adapter_is_switched_in_place_and_serves_what_its_merged_weights_serve(
+    following, loop, policies, adapted, followed
+):
+    engine = following
+    for place in followed:
+        serve(engine, loop, adapted[place])
+        assert engine.digest() == adapted[place].sha256
+    assert [version.kind for version in adapted] == ["full", "adapter", "adapter"]
+    asked = request(7, images=2, temperature=0.0)
+    by_adapter, made = loaded(engine, loop), loop.run(engine.generate(asked))
+    assert [segment.version for segment in made.versions] == [32]
+    whole = resident_weights.whole(adapted[2], policies.folder / "made")
+    merged = msgspec.structs.replace(adapted[2], uri=str(whole), kind="full", file_sha256="", base=[])
+    policies.versions.append(merged)
+    try:
+        assert close(made.logprobs, policies.score(asked, made.tokens, version=-1)[0]), "as transformers has them"
+        policies.versions[-1] = adapted[0]
+        assert not close(made.logprobs, policies.score(asked, made.tokens, version=-1)[0]), "the adapter matters"
+    finally:
+        policies.versions.pop()
+
+    uri = str(policies.folder / f"merged-{len(followed)}")
+    shutil.copytree(whole, uri)
+    serve(engine, loop, msgspec.structs.replace(merged, version=33, uri=uri))
+    by_file, again = loaded(engine, loop), loop.run(engine.generate(asked))
+    assert all(torch.equal(one, other) for one, other in zip(by_adapter, by_file, strict=True))
+    assert again.logprobs == made.logprobs, "also what is packed is the same to the bit"
+
+
+def test_a_worker_starts_on_an_adapter_and_its_parity_is_checked_against_the_trainers_probe(following, loop, adapted):
+    with structlog.testing.capture_logs() as logs:
+        loop.run(following.start(adapted[2]))
+    [checked] = [line for line in logs if line["event"] == "parity checked"]
+    assert checked["mismatch_nats"] < TOLERANCE
+    assert following.digest() == adapted[2].sha256
 
 
 def loaded(engine, loop) -> list[torch.Tensor]:

@@ -32,7 +32,7 @@ def ready(maker: Maker, index: int, ranks: Ranks, to_imitate: bool = False) -> R
     return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=Counter(), read_ms=0.0)
 
 
-def main(model: Path, result: Path, minibatches: int) -> None:
+def main(model: Path, result: Path, minibatches: int, rank: int) -> None:
     """Write the gradients before the first update, the figures, and the weights after the last."""
     trainer = {
         "micro_batch": 4,
@@ -40,6 +40,7 @@ def main(model: Path, result: Path, minibatches: int) -> None:
         "entropy_coef": 0.01,
         "kl_beta": 0.1,
         "imitate": {"trajectories": 1, "weight": 0.5},
+        "lora": {"rank": rank},
     }
     config = parse({"policy": {"path": str(model)}, "trainer": trainer})
     with joined() as ranks:
@@ -61,6 +62,7 @@ def main(model: Path, result: Path, minibatches: int) -> None:
         groups = [ready(maker, index, ranks) for index in range(3)]
         learned = learner.learn(groups, 0, lambda: False, [ready(maker, 3, ranks, to_imitate=True)])
         weights = learner.weights()
+        snapshot = learner.snapshot()
         if ranks.first:
             torch.save(
                 {
@@ -69,15 +71,18 @@ def main(model: Path, result: Path, minibatches: int) -> None:
                     "updates": learned.updates,
                     "top_tokens": msgspec.to_builtins(learned.top_tokens),
                     "weights": dict(weights),
+                    "published": dict(snapshot.tensors),
+                    "adapter": snapshot.adapter and snapshot.adapter._asdict(),
+                    "probe": snapshot.probe.logprobs,
                 },
                 result,
             )
 
 
-def step_of(model: Path, count: int, result: Path, minibatches: int) -> dict[str, Any]:
-    """Return what ``count`` ranks make of the same groups; torchrun would set the same variables."""
+def step_of(model: Path, count: int, result: Path, minibatches: int, rank: int = 0) -> dict[str, Any]:
+    """Return what ``count`` ranks make of the same groups, with adapters of ``rank``; torchrun would set the same."""
     job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, __file__, str(model), str(result), str(minibatches)]
+    command = [sys.executable, __file__, str(model), str(result), str(minibatches), str(rank)]
     started = [
         subprocess.Popen(command, env={**os.environ, **job, "RANK": str(rank), "OMP_NUM_THREADS": "1"})
         for rank in range(count)
@@ -91,4 +96,4 @@ def step_of(model: Path, count: int, result: Path, minibatches: int) -> dict[str
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

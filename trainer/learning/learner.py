@@ -1,5 +1,6 @@
 """The model, its optimiser and the step that a batch of groups makes: what every rank runs."""
 
+import contextlib
 import functools
 import itertools
 import math
@@ -15,12 +16,13 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from dart_streams.clock import since_ms
 from dart_streams.config import Trainer
+from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
 from topics.trained import TrainedToken
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import ReadyGroup, TrainingSample
-from trainer.learning import minibatches, model, step, top_tokens
+from trainer.learning import lora, minibatches, model, step, top_tokens
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
 from trainer.learning.top_tokens import TopTokens
 from trainer.ranks import Ranks
@@ -33,10 +35,14 @@ MicroBatches = Sequence[Sequence[TrainingSample]]
 
 
 class WeightSnapshot(NamedTuple):
-    """What a version of the weights consists of; the ``tensors`` are on rank 0 only."""
+    """What a version of the weights consists of: all ``tensors``, and the ``adapter`` if they are made of one.
+
+    Tensors are on rank 0 only.
+    """
 
     tensors: Mapping[str, Tensor]
     probe: Probe
+    adapter: Adapter | None = None
 
 
 class StepResult(NamedTuple):
@@ -77,10 +83,12 @@ class Learner:
     def __init__(
         self, folder: Path, renderer: Renderer, settings: Trainer, ranks: Ranks, version: Path | None = None
     ) -> None:
+        self.folder = folder
         self.settings = settings
         self.ranks = ranks
+        self.published: torch.dtype = getattr(torch, settings.publish.dtype)
         mesh = init_device_mesh(ranks.device.type, (ranks.count,))
-        scorer = model.load(folder, renderer, ranks.device, settings.recompute, version)
+        scorer = model.load(folder, renderer, ranks.device, settings.recompute, version, settings)
         self.collator = Collator(renderer, share_prompts=model.can_share_prompts(scorer, renderer))
         self.scorer = model.shard(scorer, mesh, settings.dtype)
         self.reference: model.Scorer | None = None
@@ -89,8 +97,15 @@ class Learner:
             self.reference = model.shard(frozen, mesh, settings.dtype)
         # No weight decay: a run is too short for it to matter, and it would pull a pretrained model from its weights.
         self.optimizer = torch.optim.AdamW(
-            self.scorer.parameters(), lr=settings.learning_rate, weight_decay=0.0, fused=True
+            [value for value in self.scorer.parameters() if value.requires_grad],
+            lr=settings.learning_rate,
+            weight_decay=0.0,
+            fused=True,
         )
+        self.base: Mapping[str, Tensor] = {}
+        """Under adapters, the frozen weights as they are published, on rank 0."""
+        if settings.lora.rank:
+            self.base = model.gathered(self.scorer.policy, ranks.first, self.published)
 
     def learn(
         self,
@@ -201,13 +216,22 @@ class Learner:
         return updates
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the whole state on rank 0, under the model's own names, and nothing elsewhere."""
-        return model.gathered(self.scorer.policy, self.ranks.first)
+        """Return the whole state on rank 0, under the model's own names and with adapters merged; nothing elsewhere."""
+        adapted = lora.has_adapters(self.scorer.policy)
+        with model.as_published(self.scorer, self.published) if adapted else contextlib.nullcontext():
+            return model.gathered(self.scorer.policy, self.ranks.first)
 
     def snapshot(self) -> WeightSnapshot:
         """Return the present weights as they are published, and what they make of the probe."""
-        published = getattr(torch, self.settings.publish.dtype)
-        tensors = model.gathered(self.scorer.policy, self.ranks.first, published)
-        with model.rounded(self.scorer, published):
+        with model.as_published(self.scorer, self.published):
+            tensors = model.gathered(self.scorer.policy, self.ranks.first, self.published)
             found = model.probe_of(self.scorer, self.collator.renderer, self.settings.dtype)
-        return WeightSnapshot(tensors, found)
+        return WeightSnapshot(tensors, found, self._adapter())
+
+    def _adapter(self) -> Adapter | None:
+        settings = self.settings.lora
+        if not settings.rank:
+            return None
+        tensors = lora.tensors_of(self.scorer.policy, self.ranks.first)
+        config = lora.peft_config(self.scorer.policy, settings, str(self.folder))
+        return Adapter(tensors, lora.scaling_of(settings), config, self.base)

@@ -15,12 +15,13 @@ from torch.nn import functional
 from transformers import AutoModelForImageTextToText
 from transformers.utils import logging as transformers_logging
 
+from dart_streams.config import Trainer
 from dart_streams.errors import UserError
 from dart_streams.policy import fit, probe, weights
 from dart_streams.policy.rendering import ImageInputs, Renderer, refuse_missing
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import TrainingSample
-from trainer.learning import vision
+from trainer.learning import lora, vision
 from trainer.objective import token_logp
 
 log = structlog.get_logger()
@@ -135,12 +136,18 @@ class RowProjection(nn.Conv3d):
 
 
 def load(
-    folder: Path, renderer: Renderer, device: torch.device, recompute: bool = False, version: Path | None = None
+    folder: Path,
+    renderer: Renderer,
+    device: torch.device,
+    recompute: bool = False,
+    version: Path | None = None,
+    adapted: Trainer | None = None,
 ) -> Scorer:
     """Return the policy of a Hugging Face directory in float32, with dropout off, not yet sharded.
 
     With ``recompute`` the backward pass computes a layer's activations again instead of keeping them. With the
-    directory of a ``version`` it has that version's weights. Raises :class:`UserError` if there is no such model.
+    directory of a ``version`` it has that version's weights. With the settings of a trainer it is ``adapted``: frozen,
+    with adapters as ``trainer.lora`` has them, if it does. Raises :class:`UserError` if there is no such model.
     """
     refuse_missing(folder)
     transformers_logging.disable_progress_bar()
@@ -158,6 +165,8 @@ def load(
             module.attention_dropout = 0.0  # type: ignore[assignment]
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+    if adapted is not None and adapted.lora.rank:
+        lora.freeze(policy, adapted.lora, getattr(torch, adapted.publish.dtype))
     scorer = Scorer(policy, renderer).to(device).eval()
     if recompute:
         policy.gradient_checkpointing_enable()
@@ -215,13 +224,18 @@ def has_full_attention(text: Any) -> bool:
 def gathered(policy: nn.Module, keep: bool, dtype: torch.dtype | None = None) -> Mapping[str, Tensor]:
     """Return the whole state on the CPU where ``keep``, elsewhere nothing. Collective, one tensor at a time.
 
-    With ``dtype`` floating point tensors are rounded to it, to the nearest and ties to even, before they are copied.
+    Names are the model's own, without those of adapters. With ``dtype`` floating point tensors are rounded to it, to
+    the nearest and ties to even, before they are copied.
     """
     state: dict[str, Tensor] = {}
-    for name, value in weights.own_state(policy).items():
-        own = value.detach()
-        whole = own.full_tensor() if isinstance(own, DTensor) else own
+    for found, value in weights.own_state(policy).items():
+        name = lora.own_name(found)
+        if name is None:
+            continue
+        whole = lora.whole(value)
         if keep:
+            # A layer's weights are replaced for a while by the merged ones: they are copied even where they are here.
+            whole = whole.clone() if name != found else whole
             rounded = whole.to(dtype) if dtype and whole.is_floating_point() else whole
             state[name] = rounded.cpu()
     return state
@@ -247,6 +261,20 @@ def rounded(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
         reshard(scorer)  # or the next pass would go on with what was gathered of the rounded ones
         for tensor, before in zip(own, kept, strict=True):
             tensor.copy_(before)
+
+
+def as_published(scorer: Scorer, dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
+    """Have the scorer's parameters be what is published, within the block: rounded, with its adapters merged."""
+    return adapters_merged(scorer, dtype) if lora.has_adapters(scorer.policy) else rounded(scorer, dtype)
+
+
+@contextlib.contextmanager
+def adapters_merged(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
+    """Have the scorer's adapters in its weights, rounded to ``dtype`` as the frozen ones are. Collective."""
+    reshard(scorer)
+    with torch.no_grad(), lora.merged(scorer.policy, dtype):
+        yield
+        reshard(scorer)
 
 
 def reshard(scorer: Scorer) -> None:

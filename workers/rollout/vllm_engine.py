@@ -173,7 +173,7 @@ class VllmEngine:
         self.renderer = renderer_of(self.folder, config.policy)
         self.schema = WeightSchema(self.renderer.config)
         self.cache = tempfile.TemporaryDirectory(prefix="weights-")
-        self.resident = ResidentWeights(Path(self.cache.name), lasting=config.trainer.publish.full_every > 1)
+        self.resident = ResidentWeights(Path(self.cache.name), lasting=config.trainer.publishes_parts)
         self.served_sha256: str | None = None
         self.thread: EngineThread | None = None
         self.mode = config.rollout.switch_mode

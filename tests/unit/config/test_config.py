@@ -101,5 +101,19 @@ def test_deltas_are_refused_where_nearly_every_value_changes_and_the_keys_are_na
     assert (wanted.full_every, wanted.dtype) == (10, "bfloat16")
     with pytest.raises(ConfigError, match=r"trainer\.publish\.full_every"):
         parse({"trainer": {"publish": {"full_every": 0}}})
+
+
+def test_adapters_are_off_unless_they_have_a_rank_and_not_beside_deltas():
+    assert parse({}).trainer.lora.rank == 0
+    assert not parse({}).trainer.publishes_parts
+    wanted = parse({"trainer": {"lora": {"rank": 8, "targets": ["q_proj"]}}}).trainer
+    assert (wanted.lora.rank, wanted.lora.targets, wanted.publishes_parts) == (8, ("q_proj",), True)
+    deltas = {"full_every": 10, "dtype": "bfloat16"}
+    with pytest.raises(ConfigError, match=r"trainer: lora\.rank = 8 .* publish\.full_every = 10"):
+        parse({"trainer": {"lora": {"rank": 8}, "publish": deltas}})
+    with pytest.raises(ConfigError, match=r"trainer\.lora: targets .* rank = 0"):
+        parse({"trainer": {"lora": {"targets": ["q_proj"]}}})
+    with pytest.raises(ConfigError, match=r"trainer\.lora\.alpha"):
+        parse({"trainer": {"lora": {"rank": 8, "alpha": 0}}})
     with pytest.raises(ConfigError, match=r"rollout\.vllm\.second_set"):
         parse({"rollout": {"vllm": {"second_set": "pinned"}}})

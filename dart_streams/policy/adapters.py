@@ -1,0 +1,97 @@
+"""LoRA adapters as weight versions: the file that peft reads, and the weights that a base and an adapter make.
+
+Trainer and rollout worker merge on their own, and must have the same bits, whatever the machine, the number of threads
+or the sharding. A matrix product does not give that: libraries add its terms in an order of their own, some with fused
+multiplications. So B·A is summed here rank by rank, elementwise, in float32, which IEEE 754 defines to the bit.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+PREFIX = "base_model.model."
+"""What peft writes before the model's own names."""
+DOWN, UP = ".lora_A.weight", ".lora_B.weight"
+"""What follows the name of a layer: A is (rank, inputs), B is (outputs, rank)."""
+SCALING = "scaling"
+"""The key of a file's metadata with the factor of B·A, alpha / rank."""
+BLOCK = 1 << 17
+"""Elements that are merged at a time, so that they stay in the cache."""
+
+
+class TornAdapter(Exception):
+    """An adapter does not fit the weights that it is applied to."""
+
+
+class Adapter(NamedTuple):
+    """What a version that is an adapter consists of, on rank 0.
+
+    ``tensors`` have peft's names, ``config`` is peft's ``adapter_config.json``, and ``base`` the frozen weights as they
+    are published, under the model's own names.
+    """
+
+    tensors: Mapping[str, Tensor]
+    scaling: float
+    config: bytes
+    base: Mapping[str, Tensor]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the file says beside its tensors."""
+        return {SCALING: json.dumps(self.scaling)}
+
+
+def merged(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scaling: float) -> Tensor:
+    """Return W + scaling · B·A, (O, I), in float32 rounded to the type of W; each element by itself, to the bit.
+
+    The rows may be any part of a layer's, of W and B alike.
+    """
+    made_OI = torch.empty_like(weight_OI)
+    down_RI, up_OR = down_RI.float(), up_OR.float()
+    rows = max(1, BLOCK // max(1, weight_OI.shape[1]))
+    for start in range(0, weight_OI.shape[0], rows):
+        block = slice(start, start + rows)
+        sum_bI = torch.zeros_like(weight_OI[block], dtype=torch.float32)
+        for rank in range(len(down_RI)):
+            # Two operations: one that adds a product may round once or twice, as the machine has it.
+            sum_bI += up_OR[block, rank, None] * down_RI[rank]
+        sum_bI *= scaling
+        made_OI[block] = (sum_bI + weight_OI[block].float()).to(weight_OI.dtype)
+    return made_OI
+
+
+def apply(base: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
+    """Return the weights that ``base`` and the adapter in ``file`` make; what has no adapter is ``base``'s own tensor.
+
+    Raises :class:`TornAdapter` if they do not fit, SafetensorError if it is no such file.
+    """
+    with safe_open(file, framework="pt") as stored:
+        try:
+            scaling = float(stored.metadata()[SCALING])
+        except (KeyError, TypeError, ValueError) as error:
+            raise TornAdapter(f"no {SCALING} in its metadata ({error})") from None
+        names = list(stored.keys())
+        return with_adapter(base, {name: stored.get_tensor(name) for name in names}, scaling)
+
+
+def with_adapter(base: Mapping[str, Tensor], tensors: Mapping[str, Tensor], scaling: float) -> dict[str, Tensor]:
+    """Return the weights that ``base`` and an adapter's ``tensors`` make; raise :class:`TornAdapter` if they do not."""
+    found = dict(base)
+    layers = {name.removeprefix(PREFIX).removesuffix(DOWN) for name in tensors if name.endswith(DOWN)}
+    if len(tensors) != 2 * len(layers):
+        raise TornAdapter(f"{len(tensors)} tensors of {len(layers)} layers")
+    for layer in sorted(layers):
+        weight, down, up = (
+            found.get(f"{layer}.weight"),
+            tensors[f"{PREFIX}{layer}{DOWN}"],
+            tensors.get(f"{PREFIX}{layer}{UP}"),
+        )
+        if weight is None or up is None or weight.shape != (up.shape[0], down.shape[1]) or up.shape[1] != len(down):
+            raise TornAdapter(f"{layer} is of no layer that there is")
+        found[f"{layer}.weight"] = merged(weight, down, up, scaling)
+    return found

@@ -1,0 +1,149 @@
+"""LoRA by peft: adapters beside the linear layers of the language model, which alone are trained.
+
+The frozen weights are rounded to the published type before anything is trained, so that trainer and engines begin with
+the same ones.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from dart_streams.config.trainer import Lora
+from dart_streams.errors import UserError
+from dart_streams.policy import adapters
+
+NAME = "default"
+"""peft's name of the adapter."""
+SEED = 0
+"""A's initial values are drawn with it: each rank keeps its shard of its own draw."""
+
+
+def freeze(policy: Any, settings: Lora, published: torch.dtype) -> None:
+    """Round the policy to its published type, freeze it, and give it adapters; raise UserError without such layers."""
+    names = targets_of(policy, settings)
+    for parameter in policy.parameters():
+        parameter.requires_grad_(False)
+        parameter.copy_(parameter.to(published))
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        inject_adapter_in_model(config_of(settings, names), policy, NAME)
+
+
+def config_of(settings: Lora, names: list[str]) -> LoraConfig:
+    """Return peft's configuration for layers of these names."""
+    return LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=names, lora_dropout=0.0)
+
+
+def targets_of(policy: Any, settings: Lora) -> list[str]:
+    """Return the names of the linear layers of the language model that get an adapter."""
+    inside = {id(module) for module in policy.get_decoder().modules()}
+    linear = [name for name, module in policy.named_modules() if isinstance(module, nn.Linear) and id(module) in inside]
+    if not settings.targets:
+        found = linear
+    else:
+        for target in settings.targets:
+            if not any(is_target(name, target) for name in linear):
+                known = sorted({name.rpartition(".")[2] for name in linear})
+                raise UserError(
+                    f"trainer.lora.targets: no linear layer of the language model of {type(policy).__name__} is named "
+                    f"{target!r}; it has {', '.join(known)}"
+                )
+        found = [name for name in linear if any(is_target(name, target) for target in settings.targets)]
+    if not found:
+        raise UserError(
+            f"trainer.lora.rank: the language model of {type(policy).__name__} has no linear layers (mixtures of "
+            "experts have theirs in one tensor): set it to 0"
+        )
+    return found
+
+
+def is_target(name: str, target: str) -> bool:
+    """Return whether a layer's name ends with ``target``, component by component."""
+    return f".{name}".endswith(f".{target}")
+
+
+def own_name(name: str) -> str | None:
+    """Return the model's own name of a parameter; None if it is an adapter's."""
+    return None if ".lora_A." in name or ".lora_B." in name else name.replace(".base_layer.", ".")
+
+
+def matrices_of(layer: LoraLayer) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the parameters W, A and B of a layer."""
+    base, down, up = layer.get_base_layer(), layer.lora_A[NAME], layer.lora_B[NAME]
+    return cast(Tensor, base.weight), cast(Tensor, down.weight), cast(Tensor, up.weight)
+
+
+def has_adapters(policy: nn.Module) -> bool:
+    """Return whether adapters were injected."""
+    return next(layers_of(policy), None) is not None
+
+
+def layers_of(policy: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
+    """Return the layers with an adapter, with their names in the model."""
+    return ((name, module) for name, module in policy.named_modules() if isinstance(module, LoraLayer))
+
+
+def tensors_of(policy: nn.Module, keep: bool) -> dict[str, Tensor]:
+    """Return the adapter's whole tensors, float32 on the CPU, under peft's names, where ``keep``. Collective."""
+    found: dict[str, Tensor] = {}
+    for name, layer in layers_of(policy):
+        _, down, up = matrices_of(layer)
+        for suffix, part in ((adapters.DOWN, down), (adapters.UP, up)):
+            tensor = whole(part)
+            if keep:
+                found[f"{adapters.PREFIX}{name}{suffix}"] = tensor.cpu().clone()
+    return found
+
+
+def whole(parameter: Tensor) -> Tensor:
+    """Return all of a parameter. Collective."""
+    own = parameter.detach()
+    return own.full_tensor() if isinstance(own, DTensor) else own
+
+
+def local(parameter: Tensor) -> Tensor:
+    """Return this rank's shard of a parameter, which may be written to."""
+    own = parameter.detach()
+    return own.to_local() if isinstance(own, DTensor) else own
+
+
+def scaling_of(settings: Lora) -> float:
+    """Return the factor of B·A."""
+    return settings.alpha / settings.rank
+
+
+@contextlib.contextmanager
+def merged(policy: nn.Module, published: torch.dtype) -> Iterator[None]:
+    """Have the layers' weights be what is served, and their adapters give nothing, within the block. Collective.
+
+    Shards of W and of B are of the same rows, so each rank merges its own. Parameters must be shards, not gathered.
+    """
+    kept: list[tuple[Tensor, Tensor]] = []
+    try:
+        for name, layer in layers_of(policy):
+            weight, down, up = matrices_of(layer)
+            weight_oI, up_oR = local(weight), local(up)
+            if len(weight_oI) != len(up_oR):
+                raise RuntimeError(f"{name}: {len(weight_oI)} rows of W and {len(up_oR)} of B on this rank")
+            made_oI = adapters.merged(weight_oI.to(published), whole(down), up_oR, layer.scaling[NAME])
+            kept += [(weight_oI, weight_oI.clone()), (up_oR, up_oR.clone())]
+            weight_oI.copy_(made_oI)
+            up_oR.zero_()
+        yield
+    finally:
+        for tensor, before in kept:
+            tensor.copy_(before)
+
+
+def peft_config(policy: nn.Module, settings: Lora, base: str) -> bytes:
+    """Return ``adapter_config.json`` as peft reads it, for an adapter of the model in ``base``."""
+    config = config_of(settings, [name for name, _ in layers_of(policy)])
+    fields = config.to_dict() | {"base_model_name_or_path": base, "inference_mode": True}
+    return json.dumps({name: sorted(v) if isinstance(v, set) else v for name, v in sorted(fields.items())}).encode()
