@@ -17,11 +17,14 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from dart_streams import fsync as durable
 from dart_streams.errors import UserError
 from trainer import crash_points
+from trainer.learning import lora
 from trainer.ranks import Ranks
 from trainer.state import TrainerState
 
 KEPT = 2
 STATE = "state.json"
+SCALING = "scaling"
+"""The key of what adapters are multiplied with, which is not among the tensors that are trained."""
 NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 PARTIAL = ".partial-"
 
@@ -105,6 +108,11 @@ class Checkpoints:
                 f"checkpoint {newest} is not of this policy ({reason_of(error)}): a run keeps its policy.path and its "
                 "trainer.lora (rank and targets); start another run, with `dart-streams run --init` if from its weights"
             ) from error
+        if has_frozen(model) and float(saved[SCALING]) != lora.scaling_in(model):
+            raise UserError(
+                f"checkpoint {newest} has adapters that count {float(saved[SCALING]):g} times (alpha / rank), not "
+                f"{lora.scaling_in(model):g} times: a run keeps its trainer.lora.alpha"
+            )
         options = StateDictOptions(strict=not has_frozen(model))
         set_state_dict(
             model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"], options=options
@@ -140,6 +148,8 @@ def tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     if has_frozen(model):
         trained = {name for name, value in model.named_parameters() if value.requires_grad}
         of_model = {name: value for name, value in of_model.items() if name in trained}
+        scaling = torch.tensor(lora.scaling_in(model), dtype=torch.float64)
+        return {"model": of_model, "optimizer": of_optimizer, SCALING: scaling}
     return {"model": of_model, "optimizer": of_optimizer}
 
 

@@ -34,6 +34,7 @@ from trainer.state import TrainerState
 from trainer.version_writer import VersionWriter
 
 RANK, ALPHA, RATE = 4, 8, 1e-2
+ONE = {"rank": RANK, "targets": ["v_proj"]}
 
 
 @pytest.fixture(scope="module")
@@ -200,12 +201,14 @@ def test_a_resumed_trainer_goes_on_to_the_bit_from_adapters_and_their_optimiser_
     assert weights.digest_of(one) != weights.digest_of(Learner(policy, renderer, settings().trainer, ranks).weights())
 
 
-@pytest.mark.parametrize("other", [{"rank": 0}, {"rank": 8}, {"rank": RANK, "targets": ["q_proj"]}])
+@pytest.mark.parametrize(
+    "other", [{"rank": 0}, {"rank": 8}, {"rank": RANK, "targets": ["q_proj"]}, {**ONE, "alpha": 32}]
+)
 def test_a_checkpoint_of_other_adapters_is_refused_with_the_key(
     policy: Path, renderer: Renderer, ranks: Ranks, tmp_path: Path, other: dict[str, Any]
 ) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints", ranks)
-    saved = Learner(policy, renderer, settings(lora={"rank": RANK, "targets": ["v_proj"]}).trainer, ranks)
+    saved = Learner(policy, renderer, settings(lora=ONE).trainer, ranks)
     learn(saved, renderer, 0)
     checkpoints.save(saved.scorer, saved.optimizer, TrainerState(version=1, train_step=1), 1)
     learner = Learner(policy, renderer, settings(lora=other).trainer, ranks)

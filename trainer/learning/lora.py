@@ -119,6 +119,11 @@ def scaling_of(settings: Lora) -> float:
     return settings.alpha / settings.rank
 
 
+def scaling_in(policy: nn.Module) -> float:
+    """Return the factor of B·A in a model with adapters, the same in all layers."""
+    return next(float(layer.scaling[NAME]) for _, layer in layers_of(policy))
+
+
 @contextlib.contextmanager
 def merged(policy: nn.Module, published: torch.dtype) -> Iterator[None]:
     """Have the layers' weights be what is served, and their adapters give nothing, within the block. Collective.
