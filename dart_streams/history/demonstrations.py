@@ -94,7 +94,7 @@ def as_demonstration(episode: RecordedEpisode, config: Config, tasks: TaskSet) -
     or an answer is not one that this deployment executes.
     """
     observations = episode.observations
-    refuse_unusable(observations, tasks, config.policy)
+    refuse_unusable(observations, tasks)
     first, end = observations[0], observations[-1].end
     assert end is not None
     identity = demonstration_id(config.bus.prefix, first)
@@ -110,26 +110,24 @@ def as_demonstration(episode: RecordedEpisode, config: Config, tasks: TaskSet) -
         sampling=config.sampling(),
         after_version=0,
     )
-    shown = [
-        msgspec.structs.replace(
+    shown: list[Observation] = []
+    for one in observations:
+        # An answer may mean the place where the actions before it have left the pointer.
+        action = action_of(one.taken.text, shown, config.policy) if one.taken else None
+        made = msgspec.structs.replace(
             one,
             trajectory_id=identity,
             order=order,
             env_host=HOST,
             at_ms=first.at_ms,  # it takes no time: no slot of this deployment was busy with it
             end=one.end and EpisodeEnd(kind="success", reward=one.end.reward),
-            taken=one.taken
-            and msgspec.structs.replace(
-                answer(one.taken.text, f"{identity}/{one.step - 1}/0", one.taken.execute_ms),
-                action=format_all(read(one.taken.text, observations[: one.step], config.policy)),
-            ),
+            taken=one.taken and answer(one.taken.text, action, f"{identity}/{one.step - 1}/0", one.taken.execute_ms),
         )
-        for one in observations
-    ]
+        shown.append(made)
     return RecordedEpisode(observations=shown, images=episode.images)
 
 
-def refuse_unusable(observations: list[Observation], tasks: TaskSet, policy: Policy) -> None:
+def refuse_unusable(observations: list[Observation], tasks: TaskSet) -> None:
     """Raise :class:`NotDemonstrable` for the first thing that keeps an episode from being imitated."""
     first, end = observations[0], observations[-1].end
     task_id = first.order.task_id
@@ -144,23 +142,19 @@ def refuse_unusable(observations: list[Observation], tasks: TaskSet, policy: Pol
     for before, after in itertools.pairwise(observations):
         if before.screenshot is None or after.taken is None:
             raise NotDemonstrable("no screen or answer", f"{task_id}: step {before.step} has no screen, or no answer")
-        try:
-            read(after.taken.text, observations[: after.step], policy)
-        except actions.Unparsable as error:
-            raise NotDemonstrable("invalid answer", f"{task_id}: step {before.step}: {error}") from None
 
 
-def read(text: str, before: Sequence[Observation], policy: Policy) -> tuple[actions.Action, ...]:
-    """Return the actions of an answer to ``before``, in the policy's dialect; raise Unparsable if it is none."""
-    return policy.dialect.made.read(text, prompts.view_of(before, policy)).actions
-
-
-def answer(text: str, request_id: str = "import", execute_ms: float = 0.0) -> ExecutedAction:
-    """Return an answer without tokens, as a demonstration has it; ``action`` is null if it does not parse."""
+def action_of(text: str, before: Sequence[Observation], policy: Policy) -> str:
+    """Return what an answer to ``before`` executes; raise :class:`NotDemonstrable` if its dialect is another."""
     try:
-        action = actions.format(actions.parse(text))
-    except actions.Unparsable:
-        action = None
+        return format_all(policy.dialect.made.read(text, prompts.view_of(before, policy)).actions)
+    except actions.Unparsable as error:
+        place = f"{before[-1].order.task_id}: step {before[-1].step}"
+        raise NotDemonstrable("invalid answer", f"{place}: {error}") from None
+
+
+def answer(text: str, action: str | None = None, request_id: str = "import", execute_ms: float = 0.0) -> ExecutedAction:
+    """Return an answer without tokens, as a demonstration has it; ``action`` is null until the answer is read."""
     return ExecutedAction(
         request_id=request_id,
         text=text,

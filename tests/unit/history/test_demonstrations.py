@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.config import Bus, Config
+from dart_streams.config import ActionDialect, Bus, Config, Policy
 from dart_streams.curation import groups, in_memory
 from dart_streams.errors import UserError
 from dart_streams.history import demonstration_files
@@ -212,3 +212,15 @@ def test_a_file_of_another_kind_or_none_is_refused_with_what_to_give(tmp_path):
     for name, words in (("set.csv", "a .parquet file, a folder"), ("none.jsonl", "no data set")):
         with pytest.raises(UserError, match=words):
             demonstration_files.is_lines(tmp_path / name)
+
+
+def test_an_answer_without_a_place_acts_where_those_before_it_have_left_the_pointer():
+    said = ({"action": "mouse_move", "coordinate": [3, 4]}, {"action": "wait"}, {"action": "left_click"})
+    texts = tuple(
+        f"<tool_call>{json.dumps({'name': 'computer_use', 'arguments': arguments})}</tool_call>" for arguments in said
+    )
+    policy = Policy(dialect=ActionDialect(name="qwen-computer-use"), max_tokens=400)
+    found = as_demonstration(line(texts=texts), msgspec.structs.replace(CONFIG, policy=policy), TASKS)
+    executed = [one.taken.action for one in found.observations if one.taken]
+    assert executed[0] == "Action: move(start_box='(3,4)')"
+    assert executed[2] == "Action: click(start_box='(3,4)')"
