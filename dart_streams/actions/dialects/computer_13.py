@@ -7,8 +7,6 @@ notches of the wheel.
 import re
 from collections.abc import Callable
 
-import msgspec
-
 from dart_streams.actions.dialects.computer_13_prompt import SYSTEM
 from dart_streams.actions.dialects.dialect import (
     Coordinates,
@@ -16,15 +14,15 @@ from dart_streams.actions.dialects.dialect import (
     Inexpressible,
     Reading,
     Role,
-    Several,
-    Strictness,
     View,
     signed,
     written_place,
+    written_size,
 )
 from dart_streams.actions.dialects.json_calls import (
     FENCED,
     Fields,
+    JsonDialect,
     bounded,
     compact,
     keys,
@@ -59,14 +57,8 @@ WORDS: dict[str, type[Wait] | type[Finished] | type[CallUser]] = {"WAIT": Wait, 
 WORD_FENCE = re.compile(r"```[ \t]*(WAIT|DONE|FAIL)[ \t]*```")
 
 
-class Computer13(msgspec.Struct, frozen=True, kw_only=True):
+class Computer13(JsonDialect, frozen=True, kw_only=True):
     """Answers in OSWorld's ``computer_13``."""
-
-    coordinates: Coordinates = "absolute"
-    strictness: Strictness = "strict"
-    several: Several = "first"
-    tokens: tuple[str, ...] = ()
-    separate: bool = False
 
     def read(self, answer: str, view: View) -> Reading:
         """Read an answer; raise :class:`Unparsable` if it says no action, or has something wrong and may not."""
@@ -108,12 +100,8 @@ class Computer13(msgspec.Struct, frozen=True, kw_only=True):
 
     def opening(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
         """Return the texts of the prompt before the first screen."""
-        width, height = (view.width, view.height) if self.coordinates == "absolute" else (1000, 1000)
+        width, height = written_size(view, self.coordinates)
         return ("system", SYSTEM.format(width=width, height=height)), ("user", instruction)
-
-    def recalled(self, answer: str) -> str:
-        """Return an earlier answer as it was."""
-        return answer
 
 
 def keyboard(action: Action) -> Fields:

@@ -152,6 +152,11 @@ def written_place(x: int, y: int, view: View, coordinates: Coordinates) -> Place
     return round(x * WHOLE / view.width), round(y * WHOLE / view.height)
 
 
+def written_size(view: View, coordinates: Coordinates) -> tuple[int, int]:
+    """Return the size of the image in which coordinates are written."""
+    return (view.width, view.height) if coordinates == "absolute" else (WHOLE, WHOLE)
+
+
 def signed(action: Scroll) -> int:
     """Return the notches of a scroll: up and right are positive."""
     amount = NOTCHES if action.amount is None else action.amount

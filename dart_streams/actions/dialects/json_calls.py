@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.actions.dialects.dialect import Found, split_keys
+from dart_streams.actions.dialects.dialect import Coordinates, Found, Several, Strictness, split_keys
 from dart_streams.actions.grammar import LONGEST_ANSWER, Unparsable
 
 FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
@@ -15,6 +15,20 @@ LARGEST = 1_000_000
 """Numbers beyond it are no place, and no amount, of anything."""
 
 Fields = dict[str, Any]
+
+
+class JsonDialect(msgspec.Struct, frozen=True, kw_only=True):
+    """What dialects of JSON actions share: their settings, and that the prompt recalls answers as they were."""
+
+    coordinates: Coordinates = "absolute"
+    strictness: Strictness = "strict"
+    several: Several = "first"
+    tokens: tuple[str, ...] = ()
+    separate: bool = False
+
+    def recalled(self, answer: str) -> str:
+        """Return an earlier answer as it was."""
+        return answer
 
 
 def bounded(answer: str) -> str:

@@ -7,8 +7,6 @@ the pointer. Pixels of a scroll are notches of the wheel, as OSWorld's agent for
 import re
 from collections.abc import Callable
 
-import msgspec
-
 from dart_streams.actions.dialects import qwen_prompt
 from dart_streams.actions.dialects.dialect import (
     Coordinates,
@@ -16,14 +14,14 @@ from dart_streams.actions.dialects.dialect import (
     Inexpressible,
     Reading,
     Role,
-    Several,
-    Strictness,
     View,
     signed,
     written_place,
+    written_size,
 )
 from dart_streams.actions.dialects.json_calls import (
     Fields,
+    JsonDialect,
     bounded,
     compact,
     decoded,
@@ -63,14 +61,8 @@ LOOSE_NAMES = {"click": "left_click", "move": "mouse_move", "drag": "left_click_
 """What these models are not to write, and what it means."""
 
 
-class QwenComputerUse(msgspec.Struct, frozen=True, kw_only=True):
+class QwenComputerUse(JsonDialect, frozen=True, kw_only=True):
     """Answers of the Qwen-VL models."""
-
-    coordinates: Coordinates = "absolute"
-    strictness: Strictness = "strict"
-    several: Several = "first"
-    tokens: tuple[str, ...] = ()
-    separate: bool = False
 
     def read(self, answer: str, view: View) -> Reading:
         """Read an answer; raise :class:`Unparsable` if it says no action, or has something wrong and may not."""
@@ -101,12 +93,7 @@ class QwenComputerUse(msgspec.Struct, frozen=True, kw_only=True):
 
     def opening(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
         """Return the texts of the prompt before the first screen."""
-        size = (view.width, view.height) if self.coordinates == "absolute" else (1000, 1000)
-        return ("system", qwen_prompt.system(*size)), ("user", instruction)
-
-    def recalled(self, answer: str) -> str:
-        """Return an earlier answer as it was."""
-        return answer
+        return ("system", qwen_prompt.system(*written_size(view, self.coordinates))), ("user", instruction)
 
 
 def without_place(action: Action) -> Fields:

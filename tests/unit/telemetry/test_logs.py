@@ -88,3 +88,13 @@ def test_lines_that_were_dropped_are_counted_as_soon_as_there_is_room(tmp_path: 
     assert last == ["three", "four"]
     assert json.loads(notice)["lines"] == 2
     assert "No space left" in json.loads(notice)["reason"]
+
+
+def test_a_line_for_a_stream_that_is_closed_is_dropped_and_counted(tmp_path: Path):
+    with (tmp_path / "log").open("w") as file:
+        stream = LogStream(file)
+        stream.write("one\n")
+    stream.write("two\n")
+    assert (tmp_path / "log").read_text() == "one\n"
+    assert stream.dropped == 1
+    assert "closed" in stream.reason
