@@ -102,10 +102,12 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         "topics": functools.partial(watch_topics, publisher, used),
     }
     if ahead := getattr(backend, "ahead", 0):
-
-        def expect(order: RolloutOrder) -> None:
-            with contextlib.suppress(ConfigError):  # Who plays the order rejects it.
-                cast(Preparer, backend).expect(task_set.get(order.task_id))
-
+        expect = functools.partial(expect_order, cast(Preparer, backend), task_set)
         background["orders ahead"] = functools.partial(orders.read_ahead, ahead, expect)
     return lifecycle.Worker(functools.partial(orders.serve, play, config.env.slots), background)
+
+
+def expect_order(backend: Preparer, task_set: tasks.TaskSet, order: RolloutOrder) -> None:
+    """Have a backend prepare for an order that waits; who plays the order rejects one of an unknown task."""
+    with contextlib.suppress(ConfigError):
+        backend.expect(task_set.get(order.task_id))
