@@ -47,6 +47,8 @@ class Network:
         third = FIRST_NETWORK + number
         self.gateway = f"10.77.{third}.1"
         self.source = {BROKER: f"10.77.{third}.2", DATABASE: f"10.77.{third}.3"}
+        self.lost: list[tuple[str, ...]] = []
+        """How to give back each way that is cut."""
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -75,18 +77,19 @@ class Network:
     def cut(self, service: str, way: Way) -> None:
         """Lose all packets between the namespace and a service, in one direction or both."""
         if way in ("out", "both"):
-            place = (service, "lladdr", NOBODY, "dev", self.its_end, "nud", "permanent")
-            ip("-n", self.name, "neighbour", "replace", *place)
+            self._lose("-n", self.name, "neighbour", to=service, via=self.its_end)
         if way in ("in", "both"):
-            ip("neighbour", "replace", self.source[service], "lladdr", NOBODY, "dev", self.host_end, "nud", "permanent")
+            self._lose("neighbour", to=self.source[service], via=self.host_end)
+
+    def _lose(self, *command: str, to: str, via: str) -> None:
+        ip(*command, "replace", to, "lladdr", NOBODY, "dev", via, "nud", "permanent")
+        self.lost.append((*command, "del", to, "dev", via))
 
     def heal(self) -> None:
-        """Let all packets through again."""
-        for service, source in self.source.items():
-            with contextlib.suppress(subprocess.CalledProcessError):
-                ip("-n", self.name, "neighbour", "del", service, "dev", self.its_end)
-            with contextlib.suppress(subprocess.CalledProcessError):
-                ip("neighbour", "del", source, "dev", self.host_end)
+        """Let all packets through again; raise subprocess.CalledProcessError if a way stays cut."""
+        while self.lost:
+            ip(*self.lost[-1])
+            self.lost.pop()
 
     def remove(self) -> None:
         """Remove it; with the namespace both interfaces go, once no process is left in it."""
