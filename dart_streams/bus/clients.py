@@ -97,7 +97,8 @@ class SendCoalescer:
 class Publisher:
     """An idempotent producer of events: acknowledged by all replicas, in order per key.
 
-    ``batch_bytes`` is the maximum batch of a partition; a larger record goes alone.
+    A key keeps its partition for as long as the producer lives, also when its topic is given partitions: a trajectory's
+    end is never read before its steps. ``batch_bytes`` is the maximum batch of a partition; a larger record goes alone.
     """
 
     def __init__(self, bus: Bus, client_id: str, batch_bytes: int = BATCH_BYTES) -> None:
@@ -113,6 +114,7 @@ class Publisher:
             max_request_size=MAX_LETTER_BYTES,
             partitioner=partition_of,
         )
+        self._partitions: dict[str, list[int]] = {}
 
     async def __aenter__(self) -> Self:
         await start_within(self.producer, self.bus)
@@ -143,6 +145,9 @@ class Publisher:
         """
         await self.coalescer.wait()
         try:
+            if partition is None and key is not None:
+                partitions = await self._partitions_at_first(name)
+                partition = partition_of(key, partitions, partitions)
             await self.producer.send_and_wait(
                 self.bus.prefix + name, value, key=key, headers=list(headers), partition=partition
             )
@@ -155,13 +160,20 @@ class Publisher:
         They are packed into batches here, at a fraction of the cost of single sends. Raises as :meth:`send` does.
         """
         topic = self.bus.prefix + name
-        partitions = sorted(await self.producer.partitions_for(topic))
-        batches = self._packed(records, partitions)
         try:
+            batches = self._packed(records, await self._partitions_at_first(name))
             sent = [await self.producer.send_batch(batch, topic, partition=number) for number, batch in batches]
             await asyncio.gather(*sent)
         except (KafkaTimeoutError, KafkaConnectionError) as error:
             raise self._unavailable(name, error) from None
+
+    async def _partitions_at_first(self, name: str) -> list[int]:
+        """Return the partitions that a topic had at the first record; those it has now if it was made again with fewer."""
+        now = await self.producer.partitions_for(self.bus.prefix + name)
+        first = self._partitions.get(name)
+        if first is None or not now.issuperset(first):
+            first = self._partitions[name] = sorted(now)
+        return first
 
     def _packed(self, records: Iterable[Encoded], partitions: Sequence[int]) -> list[tuple[int, BatchBuilder]]:
         """Return records as (partition, batch), the batches of a partition in order."""

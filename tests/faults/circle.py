@@ -137,20 +137,26 @@ class Circle:
         while not condition():
             assert self.process is not None
             if self.process.poll() is not None or deadline.expired:
-                pytest.fail(f"not reached: {what}; exit code {self.process.poll()}\n{self.said()}")
+                pytest.fail(f"not reached: {what}; exit code {self.process.poll()}\n{self.evidence()}")
             time.sleep(POLL_S)
 
     def said(self) -> str:
         """Return the end of what the run told."""
         return self.console.read_text()[-3000:]
 
+    def evidence(self) -> str:
+        """Return the end of what the run told, and of what each of its processes did, for who has to find a cause."""
+        logs = sorted((self.made.path / "logs").glob("*.log"))
+        ends = [f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs]
+        return "\n".join([self.said(), *ends])
+
     def ends_well(self) -> None:
         """Wait for the end of the run; then it has lost nothing, and every invariant holds."""
         assert self.process is not None
-        assert self.process.wait(BOUND_S) == 0, self.said()
+        assert self.process.wait(BOUND_S) == 0, self.evidence()
         report = json.loads((self.made.path / "report.json").read_text())
         if (report["outcome"], report["lost"]) != ("complete", 0):
-            pytest.fail(f"{report['outcome']}, {report['lost']} lost\n{self.said()}")
+            pytest.fail(f"{report['outcome']}, {report['lost']} lost\n{self.evidence()}")
         if broken := invariants.of_run(self.config):
             pytest.fail(f"broken: {json.dumps(broken, indent=1)}")
 

@@ -7,6 +7,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError
 
+from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.bus.codec import Encoded
 from topics import observations
@@ -22,13 +23,13 @@ def records(number: int) -> list[Encoded]:
     ]
 
 
-async def read(bus, number: int) -> dict[int, list[Encoded]]:
+async def read(bus, number: int, partitions: int = PARTITIONS) -> dict[int, list[Encoded]]:
     """Return so many records, by partition, in order."""
     found: dict[int, list[Encoded]] = defaultdict(list)
     client = consumer(bus, group=None, client_id="reader")
     await start_within(client, bus)
     try:
-        client.assign([TopicPartition(bus.prefix + NAME, partition) for partition in range(PARTITIONS)])
+        client.assign([TopicPartition(bus.prefix + NAME, partition) for partition in range(partitions)])
         await client.seek_to_beginning()
         async with asyncio.timeout(30):
             while sum(map(len, found.values())) < number:
@@ -62,6 +63,36 @@ async def test_a_record_larger_than_a_batch_goes_alone_and_in_its_turn(bus):
         await publisher.send_all(NAME, sent)
     [own] = [own for own in (await read(bus, 3)).values() if own]
     assert own == sent
+
+
+async def grow(partitions: int, *publishers: Publisher) -> None:
+    """Give the topic partitions, and return when these producers know."""
+    bus = publishers[0].bus
+    with admin.connect(bus) as client:
+        client.create_partitions({bus.prefix + NAME: partitions})
+    async with asyncio.timeout(30):
+        for publisher in publishers:
+            while (await publisher.partition_counts([NAME]))[NAME] < partitions:
+                await asyncio.sleep(0.05)
+
+
+async def test_a_key_keeps_its_partition_when_its_topic_is_given_partitions_and_later_producers_use_them(bus):
+    sent, number = records(70), 2 * PARTITIONS
+    async with Publisher(bus, "single") as single, Publisher(bus, "packed") as packed:
+        await asyncio.gather(packed.send_all(NAME, sent), *(single.send(NAME, *record) for record in sent))
+        await grow(number, single, packed)
+        await asyncio.gather(packed.send_all(NAME, sent), *(single.send(NAME, *record) for record in sent))
+        found = await read(bus, 4 * len(sent), number)
+        assert max(found) < PARTITIONS
+        assert_one_partition_a_key(found)
+    async with Publisher(bus, "later") as later:
+        await later.send_all(NAME, records(700))
+    assert max(await read(bus, 4 * len(sent) + 700, number)) >= PARTITIONS
+
+
+def assert_one_partition_a_key(found: dict[int, list[Encoded]]) -> None:
+    places = {(record.key, partition) for partition, own in found.items() for record in own}
+    assert len(places) == len({key for key, _ in places}) > 1
 
 
 async def test_nothing_is_sent_of_no_records(bus):
