@@ -35,6 +35,9 @@ SESSION_MS = 10_000
 """A group member without heartbeats for this long is dead, and its partitions are assigned to the others."""
 METADATA_MS = 10_000
 """How old a consumer's view of its topics may be: records of a partition that was added wait so long at most."""
+COMMIT_WAIT_S = 5.0
+"""A commit is given up after this long, and left to the next. The client tries again for ever, also for a partition
+that is gone; a member that commits before it gives its partitions up would never come back to its group."""
 POLL_MS = 200
 FETCH_BYTES = 1 << 20
 FETCH_MS = 400
@@ -258,6 +261,18 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
     except BaseException:
         await client.stop()
         raise
+
+
+async def commit_within(records: AIOKafkaConsumer, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commit offsets; raise ``KafkaTimeoutError`` if they are not committed within :data:`COMMIT_WAIT_S`.
+
+    Raises ``CommitFailedError`` or ``IllegalStateError`` if a partition is not this member's any more.
+    """
+    try:
+        async with asyncio.timeout(COMMIT_WAIT_S):
+            await records.commit(dict(offsets))
+    except TimeoutError:
+        raise KafkaTimeoutError(f"not done within {COMMIT_WAIT_S:g} s") from None
 
 
 def event_of(topic: Topic, record: ConsumerRecord) -> Any:

@@ -160,10 +160,16 @@ class Circle:
         if broken := invariants.of_run(self.config):
             pytest.fail(f"broken: {json.dumps(broken, indent=1)}")
 
+    def ends_with_an_error(self) -> None:
+        """Wait for the end of a run that cannot go on, and says so in one line."""
+        assert self.process is not None
+        assert self.process.wait(BOUND_S) != 0, self.said()
+        assert "\nerror: " in self.said(), self.said()
+
     def is_killed_once_more_and_ends_well(self, steps: int = 2) -> None:
         """What every case ends with: kill and start every process once more, go on, end in order, keep the rules."""
-        before = self.steps()
         self.kill_everything()
+        before = self.steps()  # Not before the kill: a step in between would pass for one after.
         begin = time.monotonic()
         self.resume(before + steps)
         self.until(lambda: self.steps() > before, "a step after the restart")

@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 
 from dart_streams.cli.run import write_report
+from dart_streams.errors import UserError
 from dart_streams.history import run_folder
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.launch import process_registry, processes
@@ -44,5 +45,9 @@ def prefixed(cast: processes.ProcessSet, prefixes: Mapping[str, Sequence[str]]) 
 if __name__ == "__main__":
     folder = RunFolder(Path(sys.argv[1]))
     process_registry.end_leftovers(folder.path.parent)
-    with run_folder.locked(folder.path):
-        asyncio.run(session_of(folder, Console(width=160)).run())
+    try:
+        with run_folder.locked(folder.path):
+            asyncio.run(session_of(folder, Console(width=160)).run())
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)

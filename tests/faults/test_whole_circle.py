@@ -15,18 +15,23 @@ import topics
 from benchmarks.private_services import folder_of_its_own
 from dart_streams.bus import sync_clients
 from dart_streams.config import Bus, Config, Run
+from dart_streams.config.env import Simulated
 from dart_streams.history.run_log import present_records
 from dart_streams.launch.services import local
 from dart_streams.launch.services.daemon import Home, free_port
 from dart_streams.launch.services.jars import SHARED_JARS
 from dart_streams.launch.services.jvm import Kafka
 from dart_streams.launch.services.local import bring_up
+from tests.faults import invariants
 from tests.faults.circle import WHOLE, circle, config_of
 from tests.faults.invariants import read_lags
+from topics.observations import Observation
 
 pytestmark = pytest.mark.timeout(900)
 FROZEN_S = 25.0 if WHOLE else 12.0
 """Longer than a broker's session with its controller (9 s): it is fenced meanwhile."""
+LONG_EPISODES = Simulated(step_ms=400.0)
+"""Longer than the time between two commits: a kill then finds orders that are taken, and may not be committed."""
 SEND_S = 60.0
 READY_S = 120.0
 ALWAYS = {
@@ -44,10 +49,17 @@ GROUPS_READ = {"rollout-orders", "observations", "action-requests", "trajectorie
 """Topics that consumer groups read, each committing what it has done."""
 
 
+def open_episodes(config: Config) -> set[str]:
+    """Return the trajectories that have begun and not ended."""
+    observed = invariants.read(config).all(Observation)
+    return {one.trajectory_id for one in observed} - {one.trajectory_id for one in observed if one.end is not None}
+
+
 @pytest.mark.skipif(not WHOLE, reason="each of the other cases ends with it: set DART_SLOW_TESTS=1")
 def test_everything_is_killed_at_once_and_the_run_goes_on_when_resumed(services, tmp_path: Path):
-    with circle(config_of(services, tmp_path), "everything-killed") as running:
+    with circle(config_of(services, tmp_path, env={"simulated": LONG_EPISODES}), "everything-killed") as running:
         running.kill_everything()
+        assert open_episodes(running.config), "nothing was under way that a kill could lose"
         begin = time.monotonic()
         running.resume()
         running.goes_on()

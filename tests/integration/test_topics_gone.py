@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from dart_streams.bus import admin, sync_clients, topic_watch
+from dart_streams.bus import admin, clients, sync_clients, topic_watch
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topic_watch import TopicGrown
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
-from topics import curated, weights
+from topics import curated, rollout_orders, weights
+from topics.rollout_orders import RolloutOrder
+from topics.values import Sampling
 from topics.weights import WeightVersion
 from workers.curator import main as curator
 from workers.curator.changelogs import changelog_topics
@@ -23,6 +25,7 @@ from workers.recorder import main as recorder
 from workers.rollout import main as rollout
 from workers.rollout.scripted import ScriptedEngine
 from workers.runtime.lifecycle import Connect, live
+from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 BOUND_S = 120.0
 TASKS = """
@@ -44,6 +47,21 @@ def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Co
     )
     admin.apply_all(made.bus, changelog_topics(made))
     return made
+
+
+def order(order_id: str) -> RolloutOrder:
+    return RolloutOrder(
+        order_id=order_id,
+        group_id="g000000",
+        group_size=1,
+        sample=0,
+        attempt=0,
+        task_id="simulated/box#1",
+        max_steps=1,
+        purpose="train",
+        sampling=Sampling(),
+        after_version=0,
+    )
 
 
 def connect_of(kind: str, config: Config) -> Connect:
@@ -94,6 +112,45 @@ async def test_a_worker_whose_topic_is_deleted_names_it_and_says_what_to_do(conf
     name = config.bus.prefix + topic
     with pytest.raises(ServiceUnavailable, match=rf"topic {name} is gone.*topics apply"):
         await ended(config, kind, lambda client: client.delete_topics([name]))
+
+
+async def test_a_topic_that_is_made_again_with_fewer_partitions_before_anybody_looks_is_read_on(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(clients, "COMMIT_WAIT_S", 0.5)
+    topic, made_again, took = rollout_orders.TOPIC, asyncio.Event(), asyncio.Queue[str]()
+    name, last = config.bus.prefix + topic.name, 2 * topic.partitions - 1
+
+    async def handle(_: int, delivery: Delivery) -> None:
+        await took.put(delivery.event.order_id)
+        await made_again.wait()
+
+    def make_again() -> None:
+        with admin.connect(config.bus) as client:
+            client.delete_topics([name])
+        admin.apply_all(config.bus)
+
+    with admin.connect(config.bus) as client:
+        client.create_partitions({name: last + 1})
+    async with (
+        asyncio.timeout(BOUND_S),
+        Publisher(config.bus, "test") as publisher,
+        OrderedConsumer(config, "env-0", publisher, topic, "order_id", "env") as member,
+        asyncio.TaskGroup() as tasks,
+    ):
+        working = [
+            tasks.create_task(member.serve(handle, 1, asyncio.Event())),
+            tasks.create_task(member.commit_periodically()),
+        ]
+        await publisher.publish(topic, order("before"), partition=last)
+        assert await took.get() == "before"
+        await asyncio.to_thread(make_again)
+        made_again.set()  # Only now it is finished: its offset can't be committed any more.
+        async with Publisher(config.bus, "new") as new:
+            await new.publish(topic, order("after"))
+        assert await took.get() == "after"
+        for task in working:
+            task.cancel()
 
 
 @pytest.mark.parametrize("kind", ["recorder", "curator"])

@@ -24,12 +24,12 @@ from collections.abc import Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaTimeoutError
 from opentelemetry import metrics
 
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
+from dart_streams.bus.clients import Publisher, commit_within, consumer, event_of, reached, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
@@ -204,7 +204,10 @@ class Recorder:
         if not offsets:
             return
         try:
-            await self.records.commit(offsets)
+            await commit_within(self.records, offsets)
             crash_points.reach("recorder-committed")
         except (CommitFailedError, IllegalStateError) as error:
             log.info("commit refused", reason=str(error) or type(error).__name__)
+        except KafkaTimeoutError as error:
+            self.durable = offsets | self.durable
+            log.warning("commit failed", reason=str(error))

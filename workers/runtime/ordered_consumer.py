@@ -16,7 +16,7 @@ from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalStat
 
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, commit_within, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
@@ -270,7 +270,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         if not offsets:
             return
         try:
-            await self.consumer.commit(offsets)
+            await commit_within(self.consumer, offsets)
         except (CommitFailedError, IllegalStateError) as error:
             log.info("commit refused", reason=str(error) or type(error).__name__)
         except KafkaError as error:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaTimeoutError
 
-from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
+from dart_streams.bus.clients import Publisher, commit_within, consumer, event_of, reached, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
@@ -198,6 +198,9 @@ class TrackedRun:
         if not offsets:
             return
         try:
-            await self.records.commit(offsets)
+            await commit_within(self.records, offsets)
         except (CommitFailedError, IllegalStateError) as error:
             log.info("commit refused", reason=str(error) or type(error).__name__)
+        except KafkaTimeoutError as error:
+            self.logged = offsets | self.logged
+            log.warning("commit failed", reason=str(error))
