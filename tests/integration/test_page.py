@@ -94,6 +94,17 @@ async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(
         assert 0 < first["paint"] < 5000
 
 
+async def test_before_anything_has_happened_each_page_says_so(recorded: Path):
+    async with served(BundleSource(Bundle(recorded)), jars.plots()) as (page, _):
+        await page.until("document.querySelectorAll('.wall .tile').length === 0", "no slot yet")
+        for place in (one for one in TABS if one != "log"):
+            await page.go(place)
+            assert await page.js("document.querySelectorAll('main .empty').length") >= 1, place
+            assert not await page.js("document.querySelector('.problem')?.innerText"), place
+            assert await page.js("[...document.querySelectorAll('main select')].every((one) => one.length)"), place
+            await page.shot(f"{place}-empty")
+
+
 @pytest.mark.skipif(jars.plots() is None, reason="the jar of the plots is not there: make setup")
 async def test_plots_are_drawn(recorded: Path):
     async with opened(recorded, jars.plots()) as (page, _):

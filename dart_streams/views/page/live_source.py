@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
+import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -46,6 +47,9 @@ FETCH_MS = 300
 TRACES_S = 10.0
 """A run's spans are read again after this long."""
 LAGS_S = 4.0
+TOPIC_S = 2.0
+"""A topic that is asked for and not there is waited for so long: a viewer waits with it."""
+DEMONSTRATIONS = "the tiny policy is made first: these are its demonstrations, and the run begins after them"
 
 log = structlog.get_logger()
 
@@ -57,11 +61,13 @@ class LiveSource:
 
     def __init__(self, config: Config, folder: RunFolder | None) -> None:
         self.config = config
+        self._bus = config.bus
         self._folder = folder
         self.state = RunState()
         self.progress = Progress(False, "reading begins")
         self._wanted = asyncio.Event()
         self._seen_s = 0.0
+        self._asked_s = 0.0
         self._store: AsyncStore | None = None
         self._connecting = asyncio.Lock()
         self._timeline: tuple[float, Timeline] | None = None
@@ -117,9 +123,10 @@ class LiveSource:
         self._lags, self._inputs = (math.inf, inputs.lags), inputs
 
     async def _follow(self) -> None:
-        """Fold from the beginning of the topics, and go on."""
-        async with readers(self.config.bus) as records:
-            follower = RunFollower(self.config.bus, records, 1.0, frozenset(topic.name for topic in SHOWN))
+        """Fold from the beginning of the topics, and go on; return when a run that had none yet has got its own."""
+        async with readers(self.config.bus) as (bus, records):
+            self._bus, early = bus, bus is not self.config.bus
+            follower = RunFollower(bus, records, 1.0, frozenset(topic.name for topic in SHOWN))
             self.state = follower.progress
             ends = await records.end_offsets(sorted(records.assignment()))
             while True:
@@ -129,7 +136,18 @@ class LiveSource:
                 if ends:
                     left = sum([max(0, end - await records.position(place)) for place, end in ends.items()])
                     ends = ends if left else {}
-                    self.progress = Progress(not left, f"{left:,} records are still to be read" if left else "")
+                    said = DEMONSTRATIONS if early else ""
+                    self.progress = Progress(not left, f"{left:,} records are still to be read" if left else said)
+                if early and await self._has_begun(records):
+                    return
+
+    async def _has_begun(self, records: AIOKafkaConsumer) -> bool:
+        """Say whether the run has topics of its own by now; the broker is asked after each :data:`RETRY_S` only."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._asked_s < RETRY_S:
+            return False
+        self._asked_s = now_s
+        return bool(shown_topics(self.config.bus) & set(await records.topics()))
 
     async def _until_wanted(self) -> None:
         if asyncio.get_running_loop().time() - self._seen_s > IDLE_S:
@@ -139,10 +157,10 @@ class LiveSource:
     async def store(self) -> AsyncStore:
         """Return the store, connected; raise :class:`ServiceUnavailable` if it does not answer."""
         async with self._connecting:
-            if self._store is None:
+            if self._store is None or self._store.run != self._bus.run:
                 settings = self.config.store
-                session = await connect_async(settings)
-                self._store = AsyncStore(session, self.config.bus.run, settings.blob_cache_mb, wait_s=2.0)
+                session = self._store.session if self._store is not None else await connect_async(settings)
+                self._store = AsyncStore(session, self._bus.run, settings.blob_cache_mb, wait_s=2.0)
             return self._store
 
     async def steps(self, trajectory_id: str) -> list[Observation]:
@@ -170,7 +188,7 @@ class LiveSource:
         """See :class:`~dart_streams.views.page.source.RunSource`."""
 
         def read() -> list[BundleRecord]:
-            newest = present_records(self.config.bus, topic, newest=SCANNED if needle else limit)
+            newest = present_records(asked(self._bus), topic, newest=SCANNED if needle else limit)
             found = sorted(
                 (record for record in newest if matches(record, needle)), key=lambda one: (one.at_ms, one.offset)
             )
@@ -216,27 +234,40 @@ class LiveSource:
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
         """See :class:`~dart_streams.views.page.source.RunSource`."""
         if topic is None:
-            return await asyncio.to_thread(dead_letters.summary, self.config.bus)
-        return await asyncio.to_thread(dead_letters.shown, self.config.bus, topic)
+            return await asyncio.to_thread(dead_letters.summary, asked(self._bus))
+        return await asyncio.to_thread(dead_letters.shown, asked(self._bus), topic)
+
+
+def asked(bus: Bus) -> Bus:
+    """Return the bus for a question of a viewer, who is told soon that there is no answer."""
+    return msgspec.structs.replace(bus, wait_s=min(bus.wait_s, TOPIC_S))
 
 
 @contextlib.asynccontextmanager
-async def readers(bus: Bus) -> AsyncIterator[AIOKafkaConsumer]:
-    """Yield a consumer at the beginning of every topic of :data:`SHOWN` that there is, in no group.
+async def readers(bus: Bus) -> AsyncIterator[tuple[Bus, AIOKafkaConsumer]]:
+    """Yield a consumer at the beginning of every topic of :data:`SHOWN` that there is, in no group, and their bus.
 
-    Raises :class:`ServiceUnavailable` if there is no broker, or none of the topics.
+    That is the one of the demonstrations while the run has no topics. Raises :class:`ServiceUnavailable` if there is no
+    broker, or none of the topics.
     """
     records = consumer(bus, group=None, client_id="ui", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
     await start_within(records, bus)
     try:
-        places = await partitions(bus)
-        if not places:
-            raise ServiceUnavailable(f"the broker at {bus.servers} has no topics {bus.prefix}* yet")
-        records.assign(places)
-        await records.seek_to_beginning(*places)
-        yield records
+        for one in (bus, bus.of_demonstrations):
+            if places := await partitions(one):
+                records.assign(places)
+                await records.seek_to_beginning(*places)
+                break
+        else:
+            raise ServiceUnavailable(f"the run has not begun: the broker at {bus.servers} has no topics {bus.prefix}*")
+        yield one, records
     finally:
         await records.stop()
+
+
+def shown_topics(bus: Bus) -> set[str]:
+    """Return the names on the broker of the topics that the page folds."""
+    return {bus.prefix + topic.name for topic in SHOWN}
 
 
 async def partitions(bus: Bus) -> list[TopicPartition]:
@@ -245,7 +276,7 @@ async def partitions(bus: Bus) -> list[TopicPartition]:
     await admin.start()
     try:
         # Only topics that exist are described: a broker may create one that is asked for by name.
-        there = set(await admin.list_topics()) & {bus.prefix + topic.name for topic in SHOWN}
+        there = set(await admin.list_topics()) & shown_topics(bus)
         found: list[dict[str, Any]] = await admin.describe_topics(sorted(there)) if there else []
     finally:
         await admin.close()

@@ -163,7 +163,7 @@ export class App {
       ["version", `${h.version ?? "–"} trained · ${h.served ?? "–"} served`],
     ];
     fill(status, parts.map(([name, value]) => el("span", {}, el("i", {}, name), value)),
-      h.ready ? null : el("span.wait", {}, h.text || "reading"));
+      h.ready && !h.text ? null : el(h.ready ? "span.said" : "span.wait", {}, h.text || "reading"));
     fill(/** @type {HTMLElement} */ (document.getElementById("alarms")), h.alarms.map((/** @type {any} */ alarm) => el("p", {}, this.link(alarm.page, alarm.params ?? {}, `▲ ${alarm.text}`))));
   }
 

@@ -18,12 +18,12 @@ export async function open(view, params, app) {
   /** @param {string} label @param {[string, string][]} values @param {string} now @param {(value: string) => void} change */
   const select = (label, values, now, change) => el("select", { "aria-label": label, onchange: (/** @type {any} */ event) => change(event.target.value) }, values.map(([value, text]) => el("option", { value, selected: value === now }, text)));
   /** @param {any} side @param {string} name */
-  const version = (side, name) => select(`version ${name}`, side.versions.map((/** @type {number} */ v) => [String(v), `v${v}`]), String(side.version), (value) => go({ [name]: value }));
+  const version = (side, name) => side.versions.length ? select(`version ${name}`, side.versions.map((/** @type {number} */ v) => [String(v), `v${v}`]), String(side.version), (value) => go({ [name]: value })) : null;
   const other = run.other ? select("second run", [["", "this run"], ["other", run.other]], of ?? "", (value) => go({ of: value, b: "" })) : null;
   const temperature = found.temperatures.length > 1 ? select("temperature", found.temperatures.map((/** @type {number} */ one) => [String(one), one ? `temperature ${number(one)}` : "greedy"]), String(found.temperature), (value) => go({ t: value === String(found.temperatures[0]) ? "" : value })) : null;
   const side = el("div"), names = /** @type {[string, string]} */ ([label(found.a, found.b), label(found.b, found.a)]);
   const body = el("div");
-  view.append(el(".bar", {}, el("h1", {}, title), version(found.a, "a"), el("span.note", {}, "with"), other, version(found.b, "b"), temperature), side, body);
+  view.append(el(".bar", {}, el("h1", {}, title), version(found.a, "a"), found.a.versions.length ? el("span.note", {}, "with") : null, other, version(found.b, "b"), found.a.versions.length ? temperature : null), side, body);
   const known = found.a.version !== null && found.b.version !== null;
   if (!known || (!of && found.a.version === found.b.version)) {
     fill(body, el("p.empty", {}, found.a.versions.length > 1 || of ? "choose two that differ" : "a run is evaluated before and after training: there are not two evaluations yet. Start the page with --against RUN|BUNDLE to compare two runs."));
