@@ -3,17 +3,21 @@
 import asyncio
 import contextlib
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
+from urllib.parse import parse_qsl
 
 import msgspec
 import pytest
+from cassandra.cluster import Cluster
 
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
-from dart_streams.config import Bus, Config
+from dart_streams.config import Bus, Config, parse
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.views.page.live_source import LiveSource
+from dart_streams.views.page.views import PageViews
 from dart_streams.views.page.wall import SlotGrid
 from tests.integration.test_recorder import episode
 from topics import observations
@@ -83,3 +87,27 @@ async def test_a_topic_that_is_not_there_is_a_sentence_within_seconds(config: Co
         await source.records(observations.TOPIC, b"", 10)
     assert await source.dead_letters(None) == []
     assert time.monotonic() - began < config.bus.wait_s / 2
+
+
+async def test_without_broker_and_store_every_page_answers_within_seconds():
+    nobody = parse({"bus": {"servers": "127.0.0.1:1"}, "store": {"port": 1}}, "the test")
+    views = PageViews(LiveSource(nobody, None))
+    began = time.monotonic()
+    asked = ["log?topic=observations", "trajectory?id=t", "lag?", "report?", "dead-letters?"]
+    queries = [(name, dict(parse_qsl(query))) for name, _, query in (one.partition("?") for one in asked)]
+    found = await asyncio.gather(*(views.answer(name, query) for name, query in queries), return_exceptions=True)
+    assert [type(one) for one in found] == [ServiceUnavailable] * len(asked)
+    assert all("dart-streams up" in str(one) for one in found)
+    assert time.monotonic() - began < nobody.store.wait_s
+    await views.source.close()
+
+
+async def test_a_viewer_makes_no_keyspace_in_a_store_that_has_none_yet(services, config: Config):
+    absent = msgspec.structs.replace(config.store, keyspace=f"absent_{uuid.uuid4().hex[:8]}")
+    source = LiveSource(msgspec.structs.replace(config, store=absent), None)
+    with pytest.raises(ServiceUnavailable, match="does not exist"):
+        await source.steps("t")
+    await source.close()
+    with Cluster(list(absent.hosts), port=absent.port) as cluster:
+        cluster.connect()
+        assert absent.keyspace not in cluster.metadata.keyspaces

@@ -32,7 +32,7 @@ from dart_streams.history.run_follower import RunFollower
 from dart_streams.history.run_log import present_records
 from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import RequestSegment, Timeline, lines_in
-from dart_streams.store import AsyncStore, MissingBlob, connect_async
+from dart_streams.store import AsyncStore, MissingBlob, connect_to_read
 from dart_streams.tasks import TaskSet
 from dart_streams.views.metrics import USAGE_FILE, ReportInputs, usages
 from dart_streams.views.page.bundle_source import segments_of
@@ -47,8 +47,8 @@ FETCH_MS = 300
 TRACES_S = 10.0
 """A run's spans are read again after this long."""
 LAGS_S = 4.0
-TOPIC_S = 2.0
-"""A topic that is asked for and not there is waited for so long: a viewer waits with it."""
+ASKED_S = 3.0
+"""What a viewer asks for and does not answer, a topic, the broker or the store, is waited for so long."""
 DEMONSTRATIONS = "the tiny policy is made first: these are its demonstrations, and the run begins after them"
 
 log = structlog.get_logger()
@@ -70,6 +70,7 @@ class LiveSource:
         self._asked_s = 0.0
         self._store: AsyncStore | None = None
         self._connecting = asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._timeline: tuple[float, Timeline] | None = None
         self._lags: tuple[float, list[Lag] | None] = (-LAGS_S, [])
         self._lag_reader: LagReader | None = None
@@ -104,8 +105,9 @@ class LiveSource:
                 try:
                     await self._follow()
                 except (UserError, KafkaError, OSError) as error:
+                    if self.progress.text != str(error):
+                        log.warning("reading the run's topics failed", reason=str(error), again_after_s=RETRY_S)
                     self.progress = Progress(False, str(error))
-                    log.warning("reading the run's topics failed", reason=str(error))
                 await asyncio.sleep(RETRY_S)
         finally:
             await self.close()
@@ -159,7 +161,8 @@ class LiveSource:
         async with self._connecting:
             if self._store is None or self._store.run != self._bus.run:
                 settings = self.config.store
-                session = self._store.session if self._store is not None else await connect_async(settings)
+                settings = msgspec.structs.replace(settings, wait_s=min(settings.wait_s, ASKED_S))
+                session = self._store.session if self._store is not None else await connect_to_read(settings)
                 self._store = AsyncStore(session, self._bus.run, settings.blob_cache_mb, wait_s=2.0)
             return self._store
 
@@ -199,10 +202,10 @@ class LiveSource:
     async def lags(self) -> list[Lag] | None:
         """See :class:`~dart_streams.views.page.source.RunSource`; read again after a few seconds only."""
         now_s = asyncio.get_running_loop().time()
-        async with self._connecting:
+        async with self._asking:
             if now_s - self._lags[0] >= LAGS_S:
                 if self._lag_reader is None:
-                    self._lag_reader = await self._connections.enter_async_context(lag_reader(self.config.bus))
+                    self._lag_reader = await self._connections.enter_async_context(lag_reader(asked(self.config.bus)))
                 self._lags = now_s, await self._lag_reader.read()
         return self._lags[1]
 
@@ -240,7 +243,7 @@ class LiveSource:
 
 def asked(bus: Bus) -> Bus:
     """Return the bus for a question of a viewer, who is told soon that there is no answer."""
-    return msgspec.structs.replace(bus, wait_s=min(bus.wait_s, TOPIC_S))
+    return msgspec.structs.replace(bus, wait_s=min(bus.wait_s, ASKED_S))
 
 
 @contextlib.asynccontextmanager
