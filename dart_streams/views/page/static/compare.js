@@ -3,7 +3,7 @@
 
 import { get } from "./api.js";
 import { el, fill, table } from "./dom.js";
-import { number, percent } from "./format.js";
+import { count, number, percent } from "./format.js";
 import { rates, signed } from "./rates.js";
 import { strip } from "./strip.js";
 
@@ -39,7 +39,7 @@ export async function open(view, params, app) {
 
   /** @param {any} one */
   function episode(one) {
-    return one ? [el(`span.chip.${one.outcome}`, {}, one.outcome), `${number(one.reward)}, ${one.steps} steps`] : "–";
+    return one ? [el(`span.chip.${one.outcome}`, {}, one.outcome), `${number(one.reward)}, ${count(one.steps, "step")}`] : "–";
   }
 
   /** The task's two episodes, aligned by step. @param {any} all @param {[string, string]} labels */
@@ -50,7 +50,7 @@ export async function open(view, params, app) {
     const played = await Promise.all(both.map((one, index) => (one ? get("trajectory", { id: one.trajectory_id, of: sources[index] }).catch(() => null) : null)));
     const instruction = (played[1] ?? played[0])?.steps[0]?.event.instruction ?? "";
     return [el("h2", {}, app.link("task", { id: params.task }, params.task)), el("p.instruction", {}, instruction), el(".lanes", {}, both.map((one, index) => el(".lane", {},
-      el(".lane-head", {}, el("div", {}, el("b", {}, evaluated ? labels[index] : of ? labels[index].split(" v")[0] : index ? "newest in training" : "first in training")), one ? [el("div", {}, el(`span.chip.${one.outcome}`, {}, one.outcome)), el("div.note", {}, `reward ${number(one.reward)} · ${one.steps} steps`)] : el("div.note", {}, "not played")),
+      el(".lane-head", {}, el("div", {}, el("b", {}, evaluated ? labels[index] : of ? labels[index].split(" v")[0] : index ? "newest in training" : "first in training")), one ? [el("div", {}, el(`span.chip.${one.outcome}`, {}, one.outcome)), el("div.note", {}, `reward ${number(one.reward)} · ${count(one.steps, "step")}`)] : el("div.note", {}, "not played")),
       one ? strip(played[index], (step) => app.href("trajectory", { id: one.trajectory_id, step, of: sources[index] }), true) : el("div"))))];
   }
   return {};
