@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STREAMS := .venv/streams/bin
 MODEL := .venv/model/bin
+TSC := .venv/typescript/node_modules/.bin/tsc
 MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
@@ -23,8 +24,8 @@ lint: streams-environment types ## Check style and types.
 	@$(STREAMS)/ruff format --check .
 	@if [ -x $(MODEL)/mypy ]; then $(MODEL)/mypy $(MODEL_SIDE); \
 	else echo "Left out, for want of .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
-	@if command -v tsc >/dev/null; then tsc -p dart_streams/views/page/jsconfig.json; \
-	else echo "Left out, for want of tsc (TypeScript 5): the types of the web page's scripts"; fi
+	@if [ -x $(TSC) ]; then $(TSC) -p dart_streams/views/page/jsconfig.json; \
+	else echo "Left out, for want of npm (Node): the types of the web page's scripts"; fi
 
 reference: streams-environment ## Write docs/configuration.md and docs/cli.md again.
 	@$(STREAMS)/python -m docs.reference

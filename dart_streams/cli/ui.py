@@ -1,11 +1,14 @@
 """``dart-streams ui``: the live web page of a run, or of a bundle, served or written into one file; it only reads."""
 
 import asyncio
+import contextlib
+import errno
 import os
 import socket
 import ssl
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -77,7 +80,12 @@ def ui(
         ),
     ] = False,
     address_file: Annotated[
-        Path | None, typer.Option(help="Write the address there, for this user only.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Write the address there, for this user only. If it is there already, the page comes back at that "
+            "address, with its token.",
+            show_default=False,
+        ),
     ] = None,
     export: Annotated[
         Path | None,
@@ -101,9 +109,10 @@ def ui(
         asyncio.run(write_file(source, other, export))
         return show_json(PageFile(file=str(export))) if as_json else note(f"open {export}")
     tls = tls_context(host, certificate, key, behind_proxy=behind_proxy)
-    listener = listening(host, source.config.ui.port if port is None else port, any_free=port is None)
+    before = written(address_file)
+    listener = listening(host, source.config.ui.port if port is None else port, before, any_free=port is None)
     number = listener.getsockname()[1]
-    guard = Guard(frozenset([host, *(allow_host or [])]), number, tls=tls is not None)
+    guard = Guard(frozenset([host, *(allow_host or [])]), number, tls=tls is not None, token=before.token)
     reached = ANY.get(host, host)
     shown = f"[{reached}]" if ":" in reached else reached
     base = f"{'https' if tls else 'http'}://{shown}:{number}/"
@@ -116,6 +125,8 @@ def ui(
 def source_of(name: str, state: Path, config: Path | None) -> RunSource:
     """Return a bundle, if ``name`` is one's file, else the run's topics and store."""
     if name and Path(name).is_file():
+        if config is not None:
+            raise UserError(f"{name} is a bundle, which has its own configuration: leave --config out")
         from dart_streams.views.page.bundle_source import BundleSource
 
         return BundleSource(Bundle(Path(name)))
@@ -153,13 +164,16 @@ def tls_context(
     return context
 
 
-def listening(host: str, port: int, *, any_free: bool) -> socket.socket:
-    """Return a listening socket; with ``any_free`` of the first free one of some ports from ``port`` on.
+def listening(host: str, port: int, before: PageAddress, *, any_free: bool) -> socket.socket:
+    """Return a listening socket: of the port of ``before`` if it may be any (0, or ``any_free``) and is free.
 
-    Raises :class:`ServiceUnavailable` if there is none.
+    Else of ``port``, or with ``any_free`` of the first free one of some ports from it on. Raises
+    :class:`ServiceUnavailable` if there is none.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for number in range(port, port + (TRIED_PORTS if any_free and port else 1)):
+    wanted = [*range(port, port + (TRIED_PORTS if any_free and port else 1))]
+    known = urlsplit(before.address).port
+    for number in [known, *wanted] if known and (any_free or not port) else wanted:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -168,18 +182,36 @@ def listening(host: str, port: int, *, any_free: bool) -> socket.socket:
             return listener
         except OSError as error:
             listener.close()
-            reason = error.strerror
-    raise ServiceUnavailable(f"the page can't listen on {host} port {port}: {reason}; choose another with --port")
+            reason, number_taken = error.strerror, error.errno in (errno.EADDRINUSE, errno.EACCES)
+    other = "--port" if number_taken else "--host"
+    raise ServiceUnavailable(f"the page can't listen on {host} port {port}: {reason}; choose another with {other}")
+
+
+def written(file: Path | None) -> PageAddress:
+    """Return the address that an earlier start has left for this user alone; one of empty texts if there is none.
+
+    So whoever looks at a run whose page died, and was started again, goes on looking.
+    """
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        if file is not None and file.stat().st_uid == os.getuid() and not file.stat().st_mode & 0o077:
+            return msgspec.json.decode(file.read_bytes(), type=PageAddress)
+    return PageAddress(url="", address="", token="")
 
 
 def announce(address: PageAddress, file: Path | None, *, as_json: bool) -> None:
-    """Print the address, and write it into a file that only this user may read."""
+    """Print the address, and write it into a file that only this user may read.
+
+    Raises :class:`UserError` if that file can't be written.
+    """
     if file is not None:
         fresh = file.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            out.write(msgspec.json.encode(address))
-        fresh.replace(file)
+        try:
+            fresh.unlink(missing_ok=True)
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.write(msgspec.json.encode(address))
+            fresh.replace(file)
+        except OSError as error:
+            raise UserError(f"--address-file {file} can't be written: {error.strerror}") from None
     if as_json:
         show_json(address)
     elif file is None:

@@ -127,6 +127,11 @@ class Bus(Section, frozen=True):
         """The run that this prefix names; rows of the shared store carry it."""
         return self.prefix.strip(".")
 
+    @property
+    def of_demonstrations(self) -> "Bus":
+        """The bus on which the demonstrations for a run's tiny policy are played, before the run has topics."""
+        return msgspec.structs.replace(self, prefix=f"{self.prefix.rstrip('.')}-policy.")
+
 
 class Store(Section, frozen=True):
     """Cassandra."""

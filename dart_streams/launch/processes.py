@@ -132,7 +132,7 @@ def named_policy(config: Config) -> Path:
 async def build_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> None:
     """Build the tiny policy; an environment worker and a recorder run meanwhile."""
     config = folder.config()
-    bus = msgspec.structs.replace(config.bus, prefix=f"{config.bus.prefix.rstrip('.')}-policy.")
+    bus = config.bus.of_demonstrations
     file = folder.path / BOOTSTRAP_FILE
     folders.write_toml(file, msgspec.structs.replace(config, bus=bus, tasks=relative_tasks(config)))
     await asyncio.to_thread(admin.apply_all, bus)

@@ -1,6 +1,7 @@
 """Sessions with Cassandra: connected within ``store.wait_s``, with the schema applied."""
 
 import asyncio
+import functools
 import logging
 import re
 import socket
@@ -75,6 +76,12 @@ async def connect_async(store: Store) -> Session:
     return await AsyncRetrying(**connecting(store))(asyncio.to_thread, open_keyspace, store)
 
 
+async def connect_to_read(store: Store) -> Session:
+    """Do the same for whoever only reads: it makes no keyspace and no table, so SELECT is all that its login needs."""
+    opening = functools.partial(open_keyspace, store, make=False)
+    return await AsyncRetrying(**connecting(store))(asyncio.to_thread, opening)
+
+
 def check(store: Store) -> None:
     """Return when the database has accepted a session; raise as :func:`connect` does. The schema is left alone."""
     Retrying(**connecting(store))(open_session, store).cluster.shutdown()
@@ -124,15 +131,16 @@ def gone_of(error: BaseException, run: str) -> TableGone | None:
     )
 
 
-def open_keyspace(store: Store) -> Session:
-    """Connect once and apply the schema; raise one of :data:`DOWN` with nothing left open if that fails."""
+def open_keyspace(store: Store, *, make: bool = True) -> Session:
+    """Connect once and apply the schema (``make``); raise one of :data:`DOWN` with nothing left open if that fails."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", store.keyspace):
         raise ConfigError(
             f"store.keyspace {store.keyspace!r}: use lower-case letters, digits and _, a letter first, 48 at most"
         )
     session = open_session(store)
     try:
-        apply_schema(session, store.keyspace)
+        if make:
+            apply_schema(session, store.keyspace)
         session.set_keyspace(store.keyspace)
     except BaseException as error:
         session.cluster.shutdown()

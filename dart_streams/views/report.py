@@ -7,9 +7,11 @@ from typing import Any
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
+from dart_streams.config import Bus
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import RunFollower, following
+from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
 from dart_streams.store import SyncStore, connect
 from dart_streams.views import metrics
@@ -17,6 +19,7 @@ from dart_streams.views.metrics import USAGE_FILE, ReportInputs, usages
 from dart_streams.views.page import export
 from dart_streams.views.page.assets import assets
 from dart_streams.views.page.live_source import LiveSource
+from dart_streams.views.page.source import SHOWN
 
 LOST_UNKNOWN = "lost orders unknown: the broker did not say what the env workers had committed"
 
@@ -38,11 +41,18 @@ async def rewrite(folder: RunFolder, plots: Path | None) -> str:
     return await write_files(folder, follower.progress, lags, plots)
 
 
+def fold_rest(progress: RunState, bus: Bus) -> None:
+    """Fold the topics that the page shows and a run does not follow: who trained on what, and the curator's answers."""
+    for record in read_log(bus, [topic for topic in SHOWN if topic.name not in progress.activity]):
+        progress.apply(record.metadata, record.event)
+
+
 async def write_files(folder: RunFolder, progress: RunState, lags: list[Lag] | None, plots: Path | None) -> str:
     """Write both files, and return the headline."""
     inputs = await asyncio.to_thread(report_inputs, folder, progress, lags)
     report = metrics.report(inputs)
     (folder.path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    await asyncio.to_thread(fold_rest, progress, inputs.config.bus)
     source = LiveSource(inputs.config, folder)
     source.rest(inputs)
     try:

@@ -5,7 +5,7 @@
 #   setup.sh desktop what the environment `desktop` needs: the programs of a desktop, and of its sandbox
 #   setup.sh osworld what tasks of OSWorld need: their applications, and the environment of their evaluators
 #   setup.sh data    what data sets and trackers need: their environment
-#   setup.sh dev     what `make unit` and `make lint` need: the environment of the streams side
+#   setup.sh dev     what `make unit` and `make lint` need: the environment of the streams side, TypeScript if there is npm
 #   setup.sh docs    what `make docs` needs: the environment of MkDocs
 #   setup.sh adapters what `make test-adapters` needs: environments of BrowserGym and OpenEnv
 #   setup.sh peers   what `dart-streams bench browsergym` and `bench trl` need: the environments of the peers
@@ -310,6 +310,22 @@ model_environment() {
     fi
 }
 
+# Node is no need of the product: without it `make lint` leaves out the types of the web page's scripts.
+typescript() {
+    local folder=.venv/typescript
+    if ! command -v npm >/dev/null; then
+        outcome="left out: there is no npm (Node)"
+        return
+    fi
+    digest=$(digest_of requirements/typescript/*.json | digest_of | cut -c1-16)
+    if [ "$(cat "$folder/.stamp" 2>/dev/null || true)" = "$digest" ]; then return; fi
+    mkdir -p "$folder"
+    cp requirements/typescript/*.json "$folder"
+    quietly npm ci --prefix "$folder" --ignore-scripts --no-audit --no-fund
+    echo "$digest" >"$folder/.stamp"
+    outcome="made"
+}
+
 jars() {
     local said
     said=$(.venv/streams/bin/python -m dart_streams.launch.services.jars) || exit $?
@@ -334,10 +350,11 @@ all)
     step "jars of Kafka and Cassandra" jars
     ;;
 dev)
-    steps=3
+    steps=4
     step "Python" system_packages missing_python
     step "tools (uv)" tools
     step "environment .venv/streams" streams_environment
+    step "TypeScript (for types of the page)" typescript
     ;;
 data)
     steps=3

@@ -1,7 +1,11 @@
 """The page in a real Chromium, on a bundle of a played run: each page, the way down and back, keys, hostile texts."""
 
+import asyncio
 import contextlib
 import json
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,13 +14,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from dart_streams.deadline import Deadline
 from dart_streams.history.bundle import Bundle
 from dart_streams.launch.services import jars
 from dart_streams.views.page.assets import assets
 from dart_streams.views.page.bundle_source import BundleSource
 from dart_streams.views.page.guard import Guard
 from dart_streams.views.page.server import PageServer
-from tests.integration.page_browser import PHONE, SIZE, Tab, tab
+from tests.integration.page_browser import PHONE, SIZE, WAIT_S, Tab, tab
 from tests.integration.recorded_run import HOSTILE, record
 
 SHOTS = Path(__file__).parents[2] / ".dart" / "page-screenshots"
@@ -92,6 +97,17 @@ async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(
         )
         (SHOTS / "timings.txt").write_text(figures)
         assert 0 < first["paint"] < 5000
+
+
+async def test_before_anything_has_happened_each_page_says_so(recorded: Path):
+    async with served(BundleSource(Bundle(recorded)), jars.plots()) as (page, _):
+        await page.until("document.querySelectorAll('.wall .tile').length === 0", "no slot yet")
+        for place in (one for one in TABS if one != "log"):
+            await page.go(place)
+            assert await page.js("document.querySelectorAll('main .empty').length") >= 1, place
+            assert not await page.js("document.querySelector('.problem')?.innerText"), place
+            assert await page.js("[...document.querySelectorAll('main select')].every((one) => one.length)"), place
+            await page.shot(f"{place}-empty")
 
 
 @pytest.mark.skipif(jars.plots() is None, reason="the jar of the plots is not there: make setup")
@@ -289,3 +305,38 @@ async def test_a_page_of_another_origin_can_neither_read_nor_frame_it(recorded: 
         finally:
             await other.close()
         page.errors.clear()  # the browser says in the console what was refused
+
+
+def start(bundle: Path, file: Path) -> subprocess.Popen[bytes]:
+    """Serve a bundle as a run's supervisor does, and return once the address is written by this start."""
+    before = file.stat().st_mtime_ns if file.exists() else 0
+    command = [sys.executable, "-m", "dart_streams.cli", "ui", str(bundle), "--port", "0", "--address-file", str(file)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    deadline = Deadline(WAIT_S)
+    while not file.exists() or file.stat().st_mtime_ns == before:
+        assert not deadline.expired and process.poll() is None
+        time.sleep(0.05)
+    return process
+
+
+async def test_a_tab_says_that_its_server_is_gone_and_goes_on_by_itself_when_it_is_started_again(recorded, tmp_path):
+    file = tmp_path / "ui.json"
+    process = await asyncio.to_thread(start, recorded, file)
+    try:
+        async with tab(SHOTS) as page:
+            url = json.loads(file.read_bytes())["url"]
+            await page.open(url)
+            await page.until("document.querySelectorAll('.wall .tile').length === 8", "the wall")
+            assert await page.js("document.getElementById('away').hidden")
+            process.kill()
+            process.wait()
+            await page.until("!document.getElementById('away').hidden", "a sentence that says so")
+            await page.shot("away")
+            process = await asyncio.to_thread(start, recorded, file)
+            assert json.loads(file.read_bytes())["url"] == url, "who has the address need not look for another"
+            await page.until("document.getElementById('away').hidden", "the page again")
+            await page.go("steps")
+            assert await page.js("document.querySelectorAll('td a').length") > 0
+    finally:
+        process.kill()
+        process.wait()

@@ -17,6 +17,7 @@ from dart_streams.config import Ui
 from dart_streams.deadline import Deadline
 from dart_streams.history import run_folder as folder
 from dart_streams.launch.processes import PAGE_FILE
+from tests.integration.exported_page import answers
 from tests.integration.page_browser import Tab, tab
 from tests.integration.test_circle import HERE, circle_config, session_of
 from tests.integration.test_page import SHOTS, TABS, first_link
@@ -68,6 +69,8 @@ async def watch(made: folder.RunFolder, page: Tab) -> None:
         await page.shot(f"live-{place}")
     await page.go("log?topic=observations")
     await page.until("document.querySelectorAll('.record').length > 10")
+    p50_ms = await page.pages_p50()
+    (SHOTS / "live-timings.txt").write_text(f"pages of a running circle, p50 {p50_ms:.0f} ms")
 
 
 async def committing(made: folder.RunFolder) -> set[str]:
@@ -105,5 +108,9 @@ async def test_a_run_is_watched_while_it_turns_and_outlives_its_page(services, t
     report = json.loads((made.path / "report.json").read_text())
     assert report["lost"] == 0
     assert report["train_steps"] >= 14
+    kept = answers(made.path / "report.html")
+    assert len(kept["steps?"]["steps"]) == report["train_steps"], "the file has each optimiser step, as the page had"
+    assert any(task["success_rate"] is not None for task in kept["tasks?"])
+    assert kept["run?"]["header"]["phase_ms"] is None, "what has ended counts no more time"
     assert "watch it at http://127.0.0.1:" in shown.getvalue()
     assert "ui died" in shown.getvalue()

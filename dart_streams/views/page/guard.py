@@ -30,13 +30,13 @@ REFUSED_ADDRESS = (
 
 
 class Guard:
-    """The check. ``token`` opens the page once; the cookie that it is exchanged for is another secret."""
+    """The check. ``token`` opens the page, and is exchanged for a cookie that follows from it and does not tell it."""
 
     def __init__(self, hosts: frozenset[str], port: int, *, tls: bool, token: str = "") -> None:
         self.hosts = hosts
         self.tls = tls
         self.token = token or secrets.token_urlsafe(24)
-        self.session = secrets.token_urlsafe(24)
+        self.session = hmac.digest(self.token.encode(), b"session", "sha256").hex()
         # Cookies are shared between the ports of a host, so the name has the port.
         self.cookie = f"dart_streams_{port}"
 

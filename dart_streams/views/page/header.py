@@ -41,7 +41,8 @@ def header(source: RunSource) -> PageHeader:
     """Return the header now."""
     state, journal, now_ms = source.state, source.journal(), source.now_ms
     phase = journal.phases[-1] if journal.phases else None
-    live = phase is not None and phase.ended_ms is None
+    moving = journal.outcome == "unfinished"
+    live = moving and phase is not None and phase.ended_ms is None
     newest = now_ms // SLICE_MS
     window = [state.slices[n].steps for n in range(newest - RATE_SLICES, newest) if n in state.slices]
     recent = [
@@ -58,7 +59,7 @@ def header(source: RunSource) -> PageHeader:
         now_ms=now_ms,
         records=sum(activity.records for activity in state.activity.values()),
         steps=state.steps,
-        steps_per_s=sum(window) / (RATE_SLICES * SLICE_MS / 1000),
+        steps_per_s=sum(window) / (RATE_SLICES * SLICE_MS / 1000) if moving else 0.0,
         episodes=len(state.finished),
         open=len(state.open),
         success=sum(rewards) / len(rewards) if rewards else None,

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
+import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -31,7 +32,7 @@ from dart_streams.history.run_follower import RunFollower
 from dart_streams.history.run_log import present_records
 from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import RequestSegment, Timeline, lines_in
-from dart_streams.store import AsyncStore, MissingBlob, connect_async
+from dart_streams.store import AsyncStore, MissingBlob, connect_to_read
 from dart_streams.tasks import TaskSet
 from dart_streams.views.metrics import USAGE_FILE, ReportInputs, usages
 from dart_streams.views.page.bundle_source import segments_of
@@ -46,6 +47,9 @@ FETCH_MS = 300
 TRACES_S = 10.0
 """A run's spans are read again after this long."""
 LAGS_S = 4.0
+ASKED_S = 3.0
+"""What a viewer asks for and does not answer, a topic, the broker or the store, is waited for so long."""
+DEMONSTRATIONS = "the tiny policy is made first: these are its demonstrations, and the run begins after them"
 
 log = structlog.get_logger()
 
@@ -57,13 +61,16 @@ class LiveSource:
 
     def __init__(self, config: Config, folder: RunFolder | None) -> None:
         self.config = config
+        self._bus = config.bus
         self._folder = folder
         self.state = RunState()
         self.progress = Progress(False, "reading begins")
         self._wanted = asyncio.Event()
         self._seen_s = 0.0
+        self._asked_s = 0.0
         self._store: AsyncStore | None = None
         self._connecting = asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._timeline: tuple[float, Timeline] | None = None
         self._lags: tuple[float, list[Lag] | None] = (-LAGS_S, [])
         self._lag_reader: LagReader | None = None
@@ -98,8 +105,9 @@ class LiveSource:
                 try:
                     await self._follow()
                 except (UserError, KafkaError, OSError) as error:
+                    if self.progress.text != str(error):
+                        log.warning("reading the run's topics failed", reason=str(error), again_after_s=RETRY_S)
                     self.progress = Progress(False, str(error))
-                    log.warning("reading the run's topics failed", reason=str(error))
                 await asyncio.sleep(RETRY_S)
         finally:
             await self.close()
@@ -117,9 +125,10 @@ class LiveSource:
         self._lags, self._inputs = (math.inf, inputs.lags), inputs
 
     async def _follow(self) -> None:
-        """Fold from the beginning of the topics, and go on."""
-        async with readers(self.config.bus) as records:
-            follower = RunFollower(self.config.bus, records, 1.0, frozenset(topic.name for topic in SHOWN))
+        """Fold from the beginning of the topics, and go on; return when a run that had none yet has got its own."""
+        async with readers(self.config.bus) as (bus, records):
+            self._bus, early = bus, bus is not self.config.bus
+            follower = RunFollower(bus, records, 1.0, frozenset(topic.name for topic in SHOWN))
             self.state = follower.progress
             ends = await records.end_offsets(sorted(records.assignment()))
             while True:
@@ -129,7 +138,18 @@ class LiveSource:
                 if ends:
                     left = sum([max(0, end - await records.position(place)) for place, end in ends.items()])
                     ends = ends if left else {}
-                    self.progress = Progress(not left, f"{left:,} records are still to be read" if left else "")
+                    said = DEMONSTRATIONS if early else ""
+                    self.progress = Progress(not left, f"{left:,} records are still to be read" if left else said)
+                if early and await self._has_begun(records):
+                    return
+
+    async def _has_begun(self, records: AIOKafkaConsumer) -> bool:
+        """Say whether the run has topics of its own by now; the broker is asked after each :data:`RETRY_S` only."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._asked_s < RETRY_S:
+            return False
+        self._asked_s = now_s
+        return bool(shown_topics(self.config.bus) & set(await records.topics()))
 
     async def _until_wanted(self) -> None:
         if asyncio.get_running_loop().time() - self._seen_s > IDLE_S:
@@ -139,10 +159,11 @@ class LiveSource:
     async def store(self) -> AsyncStore:
         """Return the store, connected; raise :class:`ServiceUnavailable` if it does not answer."""
         async with self._connecting:
-            if self._store is None:
+            if self._store is None or self._store.run != self._bus.run:
                 settings = self.config.store
-                session = await connect_async(settings)
-                self._store = AsyncStore(session, self.config.bus.run, settings.blob_cache_mb, wait_s=2.0)
+                settings = msgspec.structs.replace(settings, wait_s=min(settings.wait_s, ASKED_S))
+                session = self._store.session if self._store is not None else await connect_to_read(settings)
+                self._store = AsyncStore(session, self._bus.run, settings.blob_cache_mb, wait_s=2.0)
             return self._store
 
     async def steps(self, trajectory_id: str) -> list[Observation]:
@@ -170,7 +191,7 @@ class LiveSource:
         """See :class:`~dart_streams.views.page.source.RunSource`."""
 
         def read() -> list[BundleRecord]:
-            newest = present_records(self.config.bus, topic, newest=SCANNED if needle else limit)
+            newest = present_records(asked(self._bus), topic, newest=SCANNED if needle else limit)
             found = sorted(
                 (record for record in newest if matches(record, needle)), key=lambda one: (one.at_ms, one.offset)
             )
@@ -181,10 +202,10 @@ class LiveSource:
     async def lags(self) -> list[Lag] | None:
         """See :class:`~dart_streams.views.page.source.RunSource`; read again after a few seconds only."""
         now_s = asyncio.get_running_loop().time()
-        async with self._connecting:
+        async with self._asking:
             if now_s - self._lags[0] >= LAGS_S:
                 if self._lag_reader is None:
-                    self._lag_reader = await self._connections.enter_async_context(lag_reader(self.config.bus))
+                    self._lag_reader = await self._connections.enter_async_context(lag_reader(asked(self.config.bus)))
                 self._lags = now_s, await self._lag_reader.read()
         return self._lags[1]
 
@@ -216,27 +237,40 @@ class LiveSource:
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
         """See :class:`~dart_streams.views.page.source.RunSource`."""
         if topic is None:
-            return await asyncio.to_thread(dead_letters.summary, self.config.bus)
-        return await asyncio.to_thread(dead_letters.shown, self.config.bus, topic)
+            return await asyncio.to_thread(dead_letters.summary, asked(self._bus))
+        return await asyncio.to_thread(dead_letters.shown, asked(self._bus), topic)
+
+
+def asked(bus: Bus) -> Bus:
+    """Return the bus for a question of a viewer, who is told soon that there is no answer."""
+    return msgspec.structs.replace(bus, wait_s=min(bus.wait_s, ASKED_S))
 
 
 @contextlib.asynccontextmanager
-async def readers(bus: Bus) -> AsyncIterator[AIOKafkaConsumer]:
-    """Yield a consumer at the beginning of every topic of :data:`SHOWN` that there is, in no group.
+async def readers(bus: Bus) -> AsyncIterator[tuple[Bus, AIOKafkaConsumer]]:
+    """Yield a consumer at the beginning of every topic of :data:`SHOWN` that there is, in no group, and their bus.
 
-    Raises :class:`ServiceUnavailable` if there is no broker, or none of the topics.
+    That is the one of the demonstrations while the run has no topics. Raises :class:`ServiceUnavailable` if there is no
+    broker, or none of the topics.
     """
     records = consumer(bus, group=None, client_id="ui", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
     await start_within(records, bus)
     try:
-        places = await partitions(bus)
-        if not places:
-            raise ServiceUnavailable(f"the broker at {bus.servers} has no topics {bus.prefix}* yet")
-        records.assign(places)
-        await records.seek_to_beginning(*places)
-        yield records
+        for one in (bus, bus.of_demonstrations):
+            if places := await partitions(one):
+                records.assign(places)
+                await records.seek_to_beginning(*places)
+                break
+        else:
+            raise ServiceUnavailable(f"the run has not begun: the broker at {bus.servers} has no topics {bus.prefix}*")
+        yield one, records
     finally:
         await records.stop()
+
+
+def shown_topics(bus: Bus) -> set[str]:
+    """Return the names on the broker of the topics that the page folds."""
+    return {bus.prefix + topic.name for topic in SHOWN}
 
 
 async def partitions(bus: Bus) -> list[TopicPartition]:
@@ -245,7 +279,7 @@ async def partitions(bus: Bus) -> list[TopicPartition]:
     await admin.start()
     try:
         # Only topics that exist are described: a broker may create one that is asked for by name.
-        there = set(await admin.list_topics()) & {bus.prefix + topic.name for topic in SHOWN}
+        there = set(await admin.list_topics()) & shown_topics(bus)
         found: list[dict[str, Any]] = await admin.describe_topics(sorted(there)) if there else []
     finally:
         await admin.close()

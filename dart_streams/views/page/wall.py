@@ -48,9 +48,13 @@ class SlotGrid:
         self.config = config
         self.slots: defaultdict[str, list[ObservationHeader | None]] = defaultdict(lambda: [None] * config.env.slots)
         self.places: dict[str, tuple[str, int]] = {}
+        self._of: RunState | None = None
 
     def update(self, state: RunState) -> list[SlotTile]:
         """Place new episodes, follow those that are placed, and return every slot, by host and number."""
+        if self._of is not state:
+            self._of = state
+            self._clear()
         for identity, header in state.newest.items():
             if not self._follow(identity, header):
                 self._place(header, self._free(header.env_host, state))
@@ -70,6 +74,12 @@ class SlotGrid:
             for host, slots in sorted(self.slots.items())
             for number, header in enumerate(slots)
         ]
+
+    def _clear(self) -> None:
+        """Free every slot: another fold begins, and whoever has seen the slots is told of each what it has now."""
+        self.places.clear()
+        for slots in self.slots.values():
+            slots[:] = [None] * len(slots)
 
     def _follow(self, identity: str, header: ObservationHeader) -> bool:
         """Show an episode's newer screen; say whether it has a slot."""

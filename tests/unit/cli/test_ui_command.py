@@ -14,7 +14,7 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from dart_streams.cli import main
+from dart_streams.cli import main, ui
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 
@@ -74,6 +74,21 @@ def test_a_port_that_is_named_and_in_use_is_an_error_that_says_so():
     assert "--port" in str(error)
 
 
+def test_an_address_that_is_not_this_machines_is_not_blamed_on_the_port():
+    error = failure(str(BUNDLE), "--host", "192.0.2.1", "--behind-proxy", "--port", "0")
+    assert isinstance(error, ServiceUnavailable)
+    assert "--host" in str(error)
+    assert "--port" not in str(error)
+
+
+def test_options_that_cannot_be_followed_are_refused_before_anything_is_served(tmp_path: Path):
+    error = failure(str(BUNDLE), "--port", "0", "--address-file", str(tmp_path / "no" / "ui.json"))
+    assert "No such file" in str(error)
+    config = tmp_path / "config.toml"
+    config.write_text("")
+    assert "--config" in str(failure(str(BUNDLE), "--config", str(config)))
+
+
 def test_what_is_no_run_and_no_bundle_is_named(tmp_path: Path):
     assert "no run" in str(failure("nothing", "--state", str(tmp_path)))
     (tmp_path / "torn.dart").write_bytes(b"x" * 100)
@@ -122,3 +137,22 @@ def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypat
     error = failure("--config", str(nobody), "--export", str(tmp_path / "y.html"))
     assert isinstance(error, ServiceUnavailable)
     assert not (tmp_path / "y.html").exists()
+
+
+def test_a_page_that_was_started_again_comes_back_where_it_was_unless_others_could_have_written_that(tmp_path: Path):
+    file, none = tmp_path / "ui.json", ui.PageAddress(url="", address="", token="")
+    assert ui.written(None) == ui.written(file) == none
+    with ui.listening("127.0.0.1", 0, none, any_free=False) as first:
+        port = first.getsockname()[1]
+    known = ui.PageAddress(url="", address=f"http://127.0.0.1:{port}/", token="secret")
+    ui.announce(known, file, as_json=False)
+    assert ui.written(file) == known
+    with ui.listening("127.0.0.1", 0, known, any_free=False) as again:
+        assert again.getsockname()[1] == port
+        with ui.listening("127.0.0.1", 0, known, any_free=False) as taken:
+            assert taken.getsockname()[1] != port, "it is taken by another by now"
+    file.chmod(0o644)
+    assert ui.written(file) == none
+    file.write_text("torn")
+    file.chmod(0o600)
+    assert ui.written(file) == none

@@ -107,3 +107,14 @@ def test_every_episode_under_way_is_in_exactly_one_slot_of_its_host(events):
     for tile in tiles:
         assert tile.slot.startswith(f"{hosts[int(tile.trajectory_id[1:])]}/")
         assert tile.step == state.newest_step[tile.trajectory_id]
+
+
+def test_another_fold_begins_with_free_slots_so_that_nothing_of_the_one_before_stays():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    seen(state, 0, 0)
+    seen(state, 1, 0)
+    grid.update(state)
+    again = RunState()
+    assert set(shown(grid, again).values()) == {("", "free")}
+    seen(again, 5, 0)
+    assert shown(grid, again)["env-0/0"] == ("t5", "waits")

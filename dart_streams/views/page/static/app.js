@@ -4,7 +4,7 @@
 import { Live, Problem, get } from "./api.js";
 import { exported } from "./archive.js";
 import { el, fill } from "./dom.js";
-import { duration, number, percent } from "./format.js";
+import { clock, duration, number, percent } from "./format.js";
 import * as compare from "./compare.js";
 import * as group from "./group.js";
 import * as log from "./log.js";
@@ -40,6 +40,7 @@ const IN_FILE = ["report", "compare", "steps", "tasks", "time"];
 const TABS = exported ? IN_FILE.map((name) => /** @type {[string, string[]]} */ ([name, name === "steps" ? ["step"] : name === "report" ? ["trajectory"] : []])) : ALL_TABS;
 const HOME = exported ? "report" : "wall";
 const REFRESH_MS = 2000;
+const AWAY_MS = 1500;
 
 export class App {
   constructor() {
@@ -51,6 +52,7 @@ export class App {
     this.skewMs = 0;
     this.place = "";
     this.turn = 0;
+    this.awayMs = 0;
     /** @type {number[]} */
     this.timings = [];
     this.refreshed = { records: -1, atMs: 0, busy: false };
@@ -163,13 +165,17 @@ export class App {
       ["version", `${h.version ?? "–"} trained · ${h.served ?? "–"} served`],
     ];
     fill(status, parts.map(([name, value]) => el("span", {}, el("i", {}, name), value)),
-      h.ready ? null : el("span.wait", {}, h.text || "reading"));
+      h.ready && !h.text ? null : el(h.ready ? "span.said" : "span.wait", {}, h.text || "reading"));
     fill(/** @type {HTMLElement} */ (document.getElementById("alarms")), h.alarms.map((/** @type {any} */ alarm) => el("p", {}, this.link(alarm.page, alarm.params ?? {}, `▲ ${alarm.text}`))));
   }
 
-  /** @param {boolean} alive */
+  /** Say when the server has not answered for a while: what is shown looks as it did. @param {boolean} alive */
   report(alive) {
     document.getElementById("pulse")?.classList.toggle("off", !alive);
+    this.awayMs = alive ? 0 : this.awayMs || Date.now();
+    const away = /** @type {HTMLElement} */ (document.getElementById("away"));
+    away.hidden = alive || Date.now() - this.awayMs < AWAY_MS;
+    if (!away.hidden) fill(away, `The page's server has not answered since ${clock(this.awayMs)}: this is how the run was then. It is asked again by itself. If the run has ended, its report.html has the result; dart-streams ui ${this.header?.run ?? "RUN"} opens it again.`);
   }
 
   /** @param {string} id */

@@ -2,7 +2,7 @@
 /** A plot by uPlot, in the page's colours; names are set as text beside it, since a plot's own legend is markup. */
 
 import { el } from "./dom.js";
-import { number } from "./format.js";
+import { clock, number } from "./format.js";
 
 const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and start the page again.";
 
@@ -59,9 +59,9 @@ export function chart(parent, plot) {
     const colour = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "11px system-ui", size: 44 };
     return {
-      width: Math.max(220, frame.clientWidth - 20), height: plot.height ?? HEIGHT, legend: { show: false }, padding: [8, 8, 0, 0],
+      width: Math.max(220, frame.clientWidth - 20), height: plot.height ?? HEIGHT, legend: { show: false }, padding: [8, plot.time ? 20 : 8, 0, 0],
       scales: { x: { time: plot.time, ...(plot.span ? { range: () => plot.span } : {}) }, y: plot.range ? { range: () => plot.range } : {} },
-      axes: [{ ...axis, size: plot.unit ? 40 : 28, label: plot.unit, labelSize: 14, labelFont: "11px system-ui" }, { ...axis, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => number(tick)) }],
+      axes: [{ ...axis, size: plot.unit ? 40 : 28, label: plot.unit, labelSize: 14, labelFont: "11px system-ui", ...(plot.time ? { values: times } : {}) }, { ...axis, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => number(tick)) }],
       cursor: { y: false, sync: plot.sync ? { key: plot.sync } : undefined, points: { size: 7 } },
       series: [{}, ...plot.series.map((one, index) => ({
         stroke: colour(one.fill ?? `--p${index % 8}`), width: one.width ?? (one.fill ? 0 : 1.6), spanGaps: true, fill: one.points ? undefined : one.fill ? colour(one.fill) : one.bars ? colour(`--p${index % 8}`) : undefined,
@@ -94,6 +94,14 @@ export function stacked(parent, plot, parts, colours) {
     series.unshift({ name, values: below, fill: colours[index], steps: true });
   });
   return chart(parent, { ...plot, series });
+}
+
+/**
+ * Times of day as the tables have them, in 24 hours; of days, dates.
+ * @param {any} _ @param {number[]} ticks seconds @param {number} __ @param {number} ___ @param {number} apart seconds
+ */
+function times(_, ticks, __, ___, apart) {
+  return ticks.map((tick) => (apart >= 86_400 ? new Date(tick * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" }) : clock(tick * 1000).slice(0, apart < 60 ? 8 : 5)));
 }
 
 /** A series' name in its colour. @param {Series} one @param {number} index */

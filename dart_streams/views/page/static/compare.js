@@ -3,7 +3,7 @@
 
 import { get } from "./api.js";
 import { el, fill, table } from "./dom.js";
-import { number, percent } from "./format.js";
+import { count, number, percent } from "./format.js";
 import { rates, signed } from "./rates.js";
 import { strip } from "./strip.js";
 
@@ -18,12 +18,12 @@ export async function open(view, params, app) {
   /** @param {string} label @param {[string, string][]} values @param {string} now @param {(value: string) => void} change */
   const select = (label, values, now, change) => el("select", { "aria-label": label, onchange: (/** @type {any} */ event) => change(event.target.value) }, values.map(([value, text]) => el("option", { value, selected: value === now }, text)));
   /** @param {any} side @param {string} name */
-  const version = (side, name) => select(`version ${name}`, side.versions.map((/** @type {number} */ v) => [String(v), `v${v}`]), String(side.version), (value) => go({ [name]: value }));
+  const version = (side, name) => side.versions.length ? select(`version ${name}`, side.versions.map((/** @type {number} */ v) => [String(v), `v${v}`]), String(side.version), (value) => go({ [name]: value })) : null;
   const other = run.other ? select("second run", [["", "this run"], ["other", run.other]], of ?? "", (value) => go({ of: value, b: "" })) : null;
   const temperature = found.temperatures.length > 1 ? select("temperature", found.temperatures.map((/** @type {number} */ one) => [String(one), one ? `temperature ${number(one)}` : "greedy"]), String(found.temperature), (value) => go({ t: value === String(found.temperatures[0]) ? "" : value })) : null;
   const side = el("div"), names = /** @type {[string, string]} */ ([label(found.a, found.b), label(found.b, found.a)]);
   const body = el("div");
-  view.append(el(".bar", {}, el("h1", {}, title), version(found.a, "a"), el("span.note", {}, "with"), other, version(found.b, "b"), temperature), side, body);
+  view.append(el(".bar", {}, el("h1", {}, title), version(found.a, "a"), found.a.versions.length ? el("span.note", {}, "with") : null, other, version(found.b, "b"), found.a.versions.length ? temperature : null), side, body);
   const known = found.a.version !== null && found.b.version !== null;
   if (!known || (!of && found.a.version === found.b.version)) {
     fill(body, el("p.empty", {}, found.a.versions.length > 1 || of ? "choose two that differ" : "a run is evaluated before and after training: there are not two evaluations yet. Start the page with --against RUN|BUNDLE to compare two runs."));
@@ -39,7 +39,7 @@ export async function open(view, params, app) {
 
   /** @param {any} one */
   function episode(one) {
-    return one ? [el(`span.chip.${one.outcome}`, {}, one.outcome), `${number(one.reward)}, ${one.steps} steps`] : "–";
+    return one ? [el(`span.chip.${one.outcome}`, {}, one.outcome), `${number(one.reward)}, ${count(one.steps, "step")}`] : "–";
   }
 
   /** The task's two episodes, aligned by step. @param {any} all @param {[string, string]} labels */
@@ -50,7 +50,7 @@ export async function open(view, params, app) {
     const played = await Promise.all(both.map((one, index) => (one ? get("trajectory", { id: one.trajectory_id, of: sources[index] }).catch(() => null) : null)));
     const instruction = (played[1] ?? played[0])?.steps[0]?.event.instruction ?? "";
     return [el("h2", {}, app.link("task", { id: params.task }, params.task)), el("p.instruction", {}, instruction), el(".lanes", {}, both.map((one, index) => el(".lane", {},
-      el(".lane-head", {}, el("div", {}, el("b", {}, evaluated ? labels[index] : of ? labels[index].split(" v")[0] : index ? "newest in training" : "first in training")), one ? [el("div", {}, el(`span.chip.${one.outcome}`, {}, one.outcome)), el("div.note", {}, `reward ${number(one.reward)} · ${one.steps} steps`)] : el("div.note", {}, "not played")),
+      el(".lane-head", {}, el("div", {}, el("b", {}, evaluated ? labels[index] : of ? labels[index].split(" v")[0] : index ? "newest in training" : "first in training")), one ? [el("div", {}, el(`span.chip.${one.outcome}`, {}, one.outcome)), el("div.note", {}, `reward ${number(one.reward)} · ${count(one.steps, "step")}`)] : el("div.note", {}, "not played")),
       one ? strip(played[index], (step) => app.href("trajectory", { id: one.trajectory_id, step, of: sources[index] }), true) : el("div"))))];
   }
   return {};

@@ -8,6 +8,11 @@ export function number(value, digits = 3) {
   return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
 }
 
+/** A number of things, in words: one step, two steps. @param {number} many @param {string} what */
+export function count(many, what) {
+  return `${number(many)} ${what}${many === 1 ? "" : "s"}`;
+}
+
 /** @param {number | null | undefined} value */
 export function percent(value) {
   return value === null || value === undefined ? "–" : `${Math.round(value * 100)} %`;

@@ -3,7 +3,7 @@
 
 import { get } from "./api.js";
 import { el, facts, fill } from "./dom.js";
-import { brief, clock, number, short, versions } from "./format.js";
+import { brief, clock, count, number, short, versions } from "./format.js";
 import { screen } from "./screen.js";
 
 export const title = "Group";
@@ -35,7 +35,7 @@ export async function open(view, params, app) {
       app.link("trajectories", { group_id: group.group_id }, "as a table")),
     group.equal ? el("p.warn", {}, "All rewards are equal, so every advantage is 0: the group teaches nothing.") : null,
     facts([["why so many", group.why], ["mean reward", group.mean === null ? null : number(group.mean)], ["standard deviation", group.std === null ? null : number(group.std)],
-      ["curated", group.curated_ms ? clock(group.curated_ms) : null], ["still to come", group.waiting ? `${group.waiting} rollouts` : null]])];
+      ["curated", group.curated_ms ? clock(group.curated_ms) : null], ["still to come", group.waiting ? count(group.waiting, "rollout") : null]])];
   }
 
   /** @param {any} member @param {any} played @param {number} largest */

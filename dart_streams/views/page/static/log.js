@@ -15,7 +15,7 @@ export async function open(view, params, app) {
   const body = el("div"), count = el("span.note");
   const pick = el("select", { "aria-label": "topic", onchange: (/** @type {any} */ event) => { location.hash = app.href("log", { topic: event.target.value, q: params.q }); } },
     [...TOPICS, DEAD].map((name) => el("option", { value: name, selected: name === topic }, name)));
-  const search = /** @type {HTMLInputElement} */ (el("input", { type: "search", placeholder: "any text in a record, or an id", value: params.q ?? "" }));
+  const search = /** @type {HTMLInputElement} */ (el("input.wide", { type: "search", placeholder: "any text in a record, or an id", value: params.q ?? "" }));
   const form = el("form", { onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); location.hash = app.href("log", { topic, q: search.value.trim() }); } }, search);
   view.append(el(".bar", {}, el("h1", {}, title), pick, form, count), params.said ? el("p.warn", {}, `${params.said} Searched for in the records of ${topic} instead.`) : "", body);
   if (topic === DEAD) await letters();

@@ -27,13 +27,18 @@ export async function open(view, _, app) {
   const part = (name, note, ...content) => el("section.part-of-report", {}, el("h2", {}, name), note ? el("p.note", {}, note) : null, ...content);
   const success = el(".charts"), environments = el(".charts"), pairs = el(".charts"), learning = el(".charts");
   const pages = Object.entries(report.per_task).sort(([, a], [, b]) => (b.after?.rate ?? 0) - (a.after?.rate ?? 0));
-  view.append(el(".bar", {}, el("h1", {}, title), el("span.note", {}, [found.run, found.started_ms ? new Date(found.started_ms).toISOString().slice(0, 16).replace("T", " ") + " UTC" : "", report.outcome].filter(Boolean).join(" · "))),
-    headline(found), cards(report), success);
+  view.append(el(".bar", {}, el("h1", {}, title), el("span.note", {}, [found.run, found.started_ms ? new Date(found.started_ms).toISOString().slice(0, 16).replace("T", " ") + " UTC" : "", report.outcome].filter(Boolean).join(" · "))));
+  const settings = el("details", {}, el("summary", {}, "exact settings"), el("pre.raw", {}, found.settings));
+  if (!report.episodes && !pages.length) {
+    view.append(el("p.empty", {}, "nothing has been trained on or evaluated yet: figures and curves come with the first episodes"), phases(found.phases) ?? "", settings);
+    return {};
+  }
+  view.append(headline(found), cards(report), success);
   if (pages.length) view.append(part("Held-out success by page", "Grey before, green after; thin lines are 95 % intervals (Wilson).", rates(pages.map(([page, row]) => [page, /** @type {any} */ (row).before, /** @type {any} */ (row).after]), ["before", "after"])));
   if (found.samples.length) view.append(part("The same task, before and after", "What the policy saw, and where it acted (the red mark). Chosen to show what was learnt: tasks whose reward rose come first. A click plays the episode.", await samples(found, app)));
   view.append(part(`Environments: ${number(found.slots)} slots of ${found.backend}`, `${percent(report.env_utilisation)} of their time had an episode under way.`, environments,
     Object.keys(report.slot_time).length ? shares("slot time in training", SLOT_STATES.map((name) => [name, report.slot_time[name] ?? 0]), percent, SLOT_COLOURS) : null, stepTime(report)), pairs, learning,
-  accounts(report), faults(report) ?? "", phases(found.phases) ?? "", el("details", {}, el("summary", {}, "exact settings"), el("pre.raw", {}, found.settings)));
+  accounts(report), faults(report) ?? "", phases(found.phases) ?? "", settings);
   // Plots measure their place, so they are drawn once the page is in the document.
   requestAnimationFrame(() => {
     if (view.isConnected) closers.push(...overTime(found, success, environments), ...bySteps(found, pairs, learning));
@@ -133,7 +138,7 @@ function accounts(report) {
       ["orders lost", `${report.lost === null ? "unknown" : number(report.lost)}, still open ${number(report.open)}`], ["failed loads", number(report.failed_loads)],
       ["engine–trainer gap", `${number(trainer.mismatch.mean)} nats a token, mean; ${number(trainer.mismatch.max)} max`],
       ["objective", `${trainer.objective.name}, clip ${trainer.objective.clip_low} below and ${trainer.objective.clip_high} above; ${number(trainer.updates)} updates`],
-      ...Object.entries(report.answers_wrong ?? {}).map(([treated, kinds]) => [`wrong in answers that were ${treated}`, Object.entries(kinds).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") || null]),
+      ...Object.entries(report.answers_wrong ?? {}).map(([treated, kinds]) => /** @type {[string, string | null]} */ ([`wrong in answers that were ${treated}`, Object.entries(kinds).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") || null])),
       ["KL from the initial policy", trainer.kl_reference ? `${number(trainer.kl_reference.mean)} nats a token, mean; ${number(trainer.kl_reference.max)} max (beta ${trainer.objective.kl_beta})` : null]]),
     cpu.length ? shares("CPU seconds in training, by process", cpu, (s) => `${number(s)} s`) : null);
 }

@@ -3,7 +3,7 @@
 
 import { get } from "./api.js";
 import { el, facts, fill, table } from "./dom.js";
-import { brief, clock, duration, number, percent, short } from "./format.js";
+import { brief, clock, count, duration, number, percent, short } from "./format.js";
 import { screen } from "./screen.js";
 
 export const title = "Train step";
@@ -24,7 +24,7 @@ export async function open(view, params, app) {
       facts([["trained", clock(event.at_ms)], ["trainer epoch", event.epoch], ["published", found.published_ms ? clock(found.published_ms) : "not published"],
         ["served by", workers.length ? workers.join(" · ") : "nobody"]]),
       el(".metrics", {}, Object.entries(event.metrics).map(([name, value]) => el(".metric", {}, el("b", {}, number(value, 4)), el("span", {}, name)))),
-      el("h2", {}, `${groups.length} groups`),
+      el("h2", {}, count(groups.length, "group")),
       table(groups, [
         ["group", (/** @type {any} */ g) => app.link("group", { id: g.group_id }, g.group_id)],
         ["task", (g) => app.link("task", { id: g.task_id }, g.task_id)],

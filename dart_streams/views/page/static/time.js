@@ -9,6 +9,7 @@ import { clock, duration, number } from "./format.js";
 
 export const title = "Time";
 const KEPT = 300;
+const SWITCHES = 50;
 
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
 export async function open(view, params, app) {
@@ -28,11 +29,11 @@ export async function open(view, params, app) {
     const live = !exported && app.header?.kind !== "bundle";
     fill(standing, live ? found.stalls.map((/** @type {any} */ one) => el("p.warn", {}, `${one.stall.topic}: silent for ${duration(one.stall.silent_s * 1000)}, last from ${one.stall.last_from}. ${one.reason}`)) : null);
     fill(body,
-      seen.length ? [el("h2", {}, "Lag"), table(Object.entries(seen[seen.length - 1]?.by ?? {}), [["group and topic", ([name]) => name], ["records", ([, count]) => count], ["trend a minute", ([name]) => trend(name)], ["in seconds", ([name, count]) => seconds(name, count, found)]])] : null,
-      el("h2", {}, "Topics"), table(Object.entries(found.activity), [["topic", ([name]) => app.link("log", { topic: name }, name)], ["records", ([, a]) => a[0]], ["newest", ([, a]) => clock(a[1])],
+      seen.length ? [el("h2", {}, "Lag"), table(Object.entries(seen[seen.length - 1]?.by ?? {}), [["group and topic", ([name]) => name], ["records", ([, count]) => number(count)], ["trend a minute", ([name]) => trend(name)], ["in seconds", ([name, count]) => seconds(name, count, found)]])] : null,
+      el("h2", {}, "Topics"), table(Object.entries(found.activity), [["topic", ([name]) => app.link("log", { topic: name }, name)], ["records", ([, a]) => number(a[0])], ["newest", ([, a]) => clock(a[1])],
         ["silent for", ([, a]) => (live ? duration(app.now() - a[1]) : "–")], ["last from", ([, a]) => a[2]]]),
-      found.switches.length ? [el("h2", {}, "Weight switches"), table([...found.switches].reverse().slice(0, 200), [["at", (/** @type {any} */ s) => clock(s.at_ms)], ["worker", (s) => s.worker_id], ["version", (s) => `v${s.version}`], ["pause", (s) => duration(s.pause_ms)]])] : null,
-      found.phases.length ? [el("h2", {}, "Phases"), table(found.phases, [["phase", (/** @type {any} */ p) => p.name], ["began", (p) => clock(p.started_ms)], ["took", (p) => (p.ended_ms ? duration(p.ended_ms - p.started_ms) : "under way")]])] : null);
+      found.phases.length ? [el("h2", {}, "Phases"), table(found.phases, [["phase", (/** @type {any} */ p) => p.name], ["began", (p) => clock(p.started_ms)], ["took", (p) => (p.ended_ms ? duration(p.ended_ms - p.started_ms) : "under way")]])] : null,
+      found.switches.length ? [el("h2", {}, `Weight switches, the newest ${Math.min(SWITCHES, found.switches.length)} of ${number(found.switches.length)}`), table([...found.switches].reverse().slice(0, SWITCHES), [["at", (/** @type {any} */ s) => clock(s.at_ms)], ["worker", (s) => s.worker_id], ["version", (s) => `v${s.version}`], ["pause", (s) => duration(s.pause_ms)]])] : null);
   }
 
   /** What is not known is not shown, rather than as none. @param {any[] | null} lags */

@@ -16,11 +16,19 @@ const EMPTY = { at_ms: 0, trajectory_id: "", group_id: "", task_id: "", purpose:
 /** @type {Record<string, string>} */
 export const WORDS = { free: "free", waits: "thinks", acts: "acts", ended: "ended" };
 
+/** What an episode is for, as far as it is not training. @type {Record<string, string>} */
+const PURPOSES = { train: "", demonstration: "demo", eval: "eval" };
+
 /** The state as a class, by which it is coloured. @param {Slot} slot */
 export function look(slot) {
   if (slot.state !== "ended") return slot.state;
   if (slot.outcome === "success") return "success";
   return slot.outcome?.endsWith("_error") || slot.outcome === "cancelled" ? "fault" : "failure";
+}
+
+/** How long ago, of one width while it counts. @param {number} ms */
+function age(ms) {
+  return ms < 1000 ? `${(Math.max(0, ms) / 1000).toFixed(1)} s` : duration(ms);
 }
 
 class Tile {
@@ -49,7 +57,8 @@ class Tile {
     fill(this.name, slot.task_id.split("/").pop() || slot.slot);
     fill(this.state, slot.state === "ended" ? `${slot.outcome ?? "ended"}` : WORDS[slot.state],
       slot.step || slot.max_steps ? ` ${slot.step}${slot.max_steps ? `/${slot.max_steps}` : ""}` : "");
-    fill(this.action, slot.purpose === "train" ? "" : el("b", {}, `${slot.purpose} `), slot.action ? brief(slot.action) : "\u00a0");
+    const purpose = PURPOSES[slot.purpose] ?? slot.purpose;
+    fill(this.action, purpose ? el("b", {}, `${purpose} `) : "", slot.action ? brief(slot.action) : "\u00a0");
     if (slot.screenshot && slot.screenshot !== before?.screenshot) {
       this.image.src = address(slot.screenshot);
       this.frame.style.aspectRatio = `${slot.width || 4} / ${slot.height || 3}`;
@@ -62,7 +71,7 @@ class Tile {
 
   tick() {
     const slot = this.slot;
-    fill(this.age, slot?.at_ms ? duration(Math.max(0, this.app.now() - slot.at_ms)) : "");
+    fill(this.age, slot?.at_ms ? age(this.app.now() - slot.at_ms) : "");
   }
 }
 
