@@ -129,8 +129,11 @@ class RunState:
         self.trained_epoch = -1
         self.trained_with: defaultdict[str, list[int]] = defaultdict(list)
         self.imitated_by: defaultdict[str, list[int]] = defaultdict(list)
-        # Weight versions; ``served`` has each worker's first announcement of each version.
+        # Weight versions; ``served`` has each worker's first announcement of each version. ``published_digests`` and
+        # ``served_digests`` have all that were announced: of a version, and of a version by a worker.
         self.versions: dict[int, PublishedVersion] = {}
+        self.published_digests: defaultdict[int, set[str]] = defaultdict(set)
+        self.served_digests: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
         self.epochs: dict[str, int] = {}
         self.serving: dict[str, WeightsServing] = {}
         self.served: dict[tuple[int, str], WeightsServing] = {}
@@ -269,6 +272,7 @@ class RunState:
             return sender
         self.epochs[event.model_id] = event.epoch
         known = self.versions.get(event.version)
+        self.published_digests[event.version].add(event.sha256)
         self.versions[event.version] = PublishedVersion(event, known.at_ms if known else record.metadata.at_ms)
         return sender
 
@@ -276,6 +280,8 @@ class RunState:
         """Note what a worker serves: its newest record is the log's last, whatever its clock says."""
         first = (event.version, event.worker_id) not in self.served
         self.served.setdefault((event.version, event.worker_id), event)
+        if event.sha256 is not msgspec.UNSET:
+            self.served_digests[event.version, event.worker_id].add(event.sha256)
         before = self.serving.get(event.worker_id)
         self.serving[event.worker_id] = event
         if event.failed_version is not None:

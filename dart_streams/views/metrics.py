@@ -20,6 +20,7 @@ from dart_streams.history.evaluation import EvaluationResult, Rate, difference
 from dart_streams.history.metrics_reader import MetricsReader, lines
 from dart_streams.history.run_folder import PhaseLog, RunPhase
 from dart_streams.history.run_state import SLICE_MS, RunState
+from dart_streams.history.served_weights import served_weights
 from dart_streams.tasks import TaskSet
 from dart_streams.telemetry import names
 from topics.values import OutcomeKind
@@ -103,6 +104,7 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         "staleness": staleness(inputs),
         "weight_switch_ms": switch_pauses(inputs),
         "versions_served": len({switch.version for switch in inputs.progress.switches}),
+        "served_weights": msgspec.to_builtins(served_weights(inputs.progress)),
         "failed_loads": len(inputs.progress.failed_loads),
         "requests": requests(inputs),
         "answers_wrong": answers_wrong(inputs),

@@ -14,6 +14,7 @@ from benchmarks.curation_world import Odds, task_set
 from dart_streams.cli import main
 from dart_streams.config import parse
 from dart_streams.errors import ConfigError
+from dart_streams.history import bundle as bundles
 from dart_streams.history import whatif
 from dart_streams.history.bundle import Bundle, BundleError, BundleRecord, Writer
 from dart_streams.history.bundle_inputs import config_of, tasks_of
@@ -25,6 +26,9 @@ CONFIG = parse({"env": {"slots": 4}, "trainer": {"groups_per_step": 2}})
 TASKS = task_set(6)
 ODDS = Odds(faults=0.05, partial=0.1)
 DIGEST = "ef35ee9afb792cf8c9d74ea514389d75"
+BEFORE_DIALECTS = GOLDEN.with_name("bundle.before-dialects.v1.dart")
+"""Made by the code of 22 November 2026 itself, before there were dialects, adapters, deltas, endpoints and trackers."""
+BEFORE_DIALECTS_DIGEST = "27805fcaeb3472550b9480fd99127b25"
 
 
 def command(*arguments: str):
@@ -68,6 +72,23 @@ def edit(records: list[BundleRecord], offset: int, **fields) -> list[BundleRecor
     event = json.loads(records[at].value) | fields
     records[at] = msgspec.structs.replace(records[at], value=json.dumps(event, separators=(",", ":")).encode())
     return records
+
+
+def test_a_bundle_of_before_dialects_and_adapters_replays_to_its_decisions_with_the_defaults_of_what_is_new():
+    bundle = Bundle(BEFORE_DIALECTS)
+    outcome = replay(bundle)
+    assert outcome.equal
+    assert outcome.digest == BEFORE_DIALECTS_DIGEST
+    assert {count.agent: count.bytes_compared for count in outcome.agents} == {
+        "difficulty": 150,
+        "budget": 150,
+        "groups": 16,
+        "dispatch": 160,
+    }
+    config = config_of(bundle)
+    assert (config.policy.dialect.name, config.rollout.engine, config.tracker.tool) == ("native", "vllm", "")
+    assert not config.trainer.publishes_parts
+    assert bundles.verify(BEFORE_DIALECTS)
 
 
 def test_the_golden_bundle_replays_to_the_decisions_it_recorded_three_times_over():

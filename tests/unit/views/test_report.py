@@ -180,7 +180,7 @@ class MadeUpRun:
                 model_id="tiny",
                 version=version,
                 uri="",
-                sha256="",
+                sha256=f"{version:064x}",
                 train_step=version,
                 epoch=1,
                 groups_consumed=8 * version,
@@ -188,7 +188,12 @@ class MadeUpRun:
             self.record("weights", at, event)
             pause = self.chance.lognormvariate(3.9, 0.3) if version else None
             serving = WeightsServing(
-                worker_id="rollout-0", version=version, since_ms=at + 300, alive_ms=at + 300, pause_ms=pause
+                worker_id="rollout-0",
+                version=version,
+                since_ms=at + 300,
+                alive_ms=at + 300,
+                pause_ms=pause,
+                sha256=f"{version:064x}",
             )
             self.record("weights-serving", at + 300, serving)
 
@@ -287,6 +292,7 @@ def test_the_report_has_every_figure_of_the_contract(run):
     assert set(report["per_task"]) == set(PAGES)
     assert report["train_steps"] == 40
     assert report["versions_served"] == 40
+    assert report["served_weights"]["announced"] == report["served_weights"]["equal"] == 41
     assert report["trajectories"]["finished"] == report["episodes"]
     assert 0.8 < report["env_utilisation"] <= 1.0
     assert report["weight_switch_ms"]["p50"] == pytest.approx(50, rel=0.3)

@@ -135,12 +135,20 @@ function accounts(report) {
   return el("section.part-of-report", {}, el("h2", {}, "Accounts"), el("p.note", {}, "Nothing may be lost: each order finishes, is ordered again, or is still open when the run stops."),
     facts([["trajectories finished", number(trajectories.finished)], ["trained on", `${number(trajectories.trained)}, and ${number(trajectories.from_pool)} from the pool`], ["not trained on", `${number(trajectories.dropped)} (equal rewards, too old, or after the last step)`],
       ["groups curated", `${number(report.groups.curated)}, consumed ${number(report.groups.consumed)}`], ["requests", `${number(requests.sent)} sent, ${number(requests.answered)} answered, ${number(requests.timed_out)} timed out`],
-      ["orders lost", `${report.lost === null ? "unknown" : number(report.lost)}, still open ${number(report.open)}`], ["failed loads", number(report.failed_loads)],
+      ["orders lost", `${report.lost === null ? "unknown" : number(report.lost)}, still open ${number(report.open)}`], ["failed loads", number(report.failed_loads)], ["weights served", digests(report.served_weights)],
       ["engine–trainer gap", `${number(trainer.mismatch.mean)} nats a token, mean; ${number(trainer.mismatch.max)} max`],
       ["objective", `${trainer.objective.name}, clip ${trainer.objective.clip_low} below and ${trainer.objective.clip_high} above; ${number(trainer.updates)} updates`],
       ...Object.entries(report.answers_wrong ?? {}).map(([treated, kinds]) => /** @type {[string, string | null]} */ ([`wrong in answers that were ${treated}`, Object.entries(kinds).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") || null])),
       ["KL from the initial policy", trainer.kl_reference ? `${number(trainer.kl_reference.mean)} nats a token, mean; ${number(trainer.kl_reference.max)} max (beta ${trainer.objective.kl_beta})` : null]]),
     cpu.length ? shares("CPU seconds in training, by process", cpu, (s) => `${number(s)} s`) : null);
+}
+
+/** Served versions against the trainer's, by digest; null of engines without weights, and of reports before. @param {any} served */
+function digests(served) {
+  if (!served || served.announced === served.without_digest) return null;
+  const kinds = Object.entries(served.equal_by_kind).map(([kind, count]) => `${kind} ${number(count)}`).join(", ");
+  const wrong = [["with another digest", served.different], ["never published", served.unpublished], ["without a digest", served.without_digest]].filter(([, count]) => count);
+  return [`${number(served.equal)} of ${number(served.announced)} to the bit as the trainer published them${kinds ? ` (${kinds})` : ""}`, ...wrong.map(([what, count]) => `${number(count)} ${what}`)].join("; ");
 }
 
 /** Episodes without a reward, by task and host. @param {any} report */
