@@ -25,6 +25,7 @@ from tests.integration.miniwob_backend import (
 )
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob import backend as backend_module
+from workers.env.miniwob import silence
 from workers.env.miniwob.browser import NICENESS, Browser, lower_priority
 from workers.env.miniwob.page import RESTARTABLE, MiniwobPage
 from workers.env.miniwob.seats import DOCUMENTS_MIN
@@ -405,6 +406,39 @@ async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile
         _, alive = await asyncio.to_thread(psutil.wait_procs, children, 5)
         assert not alive
         assert not old.profile.exists()
+
+
+@pytest.mark.parametrize("capture", ["begin-frame", "screenshot"])
+async def test_a_browser_that_froze_while_nothing_was_drawn_is_replaced_long_before_the_time_out(capture):
+    async with browser(isolation="problem", capture=capture, call_timeout_s=120.0) as backend:
+        page, free = await backend.open(TASK), await backend.open(TASK)
+        await page.reset(TASK)
+        await free.reset(TASK)
+        await free.close()
+        old = backend.browsers[0].browser
+        os.kill(old.process.pid, signal.SIGSTOP)
+        async with asyncio.timeout(60):
+            with pytest.raises(EnvironmentFault, match="stands still"):
+                await page.step(Click(1, 1), "a")
+            await page.close()
+            healed = await backend.open(TASK)
+            assert (await healed.reset(TASK)).instruction
+        assert backend.browsers[0].browser is not old
+        assert not psutil.pid_exists(old.process.pid)
+
+
+async def test_a_browser_whose_page_hangs_is_not_replaced_though_it_sends_nothing_else(monkeypatch):
+    monkeypatch.setattr(silence, "SILENT_S", 0.2)
+    async with browser(call_timeout_s=4.0) as backend:
+        page = await backend.open(TASK)
+        await page.reset(TASK)
+        old = backend.browsers[0].browser
+        with pytest.raises(EnvironmentFault, match="no answer"):
+            await page.target.evaluate_script("new Promise(() => {})", wait=True)
+        await page.target.call("Runtime.evaluate", expression="0")
+        await page.close()
+        assert backend.browsers[0].browser is old
+        assert old.alive
 
 
 async def test_episodes_go_on_in_one_browser_while_another_is_replaced(monkeypatch):

@@ -53,7 +53,13 @@ class DevTools:
         self._loads: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self.crashed: set[str] = set()
         self._decoder = msgspec.json.Decoder(Message)
+        self._received_s = asyncio.get_running_loop().time()
         self._reading = asyncio.create_task(self._read(), name="devtools")
+
+    @property
+    def silent_s(self) -> float:
+        """How long the browser has sent nothing (seconds), since a call at the latest; 0 if it owes no answer."""
+        return asyncio.get_running_loop().time() - self._received_s if self._pending else 0.0
 
     def send(self, method: str, session: str | None = None, **params: Any) -> "asyncio.Future[dict[str, Any]]":
         """Send a call at once and return its result to come: calls sent one after another arrive in that order.
@@ -67,7 +73,10 @@ class DevTools:
         message = {"id": number, "method": method, "params": params}
         if session:
             message["sessionId"] = session
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[dict[str, Any]] = loop.create_future()
+        if not self._pending:
+            self._received_s = loop.time()
         self._pending[number] = session, future
         future.add_done_callback(lambda _: self._pending.pop(number, None))
         self._writer.write(msgspec.json.encode(message) + b"\0")
@@ -114,7 +123,9 @@ class DevTools:
     async def _read(self) -> None:
         try:
             while True:
-                self._dispatch(self._decoder.decode((await self._reader.readuntil(b"\0"))[:-1]))
+                received = await self._reader.readuntil(b"\0")
+                self._received_s = asyncio.get_running_loop().time()
+                self._dispatch(self._decoder.decode(received[:-1]))
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError, msgspec.DecodeError):
             pass
         finally:

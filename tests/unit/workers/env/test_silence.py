@@ -1,0 +1,114 @@
+"""A browser that answers nothing: lost if its process waits for nothing but events, else waited for."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.unit.workers.env.test_begin_frames import STARVED, WAITING, Answer, ScriptedBrowser
+from workers.env.environment import EnvironmentFault
+from workers.env.miniwob import silence
+from workers.env.miniwob.devtools import DevTools
+from workers.env.miniwob.process_load import ProcessLoad, load_alone, rests
+from workers.env.miniwob.silence import LOOKS, QUESTION, end_when_silent
+
+BOUND_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr(silence, "SILENT_S", 0.05)
+    monkeypatch.setattr(silence, "LOOK_S", 0.02)
+
+
+async def test_a_browser_at_rest_that_answers_nothing_is_lost_and_every_call_fails():
+    browser = ScriptedBrowser(lambda browser, call: None)
+    devtools = DevTools(browser.reader, browser, 60.0)
+    watch = asyncio.create_task(end_when_silent(devtools, lambda: WAITING))
+    async with asyncio.timeout(BOUND_S):
+        with pytest.raises(EnvironmentFault, match="stands still"):
+            await devtools.call("Input.dispatchMouseEvent")
+        await watch
+    assert devtools.closed
+
+
+async def test_a_browser_that_owes_nothing_is_not_asked():
+    browser = ScriptedBrowser(lambda browser, call: {})
+    devtools = DevTools(browser.reader, browser, 60.0)
+    await devtools.call("Page.enable")
+    watch = asyncio.create_task(end_when_silent(devtools, lambda: WAITING))
+    await asyncio.wait({watch}, timeout=0.3)
+    assert (browser.called(QUESTION), devtools.closed) == (0, False)
+    watch.cancel()
+    await devtools.close()
+
+
+async def test_a_browser_that_answers_for_a_page_that_hangs_is_kept():
+    browser = ScriptedBrowser(lambda browser, call: {} if call["method"] == QUESTION else None)
+    devtools = DevTools(browser.reader, browser, 0.5)
+    watch = asyncio.create_task(end_when_silent(devtools, lambda: WAITING))
+    with pytest.raises(EnvironmentFault, match="no answer"):
+        await devtools.call("Runtime.evaluate", "hangs")
+    assert browser.called(QUESTION) > 0
+    assert not devtools.closed
+    watch.cancel()
+    await devtools.close()
+
+
+@pytest.mark.parametrize("starved", [True, False])
+async def test_a_browser_that_computes_or_gets_no_processor_is_waited_for(starved):
+    looks: list[Any] = []
+
+    def load() -> ProcessLoad:
+        looks.append(None)
+        return STARVED if starved else ProcessLoad(float(len(looks)), False)
+
+    def answer(browser: ScriptedBrowser, call: dict[str, Any]) -> Answer:
+        if len(looks) > 5 * LOOKS:
+            return {}
+        asyncio.get_running_loop().call_later(0.01, lambda: browser.write_again(call))
+        return None
+
+    class Late(ScriptedBrowser):
+        def write_again(self, call: dict[str, Any]) -> None:
+            if (result := self.answer(self, call)) is not None:
+                self.reply(call, result)
+
+    browser = Late(answer)
+    devtools = DevTools(browser.reader, browser, 60.0)
+    watch = asyncio.create_task(end_when_silent(devtools, load))
+    async with asyncio.timeout(BOUND_S):
+        assert await devtools.call("Page.enable") == {}
+    assert not devtools.closed
+    watch.cancel()
+    await devtools.close()
+
+
+def test_a_stopped_process_rests_and_one_that_computes_does_not():
+    command = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline()
+            assert load_alone(process.pid).runnable
+            os.kill(process.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            before = load_alone(process.pid)
+            assert rests(before, load_alone(process.pid))
+        finally:
+            process.kill()
+    assert load_alone(process.pid) == ProcessLoad(0.0, False)
+
+
+def test_a_process_whose_other_thread_can_run_does_not_rest():
+    compute = "lambda: [print(flush=True), [None for _ in iter(int, 1)]]"
+    code = f"import threading\nthreading.Thread(target={compute}).start()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline()
+            assert load_alone(process.pid).runnable
+        finally:
+            process.kill()
