@@ -37,6 +37,10 @@ WHOLE = "DART_SLOW_TESTS" in os.environ
 PREFIXES = "DART_FAULTS_PREFIXES"
 """The environment's name of what precedes the command line of each kind of process, as JSON."""
 BOUND_S = 240.0
+MINUTES = 20.0
+"""How long a circle may last: a case ends it before, unless it hangs."""
+SETTLE_S = 30.0
+"""How long the end of a run waits for open orders: one that is lost is told within :data:`BOUND_S`."""
 POLL_S = 0.2
 ENDLESS = 1_000_000
 KINDS = ("env", "recorder", "trainer", "rollout", "curator", "monitor")
@@ -48,7 +52,13 @@ def config_of(services: Any, folder: Path, **tables: dict[str, Any]) -> Config:
     changed = {
         "bus": {"servers": running.bus.servers},
         "store": {"hosts": running.store.hosts, "port": running.store.port, "keyspace": services.keyspace},
-        "run": {"state_dir": str(folder), "train_steps": ENDLESS, "minutes": 10.0, "demonstrate": False},
+        "run": {
+            "state_dir": str(folder),
+            "train_steps": ENDLESS,
+            "minutes": MINUTES,
+            "demonstrate": False,
+            "settle_s": SETTLE_S,
+        },
         "evaluation": {"episodes": 0},
         "rollout": {"workers": 1},
         "ui": {"enabled": False},
@@ -150,10 +160,17 @@ class Circle:
         ends = [f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs]
         return "\n".join([self.said(), *ends])
 
+    def exit_code(self) -> int:
+        """Wait for the end of the run; fail if it has not ended after :data:`BOUND_S`."""
+        assert self.process is not None
+        try:
+            return self.process.wait(BOUND_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the run has not ended after {BOUND_S:g} s\n{self.evidence()}")
+
     def ends_well(self) -> None:
         """Wait for the end of the run; then it has lost nothing, and every invariant holds."""
-        assert self.process is not None
-        assert self.process.wait(BOUND_S) == 0, self.evidence()
+        assert self.exit_code() == 0, self.evidence()
         report = json.loads((self.made.path / "report.json").read_text())
         if (report["outcome"], report["lost"]) != ("complete", 0):
             pytest.fail(f"{report['outcome']}, {report['lost']} lost\n{self.evidence()}")
@@ -162,8 +179,7 @@ class Circle:
 
     def ends_with_an_error(self) -> None:
         """Wait for the end of a run that cannot go on, and says so in one line."""
-        assert self.process is not None
-        assert self.process.wait(BOUND_S) != 0, self.said()
+        assert self.exit_code() != 0, self.said()
         assert "\nerror: " in self.said(), self.said()
 
     def is_killed_once_more_and_ends_well(self, steps: int = 2) -> None:
