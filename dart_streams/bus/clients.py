@@ -168,7 +168,7 @@ class Publisher:
             raise self._unavailable(name, error) from None
 
     async def _partitions_at_first(self, name: str) -> list[int]:
-        """Return the partitions that a topic had at the first record; those it has now if it was made again with fewer."""
+        """Return the partitions that a topic had at the first record, or has now if it was made again with fewer."""
         now = await self.producer.partitions_for(self.bus.prefix + name)
         first = self._partitions.get(name)
         if first is None or not now.issuperset(first):

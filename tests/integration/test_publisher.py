@@ -72,7 +72,7 @@ async def grow(partitions: int, *publishers: Publisher) -> None:
         client.create_partitions({bus.prefix + NAME: partitions})
     async with asyncio.timeout(30):
         for publisher in publishers:
-            while (await publisher.partition_counts([NAME]))[NAME] < partitions:
+            while (await publisher.partition_counts([NAME]))[NAME] < partitions:  # noqa: ASYNC110 - the broker is asked
                 await asyncio.sleep(0.05)
 
 
