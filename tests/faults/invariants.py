@@ -158,11 +158,18 @@ def groups(log: Log) -> Found:
         if member.source == "online"
     }
     times = Counter(identity for _, identity in online)
+    twice = {
+        group.group_id: [
+            name for name, number in Counter(one.trajectory_id for one in group.members).items() if number > 1
+        ]
+        for group in log.all(CuratedGroup)
+    }
     return {
         "a group counts what is not its order's first finish": sorted(
             f"{identity} in {group}" for group, identity in online if first.get(order_of.get(identity, "")) != identity
         ),
         "a trajectory is in two groups": sorted(identity for identity, number in times.items() if number > 1),
+        "a trajectory is twice in a group": [f"{one} in {group}" for group, names in twice.items() for one in names],
     }
 
 

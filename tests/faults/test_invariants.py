@@ -128,6 +128,10 @@ DOCTORED: dict[str, tuple[str, Callable[[Events], Events]]] = {
         counts_the_second_finish,
     ),
     "a trajectory in two groups": ("a trajectory is in two groups", lambda e: again(e, CuratedGroup, group_id="more")),
+    "a trajectory twice in a group": (
+        "a trajectory is twice in a group",
+        lambda e: again(e, CuratedGroup, members=2 * first(e, CuratedGroup).members),
+    ),
     "a group in two steps": ("a group is trained on twice", lambda e: again(e, TrainedStep, train_step=4)),
     "a group in two steps of two epochs": (
         "a group is trained on twice",

@@ -24,6 +24,9 @@ was started in its place when the group has accepted it again (:meth:`AgentRunne
 before the other claimed the partition, so the other has found it, and publishes the same decisions. In 5: its offsets
 are refused by the group.
 
+A consumer that was thrown out of its group and joins again may pass over records. Before an input that does not follow
+the last one of its partition, those between are taken, read from the topic (:meth:`AgentRunner._make_up`).
+
 Effects first and state second would be wrong: dispatch reads three topics, and after a crash their records may come in
 another order, in which the group already ordered would be another task's.
 """
@@ -42,7 +45,7 @@ import topics
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, SendCoalescer
-from dart_streams.bus.codec import Encoded, Undecodable, encode, header_bytes
+from dart_streams.bus.codec import Encoded, Undecodable, encode
 from dart_streams.curation.journal import Input, record_of
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from dart_streams.telemetry import names, spans
@@ -50,65 +53,19 @@ from dart_streams.telemetry.spans import ActiveSpan
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curation_log
 from topics.curated import CuratedGroup
-from workers.curator.changelogs import MAX_RECORD_BYTES
+from workers.curator.input_queue import MAX_BATCH, InputQueue, batches
 from workers.curator.journal_writer import Changelog, OwnershipLost, Replaced
-from workers.curator.journaled_state import JournaledState, input_of, open_state
+from workers.curator.journaled_state import JournaledState, decodable_inputs, input_of, open_state
 
-MAX_BATCH = 512
-"""Records of one batch; as many may be queued for the next."""
 GAP_S = 0.2
 """Time between two batches of finished rollouts, unless a queue is full before: larger ones cost less per record."""
 LATER_GAP_S = 0.05
 """Time between two batches of agents further on: what they read comes in bursts already, and a finished rollout passes
 three agents before it is replaced."""
-CHECK_S = 1.0
-"""Time between two checks for a stall."""
 TRACE = frozenset({"traceparent", "tracestate"})
 """The headers of the W3C trace context: a decision continues the trace of the record that caused it."""
 
 log = structlog.get_logger()
-
-
-class InputQueue(asyncio.Queue[Any]):
-    """Records on their way from Faust to an agent's next batch."""
-
-    def __init__(self) -> None:
-        super().__init__(MAX_BATCH)
-        self.filled = asyncio.Event()
-
-    async def wait_until_full(self, pace: SendCoalescer) -> None:
-        """Return when there are enough records for a batch, at the latest when ``pace`` lets the next ones begin."""
-        self.filled.clear()
-        if self.full():
-            return
-        waits = [asyncio.create_task(pace.wait()), asyncio.create_task(self.filled.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-
-    async def next_batch(self, pace: SendCoalescer) -> list[Any]:
-        """Return the queued records that fit into one journal entry, at least one; none if none comes for a second."""
-        try:
-            async with asyncio.timeout(CHECK_S):
-                batch = [await self.get()]
-        except TimeoutError:
-            return []
-        await self.wait_until_full(pace)
-        size = size_of(batch[0])
-        while len(batch) < MAX_BATCH and size < MAX_RECORD_BYTES // 4 and not self.empty():
-            batch.append(self.get_nowait())
-            size += size_of(batch[-1])
-        return batch
-
-
-async def enqueue(queue: InputQueue, stream: Any) -> None:
-    """Queue the records of a stream without acknowledging them. This is the Faust agent."""
-    async for event in stream.noack().events():
-        await queue.put(event)
-        if queue.full():
-            queue.filled.set()
 
 
 class AgentRunner:
@@ -199,8 +156,26 @@ class AgentRunner:
         return int(self.changelog.table.app.consumer_generation_id)
 
     async def process(self, journaled: JournaledState, events: Sequence[Any]) -> None:
-        """Make the five steps of this module's docstring for records of one partition."""
-        inputs = [pair for event in events if (pair := await self._decoded(event)) is not None]
+        """Process records of one partition, and before each those that the consumer has passed over."""
+        batch: list[Any] = []
+        for event in events:
+            if missing := journaled.passed_over(self._topic(event), event.message.partition, event.message.offset):
+                await self._process_batch(journaled, batch)
+                batch = []
+                await self._make_up(journaled, event.message, missing)
+            batch.append(event)
+        await self._process_batch(journaled, batch)
+
+    async def _process_batch(self, journaled: JournaledState, events: Sequence[Any]) -> None:
+        """Make the five steps of this module's docstring."""
+        await self._take(journaled, [pair for event in events if (pair := await self._decoded(event)) is not None])
+        for event in events:
+            event.ack()
+        crash_points.reach("curator-acknowledged")
+        await journaled.maybe_snapshot()
+
+    async def _take(self, journaled: JournaledState, inputs: Sequence[tuple[Input, InputRecord]]) -> None:
+        """Apply inputs, journal them, and publish what they cause: steps 2 to 4."""
         before = journaled.state.progress.digest
         started = time.perf_counter()
         counts = counts_of(journaled.state)
@@ -213,10 +188,25 @@ class AgentRunner:
             await self._publish(steps)
             crash_points.reach("curator-published")
             self._count(steps, counts_of(journaled.state) - counts)
-        for event in events:
-            event.ack()
-        crash_points.reach("curator-acknowledged")
-        await journaled.maybe_snapshot()
+
+    async def _make_up(self, journaled: JournaledState, message: Any, missing: range) -> None:
+        """Take the inputs with these offsets from the topic itself. There are none where it was compacted.
+
+        After a rebalance Faust may deliver what it had fetched before it sought, and then what it sought, which would
+        count as applied long ago.
+        """
+        records = await self.changelog.read_from(message.topic, message.partition, missing.start, missing.stop)
+        inputs = decodable_inputs(records, self.prefix)
+        if inputs:
+            first = f"{message.topic}[{message.partition}]@{inputs[0][0].offset}"
+            log.warning(
+                "inputs passed over: read from the topic", agent=self.agent.name, first=first, inputs=len(inputs)
+            )
+        for batch in batches(inputs):
+            await self._take(journaled, batch)
+
+    def _topic(self, event: Any) -> str:
+        return str(event.message.topic.removeprefix(self.prefix))
 
     def _is_assigned(self, event: Any) -> bool:
         """Say whether a record was read since the last rebalance; an older one comes again, here or elsewhere."""
@@ -288,12 +278,6 @@ def trace_group(run: str, group: CuratedGroup) -> None:
         links=[spans.trajectory(member.trajectory_id) for member in group.members],
         attributes={names.ATTR_GROUP: group.group_id, names.ATTR_TASK: group.task_id},
     ).end()
-
-
-def size_of(event: Any) -> int:
-    """Return the size in bytes of a record, as the journal has it."""
-    message = event.message
-    return len(message.key or b"") + len(message.value or b"") + header_bytes(message.headers or ())
 
 
 def counts_of(state: Any) -> Counter[str]:

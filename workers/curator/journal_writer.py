@@ -21,8 +21,8 @@ that Faust's recovery waits for in vain.
 import asyncio
 import functools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -40,8 +40,14 @@ READ_S = 60.0
 
 log = structlog.get_logger()
 
-ReadFrom = Callable[[str, int, int], Awaitable[list[ConsumerRecord]]]
-"""Returns the records of a topic's partition from an offset to the present end."""
+
+class ReadFrom(Protocol):
+    """Reads a topic's partition."""
+
+    def __call__(
+        self, topic: str, partition: int, offset: int, stop: int | None = None
+    ) -> Awaitable[list[ConsumerRecord]]:
+        """Return the records from an offset to the one before ``stop``, or to the present end."""
 
 
 class OwnershipLost(UserError):
@@ -170,8 +176,8 @@ def reader(bus: Bus) -> ReadFrom:
     return functools.partial(read_from, bus)
 
 
-async def read_from(bus: Bus, topic: str, partition: int, offset: int) -> list[ConsumerRecord]:
-    """Return the records of a topic's partition from an offset to the present end."""
+async def read_from(bus: Bus, topic: str, partition: int, offset: int, stop: int | None = None) -> list[ConsumerRecord]:
+    """Return the records of a topic's partition from an offset to the one before ``stop``, or to the present end."""
     records = consumer(bus, group=None, client_id="changelog")
     place = TopicPartition(topic, partition)
     async with asyncio.timeout(READ_S):
@@ -179,6 +185,11 @@ async def read_from(bus: Bus, topic: str, partition: int, offset: int) -> list[C
         try:
             records.assign([place])
             records.seek(place, offset)
-            return [record async for polled in read_to_end(records) for record in polled.get(place, ())]
+            found: list[ConsumerRecord] = []
+            async for polled in read_to_end(records):
+                found += polled.get(place, ())
+                if stop is not None and found and found[-1].offset >= stop - 1:
+                    break
+            return found if stop is None else [record for record in found if record.offset < stop]
         finally:
             await records.stop()

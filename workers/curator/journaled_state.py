@@ -38,8 +38,17 @@ class JournaledState:
         self.state = restored.state
         self.sequence = restored.sequence
         self.unpublished = restored.last
+        self.seen: dict[str, int] = {}
+        """By input partition the last offset that came since, also of what does not decode."""
         self._slot = self._bytes = 0
         self._snapshot_at = SNAPSHOT_BYTES
+
+    def passed_over(self, topic: str, partition: int, offset: int) -> range:
+        """Note an input that comes; return the offsets before it that were neither applied nor came."""
+        place = f"{topic}/{partition}"
+        last = max(self.state.progress.applied.get(place, -1), self.seen.get(place, -1))
+        self.seen[place] = max(last, offset)
+        return range(last + 1, offset)
 
     def apply(self, inputs: Sequence[tuple[Input, InputRecord]]) -> list[tuple[Input, ReducerResult]]:
         """Apply inputs in order; return those that were not applied before, with their results."""
@@ -158,6 +167,16 @@ async def read_all(publisher: Publisher, topics: tuple[Topic, ...]) -> list[Cons
     """Return all records that topics have now, in order within a partition."""
     async with asyncio.timeout(REBUILD_S), reading(publisher.bus, publisher, topics) as records:
         return [record async for polled in read_to_end(records) for batch in polled.values() for record in batch]
+
+
+def decodable_inputs(records: Sequence[ConsumerRecord], prefix: str) -> list[tuple[Input, InputRecord]]:
+    """Return the inputs that records are. What does not decode is left out: its letter is sent where it is read."""
+    inputs = []
+    for record in records:
+        read = input_of(record, prefix, record.timestamp)
+        with contextlib.suppress(Undecodable):
+            inputs.append((read, journal.record_of(read)))
+    return inputs
 
 
 def input_of(record: Any, prefix: str, at_ms: int) -> Input:

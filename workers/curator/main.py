@@ -34,8 +34,9 @@ from dart_streams.curation.agents import agents
 from dart_streams.curation.reducer import Agent
 from dart_streams.errors import ConfigError
 from topics import trajectories
-from workers.curator.agent_runner import GAP_S, LATER_GAP_S, AgentRunner, enqueue
+from workers.curator.agent_runner import GAP_S, LATER_GAP_S, AgentRunner
 from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id, changelog_of
+from workers.curator.input_queue import enqueue
 from workers.curator.journal_writer import Changelog, reader
 from workers.curator.transport import Flow, Transport
 from workers.runtime import lifecycle

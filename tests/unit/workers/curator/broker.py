@@ -31,6 +31,9 @@ class Broker(Table):
         self.effects: list[str] = []
         self.published: dict[str, list[str]] = {}
         self.up = True
+        self.inputs: dict[int, Any] = {}
+        """What the input topic has, by offset, where the consumer does not deliver all of it."""
+        self.inputs_read = 0
 
     async def send_changelog(self, partition: int, key: bytes, value: bytes | None) -> Any:
         self.effects.append("deleted" if value is None else WRITTEN.get(parsed(key).kind, "journaled"))
@@ -41,6 +44,18 @@ class Broker(Table):
             raise ConnectionError("the broker is down")
         self.effects.append("published")
         self.published.setdefault(name, []).extend(dict(record.headers)["id"].decode() for record in records)
+
+    async def send(self, name: str, *_: Any) -> None:
+        self.effects.append(f"sent to {name}")
+
+    async def read_inputs(self, topic: str, partition: int, offset: int, stop: int | None) -> list[Any]:
+        self.inputs_read += 1
+        assert stop is not None
+        return [self.inputs[at] for at in range(offset, stop) if at in self.inputs]
+
+    def has(self, *offsets: int) -> None:
+        """Let the input topic have these records."""
+        self.inputs |= {offset: self.event(offset).message for offset in offsets}
 
     def runner(self) -> AgentRunner:
         return AgentRunner(DIFFICULTY, self.changelog, self, SendCoalescer(0.0), 60.0, one_state=False)

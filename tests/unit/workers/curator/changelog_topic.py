@@ -51,11 +51,17 @@ class Table:
         await self.request("sent")
         return SimpleNamespace(offset=offset)
 
-    async def read_from(self, name: str, partition: int, offset: int) -> list[Any]:
-        assert (name, partition) == (NAME, 0)
+    async def read_from(self, topic: str, partition: int, offset: int, stop: int | None = None) -> list[Any]:
+        if topic != NAME:
+            return await self.read_inputs(topic, partition, offset, stop)
+        assert partition == 0
         await self.request("read")
         self.reads += 1
         return self.topic.read(offset)
+
+    async def read_inputs(self, topic: str, partition: int, offset: int, stop: int | None) -> list[Any]:
+        """Return what an input has between two offsets: by default nothing, as of a topic that was compacted."""
+        return []
 
     async def recover(self) -> None:
         """Read the changelog as Faust does when a partition is assigned."""

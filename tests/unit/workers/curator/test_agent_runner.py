@@ -13,9 +13,9 @@ from dart_streams.curation.agents import agents
 from dart_streams.curation.journal_keys import entry_key
 from tests.unit.workers.curator.broker import Broker
 from topics import task_difficulty
-from workers.curator import agent_runner
-from workers.curator.agent_runner import InputQueue, enqueue
+from workers.curator import agent_runner, input_queue
 from workers.curator.changelogs import MAX_RECORD_BYTES, application_id, changelog_topics
+from workers.curator.input_queue import InputQueue, enqueue
 from workers.curator.journaled_state import input_of
 from workers.curator.main import bind, create_app, serve
 
@@ -45,6 +45,53 @@ async def test_a_record_read_again_is_acknowledged_and_nothing_else(broker):
     broker.effects.clear()
     await runner.process(await runner._state(0), [broker.event(0)])
     assert broker.effects == ["acknowledged"]
+
+
+def difficulties(*offsets: int) -> list[str]:
+    return [f"difficulty/trajectories/0/{offset}" for offset in offsets]
+
+
+async def test_inputs_that_the_consumer_passes_over_are_taken_from_the_topic_in_their_turn(broker):
+    broker.has(2, 3)
+    runner = await broker.owning()
+    await runner.process(await runner._state(0), [broker.event(0), broker.event(1), broker.event(4)])
+    assert broker.published[task_difficulty.TOPIC.name] == difficulties(0, 1, 2, 3, 4)
+    broker.effects.clear()
+    await runner.process(await runner._state(0), [broker.event(2), broker.event(3), broker.event(5)])
+    assert broker.published[task_difficulty.TOPIC.name] == difficulties(0, 1, 2, 3, 4, 5)
+    assert broker.effects.count("acknowledged") == 3
+    assert broker.inputs_read == 1
+
+
+async def test_inputs_passed_over_before_the_first_one_after_a_restart_are_taken_too(broker):
+    runner = await broker.owning()
+    await runner.process(await runner._state(0), [broker.event(0)])
+    broker.has(1, 2)
+    restarted = broker.runner()
+    await restarted.process(await restarted._state(0), [broker.event(3)])
+    assert broker.published[task_difficulty.TOPIC.name][-3:] == difficulties(1, 2, 3)
+
+
+async def test_many_inputs_passed_over_take_as_many_journal_entries_as_they_need(broker, monkeypatch):
+    monkeypatch.setattr(input_queue, "MAX_BATCH", 4)
+    broker.has(*range(10))
+    runner = await broker.owning()
+    await runner.process(await runner._state(0), [broker.event(10)])
+    assert broker.effects.count("journaled") == 4
+    assert broker.published[task_difficulty.TOPIC.name] == difficulties(*range(11))
+
+
+async def test_a_hole_in_the_topic_itself_and_a_record_that_does_not_decode_are_no_inputs_passed_over(broker):
+    runner = await broker.owning()
+    state = await runner._state(0)
+    await runner.process(state, [broker.event(0), broker.event(7)])
+    assert broker.inputs_read == 1
+    assert broker.published[task_difficulty.TOPIC.name] == difficulties(0, 7)
+    broker.has(8, 9)
+    await runner.process(state, [broker.event(8, b"{"), broker.event(9, b"{"), broker.event(10)])
+    assert broker.inputs_read == 1
+    assert broker.effects.count("sent to trajectories.dlq") == 2
+    assert broker.published[task_difficulty.TOPIC.name] == difficulties(0, 7, 10)
 
 
 async def test_decisions_that_were_journaled_but_not_published_are_published_after_a_restart(broker):
@@ -132,7 +179,7 @@ async def test_a_batch_has_at_most_as_many_records_as_a_queue(monkeypatch):
             return self
 
         async def events(self):
-            for _ in range(agent_runner.MAX_BATCH + 3):
+            for _ in range(input_queue.MAX_BATCH + 3):
                 yield queued()
 
     pace = SendCoalescer(60.0)
@@ -140,7 +187,7 @@ async def test_a_batch_has_at_most_as_many_records_as_a_queue(monkeypatch):
     await asyncio.sleep(0)
     filling = asyncio.create_task(enqueue(queue, Stream()))
     async with asyncio.timeout(5):
-        assert len(await queue.next_batch(pace)) == agent_runner.MAX_BATCH
+        assert len(await queue.next_batch(pace)) == input_queue.MAX_BATCH
     await filling
     assert len(await queue.next_batch(SendCoalescer(0.0))) == 3
 
