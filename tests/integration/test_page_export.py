@@ -70,6 +70,7 @@ async def test_it_opens_from_disk_wide_and_narrow_light_and_dark(file: Path):
                 assert wide <= 0, f"{place} is {wide} pixels too wide for {name}"
                 await page.shot(f"file-{place.partition('?')[0]}-{name}")
                 assert not await page.js("document.querySelector('.problem')?.innerText")
+        assert await page.js("document.querySelector('.way')?.innerText ?? ''") == "", "an evaluation is in no group"
         assert [url for url in asked if not url.startswith(("data:", file.as_uri()))] == []
         assert page.errors == []
 

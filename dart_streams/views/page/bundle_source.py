@@ -1,8 +1,8 @@
 """A bundle as the page's source: folded once, at the start. Screenshots are spooled to a file of no name."""
 
 import asyncio
+import heapq
 import tempfile
-from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
@@ -18,7 +18,7 @@ from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import RequestSegment, Timeline, segments
 from dart_streams.tasks import TaskSet
 from dart_streams.views.metrics import ReportInputs
-from dart_streams.views.page.source import SCANNED, SHOWN, NotFound, Progress, matches, trained_rows
+from dart_streams.views.page.source import SHOWN, NotFound, Progress, age, matches, trained_rows
 from topics import Topic
 from topics.observations import Observation
 
@@ -97,9 +97,9 @@ class BundleSource:
             return []
 
         def read() -> list[BundleRecord]:
-            newest = deque(self.bundle.records(topic.name), SCANNED)
-            found = (record for record in newest if matches(record, needle))
-            return sorted(deque(found, limit), key=lambda record: (-record.at_ms, -record.offset))
+            # A bundle has one partition after the other: its last records are the newest of the last one only.
+            found = (record for record in self.bundle.records(topic.name) if matches(record, needle))
+            return heapq.nlargest(limit, found, key=age)
 
         return await asyncio.to_thread(read)
 

@@ -100,3 +100,8 @@ def trained_rows(state: RunState) -> list[dict[str, Any]]:
 def matches(record: BundleRecord, needle: bytes) -> bool:
     """Say whether a record's key or value contains ``needle``."""
     return not needle or needle in (record.key or b"") or needle in (record.value or b"")
+
+
+def age(record: BundleRecord) -> tuple[int, int, int]:
+    """Return what records of a topic are ordered by, whatever they are read from."""
+    return record.at_ms, record.partition, record.offset

@@ -112,7 +112,7 @@ class Player {
     const { steps, summary, groups, running } = this.data, first = steps[0]?.event, order = first?.order;
     const task = summary?.task_id ?? order?.task_id ?? "";
     const outcome = summary?.outcome ?? (running ? "running" : "ended");
-    const group = (summary ?? order)?.purpose === "demonstration" ? "" : summary?.group_id ?? order?.group_id ?? "";
+    const group = (summary ?? order)?.purpose === "train" ? summary?.group_id ?? order?.group_id ?? "" : "";
     const ways = groups.flatMap((/** @type {any} */ g) => g.train_steps.map((/** @type {number} */ n) => this.app.link("step", { id: n }, `step ${n}`)));
     fill(this.head, el("h1", {}, this.app.link("task", { id: task }, task)), el(`span.chip.${outcome}`, {}, outcome),
       summary?.reward !== null && summary !== null ? el("span.chip", {}, `reward ${number(summary.reward)}`) : null,
