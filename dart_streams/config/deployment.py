@@ -120,8 +120,8 @@ class Config(Section, frozen=True):
                 )
             if self.trainer.publish.full_every > 1:
                 raise ValueError(
-                    f"trainer.publish.full_every = {self.trainer.publish.full_every} publishes deltas for rollout "
-                    "workers to apply, and with rollout.engine openai none loads a version: leave it out"
+                    f"with trainer.publish.full_every = {self.trainer.publish.full_every} rollout workers apply "
+                    "deltas, and with rollout.engine openai none loads a version: leave it out"
                 )
         if self.curation.dispatch.mode == "coupled" and self.trainer.c3po.tokens_per_step:
             raise ValueError(

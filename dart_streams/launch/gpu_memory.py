@@ -92,10 +92,12 @@ def saved(model: ModelShape, config: Config, tokens: int, patches: int, width: i
     if not settings.lora.rank:
         return activations(model, tokens, patches, width, settings.recompute)
     of_layers = adapter_memory.activations(model, tokens, width, settings.lora)
-    last_norm = tokens * FLOAT32 * model.text.hidden
+    ends = tokens * (FLOAT32 + width) * model.text.hidden
     if not settings.recompute:
-        return of_layers + last_norm
-    return tokens * width * model.text.hidden * model.text.layers + of_layers / model.text.layers + last_norm
+        return of_layers + ends
+    # Each layer's input, and the rotations of three axes, which all layers share.
+    inputs = tokens * width * (model.text.hidden * model.text.layers + 6 * model.text.head_dim)
+    return inputs + of_layers / model.text.layers + ends
 
 
 def values(model: ModelShape) -> int:

@@ -167,8 +167,7 @@ def test_what_is_saved_beside_frozen_weights_with_recomputing_is_counted_within_
     assert counted_with_adapters(found, config, 4) - one == pytest.approx(saved_bytes(found), rel=CLOSE)
 
 
-def test_only_adapters_have_gradients_and_state_and_a_step_s_peak_is_counted_within_a_tenth(made):
-    """By torch's own tracker, over the second step, when the optimiser has its state."""
+def test_only_adapters_have_gradients_and_state(made):
     config = lora()
     found = made(CASES[1], config=config)
     parameters = list(found.scorer.parameters())
@@ -179,13 +178,8 @@ def test_only_adapters_have_gradients_and_state_and_a_step_s_peak_is_counted_wit
         logp_BA, entropy_BA = found.scorer(found.batch)
         (logp_BA.sum() + entropy_BA.sum()).backward()
 
-    def step() -> None:
-        forward_and_backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    step()
     forward_and_backward()
+    optimizer.step()
     real = {
         "parameters": sum(p.nbytes for p in parameters),
         "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
@@ -194,15 +188,6 @@ def test_only_adapters_have_gradients_and_state_and_a_step_s_peak_is_counted_wit
     items = {item.what: item.size for item in gpu_memory.trainer(found.shape, config, 1)}
     for what, size in real.items():
         assert items[what] == pytest.approx(size, rel=0.01), what
-    optimizer.zero_grad(set_to_none=True)
-    tracker = MemTracker()
-    tracker.track_external(found.scorer, optimizer)
-    with tracker:
-        step()
-    [peak] = [taken["Total"] for device, taken in tracker.get_tracker_snapshot("peak").items() if device.type == "cpu"]
-    expected = real["parameters"] + real["optimiser state (AdamW)"] + counted_with_adapters(found, config, 4)
-    assert expected <= peak * (1 + CLOSE)
-    assert peak <= (expected + real["gradients"]) * (1 + CLOSE)
 
 
 @pytest.mark.parametrize("adapters", [True, False])
