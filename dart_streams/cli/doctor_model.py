@@ -7,8 +7,9 @@ import typer
 
 from dart_streams.cli.output import show, show_json
 from dart_streams.config import Config
-from dart_streams.launch import gpu_memory, model_files
+from dart_streams.launch import gpu_memory, host_memory, model_files
 from dart_streams.launch.gpu_memory import GIB, Item
+from dart_streams.second_set import SecondSetPlace
 
 
 class Allocation(msgspec.Struct, frozen=True):
@@ -23,8 +24,8 @@ class Allocation(msgspec.Struct, frozen=True):
 class GpuFit(msgspec.Struct, frozen=True):
     """The answer: the GPUs of each process if it fits, else what to change.
 
-    ``cache_blocks`` and ``requests`` of full length are those of a rollout GPU; the second ones with a second set of
-    weights beside the first.
+    ``second_set`` is where ``rollout.vllm.second_set`` puts it on such a GPU. ``cache_blocks`` and ``requests`` of full
+    length are those of a rollout GPU, ``requests_with_second_set`` those with a second set of weights beside the first.
     """
 
     fits: bool
@@ -33,6 +34,7 @@ class GpuFit(msgspec.Struct, frozen=True):
     rollout_gpus: int
     trainer_gpus: int
     sequence_tokens: int
+    second_set: SecondSetPlace
     cache_blocks: int
     requests: int
     requests_with_second_set: int
@@ -45,11 +47,19 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
     model = model_files.read(folder)
     found = gpu_memory.split(model, config, gpus, gpu_gib)
     shown = found.trainer if found else max(1, gpus - 1)
-    engine, training = list(gpu_memory.engine(model, config)), list(gpu_memory.trainer(model, config, shown))
-    rows = [*rows_of("rollout", engine), *rows_of(f"trainer on {shown}", training)]
-    at_start = Item(
-        "at its start", gpu_memory.loading(model, config, shown), "a whole model in float32, before it is sharded"
-    )
+    place = gpu_memory.place_of_second_set(model, config, gpu_gib)
+    engine = list(gpu_memory.engine(model, config, place == "device"))
+    training = list(gpu_memory.trainer(model, config, shown))
+    at_start = gpu_memory.loading(model, config, shown), "a whole model in float32, before it is sharded"
+    publishing = gpu_memory.publishing(model, config, shown), "what is rounded or merged, once more"
+    rows = [
+        *rows_of("rollout", engine),
+        *rows_of(f"trainer on {shown}", training),
+        row(f"trainer on {shown}", Item("at its start", *at_start)),
+        row(f"trainer on {shown}", Item("while a version is made", *publishing)),
+        *rows_of("rollout, main memory", list(host_memory.rollout(model, config, gpu_gib))),
+        *rows_of("trainer's rank 0, main memory", list(host_memory.trainer(model, config))),
+    ]
     return GpuFit(
         fits=found is not None,
         gpus=gpus,
@@ -57,16 +67,19 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
         rollout_gpus=found.rollout if found else 0,
         trainer_gpus=found.trainer if found else 0,
         sequence_tokens=gpu_memory.lengths(model, config).sequence,
-        cache_blocks=max(0, gpu_memory.cache_blocks(model, config, gpu_gib)),
-        requests=gpu_memory.requests_at_once(model, config, gpu_gib),
+        second_set=place,
+        cache_blocks=max(0, gpu_memory.cache_blocks(model, config, gpu_gib, place == "device")),
+        requests=gpu_memory.requests_at_once(model, config, gpu_gib, place == "device"),
         requests_with_second_set=gpu_memory.requests_at_once(model, config, gpu_gib, second_set=True),
         advice=[] if found else gpu_memory.advice(model, config, gpus, gpu_gib),
-        allocations=[*rows, row(f"trainer on {shown}", at_start)],
+        allocations=rows,
     )
 
 
 def rows_of(process: str, items: list[Item]) -> list[Allocation]:
-    """Return a process's allocations and their sum."""
+    """Return a process's allocations and their sum; nothing of nothing."""
+    if not items:
+        return []
     whole = Item("sum", sum(item.size for item in items), "")
     return [row(process, item) for item in [*items, whole]]
 
@@ -85,11 +98,19 @@ def report(folder: Path, config: Config, gpus: int, gpu_gib: float, *, as_json: 
         show(found.allocations, as_json=False, title=f"{folder} on each GPU, in GiB of {gpu_gib:g}")
         typer.echo(
             f"A rollout GPU has room for {found.cache_blocks:,} cache blocks: {found.requests} requests of "
-            f"{found.sequence_tokens:,} tokens, {found.requests_with_second_set} beside a second set of weights"
+            f"{found.sequence_tokens:,} tokens{beside(found)}"
         )
         typer.echo(sentence(found))
     if not found.fits:
         raise typer.Exit(1)
+
+
+def beside(found: GpuFit) -> str:
+    """Return what a second set of weights changes."""
+    if found.second_set == "device":
+        return " beside the second set of weights"
+    held = " (the second set is in main memory)" if found.second_set == "host" else ""
+    return f", {found.requests_with_second_set} beside a second set of weights on the device{held}"
 
 
 def sentence(found: GpuFit) -> str:

@@ -19,7 +19,7 @@ from dart_streams.errors import UserError
 from dart_streams.history import evaluation, run_folder
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import following
-from dart_streams.launch import model_fit, process_registry
+from dart_streams.launch import adapter_memory, model_files, model_fit, process_registry
 from dart_streams.launch import processes as run_processes
 from dart_streams.launch.evaluate import evaluate as evaluate_policy
 from dart_streams.launch.services import jars
@@ -120,7 +120,11 @@ def with_model(init: Path | None, config: Config) -> Config:
 def refuse_unfit_model(config: Config) -> None:
     """Raise ConfigError, with the reason, if the configuration names a model that cannot be the policy."""
     if config.policy.path and config.rollout.engine == "vllm":
-        model_fit.refuse_unfit(run_processes.named_policy(config), run_processes.programs().model)
+        folder = run_processes.named_policy(config)
+        model_fit.refuse_unfit(folder, run_processes.programs().model)
+        if config.trainer.lora.rank:
+            linear = list(model_files.linear_layers(model_files.shapes_in(folder)))
+            adapter_memory.adapted_layers(linear, config.trainer.lora)
 
 
 def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False) -> None:

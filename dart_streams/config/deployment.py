@@ -118,6 +118,11 @@ class Config(Section, frozen=True):
                     "curation.dispatch.mode coupled waits until every rollout worker serves the newest weights, which "
                     "rollout.engine openai never does: set rollout-wise"
                 )
+            if self.trainer.publish.full_every > 1:
+                raise ValueError(
+                    f"with trainer.publish.full_every = {self.trainer.publish.full_every} rollout workers apply "
+                    "deltas, and with rollout.engine openai none loads a version: leave it out"
+                )
         if self.curation.dispatch.mode == "coupled" and self.trainer.c3po.tokens_per_step:
             raise ValueError(
                 "curation.dispatch.mode coupled orders groups_per_step groups and waits until they are trained on, but "

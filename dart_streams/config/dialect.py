@@ -1,7 +1,5 @@
 """How the policy writes its actions."""
 
-import msgspec
-
 from dart_streams.actions import dialects
 from dart_streams.config.section import Optional
 
@@ -37,12 +35,9 @@ class ActionDialect(Optional, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse keys that the dialect does not have."""
-        defaults = {field.name: field.default for field in msgspec.structs.fields(type(self))}
-        set_keys = {key: value for key, value in msgspec.structs.asdict(self).items() if value != defaults[key]}
-        foreign = set_keys.keys() - KEYS[self.name] - {"name"}
-        for key in sorted(foreign):
+        for key in sorted(self.changed - KEYS[self.name] - {"name"}):
             fitting = ", ".join(f'"{name}"' for name, keys in KEYS.items() if key in keys)
-            raise ValueError(f'{key} = "{set_keys[key]}" is not for name = "{self.name}", but for {fitting}')
+            raise ValueError(f'{key} = "{getattr(self, key)}" is not for name = "{self.name}", but for {fitting}')
 
     @property
     def made(self) -> dialects.Dialect:

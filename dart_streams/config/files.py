@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -160,7 +160,9 @@ def refusal(value: Any, kind: Any) -> str | None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        return str(error).partition(" - at `$")[0]
+        text = str(error).partition(" - at `$")[0]
+        choices = ", ".join(repr(choice) for choice in get_args(kind)) if get_origin(kind) is Literal else ""
+        return f"{text}: choose one of {choices}" if choices else text
     return None
 
 

@@ -44,5 +44,9 @@ class Openai(Optional, frozen=True):
                 )
             if self.api_key and parts.scheme == "http" and not is_loopback(parts.hostname):
                 raise ValueError("api_key would travel in the clear: base_url must begin with https://")
+        if self.trainable and self.instructions:
+            raise ValueError(
+                "instructions can't be used with trainable = true, whose prompt is the trainer's: leave one of them out"
+            )
         if taken := sorted(set(RESERVED) & self.options.keys()):
             raise ValueError(f"options may not have {', '.join(taken)}: the engine sets them")

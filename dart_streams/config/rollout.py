@@ -114,9 +114,17 @@ class Rollout(Section, frozen=True):
     openai: Openai = Openai()
 
     def __post_init__(self) -> None:
-        """Refuse an endpoint without an address."""
+        """Refuse an endpoint without an address, and keys of another engine, which would be ignored silently."""
         if self.engine == "openai" and not (self.openai.base_url and self.openai.model):
             raise ValueError("engine openai needs openai.base_url and openai.model")
+        if self.engine != "openai" and (keys := self.openai.changed):
+            named = ", ".join(f"openai.{key}" for key in sorted(keys))
+            raise ValueError(f'{named} can\'t be used with engine = "{self.engine}": set "openai", or leave it out')
+        if self.engine != "vllm" and self.vllm.second_set != "auto":
+            raise ValueError(
+                f'vllm.second_set = "{self.vllm.second_set}" can\'t be used with engine = "{self.engine}", which '
+                'loads no weights: set "vllm", or leave it out'
+            )
 
     @property
     def fixed_weights(self) -> bool:

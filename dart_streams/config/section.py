@@ -21,6 +21,16 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     kind: ClassVar[str] = "core"
 
+    @property
+    def changed(self) -> frozenset[str]:
+        """The keys that have another value than their default."""
+        return frozenset(
+            field.name
+            for field in msgspec.structs.fields(type(self))
+            if getattr(self, field.name)
+            != (field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory())
+        )
+
 
 class Optional(Section, frozen=True):
     """A table of one backend, of one rule or of secured services: a deployment without it never sets it."""

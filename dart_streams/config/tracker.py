@@ -22,3 +22,16 @@ class Tracker(Optional, frozen=True):
     """Sample trajectories of an optimiser step that is sampled."""
     samples_every: Positive = 10
     """Optimiser steps from one that is sampled to the next."""
+
+    def __post_init__(self) -> None:
+        """Refuse what another tool would ignore silently, and an address where a folder is meant."""
+        if self.changed and not self.tool:
+            named = " and ".join(sorted(self.changed))
+            raise ValueError(f"{named} can't be used without tool: set it, or leave out what is beside it")
+        if not self.offline and self.tool != "wandb":
+            raise ValueError(f'offline = false is for tool = "wandb", not for tool = "{self.tool}": leave it out')
+        if "://" in self.target and self.tool != "mlflow":
+            raise ValueError(
+                f'target = "{self.target}" is an address, and tool = "{self.tool}" writes to a folder: name one, or '
+                'set tool = "mlflow", which has servers'
+            )

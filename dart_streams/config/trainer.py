@@ -98,8 +98,18 @@ class Lora(Optional, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse what would be ignored silently."""
-        if not self.rank and self.targets:
-            raise ValueError("targets are of no use with rank = 0: set rank, or leave them out")
+        if self.changed and not self.rank:
+            named = " and ".join(sorted(self.changed))
+            raise ValueError(f"{named} can't be used with rank = 0: set rank, or leave out what is beside it")
+
+    def adapts(self, layer: str) -> bool:
+        """Return whether a linear layer of the language model has an adapter: its name ends as a target, by parts."""
+        return not self.targets or any(is_target(layer, target) for target in self.targets)
+
+
+def is_target(layer: str, target: str) -> bool:
+    """Return whether a layer's name ends with ``target``, component by component."""
+    return f".{layer}".endswith(f".{target}")
 
 
 class Trainer(Section, frozen=True):

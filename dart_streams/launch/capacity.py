@@ -6,7 +6,7 @@ says so; measure yours and replace it with ``--set``.
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -152,9 +152,12 @@ FORMULAS = {
 """By value: what it is, its unit, and its formula, where names in braces stand for values."""
 
 
-def with_changes(changes: Mapping[str, float]) -> dict[str, Constant]:
-    """Return the constants by name, with some replaced; raise :class:`UserError` for a name that is none."""
-    known = {constant.name: constant for constant in CONSTANTS}
+def with_changes(changes: Mapping[str, float], counted: Sequence[Constant] = ()) -> dict[str, Constant]:
+    """Return the constants by name, with some replaced; raise :class:`UserError` for a name that is none.
+
+    What was ``counted`` takes the place of an assumption, and a change that of both.
+    """
+    known = {constant.name: constant for constant in (*CONSTANTS, *counted)}
     for name, value in changes.items():
         if name not in known:
             raise UserError(f"no constant {name!r}: there are {', '.join(sorted(known))}")
@@ -162,9 +165,16 @@ def with_changes(changes: Mapping[str, float]) -> dict[str, Constant]:
     return known
 
 
-def plan(envs: int, workload: Workload, tasks: TaskSet, max_staleness: int, changes: Mapping[str, float]) -> Sizing:
+def plan(
+    envs: int,
+    workload: Workload,
+    tasks: TaskSet,
+    max_staleness: int,
+    changes: Mapping[str, float],
+    counted: Sequence[Constant] = (),
+) -> Sizing:
     """Return what ``envs`` environments need when all are busy."""
-    constants = with_changes(changes)
+    constants = with_changes(changes, counted)
     values = {name: constant.value for name, constant in constants.items()}
     values |= workload_values(workload, tasks, values["full"])
     values |= {"envs": envs, "staleness": max(1, max_staleness)}

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import msgspec
 
 from dart_streams.config import Config
+from dart_streams.launch import adapter_memory
 from dart_streams.launch.model_files import ModelShape
+from dart_streams.second_set import UTILIZATION, SecondSetPlace, second_set_place
 
 GIB = 2**30
 FLOAT32 = 4
@@ -18,8 +20,6 @@ BATCHED_TOKENS = 8192
 """Prompt tokens of an engine step, at least (``workers/rollout/vllm_settings.py``)."""
 CACHE_BLOCK = 16
 """Tokens of a block of vLLM's key-value cache."""
-ENGINE_SHARE = 0.92
-"""The share of a GPU that vLLM takes (its own default)."""
 CUDA_GIB = 1.5
 """Assumed: CUDA's context, the communicators, kernels and fragmentation of a process."""
 TEXT_ALLOWANCE = 256
@@ -86,6 +86,20 @@ def activations(model: ModelShape, tokens: int, patches: int, width: int, recomp
     return inputs * width + max(tokens * text, patches * vision) + pixels + ends
 
 
+def saved(model: ModelShape, config: Config, tokens: int, patches: int, width: int) -> float:
+    """Return the bytes that a forward pass saves in all layers: frozen ones, beside adapters, save less."""
+    settings = config.trainer
+    if not settings.lora.rank:
+        return activations(model, tokens, patches, width, settings.recompute)
+    of_layers = adapter_memory.activations(model, tokens, width, settings.lora)
+    ends = tokens * (FLOAT32 + width) * model.text.hidden
+    if not settings.recompute:
+        return of_layers + ends
+    # Each layer's input, and the rotations of three axes, which all layers share.
+    inputs = tokens * width * (model.text.hidden * model.text.layers + 6 * model.text.head_dim)
+    return inputs + of_layers / model.text.layers + ends
+
+
 def values(model: ModelShape) -> int:
     """Return the values of a patch: two frames, three colours."""
     return 2 * 3 * model.vision.patch**2
@@ -98,31 +112,66 @@ def logits(model: ModelShape, answer_tokens: int) -> int:
 
 def trainer(model: ModelShape, config: Config, gpus: int) -> Iterator[Item]:
     """Yield what each of ``gpus`` ranks allocates in a step; parameters are float32, whatever the layers compute in."""
-    settings, count = config.trainer, model.parameters
+    settings, lora = config.trainer, config.trainer.lora
     width = FLOAT32 if settings.dtype == "float32" else 2
-    own = f"{count / 1e9:.2f} G parameters / {gpus}"
-    for what, copies in (("parameters", 1), ("gradients", 1), ("optimiser state (AdamW)", 2)):
-        yield Item(what, copies * FLOAT32 * count / gpus, f"{copies * FLOAT32} B x {own}")
+    adapted = adapter_memory.adapted_layers(model.linear, lora)
+    yield from state(model, config, gpus)
+    of_trained = trained(model, config)
+    yield Item("gradients", FLOAT32 * of_trained / gpus, f"{FLOAT32} B x {of_trained / 1e9:.3g} G parameters / {gpus}")
     if settings.kl_beta:
-        yield Item("reference model (trainer.kl_beta)", FLOAT32 * count / gpus, f"{FLOAT32} B x {own}")
+        size = FLOAT32 * model.parameters / gpus
+        yield Item("reference model (trainer.kl_beta)", size, f"{FLOAT32} B x {model.parameters / 1e9:.3g} G / {gpus}")
+    beside = adapter_memory.largest(adapted, lora.rank)
     roots = 2 if settings.kl_beta else 1
-    gathered = width * (roots * model.root + 2 * model.layer)
+    gathered = width * (roots * model.root + 2 * (model.layer + beside))
     yield Item("gathered parameters", gathered, f"{width} B x (embeddings and head, and two layers)")
     # Reduced in float32, from gradients in the compute dtype.
-    unsharded = (width + FLOAT32) * max(model.root, model.layer)
+    unsharded = (width + FLOAT32) * (beside if adapted else max(model.root, model.layer))
     yield Item("gradients before they are reduced", unsharded, f"({width} + 4) B x the largest part")
     of = lengths(model, config)
     tokens = max(settings.micro_batch_tokens, of.sequence)
     patches = model.vision.merge**2 * of.image * max(1, round(tokens / of.sequence)) * config.policy.max_images
-    saved = activations(model, tokens, patches, width, settings.recompute)
     yield Item("screenshots", FLOAT32 * patches * values(model), f"4 B x {patches:,} patches")
     how = "recomputed" if settings.recompute else "kept"
-    yield Item(f"activations, {how}", saved, f"{tokens:,} tokens, {patches:,} patches, {width} B")
+    kept = saved(model, config, tokens, patches, width)
+    yield Item(f"activations, {how}", kept, f"{tokens:,} tokens, {patches:,} patches, {width} B")
     yield attention_mask(model, config, tokens, width)
     answers = max(1, round(tokens / of.sequence)) * config.policy.max_tokens
     # As much again is under way while they are made and while their gradients are.
     yield Item("logits", 2 * logits(model, answers), f"2 x {LOGIT_COPIES} x 4 B x {answers:,} tokens x the vocabulary")
     yield Item("CUDA and fragmentation", CUDA_GIB * GIB, "assumed", assumed=True)
+
+
+def trained(model: ModelShape, config: Config) -> int:
+    """Return the number of parameters that have gradients: all, or those of the adapters."""
+    adapted = adapter_memory.adapted_layers(model.linear, config.trainer.lora)
+    return adapter_memory.parameters(adapted, config.trainer.lora.rank) if adapted else model.parameters
+
+
+def state(model: ModelShape, config: Config, gpus: int) -> Iterator[Item]:
+    """Yield what each of ``gpus`` ranks keeps from step to step."""
+    of_trained, all_of = trained(model, config), model.parameters
+    if config.trainer.lora.rank:
+        all_of += of_trained
+    for what, of, copies in (("parameters", all_of, 1), ("optimiser state (AdamW)", of_trained, 2)):
+        formula = f"{copies * FLOAT32} B x {of / 1e9:.3g} G parameters / {gpus}"
+        yield Item(what, copies * FLOAT32 * of / gpus, formula)
+
+
+def publishing(model: ModelShape, config: Config, gpus: int) -> float:
+    """Return what each rank allocates while a version is made: what is rounded, or merged, is kept as it was.
+
+    One tensor at a time is gathered.
+    """
+    settings = config.trainer
+    copied = 0
+    if settings.lora.rank:
+        copied = adapter_memory.frozen(adapter_memory.adapted_layers(model.linear, settings.lora))
+    elif settings.publish.dtype != "float32":
+        copied = model.parameters
+    reference = model.parameters / gpus if settings.kl_beta else 0
+    kept = total(state(model, config, gpus)) + FLOAT32 * (copied / gpus + reference + model.largest_tensor)
+    return kept + CUDA_GIB * GIB
 
 
 def attention_mask(model: ModelShape, config: Config, tokens: int, width: int) -> Item:
@@ -143,14 +192,27 @@ def loading(model: ModelShape, config: Config, gpus: int) -> float:
     return FLOAT32 * (model.parameters + share) + CUDA_GIB * GIB
 
 
+def served_bytes(model: ModelShape) -> int:
+    """Return the bytes of the weights as they are served."""
+    return model.bits // 8 * model.parameters
+
+
+def place_of_second_set(model: ModelShape, config: Config, gpu_gib: float) -> SecondSetPlace:
+    """Return where a rollout worker puts its second set on such a GPU (``rollout.vllm.second_set``)."""
+    return second_set_place(config.rollout.vllm.second_set, True, served_bytes(model), gpu_gib * GIB)
+
+
 def engine(model: ModelShape, config: Config, second_set: bool = False) -> Iterator[Item]:
-    """Yield what a rollout worker's vLLM allocates on its GPU beside its key-value cache."""
+    """Yield what a rollout worker's vLLM allocates on its GPU beside its key-value cache.
+
+    Adapters take nothing there: their versions are merged before vLLM has them.
+    """
     width = model.bits // 8
     of, text, vision = lengths(model, config), model.text, model.vision
-    weights = width * model.parameters
+    weights = served_bytes(model)
     yield Item("weights", weights, f"{width} B x {model.parameters / 1e9:.2f} G parameters")
     if second_set:
-        yield Item("second set of weights", weights, "a switch without a pause")
+        yield Item("second set of weights", weights, "a switch is a copy between two steps")
     batched = max(BATCHED_TOKENS, of.image * config.policy.max_images)
     of_text = batched * width * (2 * text.intermediate + 2 * text.hidden + 3 * text.heads * text.head_dim)
     of_vision = batched * vision.merge**2 * width * (2 * vision.intermediate + 6 * vision.hidden)
@@ -168,7 +230,7 @@ def cache_token(model: ModelShape) -> int:
 
 def cache_blocks(model: ModelShape, config: Config, gpu_gib: float, second_set: bool = False) -> int:
     """Return the blocks of cache for which a GPU has room; 0 or less: none."""
-    room = ENGINE_SHARE * gpu_gib * GIB - total(engine(model, config, second_set))
+    room = UTILIZATION * gpu_gib * GIB - total(engine(model, config, second_set))
     return int(room // (CACHE_BLOCK * cache_token(model)))
 
 
@@ -193,12 +255,14 @@ def requests_at_once(model: ModelShape, config: Config, gpu_gib: float, second_s
 
 def fits_trainer(model: ModelShape, config: Config, gpu_gib: float, gpus: int) -> bool:
     """Return whether a trainer on ``gpus`` GPUs fits, at its start and in a step."""
-    return max(loading(model, config, gpus), total(trainer(model, config, gpus))) <= gpu_gib * GIB
+    step = total(trainer(model, config, gpus))
+    return max(loading(model, config, gpus), publishing(model, config, gpus), step) <= gpu_gib * GIB
 
 
-def split(model: ModelShape, config: Config, gpus: int, gpu_gib: float, second_set: bool = False) -> Split | None:
+def split(model: ModelShape, config: Config, gpus: int, gpu_gib: float) -> Split | None:
     """Return the smallest trainer that fits, and the other GPUs for rollout; None if there is none."""
-    requests = requests_at_once(model, config, gpu_gib, second_set)
+    on_device = place_of_second_set(model, config, gpu_gib) == "device"
+    requests = requests_at_once(model, config, gpu_gib, on_device)
     training = next((count for count in range(1, gpus) if fits_trainer(model, config, gpu_gib, count)), None)
     return Split(gpus - training, training, requests) if training and requests else None
 

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from dart_streams.errors import UserError
 LONGEST_HEADER = 100_000_000
 """Bytes of a safetensors header; the format's own bound."""
 LAYER = re.compile(r"\.(?:layers|blocks)\.\d+\.")
+VISION = re.compile(r"(?:^|\.)vis(?:ual|ion)")
 
 
 class TextShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +39,24 @@ class VisionShape(msgspec.Struct, frozen=True, kw_only=True):
     merge: int
 
 
+class LinearLayer(msgspec.Struct, frozen=True):
+    """A linear layer, by its module's name: ``out`` x ``into`` parameters without the bias."""
+
+    name: str
+    out: int
+    into: int
+
+    @property
+    def block(self) -> str:
+        """The name of the layer of the model that it is a part of."""
+        found = LAYER.search(self.name)
+        return self.name[: found.end()] if found else ""
+
+
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """A model's size in parameters; ``root`` are those outside all layers, embeddings and head among them.
 
-    ``bits`` are those of a parameter as it is served.
+    ``linear`` are the language model's linear layers; ``bits`` are those of a parameter as it is served.
     """
 
     text: TextShape
@@ -51,6 +66,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     root: int
     largest_tensor: int
     bits: int
+    linear: tuple[LinearLayer, ...] = ()
 
     @property
     def pixels_per_token(self) -> int:
@@ -66,13 +82,18 @@ def read(folder: Path) -> ModelShape:
         raise UserError(f"{folder} has no config.json: {error.strerror}; name a Hugging Face model directory") from None
     except ValueError as error:
         raise UserError(f"{folder / 'config.json'} is no JSON: {error}") from None
+    return shape_of(config, shapes_in(folder))
+
+
+def shapes_in(folder: Path) -> dict[str, list[int]]:
+    """Return the shapes of a model's tensors by name; raise UserError if the directory has none."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder} has no *.safetensors: their headers say how large each tensor is")
     shapes: dict[str, list[int]] = {}
     for file in files:
         shapes |= header(file)
-    return shape_of(config, shapes)
+    return shapes
 
 
 def header(file: Path) -> dict[str, list[int]]:
@@ -121,7 +142,16 @@ def shape_of(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> Mode
         root=sum(count for name, count in counts.items() if not LAYER.search(name)),
         largest_tensor=max(counts.values()),
         bits=32 if (config.get("dtype") or text.get("dtype") or config.get("torch_dtype")) == "float32" else 16,
+        linear=tuple(linear_layers(shapes)),
     )
+
+
+def linear_layers(shapes: Mapping[str, list[int]]) -> Iterator[LinearLayer]:
+    """Yield the linear layers of the language model: matrices in its layers, whose norms and biases are vectors."""
+    for name, shape in shapes.items():
+        own, _, kind = name.rpartition(".")
+        if kind == "weight" and len(shape) == 2 and LAYER.search(name) and not VISION.search(name):
+            yield LinearLayer(own, *shape)
 
 
 def needed(table: Mapping[str, Any], *names: str) -> int:

@@ -30,6 +30,7 @@ from workers.tracker.backends import wandb_run
 from workers.tracker.main import connect
 from workers.tracker.points import point_of
 
+ROOT = Path(__file__).parents[2]
 KINDS = ("tensorboard", "mlflow", "trackio", "wandb")
 BOUND_S = 180.0
 SAMPLED = 2
@@ -273,6 +274,27 @@ async def test_tensorboard_shows_the_newer_of_steps_that_a_resumed_trainer_repea
 async def test_a_tracker_is_named_by_the_configuration(services):
     with pytest.raises(ConfigError, match="choose tensorboard, mlflow, wandb or trackio"):
         await live(connect, services.config(), "tracker-0", asyncio.Event())
+
+
+def test_wandb_s_server_without_a_key_is_an_error_that_names_the_keys(tmp_path):
+    """In a process of its own: a key of this machine's must not be found, and wandb keeps what it has found."""
+    code = """
+import sys
+from pathlib import Path
+from dart_streams.errors import ConfigError
+from tests.data.test_tracker import point_of, step
+from workers.tracker.backends.wandb_run import WandbRun
+try:
+    WandbRun(Path("."), "p", "r", offline=False).log(point_of(step(1)))
+except ConfigError as error:
+    sys.exit(str(error))
+"""
+    bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=60
+    )
+    assert "tracker.offline = false" in done.stderr
+    assert "WANDB_API_KEY" in done.stderr
 
 
 def test_the_tools_are_installed():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 from vllm import _custom_ops as ops
 from vllm.model_executor.layers import utils
 
@@ -26,6 +27,17 @@ from workers.rollout.weight_loading import Copied, tensors_of
 def places(core: Any) -> list[int]:
     """Return the addresses of the serving layers' tensors."""
     return [tensor.data_ptr() for tensor in tensors_of(core.llm.model_executor.driver_worker.model_runner.get_model())]
+
+
+def spare_places(core: Any) -> list[int]:
+    """Return the addresses of the second set's tensors, where there is one."""
+    return [tensor.data_ptr() for tensor in tensors_of(core.loader.spare)] if hasattr(core.loader, "spare") else []
+
+
+def same_contents(core: Any) -> bool:
+    """Return whether the second set has the serving layers' values, which a copy leaves it and an exchange does not."""
+    serving = tensors_of(core.llm.model_executor.driver_worker.model_runner.get_model())
+    return all(torch.equal(*pair) for pair in zip(serving, tensors_of(core.loader.spare), strict=True))
 
 
 async def main(folder: Path, mode: str) -> dict[str, Any]:
@@ -42,11 +54,12 @@ async def main(folder: Path, mode: str) -> dict[str, Any]:
     assert engine.thread is not None
     encode = await engine.thread.call(lambda core: core.image_encoder(engine.renderer))
     screen = encode(probe.screen())
-    before = await engine.thread.call(places)
+    before, spare = await engine.thread.call(places), await engine.thread.call(spare_places)
     loader = await engine.thread.call(lambda core: type(core.loader).__name__)
     under_way = asyncio.ensure_future(engine.generate(request(1, max_tokens=100)))
     pause_ms = await engine.load(policies.versions[1])
-    after = await engine.thread.call(places)
+    after, spare_after = await engine.thread.call(places), await engine.thread.call(spare_places)
+    contents = await engine.thread.call(same_contents) if spare else None
     made = await under_way
     for number in (1, 2):
         if number == 2:
@@ -59,6 +72,9 @@ async def main(folder: Path, mode: str) -> dict[str, Any]:
     return {
         "loader": loader,
         "same_places": before == after,
+        "spare_stays": spare == spare_after,
+        "exchanged": bool(spare) and spare == after and spare_after == before,
+        "same_contents": contents,
         "pause_ms": pause_ms,
         "versions": [span.version for span in made.versions],
         "digest": engine.digest() == policies.versions[2].sha256,

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dart_streams.config import Config, parse
-from dart_streams.launch import gpu_memory, model_files
+from dart_streams.launch import adapter_memory, gpu_memory, model_files
 from dart_streams.launch.model_files import ModelShape
 from dart_streams.policy import tiny, tiny_architectures
 from dart_streams.policy.rendering import Renderer
@@ -68,7 +68,9 @@ class Made(NamedTuple):
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]:
-    def make(case: Case, recompute: bool = False, dtype: torch.dtype = torch.float32) -> Made:
+    def make(
+        case: Case, recompute: bool = False, dtype: torch.dtype = torch.float32, config: Config | None = None
+    ) -> Made:
         monkeypatch.setattr(tiny_architectures, "HIDDEN", case.hidden)
         monkeypatch.setattr(tiny_architectures, "HEADS", case.hidden // 32)
         monkeypatch.setattr(tiny_architectures, "INTERMEDIATE", case.intermediate)
@@ -79,7 +81,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]
             tiny.build(folder)
         limits = Config().policy
         renderer = Renderer(folder, limits.min_pixels, limits.max_pixels)
-        scorer = model.load(folder, renderer, torch.device("cpu"), recompute)
+        adapted = config.trainer if config else None
+        scorer = model.load(folder, renderer, torch.device("cpu"), recompute, None, adapted)
         scorer.policy.to(dtype)
         batch = batch_of(case, renderer)
         images = {name: image.to(dtype) if image.is_floating_point() else image for name, image in batch.images.items()}
@@ -132,6 +135,76 @@ def one_layer(found: Made, width: int) -> float:
     """Return what is counted for the layer that is computed again; it is saved in the backward pass only."""
     text = found.tokens * gpu_memory.text_activations(found.shape, width)
     return max(text, found.patches * gpu_memory.vision_activations(found.shape, width))
+
+
+def lora(*targets: str, recompute: bool = False) -> Config:
+    """Return a configuration with adapters on these layers, on all without any."""
+    return parse({"trainer": {"recompute": recompute, "lora": {"rank": 16, "targets": list(targets)}}})
+
+
+def counted_with_adapters(found: Made, config: Config, width: int) -> float:
+    """Return what the command counts for this micro-batch's forward pass beside frozen weights."""
+    saved = gpu_memory.saved(found.shape, config, found.tokens, found.patches, width)
+    return saved + gpu_memory.logits(found.shape, found.batch.answers_BA.numel())
+
+
+TARGETS = [(), ("q_proj", "v_proj"), ("down_proj",), ("o_proj", "up_proj")]
+
+
+@pytest.mark.parametrize("targets", TARGETS, ids=["all", "query-value", "down", "output-up"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES[1:3], ids=["1", "2"])
+def test_what_is_saved_beside_frozen_weights_is_counted_within_a_tenth(made, case: Case, dtype: torch.dtype, targets):
+    config = lora(*targets)
+    found = made(case, dtype=dtype, config=config)
+    assert counted_with_adapters(found, config, dtype.itemsize) == pytest.approx(saved_bytes(found), rel=CLOSE)
+
+
+def test_what_is_saved_beside_frozen_weights_with_recomputing_is_counted_within_a_tenth(made):
+    config = lora(recompute=True)
+    found = made(CASES[1], recompute=True, config=config)
+    one = adapter_memory.activations(found.shape, found.tokens, 4, config.trainer.lora) / found.shape.text.layers
+    assert counted_with_adapters(found, config, 4) - one == pytest.approx(saved_bytes(found), rel=CLOSE)
+
+
+def test_only_adapters_have_gradients_and_state(made):
+    config = lora()
+    found = made(CASES[1], config=config)
+    parameters = list(found.scorer.parameters())
+    trained = [p for p in parameters if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
+
+    def forward_and_backward() -> None:
+        logp_BA, entropy_BA = found.scorer(found.batch)
+        (logp_BA.sum() + entropy_BA.sum()).backward()
+
+    forward_and_backward()
+    optimizer.step()
+    real = {
+        "parameters": sum(p.nbytes for p in parameters),
+        "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
+        "optimiser state (AdamW)": sum(t.nbytes for state in optimizer.state.values() for t in state.values()),
+    }
+    items = {item.what: item.size for item in gpu_memory.trainer(found.shape, config, 1)}
+    for what, size in real.items():
+        assert items[what] == pytest.approx(size, rel=0.01), what
+
+
+@pytest.mark.parametrize("adapters", [True, False])
+def test_what_is_kept_while_a_version_is_made_is_counted_within_a_tenth(made, adapters: bool):
+    """By torch's own tracker, while the weights are rounded, or the adapters merged into them."""
+    published = {"publish": {"dtype": "bfloat16"}}
+    config = parse({"trainer": published | ({"lora": {"rank": 16}} if adapters else {})})
+    found = made(CASES[1], config=config)
+    tracker = MemTracker()
+    tracker.track_external(found.scorer)
+    with tracker, model.as_published(found.scorer, torch.bfloat16):
+        pass
+    [peak] = [taken["Total"] for device, taken in tracker.get_tracker_snapshot("peak").items() if device.type == "cpu"]
+    states = {item.what: item.size for item in gpu_memory.state(found.shape, config, 1)}
+    counted = gpu_memory.publishing(found.shape, config, 1) - gpu_memory.CUDA_GIB * gpu_memory.GIB
+    expected = counted - states["optimiser state (AdamW)"]
+    assert expected == pytest.approx(peak, rel=CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

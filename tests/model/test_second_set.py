@@ -39,6 +39,37 @@ def test_each_way_of_loading_serves_each_version_as_the_trainer_published_it(
     assert found["pause_ms"] > 0
     if same_places is not None:
         assert found["same_places"] == same_places
+    if mode == "copied":
+        assert found["spare_stays"], "in pinned memory, once and for all"
+        assert found["same_contents"], "each tensor was copied"
+    if mode == "device":
+        assert found["exchanged"]
+        assert not found["same_contents"], "the second set has the version before"
+
+
+def test_what_a_load_has_left_outside_pinned_memory_is_pinned_again_and_nothing_else_moves(monkeypatch) -> None:
+    """There is no pinned memory without an accelerator: its two functions are stood in for by a set of addresses."""
+    from workers.rollout.weight_loading import pin_tensors
+
+    pinned: set[int] = set()
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        copy = tensor.clone()
+        pinned.add(copy.data_ptr())
+        return copy
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() in pinned)
+    model = nn.BatchNorm1d(3)
+    values = [tensor.clone() for tensor in (*model.parameters(), *model.buffers())]
+    pin_tensors(model)
+    first = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
+    model.weight.data = model.weight.data.clone()
+    pin_tensors(model)
+    second = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
+    assert second[1:] == first[1:]
+    assert set(second) <= pinned
+    assert all(torch.equal(a, b) for a, b in zip((*model.parameters(), *model.buffers()), values, strict=True))
 
 
 def test_a_copy_leaves_tensors_where_they_are_and_refuses_another_shape_or_type() -> None:

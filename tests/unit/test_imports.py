@@ -32,7 +32,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         )
     ),
     ("dart_streams.config",),
-    ("dart_streams.tasks", "dart_streams.prompts", "dart_streams.weight_location", "dart_streams.connection"),
+    (
+        "dart_streams.tasks",
+        "dart_streams.prompts",
+        "dart_streams.weight_location",
+        "dart_streams.second_set",
+        "dart_streams.connection",
+    ),
     ("dart_streams.telemetry",),
     ("dart_streams.bus", "dart_streams.store"),
     ("dart_streams.curation",),

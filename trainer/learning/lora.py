@@ -15,7 +15,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from dart_streams.config.trainer import Lora
+from dart_streams.config.trainer import Lora, is_target
 from dart_streams.errors import UserError
 from dart_streams.policy import adapters
 
@@ -45,28 +45,20 @@ def targets_of(policy: Any, settings: Lora) -> list[str]:
     """Return the names of the linear layers of the language model that get an adapter."""
     inside = {id(module) for module in policy.get_decoder().modules()}
     linear = [name for name, module in policy.named_modules() if isinstance(module, nn.Linear) and id(module) in inside]
-    if not settings.targets:
-        found = linear
-    else:
-        for target in settings.targets:
-            if not any(is_target(name, target) for name in linear):
-                known = sorted({name.rpartition(".")[2] for name in linear})
-                raise UserError(
-                    f"trainer.lora.targets: no linear layer of the language model of {type(policy).__name__} is named "
-                    f"{target!r}; it has {', '.join(known)}"
-                )
-        found = [name for name in linear if any(is_target(name, target) for target in settings.targets)]
+    for target in settings.targets:
+        if not any(is_target(name, target) for name in linear):
+            known = sorted({name.rpartition(".")[2] for name in linear})
+            raise UserError(
+                f"trainer.lora.targets: no linear layer of the language model of {type(policy).__name__} is named "
+                f"{target!r}; it has {', '.join(known)}"
+            )
+    found = [name for name in linear if settings.adapts(name)]
     if not found:
         raise UserError(
             f"trainer.lora.rank: the language model of {type(policy).__name__} has no linear layers (mixtures of "
             "experts have theirs in one tensor): set it to 0"
         )
     return found
-
-
-def is_target(name: str, target: str) -> bool:
-    """Return whether a layer's name ends with ``target``, component by component."""
-    return f".{name}".endswith(f".{target}")
 
 
 def own_name(name: str) -> str | None:

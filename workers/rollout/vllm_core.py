@@ -25,6 +25,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from dart_streams.config import Config, SwitchMode
 from dart_streams.policy.rendering import Prompt, Renderer
+from dart_streams.second_set import second_set_place, utilization
 from topics.values import Sampling, VersionSpan
 from workers.rollout import vllm_images, vllm_settings
 from workers.rollout.engine import EngineFault, Generation
@@ -71,8 +72,8 @@ class VllmCore:
         on_gpu = not current_platform.is_cpu()
         total_bytes = current_platform.get_device_total_memory()
         wanted = config.rollout.vllm.second_set
-        place = vllm_settings.second_set_place(wanted, on_gpu, weights_bytes, total_bytes)
-        share = vllm_settings.utilization(place, weights_bytes, total_bytes)
+        place = second_set_place(wanted, on_gpu, weights_bytes, total_bytes)
+        share = utilization(place, weights_bytes, total_bytes)
         log.info("second set of weights", wanted=wanted, place=place, weights_mb=weights_bytes >> 20)
         arguments = vllm_settings.arguments(config, model_dir, on_gpu, seed, share)
         processor = processor_class(renderer.allowed_mask)

@@ -3,35 +3,14 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dart_streams.config import Config
-from dart_streams.config.rollout import SecondSetWanted
 from dart_streams.screens import FACTOR
+from dart_streams.second_set import UTILIZATION
 
 BATCHED_TOKENS = 8192
 """Maximum number of prompt tokens per step, and the capacity of the cache of encoded screenshots."""
-
-UTILIZATION = 0.9
-"""The share of a GPU's memory that vLLM takes, weights included."""
-CACHE_SHARE = 0.2
-"""The share that must be left for activations and the key-value cache beside two sets of weights."""
-
-SecondSetPlace = Literal["device", "host", "none"]
-
-
-def second_set_place(wanted: SecondSetWanted, on_gpu: bool, weights_bytes: int, total_bytes: int) -> SecondSetPlace:
-    """Return where the second set of weights is, of ``weights_bytes``, beside a device's ``total_bytes`` of memory."""
-    if not on_gpu:
-        return "none" if wanted == "none" else "device"
-    if wanted == "device":
-        return "device" if 2 * weights_bytes <= (UTILIZATION - CACHE_SHARE) * total_bytes else "host"
-    return "none" if wanted == "auto" else wanted
-
-
-def utilization(place: SecondSetPlace, weights_bytes: int, total_bytes: int) -> float:
-    """Return the share of a GPU's memory for vLLM, which does not know of a second set on the device."""
-    return round(UTILIZATION - (weights_bytes / total_bytes if place == "device" else 0.0), 4)
 
 
 def environment(present: Mapping[str, str], cores: int) -> dict[str, str]:

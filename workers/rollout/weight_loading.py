@@ -29,7 +29,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import UnsupportedModel
-from workers.rollout.vllm_settings import SecondSetPlace
+from dart_streams.second_set import SecondSetPlace
 
 SLICE = 4
 """Number of tensors loaded between two steps: some milliseconds."""
@@ -130,13 +130,29 @@ class Copied(DoubleBuffered):
                 f'{llm.model_config.model} on the device: set rollout.vllm.second_set = "none"'
             )
         super().__init__(llm, "cpu" if place == "host" else None)
-        if place == "host" and is_pin_memory_available():
-            for tensor in tensors_of(self.spare):
-                tensor.data = tensor.data.pin_memory()
+        self.pins = place == "host" and is_pin_memory_available()
+        self.pin()
+
+    def load(self, tensors: Tensors) -> Iterator[None]:
+        """Load into the second set, which is in pinned memory afterwards, whatever vLLM has made of its tensors."""
+        yield from super().load(tensors)
+        self.pin()
+
+    def pin(self) -> None:
+        """Have the second set in pinned memory, if it is the host's and there is such memory."""
+        if self.pins:
+            pin_tensors(self.spare)
 
     def exchange(self) -> None:
         """Copy the tensors of the second set over the serving ones, and wait until they are there."""
         copy_tensors(self.spare, self.serving)
+
+
+def pin_tensors(model: torch.nn.Module) -> None:
+    """Move those parameters and buffers to pinned memory that are not there."""
+    for tensor in tensors_of(model):
+        if not tensor.is_pinned():
+            tensor.data = tensor.data.pin_memory()
 
 
 def copy_tensors(source: torch.nn.Module, target: torch.nn.Module) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +14,14 @@ from benchmarks.decoupling import SimulatedRun
 from benchmarks.utilization import figures
 from dart_streams import tasks as task_sets
 from dart_streams.cli import main
+from dart_streams.cli.options import read_config
+from dart_streams.cli.plan import gpu_constants
 from dart_streams.errors import UserError
 from dart_streams.launch.capacity import CONSTANTS, plan
+from tests.unit.launch.model_directories import ui_tars
 
 BASE = modes.read(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml")
+EIGHT_GPUS = Path(__file__).parents[3] / "deploy/config/ui-tars/eight-gpus.toml"
 TASKS = task_sets.load(Path(BASE.tasks.file))
 
 
@@ -76,3 +81,42 @@ def test_the_command_prints_what_it_works_out():
     found = json.loads(done.stdout)
     assert found["envs"] == 1000
     assert {figure["what"] for figure in found["figures"]} >= {"brokers", "database nodes", "rollout GPUs"}
+
+
+def test_a_model_s_memory_takes_the_place_of_assumptions_and_a_second_set_of_weights_takes_places(tmp_path):
+    folder = ui_tars(tmp_path / "model")
+    deployment = read_config(EIGHT_GPUS)
+
+    def constants(**vllm):
+        kept = msgspec.structs.replace(deployment.rollout.vllm, **vllm)
+        config = msgspec.structs.replace(
+            deployment, rollout=msgspec.structs.replace(deployment.rollout, vllm=kept, max_in_flight=64)
+        )
+        return {constant.name: constant for constant in gpu_constants(folder, config, 80.0)}
+
+    alone, both = constants(), constants(second_set="device")
+    assert (alone["places"].value, both["places"].value) == (31, 22)
+    assert "second set" in both["places"].source
+    assert alone["trainer_gpus"].value == 4
+    assert alone["trained_per_step"].value == 1300 * 4 / 8
+    counted = plan(180, BASE.workload, TASKS, 4, {}, list(both.values()))
+    assert needed(counted)["rollout GPUs"] == needed(counted)["rollout workers"]
+    assert needed(counted)["rollout workers"] > needed(sized())["rollout workers"]
+    assert [c.kind for c in counted.constants if c.name == "places"] == ["counted"]
+    assert [
+        c.value
+        for c in plan(180, BASE.workload, TASKS, 4, {"places": 5}, list(both.values())).constants
+        if c.name == "places"
+    ] == [5]
+
+
+def test_the_command_counts_a_model_and_says_what_to_change_if_it_does_not_fit(tmp_path):
+    folder = ui_tars(tmp_path / "model")
+    arguments = ("plan", "--envs", "180", "--model", str(folder), "--config", str(EIGHT_GPUS), "--json")
+    done = CliRunner().invoke(main.build(arguments), [*arguments, "--gpu-memory", "80"])
+    assert done.exit_code == 0, done.output
+    found = {row["name"]: row for row in json.loads(done.stdout)["constants"]}
+    assert found["gpus_a_worker"]["value"] == 1
+    refused = CliRunner().invoke(main.build(arguments), [*arguments, "--gpu-memory", "12"])
+    assert isinstance(refused.exception, UserError)
+    assert "GPUs of 12 GiB" in str(refused.exception)

@@ -10,14 +10,16 @@ from typing import Any
 
 import wandb
 from PIL import Image
+from wandb.errors import UsageError
 
+from dart_streams.errors import ConfigError
 from workers.tracker.points import SAMPLES, MetricPoint, SampleTrajectory
 
 AXIS = "train_step"
 
 
 class WandbRun:
-    """The run of this id in a project."""
+    """The run of this id in a project. What is logged raises ConfigError if it is not ``offline`` and has no key."""
 
     flush_s = 300.0
 
@@ -54,14 +56,20 @@ class WandbRun:
             settings = wandb.Settings(
                 silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True, x_disable_stats=True
             )
-            self.run = wandb.init(
-                project=self.project,
-                id=self.run_id,
-                name=self.run_id,
-                dir=str(self.folder),
-                mode="offline" if self.offline else "online",
-                resume="allow",
-                settings=settings,
-            )
+            try:
+                self.run = wandb.init(
+                    project=self.project,
+                    id=self.run_id,
+                    name=self.run_id,
+                    dir=str(self.folder),
+                    mode="offline" if self.offline else "online",
+                    resume="allow",
+                    settings=settings,
+                )
+            except UsageError as error:
+                raise ConfigError(
+                    f"tracker.offline = false needs a key of wandb ({error}): set WANDB_API_KEY, "
+                    "or tracker.offline = true"
+                ) from None
             self.run.define_metric("*", step_metric=AXIS)
         return self.run

@@ -51,14 +51,14 @@ def test_no_two_metrics_share_a_name():
 
 
 def test_the_same_samples_are_drawn_each_time_and_only_of_sampled_steps():
-    settings = Tracker(samples=2, samples_every=10)
+    settings = Tracker(tool="mlflow", samples=2, samples_every=10)
     drawn = sampled(STEP, settings)
     assert len(drawn) == len(set(drawn)) == 2
     mixed = msgspec.structs.replace(STEP, trajectory_ids=[*reversed(STEP.trajectory_ids), *STEP.trajectory_ids])
     assert sampled(mixed, settings) == drawn
     assert sampled(msgspec.structs.replace(STEP, train_step=21), settings) == []
-    assert sampled(STEP, Tracker(samples=0)) == []
-    assert len(sampled(STEP, Tracker(samples=99))) == 9
+    assert sampled(STEP, Tracker(tool="mlflow", samples=0)) == []
+    assert len(sampled(STEP, Tracker(tool="mlflow", samples=99))) == 9
 
 
 @given(episodes())
