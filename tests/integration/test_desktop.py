@@ -114,6 +114,7 @@ async def test_an_office_task_without_its_programs_is_refused_with_the_command_t
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_first_screen_is_finished(backend, family):
     """Nothing is drawn later, so it does not depend on how long a prepared desktop has waited."""
     environment = await backend.open(task(family))
