@@ -84,6 +84,9 @@ class Osworld(Backend, frozen=True):
     """How long a reset may take: the lease, the start of the machine and the task's own set-up; and an evaluation."""
     mirror_folder: str = ""
     """The files of OSWorld's tasks (``dart-streams osworld mirror``), relative to the configuration file."""
+    check_start: bool = True
+    """Before a worker first plays a task of OSWorld, score its untouched start state on a machine of its own. A task
+    that is worth more than 0 there is refused: it would teach nothing."""
     settle: Literal["still", "pause"] = "still"
     """When the screen after an action is taken: once two in a row are equal, or after a ``pause``."""
     pause_s: NonNegative = 0.1

@@ -16,6 +16,8 @@ from workers.env.osworld.connection import MachineEndpoint
 from workers.env.osworld.machine import Machine
 
 READY_S = 30.0
+UP_S = 120.0
+"""How long the server may take to listen, on a machine that does other work."""
 
 
 class Served:
@@ -74,7 +76,7 @@ async def served(folder: Path, size: tuple[int, int] = (640, 480), **desktops: A
         )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(READY_S):
+        async with asyncio.timeout(UP_S):
             line = await process.stdout.readline()
         assert line, (folder / "log").read_text()[-2000:]
         yield Served(process, json.loads(line))

@@ -28,6 +28,7 @@ from workers.env.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault
 
 SEEDS = 2
+STAYS_S = 2.0
 WINDOW = "exec zenity --info --text done"
 """After a script, so that its session has a window."""
 
@@ -110,6 +111,19 @@ async def test_an_office_task_without_its_programs_is_refused_with_the_command_t
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(EnvironmentFault, match="localc, lowriter, loimpress: run `make desktop`"):
         await own.open(task("sheet"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_first_screen_is_finished(backend, family):
+    """Nothing is drawn later, so it does not depend on how long a prepared desktop has waited."""
+    environment = await backend.open(task(family))
+    start = await environment.reset(task(family))
+    end = time.monotonic() + STAYS_S
+    while time.monotonic() < end:
+        assert (await environment._request("GET", "screen"))[0] == start.image
+        await asyncio.sleep(0.1)
+    await environment.close()
 
 
 @pytest.mark.asyncio(loop_scope="module")

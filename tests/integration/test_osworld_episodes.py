@@ -73,6 +73,7 @@ TASKS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "slow": ([], said("sh", "-c", "touch /tmp/asked; sleep 60; echo pear", rules=WORDS)),
     "no-file": ([step("open", path="/home/user/none.txt")], said("echo", rules=WORDS)),
     "no-mirror": ([step("download", files=[{"url": "https://a.example/x", "path": "/x"}])], EDITED),
+    "solved": ([], said("echo", "pear", rules=WORDS)),
     "runs-code": ([], {**EDITED, "func": "check_python_file_by_test_suite"}),
 }
 
@@ -108,6 +109,7 @@ def configured(desktops: Served, tasks_file: Path, **settings: Any) -> Config:
         "lease_url": desktops.leases,
         "lease_token": f"file:{desktops.token_file}",
         "mirror_folder": str(tasks_file.parent / "mirror"),
+        "check_start": False,
         "call_timeout_s": 60.0,
         "reset_timeout_s": 240.0,
         **settings,
@@ -274,6 +276,34 @@ async def test_a_task_that_cannot_be_done_is_demonstrated_by_saying_so_and_anoth
     with pytest.raises(EnvironmentFault, match="no oracle"):
         assert [action async for action in environment.demonstrate(task)]
     await environment.close()
+
+
+async def test_a_task_that_is_solved_at_its_start_is_named_and_refused_from_then_on_without_a_machine(
+    desktops, tasks_file
+):
+    made = OsworldBackend(configured(desktops, tasks_file, check_start=True))
+    await made.start()
+    with pytest.raises(EnvironmentFault, match="os/solved is not played: its untouched start state is worth 1"):
+        await opened(made, tasks_file, "solved")
+    made.provider = None  # type: ignore[assignment]
+    with pytest.raises(EnvironmentFault, match="os/solved is not played"):
+        await opened(made, tasks_file, "solved")
+    await made.stop()
+
+
+async def test_a_task_that_is_not_solved_at_its_start_is_played_on_a_machine_that_was_not_evaluated(
+    desktops, tasks_file
+):
+    made = OsworldBackend(configured(desktops, tasks_file, check_start=True))
+    await made.start()
+    environment = await opened(made, tasks_file, "note")
+    assert environment._machine is not None
+    found = await environment._machine.execute(f"ls {JUDGED}; pgrep -xc mousepad", shell=True)
+    assert found["output"].split()[-1] == "1", "one editor"
+    assert JUDGED not in found["output"].splitlines(), "what comes before the evaluation was not done here"
+    assert await environment.evaluate() == 0
+    await environment.close()
+    await made.stop()
 
 
 @pytest.mark.parametrize("leased", [True, False])

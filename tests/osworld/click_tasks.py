@@ -93,6 +93,7 @@ def leased(desktops: Served, folder: Path, **env: Any) -> dict[str, Any]:
         "mirror_folder": str(folder / "mirror"),
         "call_timeout_s": 60.0,
         "reset_timeout_s": 240.0,
+        "check_start": False,
     }
     return {
         "backend": "osworld",

@@ -51,8 +51,8 @@ async def evaluators() -> AsyncIterator[sidecar.EvaluatorSidecar]:
 @pytest.mark.parametrize("page", SHELL)
 async def test_the_start_is_worth_0_and_the_oracle_s_end_1_on_both(desktops, evaluators, tmp_path: Path, page):
     task = tasks.load(OsworldTasks().examples(Path()), page)
-    solve = oracles.oracle_of(task, made=False)
-    assert solve is not None
+    oracle = oracles.oracle_of(task, made=False)
+    assert oracle is not None
     for ours in (True, False):
         for wanted in (0.0, 1.0):
             assignment = TaskAssignment(task, TaskResources(Mirror(tmp_path), evaluators, ours))
@@ -61,5 +61,5 @@ async def test_the_start_is_worth_0_and_the_oracle_s_end_1_on_both(desktops, eva
                 machine = await stack.enter_async_context(desktops.machine(ttl_s=900.0))
                 await assignment.set_up(machine, Deadline(LIMIT_S))
                 if wanted:
-                    await solve(machine)
+                    await oracle.solve(machine)
                 assert await assignment.evaluate(machine, Deadline(LIMIT_S)) == wanted, f"ours: {ours}"

@@ -1,31 +1,20 @@
 """The circle on tasks of OSWorld: one worker leases our desktops, one has them as machines that it knows nothing of."""
 
 import asyncio
-import io
-import sys
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
-from rich.console import Console
 
-from dart_streams.cli.run import write_report
 from dart_streams.config import Config
-from dart_streams.history import run_folder
 from dart_streams.history.run_log import read_events
-from dart_streams.launch import processes
-from dart_streams.launch.session import Session
-from dart_streams.launch.supervisor import ProcessSpec
 from tests.integration.served_desktops import Served, served
-from tests.integration.test_osworld import ACQUIRE, RELEASE
 from tests.integration.test_osworld_episodes import until
 from tests.osworld import click_tasks
-from topics import curated, observations, trained
-from topics.observations import Observation
+from tests.osworld.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes, finished_run, rewards
+from topics import curated, trained
 from workers.env.osworld import sidecar
 
 pytestmark = [
@@ -35,19 +24,7 @@ pytestmark = [
         not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"
     ),
 ]
-OURS, REMOTE = "env-ours", "env-remote"
 NAMES = ("press", "press-both", "press-other")
-LEASE_S = 900.0
-"""Of a machine that a program has made: nobody renews it."""
-STAND_IN = "benchmarks.stand_in_trainer"
-
-
-class Finished(NamedTuple):
-    """A run that is over."""
-
-    config: Config
-    shown: str
-    observations: list[Observation]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -77,76 +54,15 @@ def configured(services: Any, desktops: Served, folder: Path) -> Config:
     )
 
 
-def worker(made: run_folder.RunFolder, name: str, osworld: dict[str, Any]) -> ProcessSpec:
-    """Return an environment worker with settings of its own beside those of the run."""
-    config = made.config()
-    settings = msgspec.structs.replace(config.env.osworld, **osworld)
-    env = msgspec.structs.replace(config.env, osworld=settings)
-    file = made.path / f"{name}.toml"
-    run_folder.write_toml(file, msgspec.structs.replace(config, env=env, tasks=processes.relative_tasks(config)))
-    program = Path(sys.executable).parent / "dart-streams"
-    return ProcessSpec(name, (str(program), "worker", "env", "--config", str(file), "--id", name))
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def finished(services: Any, desktops: Served, folder: Path) -> Finished:
     """A run in which both workers have played."""
-    config = configured(services, desktops, folder)
-    made = run_folder.create(config, Path(config.tasks.file), run_folder.new_id(), resume=False)
-    program = Path(sys.executable).parent / "dart-streams"
-    found = processes.processes_of(made.config(), made.config_file, processes.Programs(program, program))
-    arguments = (desktops.leases, desktops.token_file)
-    unknown = {
-        "lease_url": "",
-        "lease_token": "",
-        "acquire": (sys.executable, "-c", ACQUIRE, *arguments),
-        "release": (sys.executable, "-c", RELEASE, *arguments),
-        "lease_s": LEASE_S,
-    }
-    found = msgspec.structs.replace(
-        found,
-        env=(worker(made, OURS, {}), worker(made, REMOTE, unknown)),
-        trainer=(ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file))),),
-    )
-    shown = io.StringIO()
-    await Session(made, found, write_report, Console(file=shown, width=160)).run()
-    config = made.config()
-    return Finished(config, shown.getvalue(), await asyncio.to_thread(all_observations, config))
-
-
-def all_observations(config: Config) -> list[Observation]:
-    return list(read_events(config.bus, [observations.TOPIC]))
-
-
-def episodes(finished: Finished) -> Iterator[list[Observation]]:
-    """Yield the observations of each episode that has a reward."""
-    told: defaultdict[str, list[Observation]] = defaultdict(list)
-    for observation in finished.observations:
-        told[observation.trajectory_id].append(observation)
-    for trajectory in told.values():
-        end = trajectory[-1].end
-        if end is not None and end.reward is not None:
-            yield trajectory
-
-
-Played = tuple[str, tuple[str, ...]]
-
-
-def rewards(finished: Finished, host: str) -> dict[Played, set[tuple[str, float]]]:
-    """Return how the episodes of a worker ended, by their task and what was done."""
-    found: defaultdict[Played, set[tuple[str, float]]] = defaultdict(set)
-    for trajectory in episodes(finished):
-        last = trajectory[-1]
-        if last.env_host == host:
-            done = tuple(observation.taken.action for observation in trajectory if observation.taken)
-            found[last.order.task_id, done].add((last.end.kind, last.end.reward))
-    return found
+    return await finished_run(configured(services, desktops, folder), desktops)
 
 
 async def test_the_circle_turns_on_tasks_of_osworld_without_a_fault(finished):
     ends = [observation.end for observation in finished.observations if observation.end is not None]
-    faults = {end.reason for end in ends if end.reward is None and end.kind != "cancelled"}
-    assert not faults, finished.shown
+    assert not finished.faults, finished.shown
     assert sum(end.kind == "success" for end in ends) >= 2, finished.shown
     groups = await asyncio.to_thread(lambda: list(read_events(finished.config.bus, [curated.TOPIC])))
     steps = await asyncio.to_thread(lambda: list(read_events(finished.config.bus, [trained.TOPIC])))

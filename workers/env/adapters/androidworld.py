@@ -155,7 +155,7 @@ async def ask(
     except TimeoutError:
         raise EnvironmentFault(f"{url}: no answer within {timeout_s:g} s") from None
     except (aiohttp.ClientError, OSError) as error:
-        raise EnvironmentFault(f"{url}: {error or type(error).__name__}") from None
+        raise EnvironmentFault(f"{url}: {str(error) or type(error).__name__}") from None
     if answer.status != 200:
         raise EnvironmentFault(f"{url}: status {answer.status}: {raw[:ANSWER_CHARACTERS].decode(errors='replace')}")
     try:

@@ -98,7 +98,7 @@ class OpenEnvEnvironment:
             self._socket = await self._session.ws_connect(url, max_msg_size=MESSAGE_BYTES, timeout=bound)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             await self.close()
-            raise EnvironmentFault(f"{url}: {error or type(error).__name__}") from None
+            raise EnvironmentFault(f"{url}: {str(error) or type(error).__name__}") from None
         named = {self.settings.task_field: task.page} if self.settings.task_field else {}
         return await self._observed("reset", {"seed": task.seed, **named}, self.settings.reset_timeout_s)
 

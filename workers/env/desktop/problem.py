@@ -70,6 +70,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     watched: tuple[str, ...] = ()
     reads_elements: bool = False
     accessible: bool = True
+    quiet_s: float = 0.06
+    """How long nothing is computed or drawn, at least, until the application has started."""
     least: Size = (1, 1)
     programs: tuple[str, ...] = ()
     """Needed besides those of every desktop."""
@@ -87,7 +89,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         """Return what the server inside is asked for."""
         raw = {path: content.encode() if isinstance(content, str) else content for path, content in self.files.items()}
         files = {path: base64.b64encode(content).decode() for path, content in raw.items()}
-        return {"command": self.command, "files": files, "watched": self.watched, **self.base(configured)}
+        wanted = {"command": self.command, "files": files, "watched": self.watched, "quiet_s": self.quiet_s}
+        return {**wanted, **self.base(configured)}
 
 
 class Missing(LookupError):

@@ -83,6 +83,8 @@ class Sandbox:
         bound = aiohttp.ClientTimeout(total=timeout_s or self.call_timeout_s)
         request = self._session.request(method, f"http://desktop/{endpoint}", json=body, timeout=bound)
         answer = asyncio.ensure_future(read(request))
+        # One that is cancelled below may end by a time-out of its own, which then nobody waits for.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         ended = asyncio.ensure_future(self._ended())
         try:
             await asyncio.wait({answer, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -90,7 +92,7 @@ class Sandbox:
                 raise EnvironmentFault(f"the desktop has ended, exit code {ended.result()}")
             status, content, headers = answer.result()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise EnvironmentFault(f"{endpoint}: {error or type(error).__name__}") from None
+            raise EnvironmentFault(f"{endpoint}: {str(error) or type(error).__name__}") from None
         finally:
             answer.cancel()
             ended.cancel()

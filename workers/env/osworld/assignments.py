@@ -22,6 +22,8 @@ class Assignment(Protocol):
     instruction: str
     giving_up: float
     """The reward of an episode that the policy ends by ``call_user``."""
+    start_is_scored: bool
+    """Whether the untouched start state is to be scored before the task is first played."""
 
     async def set_up(self, machine: Machine, deadline: Deadline) -> None:
         """Bring a fresh machine into the task's start state."""

@@ -11,6 +11,7 @@ from workers.env.osworld.environment import OsworldEnvironment
 from workers.env.osworld.mirror import Mirror
 from workers.env.osworld.providers import provider_of
 from workers.env.osworld.sidecar import EvaluatorSidecar
+from workers.env.osworld.start_states import StartStates
 from workers.env.osworld.task_assignment import TaskResources
 
 
@@ -22,6 +23,7 @@ class OsworldBackend:
         self.tasks_file = Path(config.tasks.file)
         self.provider = provider_of(self.settings)
         self.assignments = Assignments()
+        self.starts = StartStates()
         self.evaluators: EvaluatorSidecar | None = None
 
     async def start(self) -> None:
@@ -42,7 +44,7 @@ class OsworldBackend:
 
     async def open(self, task: Task) -> OsworldEnvironment:
         """Return an environment that has no machine yet."""
-        return OsworldEnvironment(self.settings, self.provider, self.assignments.of)
+        return OsworldEnvironment(self.settings, self.provider, self.assignments.of, self.starts)
 
     async def stop(self) -> None:
         """End the evaluators; each episode gives its machine back by itself."""

@@ -142,7 +142,7 @@ async def ask(client: aiohttp.ClientSession, method: str, path: str) -> bytes:
         async with client.request(method, path, headers={"Host": "localhost"}) as answer:
             body = await answer.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise EnvironmentFault(f"DevTools {path}: {error or type(error).__name__}") from None
+        raise EnvironmentFault(f"DevTools {path}: {str(error) or type(error).__name__}") from None
     if answer.status != 200:
         raise EnvironmentFault(f"DevTools {path}: status {answer.status}: {body[:200].decode(errors='replace')}")
     return body

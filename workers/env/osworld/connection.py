@@ -114,7 +114,7 @@ class Connection:
         except TimeoutError:
             raise EnvironmentFault(f"{self.at(path)}: no answer within {bound_s:.3g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise EnvironmentFault(f"{self.at(path)}: {error or type(error).__name__}") from None
+            raise EnvironmentFault(f"{self.at(path)}: {str(error) or type(error).__name__}") from None
 
     def at(self, path: str) -> str:
         """Return the URL of a path."""

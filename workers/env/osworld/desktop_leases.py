@@ -43,7 +43,7 @@ class DesktopLeases:
                 async with client.post(f"{self.url}/leases", json={"wait_s": WAIT_S}) as answer:
                     body = await answer.json(content_type=None)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                raise EnvironmentFault(f"{self.url}: {error or type(error).__name__}") from None
+                raise EnvironmentFault(f"{self.url}: {str(error) or type(error).__name__}") from None
             if answer.status == 201:
                 return dict(body)
             why = f"{answer.status}: {str(body)[:200]}"

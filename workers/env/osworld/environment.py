@@ -19,6 +19,7 @@ from workers.env.osworld.connection import MachineGone
 from workers.env.osworld.machine import Machine
 from workers.env.osworld.programs import program
 from workers.env.osworld.providers import HeldMachine, MachineProvider
+from workers.env.osworld.start_states import StartStates
 from workers.env.osworld.stillness import until_still
 
 T = TypeVar("T")
@@ -32,11 +33,16 @@ class OsworldEnvironment:
     """An episode. A fault leaves the machine in an unknown state: it is given back, and nothing is sent to it again."""
 
     def __init__(
-        self, settings: Osworld, provider: MachineProvider, assignment_of: Callable[[Task], Assignment]
+        self,
+        settings: Osworld,
+        provider: MachineProvider,
+        assignment_of: Callable[[Task], Assignment],
+        starts: StartStates | None = None,
     ) -> None:
         self.settings = settings
         self.provider = provider
         self.assignment_of = assignment_of
+        self.starts = starts or StartStates()
         self._held: HeldMachine | None = None
         self._machine: Machine | None = None
         self._assignment: Assignment | None = None
@@ -44,10 +50,25 @@ class OsworldEnvironment:
         self._over = False
 
     async def reset(self, task: Task) -> Screen:
-        """Take a fresh machine, set the task up on it, and return its first screen."""
+        """Take a fresh machine, set the task up on it, and return its first screen.
+
+        A worker's first reset of a task whose start state is not known takes another one before, to score it untouched.
+        """
         await self._give_back()
-        deadline = Deadline(self.settings.reset_timeout_s)
         assignment = self.assignment_of(task)
+        if self.settings.check_start and assignment.start_is_scored:
+            await self.starts.require_unsolved(task.page, lambda: self._untouched(task))
+        return await self._begin(assignment)
+
+    async def _untouched(self, task: Task) -> float:
+        await self._begin(self.assignment_of(task))
+        try:
+            return await self.evaluate()
+        finally:
+            await asyncio.shield(self._give_back())
+
+    async def _begin(self, assignment: Assignment) -> Screen:
+        deadline = Deadline(self.settings.reset_timeout_s)
         self._over = False
         self._executed.clear()
         self._held = await self.provider.acquire(deadline)

@@ -14,7 +14,7 @@ from dart_streams.deadline import Deadline
 from workers.env.environment import EnvironmentFault
 from workers.env.osworld import oracles
 from workers.env.osworld.machine import Machine
-from workers.env.osworld.mirror import Mirror, location, needed
+from workers.env.osworld.mirror import Mirror, needed
 from workers.env.osworld.prerequisites import Prerequisites
 from workers.env.osworld.sidecar import EvaluatorSidecar
 from workers.env.osworld.task_assignment import TaskAssignment, TaskResources
@@ -47,7 +47,6 @@ class TaskChecker:
 
     def __init__(self, lease: Lease | None, mirror: Mirror, evaluators: EvaluatorSidecar, needs: Prerequisites) -> None:
         self.lease, self.mirror, self.evaluators, self.needs = lease, mirror, evaluators, needs
-        self.made = {place for place, known in mirror.recorded().items() if known.made}
 
     async def check(self, task: OsworldTask) -> TaskCheck:
         """Return what comes of a task's check; faults are reasons."""
@@ -56,7 +55,7 @@ class TaskChecker:
         if self.lease is None:
             return TaskCheck(page=task.page, verdict="obstacle", reason="not tried: there is no desktop")
         began = time.monotonic()
-        made = any(location(url) in self.made for url in needed(task))
+        made = self.mirror.is_made_for(task)
         start = oracle = None
         try:
             start = await self.play(task, None)
@@ -64,10 +63,10 @@ class TaskChecker:
                 reason = f"its start state is worth {start:g}"
             elif task.evaluator.infeasible:
                 reason, oracle = "", settled_score(task, gave_up=True)
-            elif (solve := oracles.oracle_of(task, made)) is None:
+            elif (solution := oracles.oracle_of(task, made)) is None:
                 reason = ""
             else:
-                oracle = await self.play(task, solve)
+                oracle = await self.play(task, solution)
                 reason = "" if oracle == 1 else f"the oracle's end is worth {oracle:g}"
         except EnvironmentFault as fault:
             reason = f"{'the oracle' if start is not None else 'start'}: {anonymous(str(fault), task)}"[:300]
@@ -81,15 +80,15 @@ class TaskChecker:
             seconds=round(time.monotonic() - began, 1),
         )
 
-    async def play(self, task: OsworldTask, solve: oracles.Solve | None) -> float:
-        """Return the score of a fresh machine after the setup, and after ``solve`` if it is given."""
+    async def play(self, task: OsworldTask, solution: oracles.Solution | None) -> float:
+        """Return the score of a fresh machine after the setup, and after ``solution`` if it is given."""
         assert self.lease is not None
         assignment = TaskAssignment(task, TaskResources(self.mirror, self.evaluators, ours=True))
         try:
             async with self.lease() as machine:
                 await assignment.set_up(machine, Deadline(SETUP_S))
-                if solve is not None:
-                    await solve(machine)
+                if solution is not None:
+                    await solution.solve(machine)
                 return await assignment.evaluate(machine, Deadline(EVALUATE_S))
         finally:
             await assignment.close()

@@ -37,6 +37,7 @@ class FamilyAssignment:
         self.problem = problem
         self.instruction = problem.instruction
         self.giving_up = 0.0
+        self.start_is_scored = False  # Each family's start is worth 0: a test has it.
         self._home = ""
         self._windows = 0
         self._start: SessionOutcome | None = None

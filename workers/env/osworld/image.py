@@ -2,6 +2,7 @@
 
 from workers.env.desktop import office_profile
 from workers.env.desktop.command_line import HOME
+from workers.env.environment import EnvironmentFault
 from workers.env.osworld.machine import Machine
 
 FILES = {
@@ -17,9 +18,20 @@ FILES = {
     ),
 }
 """VLC's settings are judged though it was never started, and its first start would ask about privacy."""
+TERMINAL_KEY = """
+set -e
+mkdir -p ~/.config/openbox
+key='<keybind key="C-A-t"><action name="Execute"><command>gnome-terminal</command></action></keybind>'
+sed "s#</keyboard>#$key</keyboard>#" /etc/xdg/openbox/rc.xml >~/.config/openbox/rc.xml
+openbox --reconfigure
+"""
+"""Opens a terminal by the keys that open one there."""
 
 
 async def prepare(machine: Machine) -> None:
-    """Give a fresh desktop those files; raise EnvironmentFault if it does not take them."""
+    """Give a fresh desktop those files and that key; raise EnvironmentFault if it does not take them."""
     for path, content in FILES.items():
         await machine.upload(path, content)
+    ended = await machine.execute(TERMINAL_KEY, shell=True)
+    if ended["returncode"]:
+        raise EnvironmentFault(f"the desktop takes no key for a terminal: {ended['error'][-200:].strip()}")

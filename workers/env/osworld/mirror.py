@@ -89,6 +89,11 @@ class Mirror:
         fsync.write(partial, content + b"\n")
         partial.replace(self.folder / RECORD)
 
+    def is_made_for(self, task: OsworldTask) -> bool:
+        """Return whether a file that a task needs is a substitute of our own making."""
+        recorded = self.recorded()
+        return any((known := recorded.get(location(url))) is not None and known.made for url in needed(task))
+
     def survey(self, tasks: Iterable[OsworldTask]) -> list[MirrorEntry]:
         """Return what the tasks need, and record files that are seen for the first time.
 

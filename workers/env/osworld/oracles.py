@@ -1,80 +1,113 @@
-"""Solutions of single tasks, as a person would do them: with keys and pointer, or commands in a shell.
+"""Solutions of single tasks, as a person would do them: with keys and pointer, or commands in a terminal.
 
 Most tasks of documents are judged by comparison with a finished one. With documents of our own making
 (``made_files``) the finished one has a word more at its beginning, so one solution fits all of them.
 """
 
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
+
+from dart_streams.actions import Action, Hotkey, Type, Wait
 from workers.env.environment import EnvironmentFault
 from workers.env.osworld.machine import Machine
+from workers.env.osworld.programs import program
 from workers.env.osworld.quiet import settle
 from workers.env.osworld.tasks import CLOUD, OsworldTask
 
-Solve = Callable[[Machine], Awaitable[None]]
 WORD = "Pear"
 """What finished documents of our own making begin with."""
 REST_S = 15.0
 OFFICE = frozenset({"libreoffice_calc", "libreoffice_writer"})
 COMPARISONS = frozenset({"compare_table", "compare_docx_files", "compare_docx_files_and_ignore_new_lines"})
 """Metrics to which such a document is the same as one that LibreOffice has saved."""
+TERMINAL = Hotkey(("ctrl", "alt", "t"))
+"""Opens a terminal in OSWorld's image."""
+LOOKS = 20
+"""At the screen until the terminal is there, or has ended its commands."""
+HasTerminal = Callable[[], Awaitable[bool]]
+"""Says whether a window of a terminal is open."""
 
 
-async def keys(machine: Machine, code: str) -> None:
-    """Carry out actions of pyautogui, each when the machine is at rest."""
-    for line in code.splitlines():
-        await settle(machine, REST_S)
-        ended = await machine.execute(["python", "-c", f"import pyautogui; {line}"])
-        if ended["returncode"] != 0:
-            raise EnvironmentFault(f"the oracle's {line}: {ended['error'][-200:]}")
-    await settle(machine, REST_S)
+class Solution(msgspec.Struct, frozen=True):
+    """One solution: input actions or, instead, commands of a shell."""
 
+    actions: tuple[Action, ...] = ()
+    commands: tuple[str, ...] = ()
 
-def shell(*commands: str) -> Solve:
-    """Return a solution by commands in a shell."""
-
-    async def solve(machine: Machine) -> None:
-        for command in commands:
+    async def solve(self, machine: Machine) -> None:
+        """Carry it out at once: each action when the machine is at rest, commands without a terminal."""
+        for action in self.actions:
+            await settle(machine, REST_S)
+            ended = await machine.execute(["python", "-c", program(action) or ""])
+            if ended["returncode"] != 0:
+                raise EnvironmentFault(f"the oracle's {action}: {ended['error'][-200:]}")
+        for command in self.commands:
             ended = await machine.execute(command, shell=True)
             if ended["returncode"] != 0:
                 raise EnvironmentFault(f"the oracle's {command!r}: {ended['error'][-200:]}")
         await settle(machine, REST_S)
 
-    return solve
+    async def demonstrate(self, has_terminal: HasTerminal) -> AsyncIterator[Action]:
+        """Yield it as actions: commands are typed into a terminal, which is closed then."""
+        for action in self.actions:
+            yield action
+        if not self.commands:
+            return
+        yield TERMINAL
+        async for action in waiting(has_terminal, wanted=True):
+            yield action
+        for command in self.commands:
+            yield Type(f"{command}\n")
+        yield Type("exit\n")
+        async for action in waiting(has_terminal, wanted=False):
+            yield action
 
 
-async def begin_document(machine: Machine) -> None:
-    """Type the word at the beginning of the open document, and save it."""
-    await keys(
-        machine,
-        f"""pyautogui.hotkey('ctrl', 'home')
-pyautogui.typewrite({WORD!r})
-pyautogui.press('enter')
-pyautogui.hotkey('ctrl', 's')
-pyautogui.press('enter')""",
-    )
+async def waiting(has_terminal: HasTerminal, *, wanted: bool) -> AsyncIterator[Action]:
+    """Yield pauses until there is a terminal, or none; raise EnvironmentFault if it stays as it is."""
+    for _ in range(LOOKS):
+        if await has_terminal() == wanted:
+            return
+        yield Wait()
+    raise EnvironmentFault("the terminal does not open" if wanted else "the commands in the terminal do not end")
 
 
-def setting(schema: str, key: str, value: str) -> Solve:
+def keys(*actions: Action) -> Solution:
+    """Return a solution by input."""
+    return Solution(actions=actions)
+
+
+def shell(*commands: str) -> Solution:
+    """Return a solution by commands in a shell."""
+    return Solution(commands=commands)
+
+
+ENTER = Hotkey(("enter",))
+BEGIN_DOCUMENT = keys(Hotkey(("ctrl", "home")), Type(WORD), ENTER, Hotkey(("ctrl", "s")), ENTER)
+"""Types the word at the beginning of the open document, and saves it."""
+
+
+def setting(schema: str, key: str, value: str) -> Solution:
     """Return a solution that sets a key of the desktop's settings."""
     return shell(f"gsettings set {schema} {key} {value}")
 
 
-def vlc_key(line: str) -> Solve:
+def vlc_key(line: str) -> Solution:
     """Return a solution that sets a key of VLC's configuration, with VLC closed."""
     file = "~/.config/vlc/vlcrc"
     name = line.partition("=")[0]
     return shell("pkill vlc; sleep 1; true", f"sed -i '/^{name}=/d' {file} && echo '{line}' >> {file}")
 
 
-def gimp_line(file: str, line: str) -> Solve:
+def gimp_line(file: str, line: str) -> Solution:
     """Return a solution that adds a line to one of GIMP's files, with GIMP closed."""
     folder = "~/.config/GIMP/2.10"
     return shell("pkill gimp; sleep 1; true", f"mkdir -p {folder} && echo '{line}' >> {folder}/{file}")
 
 
-def chrome_file(name: str, statement: str) -> Solve:
+def chrome_file(name: str, statement: str) -> Solution:
     """Return a solution that changes ``data``, a JSON file of the browser's profile, with the browser closed."""
     program = f"""
 import json, os
@@ -87,23 +120,12 @@ json.dump(data, open(path, "w"))
     return shell("pkill chrome; sleep 2; true", f"python3 -c {shlex.quote(program)}")
 
 
-def cell(reference: str, value: str) -> Solve:
+def cell(reference: str, value: str) -> Solution:
     """Return a solution that types a value into a cell of the open spreadsheet, reached by its name box."""
-
-    async def solve(machine: Machine) -> None:
-        await keys(
-            machine,
-            f"""pyautogui.hotkey('ctrl', 'shift', 't')
-pyautogui.typewrite({reference!r})
-pyautogui.press('enter')
-pyautogui.typewrite({value!r})
-pyautogui.press('enter')""",
-        )
-
-    return solve
+    return keys(Hotkey(("ctrl", "shift", "t")), Type(reference), ENTER, Type(value), ENTER)
 
 
-def office_setting(path: str, name: str, value: str) -> Solve:
+def office_setting(path: str, name: str, value: str) -> Solution:
     """Return a solution that sets a key of LibreOffice's configuration, with LibreOffice closed."""
     file = "~/.config/libreoffice/4/user/registrymodifications.xcu"
     item = f'<item oor:path="{path}"><prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop></item>'
@@ -121,7 +143,7 @@ other = {**empty, "id": "2", "name": "Other bookmarks", "guid": "82b081ec-3dd3-5
 synced = {**empty, "id": "3", "name": "Mobile bookmarks", "guid": "4cf2e351-0e85-532b-bb37-df045d8f8d0f"}
 data = {"checksum": "", "roots": {"bookmark_bar": bar, "other": other, "synced": synced}, "version": 1}
 """
-ORACLES: dict[str, Solve] = {
+ORACLES: dict[str, Solution] = {
     "bedcedc4-4d72-425e-ad62-21960b11fe0d": shell(
         "gsettings set org.gnome.desktop.session idle-delay 0",
         "gsettings set org.gnome.settings-daemon.plugins.power idle-dim false",
@@ -158,7 +180,7 @@ ORACLES: dict[str, Solve] = {
 """By task id."""
 
 
-def oracle_of(task: OsworldTask, made: bool) -> Solve | None:
+def oracle_of(task: OsworldTask, made: bool) -> Solution | None:
     """Return a task's solution, None if there is none; ``made`` if its files are of our own making."""
     if task.task_id in ORACLES:
         return ORACLES[task.task_id]
@@ -167,5 +189,5 @@ def oracle_of(task: OsworldTask, made: bool) -> Solve | None:
         for check in task.evaluator.checks
     )
     if made and compares and task.app in OFFICE:
-        return begin_document
+        return BEGIN_DOCUMENT
     return None

@@ -16,6 +16,7 @@ from workers.env.environment import EnvironmentFault
 from workers.env.osworld import browser_setup, image, steps
 from workers.env.osworld.machine import Machine
 from workers.env.osworld.mirror import Mirror
+from workers.env.osworld.oracles import oracle_of
 from workers.env.osworld.prerequisites import Prerequisites, asks_devtools
 from workers.env.osworld.quiet import settle_of
 from workers.env.osworld.setup import TaskSetup, fill_cache
@@ -54,6 +55,7 @@ class TaskAssignment:
         self.task, self.shared = task, shared
         self.instruction = task.instruction
         self.giving_up = settled_score(task, gave_up=True) or 0.0
+        self.start_is_scored = not task.evaluator.infeasible
         self._cache: Path | None = None
         self._setup: TaskSetup | None = None
 
@@ -95,10 +97,20 @@ class TaskAssignment:
             return await self.shared.evaluators.evaluate(self.task, machine.endpoint, self._cache, limit_s)
 
     async def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
-        """Yield ``call_user`` for a task that cannot be done; there is no oracle of actions for any other."""
-        if not self.task.evaluator.infeasible:
+        """Yield the oracle's actions, ``call_user`` for a task that cannot be done; there is one for few others."""
+        if self.task.evaluator.infeasible:
+            yield CallUser()
+            return
+        made = await asyncio.to_thread(self.shared.mirror.is_made_for, self.task)
+        if (oracle := oracle_of(self.task, made)) is None:
             raise EnvironmentFault(f"{self.task.page} has no oracle: it cannot be demonstrated")
-        yield CallUser()
+
+        async def has_terminal() -> bool:
+            listed = await machine.execute(["wmctrl", "-lx"], deadline=Deadline(deadline_s))
+            return any("term" in line.split()[2].lower() for line in listed["output"].splitlines())
+
+        async for action in oracle.demonstrate(has_terminal):
+            yield action
 
     async def close(self) -> None:
         """Remove the evaluator's files; never raises."""

@@ -73,7 +73,8 @@ def test_a_sandbox_has_of_the_host_programs_to_read_and_nothing_to_write():
         if argument in binds:
             binds[argument].append(command[place + 1])
     assert binds["--bind"] == binds["--dev-bind"] == binds["--bind-try"] == []
-    assert binds["--ro-bind"] == ["/usr"]
+    usr, *hidden = binds["--ro-bind"]
+    assert (usr, set(hidden) - {"/dev/null"}) == ("/usr", set()), "an empty device is put over what is hidden"
     secret = {"/etc/shadow", "/etc/passwd", "/etc/ssh", "/etc/ssl", "/etc/ssl/private", "/etc", "/root", "/home"}
     assert not secret & set(binds["--ro-bind-try"])
     assert {"--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-user", "--clearenv"} <= set(command)
@@ -126,8 +127,32 @@ def test_the_state_of_a_process_whose_name_has_parentheses(tmp_path: Path):
         (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
         (tmp_path / str(pid) / "task" / str(pid) / "stat").write_text(f"{pid} (x) {letter} 1")
     (tmp_path / "self").mkdir()
-    assert processes.busy(set(), tmp_path)
-    assert not processes.busy({8}, tmp_path)
+    assert processes.Activity(tmp_path).busy(set())
+    assert not processes.Activity(tmp_path).busy({8})
+
+
+def test_activity_is_seen_wherever_it_goes_on_and_its_end_too(tmp_path: Path):
+    activity = processes.Activity(tmp_path)
+
+    def set_states(**letters: str) -> None:
+        for name, letter in letters.items():
+            pid, thread = name[1:].split("_")
+            folder = tmp_path / pid / "task" / thread
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "stat").write_text(f"{thread} (x) {letter} 1")
+
+    for letters, busy in (
+        ({"t7_7": "S", "t7_9": "R", "t8_8": "S"}, True),
+        ({"t7_9": "S", "t8_8": "R"}, True),
+        ({"t8_8": "S"}, False),
+        ({"t7_7": "D"}, True),
+    ):
+        set_states(**letters)
+        assert activity.busy(set()) is busy
+    assert not activity.busy({7}), "the one that was found last is left out"
+    activity.busy(set())
+    (tmp_path / "7/task/7/stat").unlink()
+    assert not activity.busy(set())
 
 
 def test_without_a_control_group_a_command_stays_as_it_is(tmp_path: Path):

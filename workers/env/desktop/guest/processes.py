@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 BUSY = frozenset("RD")
@@ -23,19 +23,36 @@ def state(stat: str) -> str:
     return stat[stat.rindex(")") + 2]
 
 
-def busy(besides: Iterable[int], proc: Path = Path("/proc")) -> bool:
-    """Return whether a thread of any process, ``besides`` some, is computing or waits to."""
-    left_out = {str(pid) for pid in besides}
-    for pid in names(str(proc)):
-        if not pid.isdecimal() or pid in left_out:
-            continue
-        threads = f"{proc}/{pid}/task"
-        try:
-            if any(state(read(f"{threads}/{thread}/stat")) in BUSY for thread in names(threads)):
-                return True
-        except OSError:
-            continue  # It ended meanwhile, which is work too, but of those that wait for it.
-    return False
+class Activity:
+    """Looks for threads that compute. The one found last is looked at first: in a long start one look is enough."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self.proc = str(proc)
+        self.last = ""
+
+    def busy(self, besides: Iterable[int]) -> bool:
+        """Return whether a thread of any process, ``besides`` some, is computing or waits to."""
+        left_out = {str(pid) for pid in besides}
+        if self.last and self.last.split("/")[-4] not in left_out and computes(self.last):
+            return True
+        self.last = next(filter(computes, self._threads(left_out)), "")
+        return bool(self.last)
+
+    def _threads(self, left_out: set[str]) -> Iterator[str]:
+        for pid in names(self.proc):
+            if pid.isdecimal() and pid not in left_out:
+                threads = f"{self.proc}/{pid}/task"
+                # One that ended meanwhile has worked too, but those that wait for it do now.
+                with contextlib.suppress(OSError):
+                    yield from (f"{threads}/{thread}/stat" for thread in names(threads))
+
+
+def computes(stat: str) -> bool:
+    """Return whether a thread computes, waits for a processor or for a disk; not if it has ended."""
+    try:
+        return state(read(stat)) in BUSY
+    except OSError:
+        return False
 
 
 def names(folder: str) -> list[str]:

@@ -60,6 +60,7 @@ class DesktopSession:
         self.app: subprocess.Popen[bytes] | None = None
         self.seen: dict[str, Any] = {}
         self.watched: Sequence[str] = ()
+        self.activity = processes.Activity()
 
     async def prepare(self, screen: Sequence[int] = (), accessible: bool = True) -> None:
         """Start everything anew but the application, on a screen of this size (none: the sandbox's)."""
@@ -82,8 +83,11 @@ class DesktopSession:
         watched: Sequence[str],
         screen: Sequence[int] = (),
         accessible: bool = True,
+        quiet_s: float = QUIET_S,
     ) -> None:
         """Start the application on a desktop on which nothing was started, and wait until its window is at rest.
+
+        It is, when nothing was computed or drawn for ``quiet_s``.
 
         Without a ``command`` the desktop is empty, and its home has the usual folders. ``files`` are those of its home
         (path in it to base64).
@@ -97,8 +101,8 @@ class DesktopSession:
         if not command:
             return make_folders()
         self.app = launch(command, {} if accessible else NOT_ACCESSIBLE)
-        await self._until(command[0], lambda: self.shown.shown() > 0 or self.over, APP_S)
-        if not await self.settle(APP_S):
+        await self._until(command[0], self._app_is_there, APP_S)
+        if not await self.settle(APP_S, quiet_s):
             raise SessionError(f"{command[0]} is not at rest after {APP_S:g} s")
         if self.over:
             raise SessionError(f"{command[0]} ended at once")
@@ -152,8 +156,8 @@ class DesktopSession:
             "state": self.state(),
         }
 
-    async def settle(self, limit_s: float = SETTLE_S) -> bool:
-        """Wait until the desktop is at rest; return False if it still is not after ``limit_s``."""
+    async def settle(self, limit_s: float = SETTLE_S, quiet_s: float = QUIET_S) -> bool:
+        """Wait until nothing was computed or drawn for ``quiet_s``; return False if that is not within ``limit_s``."""
         processes.collect_orphans({*self.own(), *commands.running})
         began = busy_at = time.monotonic()
         looked_at = 0.0
@@ -165,13 +169,21 @@ class DesktopSession:
                 drew, busy_at = True, now
             elif now - looked_at >= BUSY_S:
                 looked_at = now
-                if processes.busy({os.getpid()}):
+                if self.activity.busy({os.getpid()}):
                     busy_at = now
-                elif now - busy_at >= (QUIET_S if drew else IDLE_S):
+                elif now - busy_at >= (quiet_s if drew else max(quiet_s, IDLE_S)):
                     return True
             if now - began > limit_s:
                 return False
             await asyncio.sleep(LOOK_S)
+
+    def _app_is_there(self) -> bool:
+        """Return whether the application shows a window, or has ended; windows are asked for once something is drawn.
+
+        What shows a window draws it. To ask costs the X server as much as a look at all processes.
+        """
+        assert self.app is not None
+        return self.app.poll() is not None or (self.shown.drew() and self.shown.shown() > 0)
 
     def check(self) -> None:
         """Raise SessionError if a part of the session has ended."""

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from dart_streams.actions import Type, Wait
 from tests.unit.workers.env.osworld.machines import LocalMachine
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld import oracles, tasks
-from workers.env.osworld.oracles import begin_document, oracle_of, shell
+from workers.env.osworld import oracles, programs, tasks
+from workers.env.osworld.oracles import BEGIN_DOCUMENT, oracle_of, shell
 
 
 def compared(app: str, metric: str, getter: str = tasks.CLOUD) -> tasks.OsworldTask:
@@ -23,8 +24,8 @@ def compared(app: str, metric: str, getter: str = tasks.CLOUD) -> tasks.OsworldT
 @pytest.mark.parametrize(
     ("task", "made", "found"),
     [
-        (compared("libreoffice_calc", "compare_table"), True, begin_document),
-        (compared("libreoffice_writer", "compare_docx_files"), True, begin_document),
+        (compared("libreoffice_calc", "compare_table"), True, BEGIN_DOCUMENT),
+        (compared("libreoffice_writer", "compare_docx_files"), True, BEGIN_DOCUMENT),
         (compared("libreoffice_calc", "compare_table"), False, None),
         (compared("libreoffice_impress", "compare_table"), True, None),
         (compared("libreoffice_calc", "compare_csv"), True, None),
@@ -43,24 +44,54 @@ def test_a_task_with_a_solution_of_its_own_has_it_whatever_its_files():
 
 async def test_keys_are_pressed_one_after_the_other_each_at_rest(tmp_path):
     machine = LocalMachine(tmp_path)
-    await begin_document(machine)
+    await BEGIN_DOCUMENT.solve(machine)
     pressed = [command[2] for command in machine.programs if command[0] == "python"]
-    assert [line.partition("pyautogui.")[2] for line in pressed] == [
+    assert [line.splitlines()[-1].removeprefix("pyautogui.") for line in pressed] == [
         "hotkey('ctrl', 'home')",
         "typewrite('Pear')",
-        "press('enter')",
+        "hotkey('enter')",
         "hotkey('ctrl', 's')",
-        "press('enter')",
+        "hotkey('enter')",
     ]
     assert [command[0] == "python" for command in machine.programs] == [False, True] * 5 + [False]
 
 
-@pytest.mark.parametrize("solve", [shell("exit 3"), begin_document])
-async def test_a_solution_that_fails_is_a_fault_with_its_step(tmp_path, solve):
+@pytest.mark.parametrize("oracle", [shell("exit 3"), BEGIN_DOCUMENT])
+async def test_a_solution_that_fails_is_a_fault_with_its_step(tmp_path, oracle):
     machine = LocalMachine(tmp_path)
     machine.returncode = 1
     with pytest.raises(EnvironmentFault):
-        await solve(machine)
+        await oracle.solve(machine)
+
+
+async def test_commands_are_typed_into_a_terminal_once_it_is_there_and_it_is_waited_for_until_it_is_gone():
+    opens, closes = [False, False, True], [True, False]
+
+    async def has_terminal() -> bool:
+        return (opens or closes).pop(0)
+
+    found = [action async for action in shell("a", "b").demonstrate(has_terminal)]
+    assert found == [
+        *(oracles.TERMINAL, Wait(), Wait()),
+        *(Type("a\n"), Type("b\n"), Type("exit\n"), Wait()),
+    ]
+
+
+async def test_a_terminal_that_never_opens_is_a_fault():
+    async def has_terminal() -> bool:
+        return False
+
+    with pytest.raises(EnvironmentFault, match="does not open"):
+        assert [action async for action in shell("a").demonstrate(has_terminal)]
+
+
+async def test_what_is_demonstrated_in_an_application_is_what_is_checked():
+    async def has_terminal() -> bool:
+        raise AssertionError("there is nothing to type into it")
+
+    found = [action async for action in BEGIN_DOCUMENT.demonstrate(has_terminal)]
+    assert found == list(BEGIN_DOCUMENT.actions)
+    assert all(programs.program(action) for action in found)
 
 
 async def solved(folder: Path, name: str, path: str, content: str) -> str:
@@ -68,7 +99,7 @@ async def solved(folder: Path, name: str, path: str, content: str) -> str:
     file = folder / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content)
-    await oracles.ORACLES[name](LocalMachine(folder))
+    await oracles.ORACLES[name].solve(LocalMachine(folder))
     return file.read_text()
 
 

@@ -1,0 +1,104 @@
+"""A run with two environment workers: one leases our desktops, one has them as machines that it knows nothing of."""
+
+import asyncio
+import io
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from rich.console import Console
+
+from dart_streams.cli.run import write_report
+from dart_streams.config import Config
+from dart_streams.history import run_folder
+from dart_streams.history.run_log import read_events
+from dart_streams.launch import processes
+from dart_streams.launch.session import Session
+from dart_streams.launch.supervisor import ProcessSpec
+from tests.integration.served_desktops import Served
+from tests.integration.test_osworld import ACQUIRE, RELEASE
+from topics import observations
+from topics.observations import Observation
+
+OURS, REMOTE = "env-ours", "env-remote"
+LEASE_S = 900.0
+"""Of a machine that a program has made: nobody renews it."""
+STAND_IN = "benchmarks.stand_in_trainer"
+Played = tuple[str, tuple[str, ...]]
+"""A task, and the actions that were carried out."""
+
+
+class Finished(NamedTuple):
+    """A run that is over."""
+
+    config: Config
+    shown: str
+    observations: list[Observation]
+
+    @property
+    def faults(self) -> set[str]:
+        """The reasons of episodes without a reward, but for those that the end of the run cancelled."""
+        ends = (observation.end for observation in self.observations)
+        return {end.reason for end in ends if end is not None and end.reward is None and end.kind != "cancelled"}
+
+
+def worker(made: run_folder.RunFolder, name: str, osworld: dict[str, Any]) -> ProcessSpec:
+    """Return an environment worker with settings of its own beside those of the run."""
+    config = made.config()
+    settings = msgspec.structs.replace(config.env.osworld, **osworld)
+    env = msgspec.structs.replace(config.env, osworld=settings)
+    file = made.path / f"{name}.toml"
+    run_folder.write_toml(file, msgspec.structs.replace(config, env=env, tasks=processes.relative_tasks(config)))
+    program = Path(sys.executable).parent / "dart-streams"
+    return ProcessSpec(name, (str(program), "worker", "env", "--config", str(file), "--id", name))
+
+
+async def finished_run(config: Config, desktops: Served, acquire: str = ACQUIRE, **remote: Any) -> Finished:
+    """Return a run that both workers have played; ``acquire`` is the program that makes the second one's machines."""
+    made = run_folder.create(config, Path(config.tasks.file), run_folder.new_id(), resume=False)
+    program = Path(sys.executable).parent / "dart-streams"
+    found = processes.processes_of(made.config(), made.config_file, processes.Programs(program, program))
+    arguments = (desktops.leases, desktops.token_file)
+    unknown = {
+        "lease_url": "",
+        "lease_token": "",
+        "acquire": (sys.executable, "-c", acquire, *arguments),
+        "release": (sys.executable, "-c", RELEASE, *arguments),
+        "lease_s": LEASE_S,
+        **remote,
+    }
+    found = msgspec.structs.replace(
+        found,
+        env=(worker(made, OURS, {}), worker(made, REMOTE, unknown)),
+        trainer=(ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file))),),
+    )
+    shown = io.StringIO()
+    await Session(made, found, write_report, Console(file=shown, width=160)).run()
+    config = made.config()
+    told = await asyncio.to_thread(lambda: list(read_events(config.bus, [observations.TOPIC])))
+    return Finished(config, shown.getvalue(), told)
+
+
+def episodes(finished: Finished) -> Iterator[list[Observation]]:
+    """Yield the observations of each episode that has a reward."""
+    told: defaultdict[str, list[Observation]] = defaultdict(list)
+    for observation in finished.observations:
+        told[observation.trajectory_id].append(observation)
+    for trajectory in told.values():
+        end = trajectory[-1].end
+        if end is not None and end.reward is not None:
+            yield trajectory
+
+
+def rewards(finished: Finished, host: str) -> dict[Played, set[tuple[str, float]]]:
+    """Return how the episodes of a worker ended, by their task and what was done."""
+    found: defaultdict[Played, set[tuple[str, float]]] = defaultdict(set)
+    for trajectory in episodes(finished):
+        last = trajectory[-1]
+        if last.env_host == host:
+            done = tuple(observation.taken.action for observation in trajectory if observation.taken)
+            found[last.order.task_id, done].add((last.end.kind, last.end.reward))
+    return found
