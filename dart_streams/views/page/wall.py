@@ -76,7 +76,7 @@ class SlotGrid:
         ]
 
     def _clear(self) -> None:
-        """Free every slot: another fold begins, and whoever has seen the slots is told of each what it has now."""
+        """Free every slot: another fold begins, and whoever has seen the slots is sent what each has now."""
         self.places.clear()
         for slots in self.slots.values():
             slots[:] = [None] * len(slots)
