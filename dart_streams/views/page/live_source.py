@@ -239,7 +239,7 @@ class LiveSource:
 
 
 def asked(bus: Bus) -> Bus:
-    """Return the bus for a question of a viewer, who hears soon that there is no answer."""
+    """Return the bus for a question of a viewer, who has to know soon that there is no answer."""
     return msgspec.structs.replace(bus, wait_s=min(bus.wait_s, ASKED_S))
 
 
