@@ -84,6 +84,8 @@ class Vllm(Optional, frozen=True):
     """Where a version is loaded while the one before serves, so that a switch is a copy between two steps: a second set
     of weights on the ``device``, or if it has no room for them and a key-value cache in pinned memory of the ``host``;
     ``none`` loads during the switch. ``auto``: on a CPU a second set, on a GPU none."""
+    start_s: AboveZero = 240.0
+    """How long a run waits at its start until every worker serves weights: a large model is read and compiled."""
     parity_nats: AboveZero = 0.005
     """A worker refuses to serve if its log-probabilities differ by more than this, in the mean of a fixed probe, from
     the trainer's; half precision in both needs more than the default."""

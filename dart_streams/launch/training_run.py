@@ -31,7 +31,6 @@ from dart_streams.tasks import Task, TaskSet
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
 
-START_S = 240.0
 SERVED_S = 60.0
 GRACE_S = 30.0
 """A wait that ends by itself at a time fails this much later."""
@@ -156,8 +155,10 @@ class TrainingRun:
         await follower.until(
             lambda _: bool(live := self.live_workers(follower)) and wanted <= live,
             "a rollout worker to serve a weight version" if self.attached else "every rollout worker to serve weights",
-            START_S,
-            "Look at the logs of trainer and rollout" + ("" if self.attached else f" in {self.folder.path / 'logs'}"),
+            self.config.rollout.vllm.start_s,
+            "Look at the logs of trainer and rollout"
+            + ("" if self.attached else f" in {self.folder.path / 'logs'}")
+            + "; if the model is still being read or compiled, raise rollout.vllm.start_s",
         )
         self.notify(f"weight version {self.served(follower)} is served")
         return demonstrations if ask_now else await self.order_demonstrations(follower, publisher)

@@ -23,7 +23,7 @@ from dart_streams import config as configuration
 from dart_streams.cli import main
 from dart_streams.cli.run import write_report
 from dart_streams.config import Config
-from dart_streams.errors import UserError
+from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.history import run_folder as folder
 from dart_streams.history import run_log, traces
 from dart_streams.history.bundle import Bundle
@@ -278,6 +278,15 @@ def test_a_bundle_is_published_again_under_a_shadow_prefix_and_never_under_a_liv
         refused = command("replay", str(bundle), "--into", prefix, *where)
         assert isinstance(refused.exception, UserError)
         assert repr(prefix) in str(refused.exception)
+
+
+def test_a_run_whose_weights_are_not_served_in_time_names_the_key(services, tmp_path):
+    config = circle_config(services, tmp_path, demonstrate=False)
+    vllm = msgspec.structs.replace(config.rollout.vllm, start_s=0.01)
+    config = msgspec.structs.replace(config, rollout=msgspec.structs.replace(config.rollout, vllm=vllm))
+    made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
+    with pytest.raises(ServiceUnavailable, match=r"every rollout worker.*raise rollout\.vllm\.start_s"):
+        asyncio.run(session_of(made, Console(file=io.StringIO(), width=160)).run())
 
 
 def test_a_run_ends_in_order_though_episodes_take_longer_than_it_waits(services, tmp_path):
