@@ -65,8 +65,8 @@ peers: setup ## Install the peers that benchmarks compare with: BrowserGym and T
 	@deploy/local/setup.sh peers
 
 # Both halves run side by side, for they wait more than they work; real services are started once for both. The tests of a
-# file stay together, as they share what it starts, and come in order: those of whole circles, which take longest, first. Model tests run in a worker process (-n 1): a test that crashes it is
-# one failure, and the next runs in a new worker.
+# file stay together, as they share what it starts, and files come in order: whole circles, which take longest, first.
+# Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
 test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
 	@deploy/local/setup.sh desktop
