@@ -11,7 +11,7 @@ from dart_streams import tasks as task_sets
 from dart_streams.cli.options import DEFAULT_CONFIG, AsJson
 from dart_streams.cli.output import note, show_json
 from dart_streams.config import Config, Tasks, load
-from dart_streams.config.files import errors_of, read_tables
+from dart_streams.config.files import errors_of, read_tables, renamed
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.history.run_folder import without_nulls
 
@@ -54,7 +54,7 @@ def errors_in(file: Path) -> list[str]:
         return [str(error)]
     if "pages" in tables:
         return task_errors(file)
-    errors = list(errors_of(Config, tables))
+    errors = list(errors_of(Config, renamed(tables, str(file))))
     section = tables.get("tasks", {})
     name = section.get("file", Tasks().file) if isinstance(section, dict) else Tasks().file
     return errors + task_errors(file.parent / str(name))

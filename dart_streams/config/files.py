@@ -4,6 +4,7 @@ Keys of earlier versions are known too: bundles and run folders hold a resolved 
 version that wrote it.
 """
 
+import copy
 import difflib
 import tomllib
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
+import structlog
 
 from dart_streams.config.clip_bounds import without_foreign
 from dart_streams.config.connections import anchored
@@ -19,6 +21,8 @@ from dart_streams.config.deployment import Config
 from dart_streams.errors import ConfigError
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+log = structlog.get_logger()
 
 BACKENDS = ("env.miniwob", "env.simulated")
 
@@ -81,12 +85,13 @@ DROPPED = frozenset(
 
 
 def load(path: Path, *, recorded: bool = False) -> Config:
-    """Read and check a configuration file; ``recorded``: by an earlier version perhaps, so with old keys.
+    """Read and check a configuration file; ``recorded``: by an earlier version perhaps, so with all of its keys.
 
-    Raises :class:`ConfigError`, which names every error, if it is missing, no TOML, or has wrong keys or values.
+    A key that has moved is taken from its old place, with a warning. Raises :class:`ConfigError`, which names every
+    error, if the file is missing, is no TOML, or has wrong keys or values.
     """
     data = read_tables(path, f"no configuration file {path}: name one, for instance deploy/config/demo.toml")
-    config = parse(migrated(data, str(path)) if recorded else data, source=str(path))
+    config = parse(migrated(data, str(path)) if recorded else renamed(data, str(path)), source=str(path))
     replace, folder = msgspec.structs.replace, path.parent
     bus, store = config.bus, config.store
     machines = tuple(anchored(machine, folder) for machine in config.env.osworld.machines)
@@ -184,6 +189,36 @@ def struct_of(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
     return None, is_list
 
 
+def renamed(tables: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return a configuration with moved keys in their present places, and warn of each.
+
+    One whose present place is set as well stays, and so is refused: nobody can say which of the two is meant.
+    """
+    there = dict(leaves(tables))
+    result = copy.deepcopy(tables)
+    for key in [key for key in there if key in MOVED]:
+        if not there.keys() & {*MOVED[key]}:
+            log.warning("a key has moved, write it anew", file=source, old=key, new=" and ".join(MOVED[key]))
+            remove(result, key)
+            put_moved(result, key, there[key])
+    return result
+
+
+def remove(tables: dict[str, Any], place: str) -> None:
+    """Remove a key, and the tables that are empty without it."""
+    section, _, key = place.partition(".")
+    if key:
+        remove(tables[section], key)
+    if not key or not tables[section]:
+        del tables[section]
+
+
+def put_moved(tables: dict[str, Any], key: str, value: Any) -> None:
+    """Set the present places of a moved key, unless they are set."""
+    for place in MOVED[key]:
+        put(tables, place, [value] if place in LISTS else value)
+
+
 def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
     """Return a recorded configuration with the present keys; a key given under both names keeps its present one.
 
@@ -199,8 +234,7 @@ def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
         elif key not in FIXED and key not in DROPPED:
             put(result, key, value)
     for key, value in old:
-        for place in MOVED[key]:
-            put(result, place, [value] if place in LISTS else value)
+        put_moved(result, key, value)
     if not tables.get("run", {}).get("evaluate", True):
         put(result, "evaluation.episodes", 0, over=True)
     if "trainer" in result:

@@ -3,10 +3,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 import tomli_w
 
 from dart_streams.config import Config, load, parse
-from dart_streams.config.files import DROPPED, FIXED, MOVED, migrated
+from dart_streams.config.files import DROPPED, FIXED, MOVED, leaves, migrated, put, renamed
 from dart_streams.errors import ConfigError
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.bundle_inputs import CONFIG, config_of
@@ -34,8 +35,42 @@ def test_the_configuration_of_an_earlier_runs_folder_is_read_too(tmp_path: Path)
     assert config.env.miniwob.isolation == "problem"
     assert config.evaluation.episodes == 0
     assert (config.trainer.entropy_coef, config.trainer.dual_clip.factor) == (0.1, 3.0)
-    with pytest.raises(ConfigError, match=r"unknown key 'env\.isolation': it is now env\.miniwob\.isolation"):
+
+
+def test_a_moved_key_of_a_written_configuration_works_and_is_told(tmp_path: Path):
+    file = tmp_path / "config.toml"
+    file.write_text('[evaluation]\ntemperature = 0.5\n\n[env]\nisolation = "problem"\n')
+    with structlog.testing.capture_logs() as logs:
+        config = load(file)
+    assert (config.evaluation.temperatures, config.env.miniwob.isolation) == ((0.5,), "problem")
+    assert [(entry["old"], entry["new"]) for entry in logs] == [
+        ("evaluation.temperature", "evaluation.temperatures"),
+        ("env.isolation", "env.miniwob.isolation"),
+    ]
+
+
+def test_an_empty_table_is_kept_where_another_key_has_moved():
+    tables = {"trainer": {"mask": {}, "pulse": {"every": 3}}}
+    assert renamed(tables, "test") == {"trainer": {"mask": {}, "entropulse": {"every": 3}}}
+    assert tables["trainer"]["pulse"] == {"every": 3}
+
+
+def test_a_moved_key_that_is_given_under_both_names_is_refused(tmp_path: Path):
+    file = tmp_path / "config.toml"
+    file.write_text("[evaluation]\ntemperature = 0.5\ntemperatures = [1.0]\n")
+    with pytest.raises(ConfigError, match=r"unknown key 'evaluation\.temperature': it is now evaluation\.temperatures"):
         load(file)
+
+
+@pytest.mark.parametrize("key", MOVED)
+def test_an_unmoved_configuration_is_told_nothing_and_a_moved_one_lies_where_it_belongs(key: str):
+    tables: dict = {}
+    put(tables, key, "value")
+    with structlog.testing.capture_logs() as logs:
+        found = dict(leaves(renamed(tables, "test")))
+        assert dict(leaves(renamed(renamed(tables, "test"), "test"))) == found
+    assert found.keys() == {*MOVED[key]}
+    assert len(logs) == 2
 
 
 def test_a_present_configuration_is_left_as_it_is():
