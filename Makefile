@@ -65,7 +65,7 @@ peers: setup ## Install the peers that benchmarks compare with: BrowserGym and T
 	@deploy/local/setup.sh peers
 
 # Both halves run side by side, for they wait more than they work; real services are started once for both. The tests of a
-# file stay together, as they share what it starts, and files come in order: whole circles, which take longest, first.
+# file stay together, as they share what it starts.
 # Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
 test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
@@ -73,7 +73,7 @@ test: setup ## Run all tests.
 	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		told=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 tests/model >$$told 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
+		$(STREAMS)/python -m pytest -q -n 2 --dist loadfile --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
 		streams=$$?; \
 		wait $$!; model=$$?; cat $$told; rm $$told; exit $$((streams || model))'
 

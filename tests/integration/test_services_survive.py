@@ -68,6 +68,15 @@ def pids(output: str) -> dict[str, int]:
     return {row["name"]: row["pid"] for row in json.loads(output)}
 
 
+def stop(pid: int) -> None:
+    """Stop a process with SIGSTOP, and return when none of its threads can answer any more."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 60
+    while any(" T " not in task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def await_death(process: psutil.Process) -> None:
     psutil.wait_procs([process], timeout=10)
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
@@ -118,7 +127,7 @@ def test_a_broker_that_runs_is_found_and_not_started_again(config: Config):
 
 def test_a_broker_that_hangs_is_ended_and_replaced(config: Config):
     first = bring_kafka_up(config)
-    os.kill(first.pid, signal.SIGSTOP)
+    stop(first.pid)
     impatient = Kafka(config.bus, config.services)
     said: list[str] = []
     assert local.find_running(impatient, kafka_home(config), 0.0, said.append) is None
