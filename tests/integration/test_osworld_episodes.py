@@ -21,21 +21,20 @@ from dart_streams.config.deployment import Tasks
 from dart_streams.errors import ConfigError
 from dart_streams.tasks import load
 from examples.in_memory_run import InMemoryRun
+from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
 from tests.integration.test_env_worker import World, number_of, order, process, serving
 from tests.integration.test_env_worker import end_of as exit_code_of
 from topics.action_requests import ActionRequest
 from topics.trajectories import Trajectory
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld import mirror, sidecar
+from workers.env.osworld import mirror
 from workers.env.osworld.backend import OsworldBackend
 from workers.env.osworld.environment import OsworldEnvironment
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(
-        not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"
-    ),
+    osworld_needs.EVALUATORS,
 ]
 START, GOLD = (
     f"https://hub.example/datasets/{mirror.DATASET}/resolve/main/os/{name}.txt" for name in ("start", "gold")

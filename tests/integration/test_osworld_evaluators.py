@@ -15,13 +15,11 @@ import pytest_asyncio
 from aiohttp import web
 
 from dart_streams.errors import ServiceUnavailable
+from tests import osworld_needs
 from workers.env.environment import EnvironmentFault
 from workers.env.osworld import sidecar, tasks
 from workers.env.osworld.connection import MachineEndpoint
 
-needs_osworld = pytest.mark.skipif(
-    not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"
-)
 NOTE = {"type": "vm_file", "path": "/home/user/note.txt", "dest": "note.txt"}
 SAME = {
     "func": "compare_text_file",
@@ -99,7 +97,7 @@ async def test_without_its_environment_it_says_what_to_run(tmp_path: Path):
     await started.stop()
 
 
-@needs_osworld
+@osworld_needs.EVALUATORS
 async def test_osworlds_own_metrics_score_the_state_of_the_machine(
     machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
@@ -119,7 +117,7 @@ async def test_osworlds_own_metrics_score_the_state_of_the_machine(
     assert served.tokens == {"Bearer s3cret"}
 
 
-@needs_osworld
+@osworld_needs.EVALUATORS
 async def test_a_machine_that_does_not_answer_is_a_fault_though_the_metric_says_0(
     machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
@@ -133,7 +131,7 @@ async def test_a_machine_that_does_not_answer_is_a_fault_though_the_metric_says_
         await evaluators.evaluate(task(SAME), gone, cache, 30)
 
 
-@needs_osworld
+@osworld_needs.EVALUATORS
 async def test_what_is_not_at_hand_is_a_fault_and_never_0(
     machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
@@ -152,7 +150,7 @@ async def test_what_is_not_at_hand_is_a_fault_and_never_0(
         await evaluators.evaluate(task({**SAYS, "func": "no_such_metric"}), endpoint, cache, 30)
 
 
-@needs_osworld
+@osworld_needs.EVALUATORS
 async def test_an_evaluation_past_its_deadline_ends_alone(
     machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
@@ -174,7 +172,7 @@ async def test_an_evaluation_past_its_deadline_ends_alone(
     assert evaluators.process.pid == first
 
 
-@needs_osworld
+@osworld_needs.EVALUATORS
 async def test_a_sidecar_that_is_killed_is_a_fault_and_starts_again(
     machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
@@ -197,7 +195,7 @@ async def test_a_sidecar_that_is_killed_is_a_fault_and_starts_again(
     assert await evaluators.evaluate(task(SAYS), endpoint, cache, 60) == 1
 
 
-@needs_osworld
+@osworld_needs.EVALUATORS
 async def test_the_worker_is_not_left_waiting_by_a_sidecar_that_hangs(
     machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar, monkeypatch: pytest.MonkeyPatch
 ):
@@ -219,7 +217,7 @@ def exists(pid: int, path: str) -> bool:
     return Path(f"/proc/{pid}/root{path}").exists()
 
 
-@needs_osworld
+@osworld_needs.EVALUATORS
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap: run `make desktop`")
 async def test_evaluators_see_programs_and_their_cache_and_nothing_else(evaluators: sidecar.EvaluatorSidecar):
     await evaluators.start()

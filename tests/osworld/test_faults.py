@@ -16,20 +16,18 @@ import pytest_asyncio
 
 from dart_streams.actions import Click, Finished, Wait
 from dart_streams.actions import format as text_of
+from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
 from tests.integration.test_env_worker import World, number_of, order, process, serving
 from tests.integration.test_osworld_episodes import until
 from tests.osworld import click_tasks
 from topics.action_requests import ActionRequest
 from workers.env.desktop import limits
-from workers.env.osworld import sidecar
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"
-    ),
+    osworld_needs.EVALUATORS,
 ]
 BOUND_S = 400.0
 SOLVED = (Click(*click_tasks.GO), Finished(""))

@@ -1,7 +1,6 @@
 """OSWorld's own task files, where a checkout is at hand: worth the same on a desktop that is not known to be ours."""
 
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest_asyncio
 
 from dart_streams.deadline import Deadline
 from dart_streams.tasks import OsworldTasks
+from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
 from workers.env.osworld import oracles, sidecar, tasks
 from workers.env.osworld.mirror import Mirror
@@ -18,10 +18,8 @@ from workers.env.osworld.task_assignment import TaskAssignment, TaskResources
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"
-    ),
-    pytest.mark.skipif(not os.environ.get("DART_OSWORLD"), reason="needs a checkout of OSWorld: set DART_OSWORLD"),
+    osworld_needs.EVALUATORS,
+    osworld_needs.CHECKOUT,
 ]
 SHELL = [
     "os/bedcedc4-4d72-425e-ad62-21960b11fe0d",

@@ -17,11 +17,12 @@ import pytest_asyncio
 from dart_streams.config import Config
 from dart_streams.history.run_log import read_events
 from dart_streams.tasks import OsworldTasks
+from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
 from tests.integration.test_osworld_episodes import until
 from tests.osworld.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes, finished_run, rewards
 from topics import curated, trained
-from workers.env.osworld import sidecar, tasks
+from workers.env.osworld import tasks
 from workers.env.osworld.mirror import Mirror
 from workers.env.osworld.substitutes import fill
 
@@ -29,10 +30,8 @@ EACH = int(os.environ.get("DART_OSWORLD_EACH", "3"))
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(7200),
-    pytest.mark.skipif(
-        not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"
-    ),
-    pytest.mark.skipif(not os.environ.get("DART_OSWORLD"), reason="needs a checkout of OSWorld: set DART_OSWORLD"),
+    osworld_needs.EVALUATORS,
+    osworld_needs.CHECKOUT,
 ]
 TABLE = Path("docs/osworld.md")
 ROW = re.compile(r"^\| (?P<page>\w+/[0-9a-f-]{36}) \| (made)? \| 0 \| 1 \|", re.MULTILINE)

@@ -10,19 +10,17 @@ import pytest_asyncio
 
 from dart_streams.config import Config
 from dart_streams.history.run_log import read_events
+from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
 from tests.integration.test_osworld_episodes import until
 from tests.osworld import click_tasks
 from tests.osworld.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes, finished_run, rewards
 from topics import curated, trained
-from workers.env.osworld import sidecar
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(1500),
-    pytest.mark.skipif(
-        not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"
-    ),
+    osworld_needs.EVALUATORS,
 ]
 NAMES = ("press", "press-both", "press-other")
 
