@@ -1,6 +1,7 @@
 """Desktops in real sandboxes: tasks of real applications, what a sandbox keeps in and out, and what a fault costs."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psutil
 import pytest
@@ -333,6 +335,82 @@ def test_a_worker_that_is_killed_leaves_no_process():
         manager.kill()
     _, alive = psutil.wait_procs(processes, timeout=5.0)
     assert alive == []
+
+
+ODD_SIZE = 333, 222
+"""Of these desktops only, so that what is left of them is found among all processes."""
+ORPHAN = f"""
+import asyncio, os
+from workers.env.desktop import command_line, sandbox
+made = command_line.command
+command_line.command = lambda *given: [word for word in made(*given) if word != "--die-with-parent"]
+async def main():
+    await sandbox.Sandbox(*{ODD_SIZE}, 15.0).start()
+    print(flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+def of_odd_size() -> list[psutil.Process]:
+    """Return the processes of sandboxes with the odd size, bubblewrap's own among them."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[-2:] == [str(pixels) for pixels in ODD_SIZE]:
+                found.append(process)
+    return found
+
+
+def living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Return those that do not end, and end them, for they are no other test's."""
+    _, alive = psutil.wait_procs(processes, timeout=5.0)
+    for process in alive:
+        process.kill()
+    return alive
+
+
+def test_a_sandbox_ends_with_its_worker_though_bubblewrap_missed_its_death():
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True) as manager:
+        assert manager.stdout is not None
+        manager.stdout.readline()
+        processes = of_odd_size()
+        assert processes
+        manager.kill()
+    assert living(processes) == []
+
+
+async def test_a_start_that_is_cancelled_before_its_process_is_known_leaves_nothing(monkeypatch):
+    create, created, known = asyncio.create_subprocess_exec, asyncio.Event(), asyncio.Event()
+    processes = []
+
+    async def slowly(*arguments: Any, **keywords: Any) -> asyncio.subprocess.Process:
+        processes.append(await create(*arguments, **keywords))
+        created.set()
+        await known.wait()
+        return processes[0]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
+    sandbox = Sandbox(*ODD_SIZE, 15.0)
+    starting = asyncio.create_task(sandbox.start())
+    await created.wait()
+    starting.cancel()
+    asyncio.get_running_loop().call_soon(known.set)
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    await sandbox.stop()
+    assert living(of_odd_size()) == []
+
+
+async def test_a_start_that_is_cancelled_at_any_time_leaves_nothing():
+    for number in range(40):
+        sandbox = Sandbox(*ODD_SIZE, 15.0)
+        starting = asyncio.create_task(sandbox.start())
+        await asyncio.wait([starting], timeout=0.003 * number)
+        starting.cancel()
+        await asyncio.wait([starting])
+        await sandbox.stop()
+        assert living(of_odd_size()) == [], f"cancelled after {3 * number} ms"
 
 
 async def test_two_desktops_run_beside_each_other():

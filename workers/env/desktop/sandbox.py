@@ -45,6 +45,9 @@ class Sandbox:
         self.group: limits.Group | None = None
         self._folder = ""
         self._session: aiohttp.ClientSession | None = None
+        self._lifeline: int | None = None
+        """The end of a pipe that nobody else has: the server inside ends once it is closed, also if this worker is
+        killed. Bubblewrap's ``--die-with-parent`` holds only from when its program starts."""
 
     async def start(self) -> None:
         """Start the sandbox and wait for its server; raise EnvironmentFault if it does not come up."""
@@ -57,16 +60,26 @@ class Sandbox:
             listener.listen()
             descriptors = {name: files.enter_context(memory_file(data)) for name, data in own_files().items()}
             arguments = command_line.command(descriptors, WORKAREA_MB)
-            serve = [*PYTHON, "-m", command_line.SERVER, str(listener.fileno()), *map(str, self.size)]
-            self.process = await asyncio.create_subprocess_exec(
-                *[*self.group.command(), *unprivileged(), *LOW_PRIORITY, *arguments, *serve],
-                pass_fds=(listener.fileno(), *descriptors.values()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=files.enter_context(appended(errors)),
-                start_new_session=True,
-                env={"PATH": os.defpath},
+            lifeline, self._lifeline = os.pipe()
+            files.callback(os.close, lifeline)
+            serve = [*PYTHON, "-m", command_line.SERVER, str(listener.fileno()), str(lifeline), *map(str, self.size)]
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    *[*self.group.command(), *unprivileged(), *LOW_PRIORITY, *arguments, *serve],
+                    pass_fds=(listener.fileno(), lifeline, *descriptors.values()),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=files.enter_context(appended(errors)),
+                    start_new_session=True,
+                    env={"PATH": os.defpath},
+                )
             )
+            try:
+                self.process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # Cancelled itself it would kill this one process, but not what that has started: `stop` ends all.
+                self.process = await starting
+                raise
         try:
             await self.request("GET", "ready", timeout_s=READY_S)
         except EnvironmentFault as fault:
@@ -125,6 +138,9 @@ class Sandbox:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             await self.process.wait()
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
         if self.group is not None:
             await self.group.remove()
         shutil.rmtree(self._folder, ignore_errors=True)

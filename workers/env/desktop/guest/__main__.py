@@ -1,7 +1,8 @@
-"""Serve a desktop of ``width`` x ``height`` pixels on the listening socket with file descriptor ``fd``."""
+"""Serve a desktop of ``width`` x ``height`` pixels on the listening socket ``descriptor``."""
 
 import asyncio
 import ctypes
+import os
 import socket
 import sys
 
@@ -14,8 +15,11 @@ from workers.env.desktop.guest.session import DesktopSession
 PR_SET_DUMPABLE = 4
 
 
-async def main(descriptor: int, width: int, height: int) -> None:
-    """Serve until killed."""
+async def main(descriptor: int, lifeline: int, width: int, height: int) -> None:
+    """Serve until the worker closes its end of the pipe ``lifeline``, or is no more."""
+    os.set_inheritable(lifeline, False)
+    # This process is the sandbox's first: all others end with it.
+    asyncio.get_running_loop().add_reader(lifeline, os._exit, 1)
     # Applications have the same user: without this they could take its socket, or change what it answers.
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     listener = socket.socket(fileno=descriptor)
