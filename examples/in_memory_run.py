@@ -41,6 +41,9 @@ class ObservationLog:
         """Keep an observation; there is no other event that an episode publishes."""
         self.observations.setdefault(event.trajectory_id, []).append(event)
 
+    def hurry(self) -> None:
+        """Do nothing: what is published waits for nothing here."""
+
     async def put_blob(self, data: bytes, media_type: str, width: int, height: int) -> BlobRef:
         """Drop a screenshot, and return its reference."""
         return ref_of(data, media_type, width, height)

@@ -60,13 +60,15 @@ def partition_of(key: bytes | None, partitions: Sequence[int], available: Sequen
 class SendCoalescer:
     """Releases waiting senders at most every ``gap_s`` seconds, all at once, in order.
 
-    After a pause it releases at once, and with the first all who come in the same turn of the event loop.
+    After a pause it releases at once, and with the first all who come in the same turn of the event loop. Those who are
+    patient are released with the next ones who are not.
     """
 
     def __init__(self, gap_s: float) -> None:
         self.gap_s = gap_s
         self._next_s = -math.inf
         self._release: asyncio.Event | None = None
+        self._joined = asyncio.Event()
         self._open = False
 
     async def wait(self) -> None:
@@ -80,10 +82,26 @@ class SendCoalescer:
                 self._next_s = now_s + self.gap_s
                 self._open = True
                 loop.call_soon(self._close)
+                self.hurry()
                 return
             self._release = asyncio.Event()
             loop.call_at(self._next_s, self._release_all, self._release)
         await self._release.wait()
+
+    async def join(self, patience_s: float) -> None:
+        """Return with the next release that others cause, or with one caused after ``patience_s`` without any."""
+        if self._open:
+            return
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._joined.wait()
+        except TimeoutError:
+            await self.wait()
+
+    def hurry(self) -> None:
+        """Release those who are patient."""
+        self._joined.set()
+        self._joined = asyncio.Event()
 
     def _close(self) -> None:
         self._open = False
@@ -92,6 +110,7 @@ class SendCoalescer:
         self._release = None
         self._next_s = asyncio.get_running_loop().time() + self.gap_s
         release.set()
+        self.hurry()
 
 
 class Publisher:
@@ -131,19 +150,35 @@ class Publisher:
         partition: int | None = None,
         headers: Iterable[Header] = (),
         record_id: str = "",
+        patience_s: float = 0.0,
     ) -> None:
-        """Send ``event``, with the current trace context in its headers; return when it is acknowledged."""
+        """Send ``event``, with the current trace context in its headers; return when it is acknowledged.
+
+        With ``patience_s`` it waits so long for others to share a request with; see :meth:`hurry`.
+        """
         record = encode(topic, event, [*headers, *current_headers()], record_id)
-        await self.send(topic.name, record.key, record.value, record.headers, partition=partition)
+        await self.send(
+            topic.name, record.key, record.value, record.headers, partition=partition, patience_s=patience_s
+        )
+
+    def hurry(self) -> None:
+        """Send now what waits for others."""
+        self.coalescer.hurry()
 
     async def send(
-        self, name: str, key: bytes | None, value: bytes | None, headers: Iterable[Header], partition: int | None = None
+        self,
+        name: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Iterable[Header],
+        partition: int | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         """Send a record to the topic called ``name`` (without the prefix); return when it is acknowledged.
 
         Raises :class:`ServiceUnavailable` if it was not acknowledged within the client's time-out (40 s).
         """
-        await self.coalescer.wait()
+        await (self.coalescer.join(patience_s) if patience_s else self.coalescer.wait())
         try:
             if partition is None and key is not None:
                 partitions = await self._partitions_at_first(name)

@@ -143,9 +143,12 @@ class AsyncStore:
         """Write a finished trajectory under its id and its task; both are durable on return."""
         text = statements.trajectory_text(trajectory)
         identity, task_id = trajectory.trajectory_id, trajectory.task_id
+        by_id, by_task = (self.run, identity, text), (self.run, task_id, trajectory.finished_ms, identity, text)
+        if len(text) <= statements.FINISHED_BYTES:
+            await self._execute(statements.PUT_FINISHED, (*by_id, *by_task))
+            return
         await asyncio.gather(
-            self._execute(statements.PUT_TRAJECTORY, (self.run, identity, text)),
-            self._execute(statements.PUT_BY_TASK, (self.run, task_id, trajectory.finished_ms, identity, text)),
+            self._execute(statements.PUT_TRAJECTORY, by_id), self._execute(statements.PUT_BY_TASK, by_task)
         )
 
     async def trajectory(self, trajectory_id: str) -> Trajectory | None:

@@ -18,6 +18,10 @@ GET_STEPS = "SELECT observation FROM steps WHERE run = ? AND trajectory_id = ?"
 PUT_TRAJECTORY = "INSERT INTO trajectories (run, id, trajectory) VALUES (?, ?, ?)"
 GET_TRAJECTORY = "SELECT trajectory FROM trajectories WHERE run = ? AND id = ?"
 PUT_BY_TASK = "INSERT INTO trajectories_by_task (run, task_id, finished_at, id, trajectory) VALUES (?, ?, ?, ?, ?)"
+PUT_FINISHED = f"BEGIN UNLOGGED BATCH {PUT_TRAJECTORY}; {PUT_BY_TASK}; APPLY BATCH"
+"""Both rows of a trajectory in one request; not atomic, as two requests are not."""
+FINISHED_BYTES = 2048
+"""The longest trajectory for :data:`PUT_FINISHED`: Cassandra warns of batches of 5 KiB, and refuses them from 50."""
 GET_BY_TASK = "SELECT trajectory FROM trajectories_by_task WHERE run = ? AND task_id = ?"
 TRAINED_COLUMNS = ("train_step", "version", "epoch", "group_ids", "trajectory_ids", "metrics", "at_ms")
 PUT_TRAINED = f"INSERT INTO trained (run, {', '.join(TRAINED_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"

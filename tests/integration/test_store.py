@@ -192,9 +192,11 @@ async def test_runs_do_not_see_each_others_rows(session, run):
     assert await AsyncStore(session, f"{run}-other", 1).steps("t") == []
 
 
-async def test_a_trajectory_is_found_by_its_id_and_by_its_task_the_oldest_first(session, run):
+@pytest.mark.parametrize("actions", [1, 200, 20_000])
+async def test_a_trajectory_of_any_length_is_found_by_its_id_and_by_its_task_the_oldest_first(session, run, actions):
     store = AsyncStore(session, run, 1)
     late, early, other = trajectory("a", 20), trajectory("b", 10), trajectory("c", 5, "simulated/box#2")
+    late = msgspec.structs.replace(late, steps=actions, step_entropies=[0.123456789] * actions)
     for one in (late, early, other, late):
         await store.write_trajectory(one)
     assert await store.trajectory("a") == late

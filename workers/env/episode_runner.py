@@ -49,6 +49,8 @@ REQUEST_ATTEMPTS = 3
 """Maximum number of requests for one action; then the episode ends as ``policy_error``."""
 LOOP_LIMIT = 4
 """Repeats of an action on an unchanged screen that end an episode as failure (``loop``)."""
+OBSERVATION_PATIENCE_S = 0.05
+"""How long an observation waits for a request to go with, while its episode waits for an answer, which takes longer."""
 ERROR_PAUSE_S = 1.0
 """Pause before the second attempt after an error response; twice as long before the third."""
 
@@ -129,6 +131,7 @@ class EpisodeRun:
         self.screen_size: Size = (1, 1)
         self.shown_s = 0.0
         self.was_reset = False
+        self.requesting = False
 
     async def run(self) -> EpisodeEnd:
         """Play within the wall-clock limit; publish an end and close the environment, whatever happens."""
@@ -173,7 +176,8 @@ class EpisodeRun:
         for task in first:
             if task is not None:
                 await task
-        await self.runner.publisher.publish(observations.TOPIC, observation)
+        patience_s = OBSERVATION_PATIENCE_S if self.requesting else 0.0
+        await self.runner.publisher.publish(observations.TOPIC, observation, patience_s=patience_s)
 
     async def _release(self) -> None:
         if self.oracle is not None:
@@ -250,6 +254,8 @@ class EpisodeRun:
         with self.spans.current():
             move = await (self._request(attempt) if self.oracle is None else self._demonstrate(self.oracle))
         if published is not None:
+            if not published.done():
+                self.runner.publisher.hurry()
             await published
         return move
 
@@ -271,6 +277,7 @@ class EpisodeRun:
         started = self.shown_s if attempt == 0 else time.perf_counter()
         with ActiveSpan(names.SPAN_REQUEST, attributes=attributes) as span:
             try:
+                self.requesting = True
                 response = await self.runner.policy.request(request, timeout_s)
             except (TimeoutError, InvalidResponse) as error:
                 late = isinstance(error, TimeoutError)
@@ -278,6 +285,8 @@ class EpisodeRun:
                 span.set_error(f"{request.request_id}: {reason}")
                 log.debug("no response", reason=reason, attempt=attempt + 1, of=REQUEST_ATTEMPTS)
                 return self.state.retry_or_stop(attempt, f"{request.request_id}: {reason}")
+            finally:
+                self.requesting = False
         self.state, move = self.state.apply_response(response, attempt)
         if response.error is None:
             count_wrong(self.state.wrong, "refused" if isinstance(move, Stop) else "executed")

@@ -7,13 +7,13 @@ waits for      observations; the database, ``store.wait_s`` at most
 unblocked by   environment workers
 =============  ==================================================================================================
 
-It keeps no state between batches: a trajectory's observations come in order, as they share a key, so when its end
-comes all of its steps are in the store, whichever recorder wrote them.
+It needs no state between batches: a trajectory's observations come in order, as they share a key, so when its end
+comes all of its steps are in the store, whichever recorder wrote them. Those that it wrote itself it need not read.
 
 The delivery guarantee: a batch is done in four steps, each durable before the next. (1) Every step's row is written.
-(2) Of each trajectory that ends, the steps are read back and its summary is written. (3) The trajectory is announced.
-(4) The batch's offsets are committed. A crash before (4) has the batch delivered again, and its effects, which are
-idempotent by id, repeated.
+(2) Of each trajectory that ends, the summary of its steps is written; they are read back, unless this recorder has
+written all of them. (3) The trajectories are announced. (4) The batch's offsets are committed. A crash before (4) has
+the batch delivered again, and its effects, which are idempotent by id, repeated.
 """
 
 import asyncio
@@ -42,7 +42,8 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
-from workers.recorder.trajectory_summary import Incomplete, broken, summarise
+from workers.recorder.trajectory_summary import Incomplete, broken, is_whole, summarise
+from workers.recorder.written_steps import WrittenSteps
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import Delivery
 
@@ -58,6 +59,8 @@ BATCH = 1024
 FETCH_MAX_WAIT_MS = 100
 FETCH_MIN_BYTES = 64 * 1024
 """A fetch waits for this many bytes, or this long: the database syncs its commit log once a batch."""
+MAX_WRITTEN = 4096
+"""Observations kept of trajectories that have not ended; those of others are read from the store."""
 COMMIT_S = 3.0
 """Minimum time between commits; a batch that was not committed is repeated by the next recorder, without effect."""
 POLL_MS = 500
@@ -105,6 +108,7 @@ class ObservationWriter:
     def __init__(self, store: AsyncStore, publisher: Publisher) -> None:
         self.store = store
         self.publisher = publisher
+        self.written = WrittenSteps(MAX_WRITTEN)
 
     async def write(self, records: Sequence[ConsumerRecord]) -> set[str]:
         """Do steps 1 to 3 for a batch; return the environment hosts it came from."""
@@ -113,7 +117,9 @@ class ObservationWriter:
         await asyncio.gather(*(self._write_step(item) for item in batch))
         crash_points.reach("recorder-rows")
         ends = {item.event.trajectory_id: item for item in batch if item.event.end is not None}
-        await asyncio.gather(*(self._announce(item) for item in ends.values()))
+        finished = await asyncio.gather(*(self._finish(item) for item in ends.values()))
+        # Together, so that they share a request.
+        await asyncio.gather(*(self._announce(*each) for each in zip(finished, ends.values(), strict=True)))
         if ends:
             crash_points.reach("recorder-announced")
         return {item.event.env_host for item in batch}
@@ -133,12 +139,16 @@ class ObservationWriter:
         attributes = {names.ATTR_TRAJECTORY: observation.trajectory_id, names.ATTR_STEP: observation.step}
         with ActiveSpan(names.SPAN_RECORD, parent=context_of(item.record.headers), attributes=attributes):
             await self.store.write_step(observation)
+        self.written.add(observation)
         write_ms.record((time.perf_counter() - started) * 1000)
         steps_written.add(1)
 
-    async def _announce(self, item: Delivery) -> None:
+    async def _finish(self, item: Delivery) -> Trajectory:
         trajectory = await self._summary(item)
         await self.store.write_trajectory(trajectory)
+        return trajectory
+
+    async def _announce(self, trajectory: Trajectory, item: Delivery) -> None:
         # A cancelled episode's order is delivered again: announcing it would count as the order's finish.
         if trajectory.outcome == "cancelled":
             return
@@ -148,8 +158,9 @@ class ObservationWriter:
 
     async def _summary(self, item: Delivery) -> Trajectory:
         trajectory_id = item.event.trajectory_id
+        steps = self.written.take(trajectory_id)
         try:
-            return summarise(await self.store.steps(trajectory_id))
+            return summarise(steps if is_whole(steps) else await self.store.steps(trajectory_id))
         except Incomplete as gap:
             reason = f"trajectory {trajectory_id}: {gap}"
             await dead_letters.send(self.publisher, observations.TOPIC, item.record, reason)

@@ -14,6 +14,12 @@ class Incomplete(Exception):
     """The stored steps do not make a trajectory: one is missing, or the last one does not end it."""
 
 
+def is_whole(observations: Sequence[Observation]) -> bool:
+    """Return whether these are all steps of a trajectory that has ended, in order."""
+    steps = [observation.step for observation in observations]
+    return bool(steps) and steps == list(range(len(steps))) and observations[-1].end is not None
+
+
 def summarise(observations: Sequence[Observation]) -> Trajectory:
     """Summarise a trajectory, steps 0..n in order, the last one with ``end``.
 

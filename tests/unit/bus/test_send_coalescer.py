@@ -62,3 +62,44 @@ async def test_one_that_is_cancelled_takes_nobody_with_it():
     await asyncio.wait_for(patient, 10)
     with pytest.raises(asyncio.CancelledError):
         given_up.result()
+
+
+async def test_the_patient_go_with_the_next_that_does_not_wait_for_others():
+    coalescer, sent = SendCoalescer(0.0), []
+
+    async def join() -> None:
+        await coalescer.join(60.0)
+        sent.append("patient")
+
+    patient = asyncio.create_task(join())
+    await asyncio.sleep(0)
+    assert not sent
+    await coalescer.wait()
+    await asyncio.wait_for(patient, 10)
+    assert sent == ["patient"]
+
+
+async def test_the_patient_go_with_a_release_that_was_waited_for():
+    coalescer = SendCoalescer(0.01)
+    await coalescer.wait()
+    await asyncio.sleep(0)
+    patient, waiting = asyncio.create_task(coalescer.join(60.0)), asyncio.create_task(coalescer.wait())
+    await asyncio.wait_for(asyncio.gather(patient, waiting), 10)
+
+
+async def test_the_patient_go_alone_when_nobody_comes_in_time_and_with_all_others_who_are_patient():
+    coalescer = SendCoalescer(0.0)
+    short, long = asyncio.create_task(coalescer.join(0.01)), asyncio.create_task(coalescer.join(60.0))
+    await asyncio.wait_for(asyncio.gather(short, long), 10)
+
+
+async def test_hurry_releases_the_patient_once():
+    coalescer = SendCoalescer(60.0)
+    first = asyncio.create_task(coalescer.join(60.0))
+    await asyncio.sleep(0)
+    coalescer.hurry()
+    await asyncio.wait_for(first, 10)
+    second = asyncio.create_task(coalescer.join(60.0))
+    _, still = await asyncio.wait([second], timeout=0.02)
+    assert still
+    second.cancel()

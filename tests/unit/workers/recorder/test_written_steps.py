@@ -1,0 +1,73 @@
+"""What the recorder keeps of unfinished trajectories: their steps in order, or not all of them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topics.observations import EpisodeEnd, Observation
+from topics.rollout_orders import RolloutOrder
+from topics.values import Sampling
+from workers.recorder.trajectory_summary import is_whole
+from workers.recorder.written_steps import WrittenSteps
+
+ORDER = RolloutOrder(
+    order_id="g/0",
+    group_id="g",
+    group_size=8,
+    sample=0,
+    attempt=1,
+    task_id="simulated/box#3",
+    max_steps=5,
+    purpose="train",
+    sampling=Sampling(),
+    after_version=2,
+)
+LAST = 3
+
+
+def observation(trajectory: int, step: int) -> Observation:
+    return Observation(
+        trajectory_id=f"t{trajectory}",
+        order=ORDER,
+        step=step,
+        instruction="Click.",
+        screenshot=None,
+        taken=None,
+        end=EpisodeEnd(kind="success", reward=1.0) if step == LAST else None,
+        env_host="env-0",
+        at_ms=1000 + step,
+    )
+
+
+written = st.lists(st.tuples(st.integers(0, 5), st.integers(0, LAST)), max_size=60)
+
+
+@given(written)
+def test_with_room_a_trajectory_is_whole_if_and_only_if_each_of_its_steps_was_written(order):
+    kept = WrittenSteps(1000)
+    for trajectory, step in order:
+        kept.add(observation(trajectory, step))
+    for trajectory in range(6):
+        steps = sorted({step for one, step in order if one == trajectory})
+        found = kept.take(f"t{trajectory}")
+        assert found == [observation(trajectory, step) for step in steps]
+        assert is_whole(found) == (steps == list(range(LAST + 1)))
+        assert kept.take(f"t{trajectory}") == []
+    assert kept.count == 0
+
+
+@given(written, st.integers(0, 10))
+def test_no_more_is_kept_than_there_is_room_for(order, limit):
+    kept = WrittenSteps(limit)
+    for trajectory, step in order:
+        kept.add(observation(trajectory, step))
+        assert kept.count <= limit
+    found = [step for trajectory in range(6) for step in kept.take(f"t{trajectory}")]
+    assert len(found) <= limit
+    assert kept.count == 0
+
+
+def test_the_trajectory_that_began_first_is_dropped_first():
+    kept = WrittenSteps(3)
+    for trajectory, step in ((0, 0), (1, 0), (1, 1), (2, 0)):
+        kept.add(observation(trajectory, step))
+    assert [len(kept.take(f"t{trajectory}")) for trajectory in (0, 1, 2)] == [0, 2, 1]

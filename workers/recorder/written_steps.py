@@ -1,0 +1,30 @@
+"""The steps of unfinished trajectories that this recorder has written: their summary need not read them. Pure."""
+
+from collections import OrderedDict
+
+from topics.observations import Observation
+
+
+class WrittenSteps:
+    """Observations by trajectory, at most ``limit`` in all: those of the trajectories that began first are dropped."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.count = 0
+        self._steps: OrderedDict[str, dict[int, Observation]] = OrderedDict()
+
+    def add(self, observation: Observation) -> None:
+        """Note an observation that is durable; one that is noted already is noted once."""
+        steps = self._steps.setdefault(observation.trajectory_id, {})
+        self.count -= len(steps)
+        steps[observation.step] = observation
+        self.count += len(steps)
+        while self.count > self.limit:
+            _, dropped = self._steps.popitem(last=False)
+            self.count -= len(dropped)
+
+    def take(self, trajectory_id: str) -> list[Observation]:
+        """Return what is noted of a trajectory, by step, and forget it."""
+        steps = self._steps.pop(trajectory_id, {})
+        self.count -= len(steps)
+        return [steps[step] for step in sorted(steps)]
