@@ -24,7 +24,7 @@ from workers.env.desktop.environment import DesktopEnvironment
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What there is at one time. The last five are of all sandboxes together."""
+    """What there is at one time. The last six are of all sandboxes together."""
 
     children: int
     zombies: int
@@ -37,6 +37,9 @@ class Counts(msgspec.Struct, frozen=True):
     files: int
     tmpfs_mb: float
     server_mb: int
+    """Memory that only the servers inside have: see :func:`own_mb`."""
+    shared_mb: int
+    """Pages of files that they have mapped: programs, libraries, and the framebuffer that the X server has too."""
 
 
 def count(environments: Sequence[DesktopEnvironment]) -> Counts:
@@ -56,7 +59,8 @@ def count(environments: Sequence[DesktopEnvironment]) -> Counts:
         x_sockets=sum(len(entries(root / "tmp/.X11-unix")) for root in roots),
         files=sum(len(found) for root in roots for folder in WRITABLE for _, _, found in os.walk(f"{root}{folder}")),
         tmpfs_mb=round(sum(used_mb(root, folder) for root in roots for folder in WRITABLE), 1),
-        server_mb=round(sum(server.memory_info().rss for server in servers) / 1e6),
+        server_mb=round(sum(own_mb(server) for server in servers)),
+        shared_mb=round(sum(server.memory_info().shared for server in servers) / 1e6),
     )
 
 
@@ -65,6 +69,12 @@ def server_of(environment: DesktopEnvironment) -> psutil.Process | None:
     if environment.sandbox.process is None:
         return None
     return next(iter(psutil.Process(environment.sandbox.process.pid).children()), None)
+
+
+def own_mb(server: psutil.Process) -> float:
+    """Return the resident memory of a process that is no file's: anybody may read it, unlike its mappings."""
+    used = server.memory_info()
+    return float(used.rss - used.shared) / 1e6
 
 
 def entries(folder: Path) -> list[str]:

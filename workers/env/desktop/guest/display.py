@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ class XDisplay:
         self.frames = Framebuffer(framebuffer)
         self.shift = self.x.keysym_to_keycode(XK.XK_Shift_L)
         count = self.x.display.info.max_keycode - FIRST_CODE + 1
-        self.keymap = Keymap(self.x.get_keyboard_mapping(FIRST_CODE, count), self._change_mapping)
+        # Given the connection, not this object: a cycle of references would keep its screen until one is looked for.
+        self.keymap = Keymap(self.x.get_keyboard_mapping(FIRST_CODE, count), partial(change_mapping, self.x))
         self.x.damage_query_version()
         self.root.damage_create(damage.DamageReportRawRectangles)
         # Into a corner: an application that is under the pointer shows its hints after a while.
@@ -108,9 +110,6 @@ class XDisplay:
             # The window manager's own are tiny, or beside the screen.
             return bool(found.map_state == X.IsViewable and box.width > 2 and box.height > 2 and box.x > -box.width)
         return False
-
-    def _change_mapping(self, code: int, keysym: int) -> None:
-        self.x.change_keyboard_mapping(code, [(keysym, keysym)])
 
     def _part_clicks(self) -> None:
         time.sleep(max(0.0, self.pressed_at + DOUBLE_CLICK_S - time.monotonic()))
@@ -207,6 +206,11 @@ def suppressed_if_closed() -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ not in {"BadWindow", "BadDrawable"}:
             raise
+
+
+def change_mapping(connection: display.Display, code: int, keysym: int) -> None:
+    """Let a keycode mean a keysym, with and without Shift."""
+    connection.change_keyboard_mapping(code, [(keysym, keysym)])
 
 
 def button_number(name: str) -> int:

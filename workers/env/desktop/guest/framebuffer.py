@@ -61,8 +61,9 @@ class Framebuffer:
         return SIGNATURE + chunk(b"IHDR", header) + chunk(b"IDAT", stream) + chunk(b"IEND", b"")
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap it, and forget what it showed."""
         self.memory.close()
+        self.bands.clear()
 
 
 def compressed(pixels: bytes, width: int, stride: int) -> Band:
