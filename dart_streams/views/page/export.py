@@ -123,7 +123,7 @@ def lean_curves(curves: MetricCurves) -> MetricCurves:
 def lean_time(view: TimeView) -> TimeView:
     """Return the run over time with as many digits as its plots show."""
     lines = {name: plotted(getattr(view.curves, name)) for name in TIME_LINES}
-    pauses = plotted([switch.pause_ms for switch in view.switches])
+    pauses = plotted([switch.pause_ms for switch in view.switches], as_pause)
     return msgspec.structs.replace(
         view,
         curves=msgspec.structs.replace(view.curves, **lines),
@@ -131,16 +131,21 @@ def lean_time(view: TimeView) -> TimeView:
     )
 
 
-def plotted(line: Sequence[float | None]) -> list[float | None]:
-    """Return a line's values with the digits that a plot of it and the figures beside it show."""
+def plotted(line: Sequence[float | None], printed: Callable[[float], object] | None = None) -> list[float | None]:
+    """Return a line's values with the digits that a plot of it and the figures beside it (a metric's) show."""
     known = [value for value in line if value is not None and math.isfinite(value)]
     within = (max(known) - min(known)) / POINTS_HIGH if known else 0.0
-    return [None if value is None else shortest(value, as_metric, within) for value in line]
+    return [None if value is None else shortest(value, printed or as_metric, within) for value in line]
 
 
 def as_metric(value: float) -> tuple[str, str]:
     """Return a metric as the page prints it: at a plot or in a table, and on its step's page."""
     return figure(value, 3), figure(value, 4)
+
+
+def as_pause(value: float) -> tuple[object, ...]:
+    """Return a pause (milliseconds) as the page prints it: at a plot, and in its table in ms or tenths of a second."""
+    return *as_metric(value), math.floor(value + 0.5), math.floor(value / 100 + 0.5)
 
 
 async def add_trajectory(made: Archive, views: PageViews, source: RunSource, identity: str) -> None:

@@ -54,6 +54,13 @@ def test_a_short_number_is_printed_as_the_long_one_with_the_digits_of_each_place
     assert len(repr(short)) <= len(repr(value))
 
 
+@given(st.floats(0, 1e5))
+def test_a_pause_is_rounded_in_its_table_as_the_long_number_is(value):
+    short = shortest(value, export.as_pause)
+    assert math.floor(short + 0.5) == math.floor(value + 0.5)
+    assert export.plotted([17.4996, 17.0], export.as_pause)[0] < 17.5
+
+
 @given(st.lists(REALS | st.none(), min_size=1))
 def test_a_line_keeps_its_place_in_the_plot(line):
     known = [value for value in line if value is not None]
