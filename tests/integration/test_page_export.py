@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from tests.integration.recorded_run import HOSTILE, record
 from tests.integration.test_page import SHOTS, first_link
 
 IN_FILE = ("report", "compare", "steps", "tasks", "time")
-LARGEST = 300_000
-"""Bytes of the file of a small run: scripts, style and the plot library are 200,000 of them."""
+LARGEST = 150_000
+"""Bytes of the file of a small run: scripts, style and the plot library are 97,000 of them."""
 
 
 def exported(folder: Path, plots: Path | None) -> Path:
@@ -72,6 +73,28 @@ async def test_it_opens_from_disk_wide_and_narrow_light_and_dark(file: Path):
                 assert not await page.js("document.querySelector('.problem')?.innerText")
         assert await page.js("document.querySelector('.way')?.innerText ?? ''") == "", "an evaluation is in no group"
         assert [url for url in asked if not url.startswith(("data:", file.as_uri()))] == []
+        assert page.errors == []
+
+
+async def test_the_page_reads_each_answer_as_it_was_written_and_a_steps_metrics_from_the_curves(file: Path):
+    kept = answers(file)
+    curves = kept["steps?"]
+    async with tab(SHOTS) as page:
+        await page.open(file.as_uri())
+        await page.at("")
+        for key, wanted in kept.items():
+            view, _, query = key.partition("?")
+            pairs = [pair.split("=", 1) for pair in query.split("&") if pair]
+            asked = (
+                f"import('dart/archive.js').then((module) => module.answer({json.dumps(view)}, {json.dumps(pairs)}))"
+            )
+            found = await page.js(asked)
+            if view == "step":
+                place = curves["steps"].index(wanted["event"]["train_step"])
+                lines = {name: line[place] for name, line in curves["metrics"].items() if line[place] is not None}
+                assert lines
+                wanted["event"]["metrics"] = lines
+            assert found == wanted, key
         assert page.errors == []
 
 

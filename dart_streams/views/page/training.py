@@ -197,7 +197,7 @@ class MetricCurves(msgspec.Struct, frozen=True):
 def train_steps(state: RunState) -> MetricCurves:
     """Return the metrics of all optimiser steps, in order."""
     events = [state.trained[number] for number in sorted(state.trained)]
-    names = dict.fromkeys(name for event in events for name in event.metrics)
+    names = merged_names(event.metrics for event in events)
     return MetricCurves(
         steps=[event.train_step for event in events],
         versions=[event.version for event in events],
@@ -205,6 +205,20 @@ def train_steps(state: RunState) -> MetricCurves:
         groups=[len(event.group_ids) for event in events],
         metrics={name: [event.metrics.get(name) for event in events] for name in names},
     )
+
+
+def merged_names(steps: Iterable[Iterable[str]]) -> list[str]:
+    """Return the names of all steps in an order that is that of each: a new one comes after the one it followed."""
+    order: list[str] = []
+    known: set[str] = set()
+    for names in steps:
+        before = None
+        for name in names:
+            if name not in known:
+                known.add(name)
+                order.insert(0 if before is None else order.index(before) + 1, name)
+            before = name
+    return order
 
 
 class TaskSummary(msgspec.Struct, kw_only=True):

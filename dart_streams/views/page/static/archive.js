@@ -1,6 +1,8 @@
 // @ts-check
 /** Of a page that was exported to one file: its answers and screens lie in the file itself. */
 
+import { unpack } from "./columns.js";
+
 const ABSENT = "This file has the report, the optimiser steps and the sample episodes. For the rest open the run or its bundle: dart-streams ui RUN|BUNDLE";
 
 /** @param {string} id */
@@ -18,7 +20,22 @@ const screens = exported ? JSON.parse(held("screens")) : {};
 async function unpacked() {
   const bytes = Uint8Array.from(atob(held("archive")), (letter) => letter.charCodeAt(0));
   const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(plain).text());
+  const { table, views } = JSON.parse(await new Response(plain).text());
+  /** @type {[string, any][]} */
+  const entries = [];
+  for (const [view, { queries, answers }] of Object.entries(unpack(views, table))) {
+    queries.forEach((/** @type {string} */ query, /** @type {number} */ index) => entries.push([`${view}?${query}`, answers[index]]));
+  }
+  const known = Object.fromEntries(entries);
+  for (const [key, step] of entries) if (key.startsWith("step?")) step.event.metrics = metricsOf(known["steps?"], step.event.train_step);
+  return known;
+}
+
+/** An optimiser step's metrics, which the file has as curves only. @param {any} curves @param {number} step */
+function metricsOf(curves, step) {
+  const index = curves.steps.indexOf(step);
+  const all = Object.entries(/** @type {Record<string, (number | null)[]>} */ (curves.metrics));
+  return Object.fromEntries(all.map(([name, line]) => [name, line[index]]).filter(([, value]) => value !== null));
 }
 
 /** @returns {Promise<Record<string, any>>} */
