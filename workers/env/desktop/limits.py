@@ -113,10 +113,12 @@ def removed(folder: Path) -> bool:
     return True
 
 
-def sweep(root: Path = ROOT) -> None:
-    """Remove what workers left that were killed: groups without a process, for only such can be removed."""
-    for folder in (*root.glob(f"*/{PREFIX}*"), *root.glob(f"{PREFIX}*")):
-        removed(folder)
+def sweep(root: Path = ROOT, proc: Path = Path("/proc")) -> None:
+    """Remove the groups of workers that are no more; those of a living one may be without a process yet."""
+    for folder in {*root.glob(f"*/{PREFIX}*"), *beside_own(root).glob(f"{PREFIX}*")}:
+        worker = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if not (proc / worker).exists():
+            removed(folder)
 
 
 def version_1(root: Path, name: str) -> dict[Path, dict[str, str]]:
@@ -132,10 +134,15 @@ def version_1(root: Path, name: str) -> dict[Path, dict[str, str]]:
 
 def version_2(root: Path, name: str) -> dict[Path, dict[str, str]]:
     """Return the folder and bounds of version 2: beside this worker's own group."""
-    own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
     bounds = {
         "memory.max": str(MEMORY_MB * 2**20),
         "pids.max": str(PROCESSES),
         "cpu.max": f"{PROCESSORS * PERIOD_US} {PERIOD_US}",
     }
-    return {(root / own).parent / name: bounds}
+    return {beside_own(root) / name: bounds}
+
+
+def beside_own(root: Path) -> Path:
+    """Return the folder in which version 2 has this worker's own group."""
+    own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
+    return (root / own).parent

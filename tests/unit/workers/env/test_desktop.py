@@ -1,5 +1,6 @@
 """The desktop's pure parts: events of actions, tasks of seeds, the sandbox's command, keys, states of processes."""
 
+import itertools
 import re
 import string
 from pathlib import Path
@@ -181,6 +182,18 @@ def test_a_group_that_has_reached_a_bound_says_which(tmp_path: Path, file: str, 
     assert group.exceeded() == ""
     (tmp_path / file).write_text(after)
     assert bound in group.exceeded()
+
+
+def test_groups_of_dead_workers_are_removed_and_not_those_of_living_ones(tmp_path: Path):
+    root, proc = tmp_path / "root", tmp_path / "proc"
+    (proc / "7").mkdir(parents=True)
+    places = (root / "pids", limits.beside_own(root))
+    for place, worker in itertools.product(places, (7, 8)):
+        (place / f"{limits.PREFIX}{worker}-0").mkdir(parents=True)
+    limits.sweep(root, proc)
+    assert {folder.name for place in places for folder in place.iterdir() if "-" in folder.name} == {
+        f"{limits.PREFIX}7-0"
+    }
 
 
 def test_a_control_group_of_version_2_is_bounded(tmp_path: Path):
