@@ -3,9 +3,12 @@
 import contextlib
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import CookieJar
 from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dart_streams.config import parse
 from dart_streams.history.bundle import Bundle
@@ -13,7 +16,7 @@ from dart_streams.history.run_state import RunState
 from dart_streams.tasks import TaskSet
 from dart_streams.views.page.assets import assets
 from dart_streams.views.page.bundle_source import BundleSource
-from dart_streams.views.page.comparison import EvaluatedRun, compare
+from dart_streams.views.page.comparison import EvaluatedRun, compare, pairs
 from dart_streams.views.page.guard import Guard
 from dart_streams.views.page.server import PageServer
 from tests.integration.recorded_run import record
@@ -67,13 +70,26 @@ def test_the_other_way_round_the_change_is_the_opposite(runs):
     assert [page.a for page in there.pages] == [page.b for page in back.pages]
 
 
-def test_each_held_out_task_is_there_once_and_those_that_changed_come_first(runs):
+def test_each_held_out_task_is_there_once(runs):
     run = run_of(runs[0])
     found = compare(run, run, (None, None), None).tasks
     assert len({pair.task_id for pair in found}) == len(found) == len(run.tasks.heldout)
-    changes = [abs((pair.b.reward or 0) - (pair.a.reward or 0)) for pair in found if pair.a and pair.b]
-    assert changes == sorted(changes, reverse=True)
-    assert changes[0] == 1.0
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.sampled_from([None, 0.0, 0.5, 1.0])),
+    st.dictionaries(st.sampled_from("abcdef"), st.sampled_from([None, 0.0, 0.5, 1.0])),
+)
+def test_tasks_whose_reward_changed_most_come_first_and_then_they_come_by_name(runs, first, second):
+    any_episode = next(iter(runs[0].state.finished.values()))
+
+    def episodes(rewards):
+        return {name: msgspec.structs.replace(any_episode, task_id=name, reward=rewards[name]) for name in rewards}
+
+    found = pairs(episodes(first), episodes(second))
+    assert sorted(pair.task_id for pair in found) == sorted({*first, *second})
+    ranks = [(-abs((first.get(x.task_id) or 0) - (second.get(x.task_id) or 0)), x.task_id) for x in found]
+    assert ranks == sorted(ranks)
 
 
 async def test_two_runs_are_compared_by_their_newest_versions_and_both_show_screens(runs):
