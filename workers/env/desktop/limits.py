@@ -18,6 +18,11 @@ MEMORY_MB = 2048
 PROCESSES = 512
 PROCESSORS = 2
 PERIOD_US = 100_000
+NICE = 10
+"""As the browsers': a slow desktop delays one episode only, unlike the policy, the broker or the trainer. A group has a
+priority of its own; that of its processes counts only among them."""
+SHARES = 110
+"""The kernel's weight of that priority (``sched_prio_to_weight``), where 1024 is a process without any."""
 REMOVE_S = 2.0
 LOOK_S = 0.02
 PREFIX = "dart-desktop-"
@@ -124,6 +129,7 @@ def sweep(root: Path = ROOT, proc: Path = Path("/proc")) -> None:
 def version_1(root: Path, name: str) -> dict[Path, dict[str, str]]:
     """Return the folders and bounds of version 1."""
     quota = {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(PROCESSORS * PERIOD_US)}
+    quota |= {"cpu.shares": str(SHARES)}
     return {
         root / "memory" / name: {"memory.limit_in_bytes": str(MEMORY_MB * 2**20)},
         root / "pids" / name: {"pids.max": str(PROCESSES)},
@@ -138,6 +144,7 @@ def version_2(root: Path, name: str) -> dict[Path, dict[str, str]]:
         "memory.max": str(MEMORY_MB * 2**20),
         "pids.max": str(PROCESSES),
         "cpu.max": f"{PROCESSORS * PERIOD_US} {PERIOD_US}",
+        "cpu.weight.nice": str(NICE),
     }
     return {beside_own(root) / name: bounds}
 

@@ -24,8 +24,8 @@ NOBODY = 65534
 """Whom a worker that is root lets its sandboxes be: even what they may read of the host, root's files are not."""
 PYTHON = ("/usr/bin/python3", "-E", "-s")
 """The system's, without settings of the user."""
-LOW_PRIORITY = ("nice", "-n", "10")
-"""As the browsers': a slow desktop delays one episode only, unlike the policy, the broker or the trainer."""
+LOW_PRIORITY = ("nice", "-n", str(limits.NICE))
+"""Where there is no control group."""
 ERROR_BYTES = 1000
 READY_S = 20.0
 """How long the server inside may take to answer, also on a machine that does other work."""

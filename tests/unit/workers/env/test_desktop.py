@@ -184,6 +184,13 @@ def test_a_group_that_has_reached_a_bound_says_which(tmp_path: Path, file: str, 
     assert bound in group.exceeded()
 
 
+def test_a_control_group_of_version_1_has_the_weight_of_a_low_priority(tmp_path: Path):
+    for name in ("memory", "pids", "cpu", "cpuacct"):
+        (tmp_path / name).mkdir()
+    [folder] = [folder for folder in limits.make(tmp_path).folders if folder.parent.name == "cpu"]
+    assert (folder / "cpu.shares").read_text() == str(limits.SHARES)
+
+
 def test_groups_of_dead_workers_are_removed_and_not_those_of_living_ones(tmp_path: Path):
     root, proc = tmp_path / "root", tmp_path / "proc"
     (proc / "7").mkdir(parents=True)
@@ -203,4 +210,5 @@ def test_a_control_group_of_version_2_is_bounded(tmp_path: Path):
     group = limits.make(tmp_path)
     [folder] = group.folders
     assert (folder / "pids.max").read_text() == str(limits.PROCESSES)
+    assert (folder / "cpu.weight.nice").read_text() == str(limits.NICE)
     assert "cgroup.procs" in group.command()[2]
