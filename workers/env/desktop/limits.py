@@ -88,7 +88,7 @@ class Group(msgspec.Struct, frozen=True):
 def make(root: Path = ROOT) -> Group:
     """Make a group with its bounds, of those hierarchies that allow it."""
     name = f"{PREFIX}{os.getpid()}-{next(_number)}"
-    wanted = version_2(root, name) if (root / "cgroup.controllers").exists() else version_1(root, name)
+    wanted = version_2(root, name) if is_version_2(root) else version_1(root, name)
     made: list[Path] = []
     for folder, bounds in wanted.items():
         try:
@@ -120,7 +120,8 @@ def removed(folder: Path) -> bool:
 
 def sweep(root: Path = ROOT, proc: Path = Path("/proc")) -> None:
     """Remove the groups of workers that are no more; those of a living one may be without a process yet."""
-    for folder in {*root.glob(f"*/{PREFIX}*"), *beside_own(root).glob(f"{PREFIX}*")}:
+    beside = beside_own(root).glob(f"{PREFIX}*") if is_version_2(root) else ()
+    for folder in {*root.glob(f"*/{PREFIX}*"), *root.glob(f"{PREFIX}*"), *beside}:
         worker = folder.name.removeprefix(PREFIX).partition("-")[0]
         if not (proc / worker).exists():
             removed(folder)
@@ -128,8 +129,11 @@ def sweep(root: Path = ROOT, proc: Path = Path("/proc")) -> None:
 
 def version_1(root: Path, name: str) -> dict[Path, dict[str, str]]:
     """Return the folders and bounds of version 1."""
-    quota = {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(PROCESSORS * PERIOD_US)}
-    quota |= {"cpu.shares": str(SHARES)}
+    quota = {
+        "cpu.cfs_period_us": str(PERIOD_US),
+        "cpu.cfs_quota_us": str(PROCESSORS * PERIOD_US),
+        "cpu.shares": str(SHARES),
+    }
     return {
         root / "memory" / name: {"memory.limit_in_bytes": str(MEMORY_MB * 2**20)},
         root / "pids" / name: {"pids.max": str(PROCESSES)},
@@ -147,6 +151,11 @@ def version_2(root: Path, name: str) -> dict[Path, dict[str, str]]:
         "cpu.weight.nice": str(NICE),
     }
     return {beside_own(root) / name: bounds}
+
+
+def is_version_2(root: Path) -> bool:
+    """Return whether the groups are those of version 2."""
+    return (root / "cgroup.controllers").exists()
 
 
 def beside_own(root: Path) -> Path:

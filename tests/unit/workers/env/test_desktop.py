@@ -194,6 +194,8 @@ def test_a_control_group_of_version_1_has_the_weight_of_a_low_priority(tmp_path:
 def test_groups_of_dead_workers_are_removed_and_not_those_of_living_ones(tmp_path: Path):
     root, proc = tmp_path / "root", tmp_path / "proc"
     (proc / "7").mkdir(parents=True)
+    root.mkdir()
+    (root / "cgroup.controllers").touch()
     places = (root / "pids", limits.beside_own(root))
     for place, worker in itertools.product(places, (7, 8)):
         (place / f"{limits.PREFIX}{worker}-0").mkdir(parents=True)
