@@ -109,15 +109,19 @@ class Circle:
     def of_kind(self, kind: str) -> list[psutil.Process]:
         """Return the processes of a kind and all below them, but not those that start them again."""
         mark = {"trainer": "stand_in_trainer"}.get(kind, f"--id {kind}-")
-        commands = {process: " ".join(process.cmdline()) for process in self.processes() if process.is_running()}
-        roots = [one for one, line in commands.items() if mark in line and subreaper.__file__ not in line]
-        return [process for root in roots for process in (root, *root.children(recursive=True))]
+        found = []
+        for one in self.processes():
+            line = command_of(one)
+            if mark in line and subreaper.__file__ not in line:
+                found.append(one)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found += one.children(recursive=True)
+        return found
 
     def kill_everything(self) -> None:
         """Kill every process of the circle with SIGKILL, the supervisor first: nobody restarts or drains anything."""
+        self.until(lambda: all(map(self.of_kind, KINDS)), "each kind of process, which may be starting again")
         victims = self.processes()
-        commands = " ".join(" ".join(victim.cmdline()) for victim in victims[1:] if victim.is_running())
-        assert not [kind for kind in KINDS if kind not in commands], "a process of the circle is missing"
         for victim in victims:
             with contextlib.suppress(psutil.NoSuchProcess):
                 victim.kill()
@@ -197,6 +201,13 @@ class Circle:
         if file := os.environ.get(RESULTS):
             with Path(file).open("a") as results:
                 results.write(json.dumps(self.measured) + "\n")
+
+
+def command_of(process: psutil.Process) -> str:
+    """Return the command line of a process, nothing if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 @contextlib.contextmanager
