@@ -6,6 +6,7 @@ Scripted answers, simulated screens, a stand-in for the trainer; broker, databas
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from topics import trained
 ROOT = Path(__file__).parents[2]
 CIRCLE = ROOT / "tests" / "integration" / "circle.toml"
 TASKS = CIRCLE.with_name("circle-tasks.toml")
+KEPT = ROOT / ".dart" / "faults"
 RESULTS = "DART_FAULTS_RESULTS"
 """The environment's name of the file to which a case appends what it measured, one JSON object a line."""
 WHOLE = "DART_SLOW_TESTS" in os.environ
@@ -164,6 +166,15 @@ class Circle:
         ends = [f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs]
         return "\n".join([self.said(), *ends])
 
+    def keep_evidence(self) -> None:
+        """Keep the whole logs in :data:`KEPT`: the run's folder is removed with the test's."""
+        kept = KEPT / self.made.id
+        kept.mkdir(parents=True, exist_ok=True)
+        for file in (self.console, *self.made.path.glob("logs/*")):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(file, kept)
+        sys.stderr.write(f"logs are kept in {kept}\n")
+
     def exit_code(self) -> int:
         """Wait for the end of the run; fail if it has not ended after :data:`BOUND_S`."""
         assert self.process is not None
@@ -222,6 +233,9 @@ def circle(config: Config, case: str, prefixes: Mapping[str, Sequence[str]] = {}
         made.begins()
         yield made
         made.note()
+    except BaseException:
+        made.keep_evidence()
+        raise
     finally:
         for left in made.processes() if made.process is not None and made.process.poll() is None else ():
             with contextlib.suppress(psutil.NoSuchProcess):

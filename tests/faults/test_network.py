@@ -17,7 +17,7 @@ ASK = "import socket, sys; s = socket.create_connection((sys.argv[1], int(sys.ar
 
 @pytest.fixture(scope="module")
 def net() -> Iterator[Network]:
-    with network("dart-test", 1) as made:
+    with network("dart-test") as made:
         yield made
 
 
@@ -32,6 +32,11 @@ def ports() -> Iterator[dict[str, int]]:
             stack.callback(server.shutdown)
             threading.Thread(target=server.serve_forever, daemon=True).start()
         yield {host: server.server_port for host, server in servers.items()}
+
+
+def test_no_two_networks_have_one_address(net: Network):
+    with network("dart-test-other") as other:
+        assert not {net.gateway, *net.source.values()} & {other.gateway, *other.source.values()}
 
 
 def answers(net: Network, host: str, ports: dict[str, int]) -> bool:

@@ -6,6 +6,7 @@ A daemon outlives the command that starts it, in a process session of its own.
 import contextlib
 import ctypes
 import ipaddress
+import random
 import socket
 import subprocess
 import sys
@@ -14,11 +15,16 @@ from pathlib import Path
 
 import psutil
 
-from dart_streams.errors import ConfigError
+from dart_streams.errors import ConfigError, UserError
 
 HOME_MARK = "-Ddart.streams.home="
 """Begins the argument by which the process of a local service is recognised; its home folder follows."""
 PORT_MARK = "-Ddart.streams.port="
+FIRST_PORT = 10240
+CLIENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""The ports that the kernel gives to clients: one of them may be taken between its choice and a service's start."""
+OTHER_CLIENT_PORT = 32768
+"""The first of them where the kernel does not say."""
 PR_SET_TIMERSLACK = 29
 DEFAULT_SLACK = 0
 
@@ -136,10 +142,23 @@ def in_use(host: str, port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody uses at this moment, and that the kernel gives to no client's connection.
+
+    Raises UserError if there is none.
+    """
+    ports = range(FIRST_PORT, first_client_port())
+    for port in random.SystemRandom().sample(ports, len(ports)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise UserError(f"no free port from {ports.start} to {ports.stop - 1}: end what listens there")
+
+
+def first_client_port() -> int:
+    """Return the first of the ports that the kernel gives to clients."""
+    with contextlib.suppress(OSError, ValueError):
+        return max(FIRST_PORT + 1, int(CLIENT_PORTS.read_text().split()[0]))
+    return OTHER_CLIENT_PORT
 
 
 def owner_of(port: int) -> psutil.Process | None:

@@ -15,7 +15,7 @@ import pytest
 
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection import protocol_probes
-from dart_streams.errors import ConfigError, ServiceUnavailable
+from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 from dart_streams.launch.services import daemon, jars, local
 from dart_streams.launch.services.daemon import HOME_MARK, PORT_MARK, Home, is_alive, local_address, stop
 from dart_streams.launch.services.jvm import Cassandra, Kafka
@@ -99,6 +99,21 @@ def test_a_dead_daemon_that_nobody_has_reaped_is_not_alive(home: Home):
         time.sleep(0.01)
     assert home.find() is None
     child.wait()
+
+
+def test_a_free_port_is_none_that_a_client_could_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    kernel = tmp_path / "range"
+    monkeypatch.setattr(daemon, "CLIENT_PORTS", kernel)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(daemon, "FIRST_PORT", port)
+        kernel.write_text(f"{port + 40}\t60999\n")
+        assert {daemon.free_port() for _ in range(200)} <= {*range(port + 1, port + 40)}
+        kernel.write_text(f"{port + 1}\t60999\n")
+        with pytest.raises(UserError, match=f"no free port from {port} to {port}"):
+            daemon.free_port()
+    kernel.unlink()
+    assert daemon.first_client_port() == daemon.OTHER_CLIENT_PORT
 
 
 def test_a_daemon_lives_in_a_session_of_its_own_so_that_ctrl_c_spares_it(home: Home):
