@@ -97,7 +97,7 @@ class Consumer(DirectDelivery, aiokafka.Consumer):
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:  # noqa: ASYNC109 - as Faust has it
-        """Yield the records that the client has taken and not yet been told to take again."""
+        """Yield the records that the client has taken, without those that a seek since makes it take again."""
         async for tp, message in super().getmany(timeout):
             taken = self._thread.next_offset(tp)
             if taken is not None and message.offset < taken:
