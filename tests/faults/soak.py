@@ -177,9 +177,9 @@ def settled(running: Circle, site: Site, begin: float, slots: int) -> Sample:
 
 
 def live(
-    running: Circle, site: Site, planned: Sequence[Planned], faults: dict[str, Fault], slots: int
+    running: Circle, site: Site, planned: Sequence[Planned], faults: dict[str, Fault], slots: int, seconds: float
 ) -> Iterator[list[Sample]]:
-    """Cause one fault after the other; yield, after each, what the circle has used after each so far."""
+    """Cause one fault after the other until the time has passed; yield, after each, what was used after each so far."""
     begin, samples = time.monotonic(), []
     quiet(GAP_S[1])
     samples.append(settled(running, site, begin, slots))
@@ -190,6 +190,8 @@ def live(
         running.measured.setdefault("recovery", []).append((one.fault, recovery_s))
         CONSOLE.print(f"{number}/{len(planned)} {one.fault}: two more steps {recovery_s:.1f} s after its end")
         yield samples
+        if time.monotonic() - begin > seconds:
+            return
 
 
 def keep(folder: Path, running: Circle, samples: Sequence[Sample], past: Sequence[Past]) -> None:
@@ -230,7 +232,7 @@ def main(arguments: list[str]) -> int:
         tables = {"env": {"slots": wanted.slots}, "run": {"minutes": wanted.hours * 60 * 3 + 60}}
         with circle(config_of(site, site.folder, **tables), "soak", site.prefixes) as running:
             samples: list[Sample] = []
-            for samples in live(running, site, planned, faults, wanted.slots):
+            for samples in live(running, site, planned, faults, wanted.slots, wanted.hours * 3600):
                 keep(wanted.folder, running, samples, passed(samples, wanted.slots))
             running.is_killed_once_more_and_ends_well()
             past = passed(samples, wanted.slots)
