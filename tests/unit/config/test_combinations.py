@@ -128,7 +128,9 @@ def test_targets_that_the_model_does_not_have_are_refused_before_anything_starts
 def test_a_key_of_an_endpoint_that_is_not_there_is_refused_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.delenv("NOT_SET", raising=False)
     config = tmp_path / "endpoint.toml"
-    config.write_text(f'{ENDPOINT}rollout.openai.api_key = "env:NOT_SET"\nrun.state_dir = "{tmp_path / "state"}"')
+    config.write_text(
+        f'{ENDPOINT}rollout.openai.api_key = "env:NOT_SET"\nrun.minutes = 0\nrun.state_dir = "{tmp_path / "state"}"'
+    )
     with pytest.raises(ConfigError, match=r"rollout\.openai\.api_key is env:NOT_SET, .* set it"):
         run(config, resume="", name="", init=None, attached=False, before=False)
     assert not (tmp_path / "state").exists()
