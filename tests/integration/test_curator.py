@@ -265,6 +265,7 @@ async def replayed(config: Config, task_file: Path) -> tuple[dict[str, bytes], d
     return decided, again
 
 
+@pytest.mark.timeout(300 + 60 * KILLS)
 async def test_a_curator_killed_again_and_again_decides_as_a_replay_of_its_inputs_does(configure, tmp_path):
     config = configure()
     chance = random.Random(1)
