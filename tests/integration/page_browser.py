@@ -104,8 +104,9 @@ class Tab:
         await self.until(f"(({shown}).place === {json.dumps(hash)} && ({shown}).ready === 'yes')", hash)
 
     async def click(self, selector: str) -> None:
-        await self.until(f"!!document.querySelector({json.dumps(selector)})", f"{selector} on the page")
-        await self.js(f"document.querySelector({json.dumps(selector)}).click()")
+        """Click an element once it is there; in one expression, for a page that changes may have no such one next."""
+        found = f"((one) => !!one && (one.click(), true))(document.querySelector({json.dumps(selector)}))"
+        await self.until(found, f"{selector} on the page")
 
     async def press(self, key: str, code: int = 0) -> None:
         text = {"text": key} if len(key) == 1 else {}
