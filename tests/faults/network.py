@@ -6,11 +6,14 @@ connections stay open, new ones get no answer, and what was sent is sent again o
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from typing import Literal, get_args
+
+from tests import interfaces
 
 BROKER, DATABASE = "127.0.0.1", "127.0.0.2"
 """Where the services of such a circle listen: the ways to them are cut apart from each other."""
@@ -27,6 +30,7 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
+@functools.cache
 def possible() -> str:
     """Return why this machine can't make networks, empty if it can."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
@@ -103,7 +107,9 @@ def network(name: str, number: int) -> Iterator[Network]:
     """Yield a network of its own for processes; it is removed at the end."""
     made = Network(f"{name}-{os.getpid()}", number)
     try:
-        made.make()
+        with interfaces.changing():
+            made.make()
         yield made
     finally:
-        made.remove()
+        with interfaces.changing():
+            made.remove()

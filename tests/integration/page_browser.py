@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_streams.deadline import Deadline
+from tests import interfaces
 from workers.env.miniwob import browser as chromium
 from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools, Message
 
@@ -142,6 +143,13 @@ class Tab:
 @contextlib.asynccontextmanager
 async def tab(shots: Path, *flags: str) -> AsyncIterator[Tab]:
     """Yield a tab of a browser of its own."""
+    async with interfaces.unchanged(), browser_tab(shots, *flags) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def browser_tab(shots: Path, *flags: str) -> AsyncIterator[Tab]:
+    """Yield a tab of a browser, whatever becomes of this machine's network interfaces."""
     profile = Path(tempfile.mkdtemp(prefix="dart-page-test-"))
     command = [chromium.find_browser(), *chromium.FLAGS, *flags, f"--user-data-dir={profile}", "about:blank"]
     process, read_fd, write_fd = chromium.spawn(command)
