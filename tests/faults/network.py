@@ -6,12 +6,15 @@ connections stay open, new ones get no answer, and what was sent is sent again o
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from typing import Literal, get_args
+
+from tests import interfaces
 
 BROKER, DATABASE = "127.0.0.1", "127.0.0.2"
 """Where the services of such a circle listen: the ways to them are cut apart from each other."""
@@ -29,6 +32,7 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
+@functools.cache
 def possible() -> str:
     """Return why this machine can't make networks, empty if it can."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
@@ -105,10 +109,12 @@ def network(name: str) -> Iterator[Network]:
     with number_of_its_own() as number:
         made = Network(f"{name}-{os.getpid()}", number)
         try:
-            made.make()
+            with interfaces.changing():
+                made.make()
             yield made
         finally:
-            made.remove()
+            with interfaces.changing():
+                made.remove()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_streams.deadline import Deadline
+from tests import interfaces
 from workers.env.miniwob import browser as chromium
 from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools, Message
 
@@ -104,8 +105,9 @@ class Tab:
         await self.until(f"(({shown}).place === {json.dumps(hash)} && ({shown}).ready === 'yes')", hash)
 
     async def click(self, selector: str) -> None:
-        await self.until(f"!!document.querySelector({json.dumps(selector)})", f"{selector} on the page")
-        await self.js(f"document.querySelector({json.dumps(selector)}).click()")
+        """Click an element once it is there; in one expression, for a page that changes may have no such one next."""
+        found = f"((one) => !!one && (one.click(), true))(document.querySelector({json.dumps(selector)}))"
+        await self.until(found, f"{selector} on the page")
 
     async def press(self, key: str, code: int = 0) -> None:
         text = {"text": key} if len(key) == 1 else {}
@@ -141,6 +143,13 @@ class Tab:
 @contextlib.asynccontextmanager
 async def tab(shots: Path, *flags: str) -> AsyncIterator[Tab]:
     """Yield a tab of a browser of its own."""
+    async with interfaces.unchanged(), browser_tab(shots, *flags) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def browser_tab(shots: Path, *flags: str) -> AsyncIterator[Tab]:
+    """Yield a tab of a browser, whatever becomes of this machine's network interfaces."""
     profile = Path(tempfile.mkdtemp(prefix="dart-page-test-"))
     command = [chromium.find_browser(), *chromium.FLAGS, *flags, f"--user-data-dir={profile}", "about:blank"]
     process, read_fd, write_fd = chromium.spawn(command)

@@ -1,4 +1,10 @@
-"""A small run played in memory, with real episodes, the real data manager and real screens, as a bundle."""
+"""A small run played in memory, with real episodes, the real data manager and real screens, as a bundle.
+
+Episodes run concurrently, so ids, times and the order of observations differ from run to run. What is decided does
+not: :func:`missed_click` says how each order ends, whatever the machine's speed, and what else is random is drawn from
+a seed of the order and the step. So all runs of a length have the same tasks, outcomes, groups, selected steps and
+versions; ``tests/unit/history/test_recorded_run.py`` has what the users of a run presume.
+"""
 
 import asyncio
 import hashlib
@@ -15,11 +21,13 @@ from dart_streams.bus.codec import encode
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.curation.in_memory import InMemoryCircle
+from dart_streams.curation.order_tracker import parse_order_id
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from dart_streams.history import evaluation
 from dart_streams.history.bundle import Blob, BundleRecord, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG, TASKS
 from dart_streams.history.run_folder import without_nulls
+from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore
 from dart_streams.tasks import TaskSet, parse
 from examples.in_memory_run import InMemoryRun, ObservationLog
@@ -36,17 +44,21 @@ from topics import (
 )
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
+from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep, TrainedToken
 from topics.values import VersionSpan
 from topics.weights_serving import WeightsServing
+from workers.env.episode import Episode
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.policy_client import PolicyClient
-from workers.env.simulated import SimulatedBackend
+from workers.env.simulated import SIZE, SimulatedBackend, beside, clicks_wanted
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 """What an agent may write, and a page or a task be called."""
-FEWEST_STEPS = 3
-ATTEMPTS = 3
+EQUAL_EVERY = 4
+"""Of this many groups, the last has only failures: its rewards are equal, and it is not curated."""
+LEARNT_BY = 4
+"""The version from which on more rollouts of a group succeed."""
 PAGES = [
     {"environment": "simulated", "page": page, "max_steps": 5, "train_seeds": [0, 6], "heldout_seeds": [100, 102]}
     for page in ("box", "steps-3")
@@ -90,31 +102,68 @@ class RecordingLog(ObservationLog):
         self.blobs[hashlib.sha256(data).hexdigest()] = data
 
 
+class RecordingEpisodes(EpisodeRunner):
+    """Keeps which order each trajectory plays."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.orders: dict[str, RolloutOrder] = {}
+
+    def new_episode(self, order: RolloutOrder, max_steps: int) -> Episode:
+        episode = super().new_episode(order, max_steps)
+        self.orders[episode.trajectory_id] = order
+        return episode
+
+
+def succeeds(order: RolloutOrder) -> bool:
+    """Say whether an order's episode is to succeed.
+
+    Of a group that is curated, some rollouts fail and some succeed, more of them from a version on. In the first
+    evaluation a third of the episodes succeed; in a later one all but an eighth, and the first episode of each task.
+    """
+    if order.purpose == "eval":
+        return order.sample % 8 != 7 if order.after_version else order.sample % 3 == 2
+    key = parse_order_id(order.order_id)
+    assert key is not None
+    if key.number % EQUAL_EVERY == EQUAL_EVERY - 1:
+        return False
+    return order.sample % 2 == 1 or (order.sample % 4 == 2 and order.after_version >= LEARNT_BY)
+
+
+def missed_click(order: RolloutOrder) -> int | None:
+    """Return the click that is to go beside the box and so ends the episode; None for a success."""
+    page = order.task_id.partition("/")[2].partition("#")[0]
+    return None if succeeds(order) else order.sample % clicks_wanted(page)
+
+
 class Answers:
-    """Stands for the rollout workers: clicks the box, or beside it; better with each version."""
+    """Stands for the rollout workers: clicks the box, or beside it, as :func:`missed_click` says."""
 
     partition = 0
 
     def __init__(self, run: "RecordedRun") -> None:
         self.run = run
-        self.rng = random.Random(7)
+        policy = run.config.policy
+        self.image_size = smart_resize(*SIZE, policy.min_pixels, policy.max_pixels)
 
     async def request(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
         version = self.run.trainer.version
-        place = (request.turns[1].text or "").partition("(")[2].partition(")")[0]
-        if self.rng.random() > min(0.9, 0.45 + 0.06 * version):
-            place = "9,9"
-        text = f"Thought: {HOSTILE}\nAction: click(start_box='({place})')"
-        logprobs = [-self.rng.expovariate(1.5) for _ in range(14)]
-        await asyncio.sleep(self.rng.uniform(0.001, 0.01))
+        order = self.run.episodes.orders[request.trajectory_id]
+        rng = random.Random(f"{order.order_id}/{request.step}")
+        x, y = map(int, (request.turns[1].text or "").partition("(")[2].partition(")")[0].split(","))
+        if request.step == missed_click(order):
+            x, y = beside((x, y), self.image_size)
+        text = f"Thought: {HOSTILE}\nAction: click(start_box='({x},{y})')"
+        logprobs = [-rng.expovariate(1.5) for _ in range(14)]
+        await asyncio.sleep(rng.uniform(0.001, 0.01))
         response = ActionResponse(
             request_id=request.request_id,
             trajectory_id=request.trajectory_id,
             step=request.step,
             text=text,
-            tokens=[self.rng.randrange(500) for _ in logprobs],
+            tokens=[rng.randrange(500) for _ in logprobs],
             logprobs=logprobs,
-            entropies=[abs(self.rng.gauss(0.6, 0.4)) for _ in logprobs],
+            entropies=[abs(rng.gauss(0.6, 0.4)) for _ in logprobs],
             versions=[
                 VersionSpan(version=max(0, version - 1), start=0, end=5),
                 VersionSpan(version=version, start=5, end=14),
@@ -122,8 +171,8 @@ class Answers:
             prompt_tokens=200,
             prompt_sha="",
             worker_id="rollout-0",
-            queue_ms=self.rng.uniform(0, 3),
-            generate_ms=self.rng.uniform(2, 9),
+            queue_ms=rng.uniform(0, 3),
+            generate_ms=rng.uniform(2, 9),
         )
         self.run.circle.publish("actions", request.request_id, response)
         return response
@@ -137,7 +186,7 @@ class RecordedRun(InMemoryRun):
         super().__init__(config, tasks, SimulatedBackend(config), lambda _: "", circle)
         self.log: RecordingLog = RecordingLog(circle)
         store, publisher = cast(AsyncStore, self.log), cast(Publisher, self.log)
-        self.episodes = EpisodeRunner(
+        self.episodes: RecordingEpisodes = RecordingEpisodes(
             config, "env-0", self.backend, store, publisher, cast(PolicyClient, Answers(self))
         )
         self.taken: list[str] = []
@@ -190,8 +239,7 @@ class RecordedRun(InMemoryRun):
                         weight=1.0,
                         gradient_share=0.125,
                     )
-                    for member in group.members[:2]
-                    if member.selected
+                    for member in [one for one in group.members if one.selected][:2]
                 ],
             )
             self.circle.publish(trained.TOPIC.name, f"step-{self.steps}", step)
@@ -213,6 +261,7 @@ def settings(slots: int = 8) -> Config:
             "env": {
                 "backend": "simulated",
                 "slots": slots,
+                "episode_timeout_s": 3600.0,
                 "simulated": {"last_screen": True, "reset_ms": 150, "step_ms": 100},
             },
             "trainer": {"groups_per_step": 1},
@@ -223,20 +272,17 @@ def settings(slots: int = 8) -> Config:
     )
 
 
-def record(path: Path, rollouts: int = 90) -> Path:
+def played(config: Config, rollouts: int) -> RecordedRun:
+    """Play a run and return it."""
+    run = RecordedRun(config, parse({"pages": PAGES}, "the recorded run"))
+    asyncio.run(run.evaluated(rollouts))
+    return run
+
+
+def record(path: Path, rollouts: int = 90, config: Config | None = None) -> Path:
     """Play a run and write its bundle, with its screenshots."""
-    config, tasks = settings(), parse({"pages": PAGES}, "the recorded run")
-    # On a machine that stands still episodes end as faults, and a run of faults alone has nothing to train on.
-    for _ in range(ATTEMPTS):
-        run = RecordedRun(config, tasks)
-        asyncio.run(run.evaluated(rollouts))
-        if run.steps >= FEWEST_STEPS:
-            break
-    else:
-        raise AssertionError(
-            f"{run.steps} optimiser steps: {[one.event.outcome for one in run.circle.logs['trajectories']]}"
-        )
-    circle = run.circle
+    run = played(config or settings(), rollouts)
+    config, tasks, circle = run.config, run.tasks, run.circle
     with Writer(path, Manifest(run="recorded", prefix="dart.recorded.", captured_ms=now_ms(), schemas={})) as bundle:
         bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
         bundle.text(TASKS, tomli_w.dumps({"pages": msgspec.to_builtins(tasks.pages)}))

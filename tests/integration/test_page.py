@@ -23,6 +23,7 @@ from dart_streams.views.page.guard import Guard
 from dart_streams.views.page.server import PageServer
 from tests.integration.page_browser import PHONE, SIZE, WAIT_S, Tab, tab
 from tests.integration.recorded_run import HOSTILE, record
+from topics.observations import Observation
 
 SHOTS = Path(__file__).parents[2] / ".dart" / "page-screenshots"
 """Where the tests leave pictures of every page, for a person to look at."""
@@ -237,6 +238,25 @@ async def test_keys_step_through_a_trajectory_and_the_address_remembers_where(re
         await page.until(f"document.querySelector('.count')?.innerText === '1 / {last}'", "the deep link")
 
 
+async def test_a_trajectory_whose_first_screen_is_not_stored_yet_says_so_and_shows_it_once_it_is(recorded: Path):
+    source = BundleSource(Bundle(recorded))
+    source.read()
+    identity, header = next(reversed(source.state.last_screens.items()))
+    del source.state.trajectories[identity]
+    source.state.open[identity] = header
+    recorded_steps, stored = source.steps, asyncio.Event()
+
+    async def steps(trajectory_id: str) -> list[Observation]:
+        return await recorded_steps(trajectory_id) if stored.is_set() else []
+
+    source.steps = steps  # type: ignore[method-assign]
+    async with served(source) as (page, _):
+        await page.go(f"trajectory?id={identity}")
+        assert "not stored yet" in await page.js("document.querySelector('.stage').innerText")
+        stored.set()
+        await page.until("document.querySelector('.stage img')?.naturalWidth === 160", "the screen")
+
+
 async def test_the_marker_is_at_the_emitted_coordinates(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("trajectories?outcome=success")
@@ -336,7 +356,7 @@ async def test_a_tab_says_that_its_server_is_gone_and_goes_on_by_itself_when_it_
             assert json.loads(file.read_bytes())["url"] == url, "who has the address need not look for another"
             await page.until("document.getElementById('away').hidden", "the page again")
             await page.go("steps")
-            assert await page.js("document.querySelectorAll('td a').length") > 0
+            await page.until("document.querySelectorAll('td a').length > 0", "the steps, once it has read them")
     finally:
         process.kill()
         process.wait()

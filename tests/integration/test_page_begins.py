@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from urllib.parse import parse_qsl
@@ -23,7 +22,7 @@ from tests.integration.test_recorder import episode
 from topics import observations
 from topics.observations import Observation
 
-BOUND_S = 60.0
+BOUND_S = 120.0
 
 
 @pytest.fixture
@@ -69,7 +68,9 @@ async def test_the_demonstrations_are_on_the_wall_until_the_run_has_topics(confi
 
         await until(lambda: "has not begun" in source.progress.text, source)
         await asyncio.to_thread(admin.apply_all, config.bus.of_demonstrations)
-        await publish(config.bus.of_demonstrations, episode(1)[0], *episode(2))
+        await publish(config.bus.of_demonstrations, episode(1)[0])
+        await until(lambda: shown()[:1] == [("t1", "waits")], source)
+        await publish(config.bus.of_demonstrations, *episode(2))
         await until(lambda: shown()[:2] == [("t1", "waits"), ("t2", "ended")], source)
         await until(lambda: source.progress.ready, source)
         assert "demonstrations" in source.progress.text
@@ -80,25 +81,29 @@ async def test_the_demonstrations_are_on_the_wall_until_the_run_has_topics(confi
         assert source.state.finished == {}, "a demonstration counts as no episode of the run"
 
 
+def patient(config: Config) -> Config:
+    """Return a run whose processes wait for broker and store for an hour: a viewer who did too would be noticed."""
+    bus, store = (msgspec.structs.replace(one, wait_s=3600.0) for one in (config.bus, config.store))
+    return msgspec.structs.replace(config, bus=bus, store=store)
+
+
 async def test_a_topic_that_is_not_there_is_a_sentence_within_seconds(config: Config):
-    source = LiveSource(config, None)
-    began = time.monotonic()
-    with pytest.raises(ServiceUnavailable, match="no topic"):
-        await source.records(observations.TOPIC, b"", 10)
-    assert await source.dead_letters(None) == []
-    assert time.monotonic() - began < config.bus.wait_s / 2
+    source = LiveSource(patient(config), None)
+    async with asyncio.timeout(BOUND_S):
+        with pytest.raises(ServiceUnavailable, match="no topic"):
+            await source.records(observations.TOPIC, b"", 10)
+        assert await source.dead_letters(None) == []
 
 
 async def test_without_broker_and_store_every_page_answers_within_seconds():
-    nobody = parse({"bus": {"servers": "127.0.0.1:1"}, "store": {"port": 1}}, "the test")
+    nobody = patient(parse({"bus": {"servers": "127.0.0.1:1"}, "store": {"port": 1}}, "the test"))
     views = PageViews(LiveSource(nobody, None))
-    began = time.monotonic()
     asked = ["log?topic=observations", "trajectory?id=t", "lag?", "report?", "dead-letters?"]
     queries = [(name, dict(parse_qsl(query))) for name, _, query in (one.partition("?") for one in asked)]
-    found = await asyncio.gather(*(views.answer(name, query) for name, query in queries), return_exceptions=True)
+    async with asyncio.timeout(BOUND_S):
+        found = await asyncio.gather(*(views.answer(name, query) for name, query in queries), return_exceptions=True)
     assert [type(one) for one in found] == [ServiceUnavailable] * len(asked)
     assert all("dart-streams up" in str(one) for one in found)
-    assert time.monotonic() - began < nobody.store.wait_s
     await views.source.close()
 
 

@@ -14,6 +14,7 @@ from topics import observations
 
 NAME = observations.TOPIC.name
 PARTITIONS = observations.TOPIC.partitions
+BOUND_S = 120.0
 
 
 def records(number: int) -> list[Encoded]:
@@ -31,7 +32,7 @@ async def read(bus, number: int, partitions: int = PARTITIONS) -> dict[int, list
     try:
         client.assign([TopicPartition(bus.prefix + NAME, partition) for partition in range(partitions)])
         await client.seek_to_beginning()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(BOUND_S):
             while sum(map(len, found.values())) < number:
                 for place, batch in (await client.getmany(timeout_ms=200)).items():
                     found[place.partition] += [Encoded(one.key, one.value, list(one.headers)) for one in batch]
@@ -70,7 +71,7 @@ async def grow(partitions: int, *publishers: Publisher) -> None:
     bus = publishers[0].bus
     with admin.connect(bus) as client:
         client.create_partitions({bus.prefix + NAME: partitions})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(BOUND_S):
         for publisher in publishers:
             while (await publisher.partition_counts([NAME]))[NAME] < partitions:
                 pass  # each look asks the broker

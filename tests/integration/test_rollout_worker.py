@@ -32,7 +32,7 @@ from workers.rollout.main import connect
 from workers.rollout.scripted import ScriptedEngine
 from workers.runtime.lifecycle import live
 
-BOUND_S = 60.0
+BOUND_S = 120.0
 QUICK = {"engine": "scripted", "scripted": {"success_rate": 1.0}}
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(weight_updater, "RETRY_S", 0.2)
 
 
-def request(number: int, seconds: float = 30.0, **fields) -> ActionRequest:
+def request(number: int, seconds: float = 3600.0, **fields) -> ActionRequest:
     asked = ActionRequest(
         request_id=f"r{number}",
         trajectory_id=f"t{number}",
@@ -110,7 +110,7 @@ async def worker(config: Config, name: str = "rollout-0", engine: Any = None) ->
         yield living
     finally:
         stop.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(BOUND_S):
             assert await living == 0
 
 
@@ -128,8 +128,10 @@ async def test_every_request_is_answered_once_where_it_wants_the_reply(services)
     async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
         await publisher.publish(weights.TOPIC, version(3))
         async with worker(config):
+            began = time.monotonic()
             await ask(publisher, *map(request, range(60)))
             await replies.until(answered(range(60)))
+            most_ms = (time.monotonic() - began) * 1000
     assert len(replies.records) == 60
     for record, action in zip(replies.records, replies.events, strict=True):
         number = int(action.request_id[1:])
@@ -139,8 +141,8 @@ async def test_every_request_is_answered_once_where_it_wants_the_reply(services)
         assert len(action.tokens) == len(action.logprobs) == len(action.entropies) > 0
         assert [segment.version for segment in action.versions] == [3]
         assert action.worker_id == "rollout-0"
-        assert 0 <= action.queue_ms < 20_000
-        assert 0 < action.generate_ms < 20_000
+        assert 0 <= action.queue_ms < most_ms
+        assert 0 < action.generate_ms < most_ms
 
 
 async def test_a_worker_that_is_there_first_waits_for_the_first_weights(services):
@@ -418,7 +420,7 @@ async def test_a_signal_to_stop_ends_the_process_with_0(services, tmp_path):
         with process(config, tmp_path) as running:
             await serving.until(bool)
             running.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(running.wait, 20) == 0
+            assert await asyncio.to_thread(running.wait, BOUND_S) == 0
 
 
 def test_a_broker_that_is_not_up_is_waited_for_and_then_named(services, tmp_path):

@@ -127,9 +127,12 @@ def trajectory(
     segments: Mapping[int, Sequence[RequestSegment]],
     policy: Policy,
 ) -> TrajectoryView:
-    """Return a trajectory step by step; raise :class:`NotFound` if the run has none such."""
-    if not observations and identity not in state.trajectories:
-        raise NotFound(f"no trajectory {identity!r} in this run, or its first screen is not stored yet")
+    """Return a trajectory step by step; raise :class:`NotFound` if the run has none such.
+
+    One that has just begun may have no step in the store yet.
+    """
+    if not observations and identity not in state.trajectories and identity not in state.open:
+        raise NotFound(f"no trajectory {identity!r} in this run")
     return TrajectoryView(
         trajectory_id=identity,
         running=identity in state.open,

@@ -65,7 +65,7 @@ class Player {
   /** @param {string} stamp */
   async follow(stamp) {
     if (!this.stamp) this.stamp = stamp;
-    if (stamp === this.stamp || this.loading) return;
+    if (this.loading || (stamp === this.stamp && this.data.steps.length)) return;
     this.loading = true;
     try {
       await this.load();
