@@ -90,7 +90,9 @@ class Run:
                 self.send(producer, curated.TOPIC, record.key, record.value, record.headers)
 
     def send(self, producer: Any, topic: Topic, key: bytes, value: bytes, headers: Any = ()) -> None:
-        producer.send(self.config.bus.prefix + topic.name, key=key, value=value, headers=list(headers)).get(timeout=10)
+        producer.send(self.config.bus.prefix + topic.name, key=key, value=value, headers=list(headers)).get(
+            timeout=DEADLINE_S
+        )
 
     def versions(self) -> list[WeightVersion]:
         return sync_clients.read_events(self.config.bus, "test", weights.TOPIC)
