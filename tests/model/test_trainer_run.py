@@ -51,7 +51,10 @@ from trainer.publish import WeightPublisher
 from trainer.state import TrainerState
 
 SHAPE = BacklogShape(members=2, steps=2)
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
+"""Of one wait: a start of a trainer takes some ten seconds, and many times that beside other work."""
+KILLS_S = 1800
+"""Of a test that kills a trainer again and again."""
 TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"
 
 spawning = multiprocessing.get_context("forkserver")
@@ -382,6 +385,7 @@ def killed_again_and_again(ours: Run, kills: Sequence[str]) -> None:
         assert ended(trainer) == 0
 
 
+@pytest.mark.timeout(KILLS_S)
 def test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed(run: Callable[..., Run]) -> None:
     undisturbed, *disturbed = [run(trainer={"max_train_steps": STEPS_KILLED}) for _ in range(1 + len(KILLS))]
     groups = [undisturbed.maker.group(index) for index in range(2 * STEPS_KILLED)]
