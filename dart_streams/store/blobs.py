@@ -46,6 +46,11 @@ class BlobCache:
                 _, oldest = self._blobs.popitem(last=False)
                 self.bytes -= len(oldest)
 
+    def drop(self, sha256: str) -> None:
+        """Remove a blob, if it is there."""
+        with self._lock:
+            self.bytes -= len(self._blobs.pop(sha256, b""))
+
 
 def ref_of(data: bytes, media_type: str, width: int, height: int) -> BlobRef:
     """Return the claim check of ``data``."""
