@@ -21,6 +21,7 @@ import msgspec
 import pytest
 import tomli_w
 from aiokafka import ConsumerRecord, TopicPartition
+from faust.tables.recovery import Recovery
 from faust.types import TP
 
 import topics
@@ -42,9 +43,11 @@ from dart_streams.tasks import load
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
+from workers.curator import recovery_watch
 from workers.curator.changelogs import SOURCES, application_id, changelog_of, changelog_topics
 from workers.curator.journal_writer import read_from
 from workers.curator.main import connect
+from workers.curator.recovery_watch import RecoveryStuck
 from workers.curator.transport import Consumer
 from workers.runtime import lifecycle
 
@@ -605,6 +608,20 @@ async def test_no_record_is_lost_that_comes_while_a_restarted_curator_seeks_its_
             await first(config, curation_log.TOPIC, seen_all(dict.fromkeys(("difficulty", "groups", "budget"), 101)))
         await asyncio.gather(*publishing)
     assert publishing
+
+
+async def test_a_curator_whose_tables_are_never_recovered_ends_and_says_so(configure, monkeypatch):
+    """As Faust does once in a while when the broker is back after a minute."""
+    monkeypatch.setattr(recovery_watch, "RECOVERY_S", 2.0)
+    config = configure()
+    async with Publisher(config.bus, "test") as publisher:
+        async with living(config):
+            await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
+            await first(config, rollout_budgets.TOPIC, lambda record: True)
+        monkeypatch.setattr(Recovery, "need_recovery", lambda recovery: True)
+        with pytest.raises(RecoveryStuck, match="tables are not recovered: nothing of their changelogs has come"):
+            async with asyncio.timeout(BOUND_S):
+                await lifecycle.live(connect, config, "curator-0", asyncio.Event())
 
 
 async def test_an_input_of_which_nothing_was_committed_is_sought_from_its_beginning(configure, monkeypatch):
