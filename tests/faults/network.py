@@ -19,7 +19,9 @@ Way = Literal["out", "in", "both"]
 WAYS: tuple[Way, ...] = get_args(Way)
 NOBODY = "02:00:00:00:00:99"
 """A hardware address that no interface has."""
-FIRST_NETWORK = 64
+FIRST_NETWORK, BLOCKS, OF_BLOCK = 64, 100, 40
+"""Of the networks 10.64 to 10.163: a process has six of them for itself, by its id."""
+NETWORKS = 6
 
 
 def ip(*arguments: str) -> None:
@@ -39,14 +41,15 @@ def possible() -> str:
 
 
 class Network:
-    """A namespace, made by :func:`network`: ``number`` sets it apart from others on this machine."""
+    """A namespace, made by :func:`network`; ``number``, below :data:`NETWORKS`, is another for each of a process."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
         self.host_end, self.its_end = f"dart{os.getpid() % 100000}h{number}", "veth"
-        third = FIRST_NETWORK + number
-        self.gateway = f"10.77.{third}.1"
-        self.source = {BROKER: f"10.77.{third}.2", DATABASE: f"10.77.{third}.3"}
+        block, place = divmod(os.getpid(), OF_BLOCK)
+        prefix = f"10.{FIRST_NETWORK + block % BLOCKS}.{place * NETWORKS + number}"
+        self.gateway = f"{prefix}.1"
+        self.source = {BROKER: f"{prefix}.2", DATABASE: f"{prefix}.3"}
         self.lost: list[tuple[str, ...]] = []
         """How to give back each way that is cut."""
 
