@@ -77,5 +77,7 @@ def whole(ref: BlobRef, pieces: Iterable[bytes]) -> bytes:
     if len(data) != ref.size:
         raise MissingBlob(ref, f"only {len(data)} bytes are in the store")
     if hashlib.sha256(data).hexdigest() != ref.sha256:
-        raise MissingBlob(ref, "the stored bytes have another digest")
+        raise MissingBlob(
+            ref, "the stored bytes have another digest; an environment that shows this screen again writes it anew"
+        )
     return data
