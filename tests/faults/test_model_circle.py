@@ -4,6 +4,7 @@ The tiny policy as it is made, without any skill. What the groups can be trained
 pool gives to a group without a success; with vLLM also what it has answered.
 """
 
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ LASTS_S = 40.0
 HANG_S = 60.0
 """Longer than any step or switch of the tiny policy takes beside other work."""
 START_S = 600.0
+MINUTES = 60.0
 FAILING = Path(__file__).with_name("failing_engine.py")
 WEIGHTS_FILE = "model.safetensors"
 BUILD = "import pathlib, sys; from dart_streams.policy import tiny; tiny.build(pathlib.Path(sys.argv[1]))"
@@ -65,7 +67,7 @@ def model_config(services: Any, folder: Path, policy: Path, **rollout: Any) -> C
         services,
         folder,
         policy={"path": str(policy)},
-        run={"demonstrate": True},
+        run={"demonstrate": True, "minutes": MINUTES},
         env={"slots": 4, "request_timeout_s": 30.0},
         rollout=rollout,
         trainer={"groups_per_step": 1},
@@ -186,8 +188,9 @@ def test_the_trainer_goes_on_after_its_network_and_its_disk_and_names_torn_rows_
         running.ends_with_an_error()
         said = " ".join(running.said().split())
         assert "a step of trajectory" in said
-        assert f"`dart-streams store rebuild --run {running.made.id}` writes it again" in said
-        rebuild = ["store", "rebuild", "--run", running.made.id, "--state", str(site.folder)]
+        command = re.search("`dart-streams (store rebuild --run [^`]+)` writes it again", said)
+        assert command is not None, said
+        rebuild = [*command[1].split(), "--state", str(site.folder)]
         subprocess.run([sys.executable, "-m", "dart_streams.cli.main", *rebuild], cwd=ROOT, check=False)
         running.resume()
         recovers(running, "rows torn", begin)
