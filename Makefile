@@ -32,6 +32,7 @@ reference: streams-environment ## Write docs/configuration.md and docs/cli.md ag
 
 types: streams-environment
 	@$(STREAMS)/mypy topics dart_streams workers benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
+	@$(STREAMS)/mypy --explicit-package-bases tests/faults --exclude '/(test_|generated_records)'
 
 docs: ## Build the documentation site, strictly.
 	@deploy/local/setup.sh docs

@@ -285,7 +285,8 @@ def desktops(
         bool, typer.Option("--starts", help="Only resets, to one task a family, whose first screens are compared.")
     ] = False,
     handovers: Annotated[int, typer.Option(help="Only hand over a prepared desktop, so many times.", min=0)] = 0,
-    soak: Annotated[int, typer.Option(help="Only count what is left after so many resets.", min=0)] = 0,
+    soak: Annotated[int, typer.Option(help="Only count what is left after each round of so many resets.", min=0)] = 0,
+    minutes: Annotated[float, typer.Option(help="How long --soak goes on; without it is one round.", min=0)] = 0.0,
     config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/desktop.toml"),
 ) -> None:
     """Time, CPU time and memory of desktops side by side, by family: resets, steps of the oracle, clicks, idling.
@@ -296,7 +297,7 @@ def desktops(
     base, cost = module("modes").located(config), module("desktop_cost")
     families = [cost.tasks_of(name) for name in family or ("sheet", "document", "slide")]
     if soak:
-        show(asyncio.run(module("desktop_leaks").soak(base, families, slots, soak)))
+        show(asyncio.run(module("desktop_leaks").soak(base, families, slots, soak, minutes, output.note)))
     elif handovers:
         show({tasks[0].page: asyncio.run(cost.hand_overs(base, tasks[0], handovers)) for tasks in families})
     else:

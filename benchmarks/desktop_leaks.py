@@ -1,4 +1,4 @@
-"""What desktops leave behind: ``dart-streams bench desktops --soak N`` counts before and after so many resets.
+"""What desktops leave behind: ``dart-streams bench desktops --soak N`` counts before and after each N resets.
 
 Counted with every desktop at rest in the same task: what this process and its children have on the host, and what is
 inside each sandbox, where the host may look (as root).
@@ -7,8 +7,10 @@ inside each sandbox, where the host may look (as root).
 import asyncio
 import contextlib
 import os
+import statistics
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ import msgspec
 import psutil
 
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.tasks import Task
 from workers.env.desktop import limits
 from workers.env.desktop.backend import DesktopBackend
 from workers.env.desktop.command_line import WRITABLE
 from workers.env.desktop.environment import DesktopEnvironment
+from workers.env.environment import EnvironmentFault
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -53,7 +57,7 @@ def count(environments: Sequence[DesktopEnvironment]) -> Counts:
         zombies=sum(one.status() == psutil.STATUS_ZOMBIE for one in children),
         descriptors=own.num_fds(),
         worker_mb=round(own.memory_info().rss / 1e6),
-        folders=len(list(Path(tempfile.gettempdir()).glob(f"{limits.PREFIX}{'?' * 8}"))),
+        folders=len(list(Path(tempfile.gettempdir()).glob(f"{limits.PREFIX}*"))),
         groups=len([*limits.ROOT.glob(f"*/{limits.PREFIX}{os.getpid()}-*")]),
         processes_inside=sum(len(server.children(recursive=True)) for server in servers),
         x_sockets=sum(len(entries(root / "tmp/.X11-unix")) for root in roots),
@@ -92,34 +96,80 @@ def used_mb(root: Path, folder: str) -> float:
     return 0.0
 
 
-async def soak(config: Config, families: Sequence[Sequence[Task]], slots: int, resets: int) -> dict[str, Any]:
-    """Reset ``slots`` desktops ``resets`` times in all; return what there was before, after, and at the end."""
+async def soak(
+    config: Config,
+    families: Sequence[Sequence[Task]],
+    slots: int,
+    resets: int,
+    minutes: float = 0.0,
+    note: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Reset ``slots`` desktops in rounds of ``resets`` in all, until ``minutes`` have passed, at least once.
+
+    Return the counts before, after each round, and once all have ended; and of each round the resets, their seconds,
+    and the faults, which a busy machine may bring.
+    """
     env = msgspec.structs.replace(config.env, slots=slots)
     backend = DesktopBackend(msgspec.structs.replace(config, env=env))
-    await backend.start()
+    seconds: list[float] = []
+    faults: list[str] = []
+    rounds: list[dict[str, Any]] = []
 
-    async def episodes(slot: int, count: int) -> None:
-        for number in range(count):
-            family = families[(slot + number) % len(families)]
-            task = family[number % len(family)]
+    async def reset(task: Task) -> DesktopEnvironment:
+        """Return a desktop that is reset to a task; a fault is counted, and another desktop taken."""
+        while True:
             environment = await backend.open(task)
-            await environment.reset(task)
+            begin = time.monotonic()
+            try:
+                await environment.reset(task)
+            except EnvironmentFault as fault:
+                faults.append(str(fault))
+                await environment.close()
+                continue
+            seconds.append(time.monotonic() - begin)
+            return environment
+
+    async def episodes(slot: int, numbers: range) -> None:
+        for number in numbers:
+            family = families[(slot + number) % len(families)]
+            environment = await reset(family[number % len(family)])
             await environment.close()
 
-    async def all_at_rest() -> Counts:
-        environments = [await backend.open(families[0][0]) for _ in range(slots)]
-        await asyncio.gather(*(environment.reset(families[0][0]) for environment in environments))
+    async def all_at_rest() -> dict[str, Any]:
+        environments = await asyncio.gather(*(reset(families[0][0]) for _ in range(slots)))
         counts = count(environments)
         await asyncio.gather(*(environment.close() for environment in environments))
-        return counts
+        return msgspec.structs.asdict(counts)
 
-    try:
-        before = await all_at_rest()
-        await asyncio.gather(*(episodes(slot, resets // slots) for slot in range(slots)))
-        after = await all_at_rest()
-    finally:
-        await backend.stop()
-    named = {"before": before, "after": after, "stopped": count([])}
-    return {"slots": slots, "resets": resets // slots * slots} | {
-        name: msgspec.structs.asdict(counts) for name, counts in named.items()
-    }
+    each, deadline = resets // slots, Deadline(60 * minutes)
+    with folder_of_its_own():
+        await backend.start()
+        try:
+            before = await all_at_rest()
+            while not rounds or not deadline.expired:
+                numbers = range(len(rounds) * each, (len(rounds) + 1) * each)
+                await asyncio.gather(*(episodes(slot, numbers) for slot in range(slots)))
+                counts = await all_at_rest()
+                p50_s, max_s = round(statistics.median(seconds), 2), round(max(seconds), 2)
+                rounds.append({"resets": len(seconds), "p50_s": p50_s, "max_s": max_s, "faults": [*faults], **counts})
+                seconds.clear()
+                faults.clear()
+                note(f"{sum(one['resets'] for one in rounds)} resets")
+        finally:
+            await backend.stop()
+        stopped = msgspec.structs.asdict(count([]))
+    return {"slots": slots, "before": before, "after": rounds, "stopped": stopped}
+
+
+@contextlib.contextmanager
+def folder_of_its_own() -> Iterator[None]:
+    """Let temporary folders be made in one of this process's, so that no other worker's are counted."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        # Sandboxes run as another user, who must get into it.
+        Path(folder).chmod(0o711)
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before

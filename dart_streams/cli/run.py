@@ -15,6 +15,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, RunConfig, RunId, State, find_run, read_config, run_config
 from dart_streams.cli.output import note, show
 from dart_streams.config import Config
+from dart_streams.connection import auth
 from dart_streams.errors import UserError
 from dart_streams.history import evaluation, run_folder
 from dart_streams.history.run_folder import RunFolder
@@ -53,6 +54,7 @@ def run(
         return
     wanted = with_model(init, read_config(config))
     refuse_unfit_model(wanted)
+    refuse_missing_key(wanted)
     runs = Path(wanted.run.state_dir).absolute() / "runs"
     ended, services = process_registry.end_leftovers(runs)
     if ended:
@@ -125,6 +127,13 @@ def refuse_unfit_model(config: Config) -> None:
         if config.trainer.lora.rank:
             linear = list(model_files.linear_layers(model_files.shapes_in(folder)))
             adapter_memory.adapted_layers(linear, config.trainer.lora)
+
+
+def refuse_missing_key(config: Config) -> None:
+    """Raise ConfigError if the endpoint that is to serve the policy has a key that this process cannot read."""
+    settings = config.rollout.openai
+    if config.rollout.engine == "openai" and settings.api_key:
+        auth.secret(settings.api_key, "rollout.openai.api_key")
 
 
 def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False) -> None:

@@ -6,6 +6,7 @@ Scripted answers, simulated screens, a stand-in for the trainer; broker, databas
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from topics import trained
 ROOT = Path(__file__).parents[2]
 CIRCLE = ROOT / "tests" / "integration" / "circle.toml"
 TASKS = CIRCLE.with_name("circle-tasks.toml")
+KEPT = ROOT / ".dart" / "faults"
 RESULTS = "DART_FAULTS_RESULTS"
 """The environment's name of the file to which a case appends what it measured, one JSON object a line."""
 WHOLE = "DART_SLOW_TESTS" in os.environ
@@ -109,15 +111,19 @@ class Circle:
     def of_kind(self, kind: str) -> list[psutil.Process]:
         """Return the processes of a kind and all below them, but not those that start them again."""
         mark = {"trainer": "stand_in_trainer"}.get(kind, f"--id {kind}-")
-        commands = {process: " ".join(process.cmdline()) for process in self.processes() if process.is_running()}
-        roots = [one for one, line in commands.items() if mark in line and subreaper.__file__ not in line]
-        return [process for root in roots for process in (root, *root.children(recursive=True))]
+        found = []
+        for one in self.processes():
+            line = command_of(one)
+            if mark in line and subreaper.__file__ not in line:
+                found.append(one)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found += one.children(recursive=True)
+        return found
 
     def kill_everything(self) -> None:
         """Kill every process of the circle with SIGKILL, the supervisor first: nobody restarts or drains anything."""
+        self.until(lambda: all(map(self.of_kind, KINDS)), "each kind of process, which may be starting again")
         victims = self.processes()
-        commands = " ".join(" ".join(victim.cmdline()) for victim in victims[1:] if victim.is_running())
-        assert not [kind for kind in KINDS if kind not in commands], "a process of the circle is missing"
         for victim in victims:
             with contextlib.suppress(psutil.NoSuchProcess):
                 victim.kill()
@@ -169,6 +175,15 @@ class Circle:
         ends = [f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs]
         return "\n".join([self.said(), *ends])
 
+    def keep_evidence(self) -> None:
+        """Keep the whole logs in :data:`KEPT`: the run's folder is removed with the test's."""
+        kept = KEPT / self.made.id
+        kept.mkdir(parents=True, exist_ok=True)
+        for file in (self.console, *self.made.path.glob("logs/*")):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(file, kept)
+        sys.stderr.write(f"logs are kept in {kept}\n")
+
     def exit_code(self) -> int:
         """Wait for the end of the run; fail if it has not ended after :data:`BOUND_S`."""
         assert self.process is not None
@@ -208,6 +223,13 @@ class Circle:
                 results.write(json.dumps(self.measured) + "\n")
 
 
+def command_of(process: psutil.Process) -> str:
+    """Return the command line of a process, nothing if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
 @contextlib.contextmanager
 def circle(config: Config, case: str, prefixes: Mapping[str, Sequence[str]] = {}) -> Iterator[Circle]:
     """Yield a circle with training under way; at the end none of its processes is left.
@@ -220,6 +242,9 @@ def circle(config: Config, case: str, prefixes: Mapping[str, Sequence[str]] = {}
         made.begins()
         yield made
         made.note()
+    except BaseException:
+        made.keep_evidence()
+        raise
     finally:
         for left in made.processes() if made.process is not None and made.process.poll() is None else ():
             with contextlib.suppress(psutil.NoSuchProcess):

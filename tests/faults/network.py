@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from typing import Literal, get_args
@@ -22,7 +23,8 @@ Way = Literal["out", "in", "both"]
 WAYS: tuple[Way, ...] = get_args(Way)
 NOBODY = "02:00:00:00:00:99"
 """A hardware address that no interface has."""
-FIRST_NETWORK = 64
+NETWORKS = range(64, 255)
+"""The third numbers of their addresses."""
 
 
 def ip(*arguments: str) -> None:
@@ -36,21 +38,20 @@ def possible() -> str:
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return "network namespaces need root and iproute2"
     try:
-        with network("dart-probe", 0):
+        with network("dart-probe"):
             return ""
     except (subprocess.CalledProcessError, OSError) as error:
         return f"network namespaces can't be made here: {getattr(error, 'stderr', error)}"
 
 
 class Network:
-    """A namespace, made by :func:`network`: ``number`` sets it apart from others on this machine."""
+    """A namespace, made by :func:`network`: ``number`` sets it apart from all others on this machine."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
         self.host_end, self.its_end = f"dart{os.getpid() % 100000}h{number}", "veth"
-        third = FIRST_NETWORK + number
-        self.gateway = f"10.77.{third}.1"
-        self.source = {BROKER: f"10.77.{third}.2", DATABASE: f"10.77.{third}.3"}
+        self.gateway = f"10.77.{number}.1"
+        self.source = {BROKER: f"10.77.{number}.2", DATABASE: f"10.77.{number}.3"}
         self.lost: list[tuple[str, ...]] = []
         """How to give back each way that is cut."""
 
@@ -103,13 +104,29 @@ class Network:
 
 
 @contextlib.contextmanager
-def network(name: str, number: int) -> Iterator[Network]:
+def network(name: str) -> Iterator[Network]:
     """Yield a network of its own for processes; it is removed at the end."""
-    made = Network(f"{name}-{os.getpid()}", number)
-    try:
-        with interfaces.changing():
-            made.make()
-        yield made
-    finally:
-        with interfaces.changing():
-            made.remove()
+    with number_of_its_own() as number:
+        made = Network(f"{name}-{os.getpid()}", number)
+        try:
+            with interfaces.changing():
+                made.make()
+            yield made
+        finally:
+            with interfaces.changing():
+                made.remove()
+
+
+@contextlib.contextmanager
+def number_of_its_own() -> Iterator[int]:
+    """Yield a number that no other process of this machine has meanwhile: it has the socket of that name."""
+    with socket.socket(socket.AF_UNIX) as claim:
+        yield next(number for number in NETWORKS if is_bound(claim, f"\0dart-network-{number}"))
+
+
+def is_bound(claim: socket.socket, name: str) -> bool:
+    """Bind a socket to a name; return False if another has it."""
+    with contextlib.suppress(OSError):
+        claim.bind(name)
+        return True
+    return False

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -74,8 +73,8 @@ def site(hours: float = 0.0) -> Iterator[Site]:
     with folder_of_its_own(suffix="-site") as services, contextlib.ExitStack() as stack:
         networks = {}
         if not networks_possible():
-            for number, kind in enumerate(CUT, start=1 + os.getpid() % 20 * len(CUT)):
-                networks[kind] = stack.enter_context(network(f"dart-{kind}", number))
+            for kind in CUT:
+                networks[kind] = stack.enter_context(network(f"dart-{kind}"))
         config = Config(
             bus=Bus(servers=f"{BROKER}:{free_port()}"),
             store=Store(hosts=(DATABASE,), port=free_port()),

@@ -75,7 +75,9 @@ class Past(NamedTuple):
 
 def schedule(seed: int, seconds: float, names: Sequence[str], lasts_s: float = LASTS_S) -> list[Planned]:
     """Return a random schedule that fills the time; the same seed gives the same. Each fault comes before any twice."""
-    chance, planned, left_s, bag = random.Random(seed), [], seconds, []
+    chance, left_s = random.Random(seed), seconds
+    planned: list[Planned] = []
+    bag: list[str] = []
     while left_s > 0:
         if not bag:
             bag = list(names)
@@ -138,14 +140,23 @@ def usage_of(processes: Iterable[psutil.Process]) -> Usage:
 
 def measured(running: Circle, site: Site, begin: float) -> Sample:
     """Measure the circle now."""
-    usage = {kind: usage_of(running.of_kind(kind)) for kind in KINDS}
     assert running.process is not None
-    usage["supervisor"] = usage_of([psutil.Process(running.process.pid)])
+    processes = {kind: running.of_kind(kind) for kind in KINDS}
+    processes["supervisor"] = [psutil.Process(running.process.pid)]
+    usage = {kind: usage_of(found) for kind, found in processes.items() if found}
     lag: defaultdict[str, int] = defaultdict(int)
     for one in asyncio.run(read_lags(running.config)) or ():
-        lag[one.group] += one.lag
-    size = sum(file.stat().st_size for file in site.folder.rglob("*") if file.is_file())
-    return Sample(round(time.monotonic() - begin, 1), usage, dict(lag), round(size / 2**20, 1))
+        lag[one.group] += one.records
+    return Sample(round(time.monotonic() - begin, 1), usage, dict(lag), round(size_of(site.folder) / 2**20, 1))
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of a folder's files; those that go meanwhile do not count."""
+    size = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            size += file.lstat().st_size
+    return size
 
 
 def quiet(seconds: float) -> None:
@@ -156,17 +167,19 @@ def quiet(seconds: float) -> None:
 
 
 def settled(running: Circle, site: Site, begin: float, slots: int) -> Sample:
-    """Measure the circle once its lag is within its bound, at the latest when it should be."""
+    """Measure the circle once each kind of process is there and lag is known and bounded, or at the latest then."""
     deadline = Deadline(SETTLED_S)
     while True:
         sample = measured(running, site, begin)
-        if deadline.expired or all(number <= lag_bound(slots) for number in sample.lag.values()):
+        if deadline.expired or (len(sample.usage) > len(KINDS) and not any(behind(sample, slots))):
             return sample
         quiet(1.0)
 
 
-def live(running: Circle, site: Site, planned: Sequence[Planned], faults: dict[str, Fault], slots: int) -> list[Sample]:
-    """Cause one fault after the other; return what the circle used after each."""
+def live(
+    running: Circle, site: Site, planned: Sequence[Planned], faults: dict[str, Fault], slots: int, seconds: float
+) -> Iterator[list[Sample]]:
+    """Cause one fault after the other until the time has passed; yield, after each, what was used after each so far."""
     begin, samples = time.monotonic(), []
     quiet(GAP_S[1])
     samples.append(settled(running, site, begin, slots))
@@ -176,14 +189,19 @@ def live(running: Circle, site: Site, planned: Sequence[Planned], faults: dict[s
         samples.append(settled(running, site, begin, slots))
         running.measured.setdefault("recovery", []).append((one.fault, recovery_s))
         CONSOLE.print(f"{number}/{len(planned)} {one.fault}: two more steps {recovery_s:.1f} s after its end")
-    return samples
+        yield samples
+        if time.monotonic() - begin > seconds:
+            return
 
 
-def report(folder: Path, running: Circle, samples: Sequence[Sample], slots: int) -> int:
-    """Write what was measured, print what passed a bound; return the exit code."""
-    past = passed(samples, slots)
+def keep(folder: Path, running: Circle, samples: Sequence[Sample], past: Sequence[Past]) -> None:
+    """Write what was measured."""
     kept = {"measured": running.measured, "samples": samples, "passed": past}
     (folder / "soak.json").write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+
+
+def report(samples: Sequence[Sample], past: Sequence[Past]) -> int:
+    """Print what passed a bound; return the exit code."""
     last = samples[-1]
     for kind, usage in last.usage.items():
         CONSOLE.print(f"{kind}: {samples[0].usage.get(kind, usage)} at first, {usage} in the end")
@@ -213,9 +231,13 @@ def main(arguments: list[str]) -> int:
     with scene.site(hours=wanted.hours) as site:
         tables = {"env": {"slots": wanted.slots}, "run": {"minutes": wanted.hours * 60 * 3 + 60}}
         with circle(config_of(site, site.folder, **tables), "soak", site.prefixes) as running:
-            samples = live(running, site, planned, faults, wanted.slots)
+            samples: list[Sample] = []
+            for samples in live(running, site, planned, faults, wanted.slots, wanted.hours * 3600):
+                keep(wanted.folder, running, samples, passed(samples, wanted.slots))
             running.is_killed_once_more_and_ends_well()
-            return report(wanted.folder, running, samples, wanted.slots)
+            past = passed(samples, wanted.slots)
+            keep(wanted.folder, running, samples, past)
+            return report(samples, past)
 
 
 if __name__ == "__main__":

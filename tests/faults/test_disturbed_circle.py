@@ -12,8 +12,8 @@ import pytest
 from dart_streams import crash_points
 from dart_streams.bus import admin
 from dart_streams.store import connect
-from tests.faults import scene
-from tests.faults.circle import ROOT, WHOLE, circle, config_of
+from tests.faults import scene, soak
+from tests.faults.circle import KINDS, ROOT, WHOLE, circle, config_of
 from tests.faults.network import BROKER, DATABASE
 from tests.faults.scene import Fault, Site
 from topics import BY_NAME
@@ -67,6 +67,9 @@ def test_a_circle_goes_on_after_each_fault_and_keeps_every_rule(site: Site, case
     with circle(config_of(site, site.folder), case, site.prefixes) as running:
         running.measured["recovery"] = {fault.name: scene.of(running, site, fault) for fault in faults}
         running.measured["recovery_s"] = max(running.measured["recovery"].values())
+        used = soak.settled(running, site, time.monotonic(), slots=1)
+        assert set(used.usage) == {*KINDS, "supervisor"}, "what a soak bounds can be measured"
+        assert not soak.passed([used, used], slots=1)
         running.is_killed_once_more_and_ends_well()
 
 

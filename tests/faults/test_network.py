@@ -22,7 +22,7 @@ CUT_S, BOUND_S = 2.0, 60.0
 
 @pytest.fixture(scope="module")
 def net() -> Iterator[Network]:
-    with network("dart-test", 1) as made:
+    with network("dart-test") as made:
         yield made
 
 
@@ -37,6 +37,11 @@ def ports() -> Iterator[dict[str, int]]:
             stack.callback(server.shutdown)
             threading.Thread(target=server.serve_forever, daemon=True).start()
         yield {host: server.server_port for host, server in servers.items()}
+
+
+def test_no_two_networks_have_one_address(net: Network):
+    with network("dart-test-other") as other:
+        assert not {net.gateway, *net.source.values()} & {other.gateway, *other.source.values()}
 
 
 def answers(net: Network, ports: dict[str, int], cut: str = "") -> list[bool]:

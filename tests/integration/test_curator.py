@@ -42,6 +42,7 @@ from dart_streams.tasks import load
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
+from workers.curator import recovery_watch
 from workers.curator.changelogs import SOURCES, application_id, changelog_of, changelog_topics
 from workers.curator.journal_writer import read_from
 from workers.curator.main import connect
@@ -264,6 +265,7 @@ async def replayed(config: Config, task_file: Path) -> tuple[dict[str, bytes], d
     return decided, again
 
 
+@pytest.mark.timeout(300 + 60 * KILLS)
 async def test_a_curator_killed_again_and_again_decides_as_a_replay_of_its_inputs_does(configure, tmp_path):
     config = configure()
     chance = random.Random(1)
@@ -632,6 +634,48 @@ async def test_an_input_of_which_nothing_was_committed_is_sought_from_its_beginn
         consumer.resume_flow()
         await publisher.publish(trajectories.TOPIC, finished(1), record_id="t1")
         await first(config, curated.TOPIC, lambda record: True)
+
+
+async def test_what_was_taken_before_a_seek_does_not_come_after_it(configure, monkeypatch):
+    """It would make Faust take what is read anew for repetitions: a changelog read again would have no records."""
+    config, getmany, came = configure(), Consumer.getmany, []
+    place = TP(config.bus.prefix + trajectories.TOPIC.name, 0)
+
+    async def seeking(consumer: Consumer, timeout: float) -> AsyncIterator[Any]:  # noqa: ASYNC109
+        async for tp, message in getmany(consumer, timeout):
+            yield tp, message
+            if tp == place:
+                came.append(message.offset)
+                if len(came) == 3:
+                    await consumer.seek_wait({place: 0})
+
+    monkeypatch.setattr(Consumer, "getmany", seeking)
+    async with Publisher(config.bus, "test") as publisher:
+        for sample in range(10):
+            group = {"order_id": f"g{sample // 2:06d}/{sample % 2}/0", "group_id": f"g{sample // 2:06d}"}
+            await publisher.publish(trajectories.TOPIC, finished(sample % 2, trajectory_id=f"t{sample}", **group))
+        async with living(config):
+            await first(config, curation_log.TOPIC, seen_all(dict.fromkeys(("difficulty", "groups", "budget"), 10)))
+    assert came[:6] == [0, 1, 2, 0, 1, 2]
+
+
+async def test_a_recovery_that_stands_still_is_given_up(configure, monkeypatch):
+    config, getmany = configure(), Consumer.getmany
+    changelogs = {changelog_of(config, name) for name in SOURCES}
+
+    async def without_changelogs(consumer: Consumer, timeout: float) -> AsyncIterator[Any]:  # noqa: ASYNC109
+        async for tp, message in getmany(consumer, timeout):
+            if tp.topic not in changelogs:
+                yield tp, message
+
+    async with Publisher(config.bus, "test") as publisher, living(config):
+        await publisher.publish(trajectories.TOPIC, finished(0))
+        await first(config, rollout_budgets.TOPIC, lambda record: True)
+    monkeypatch.setattr(Consumer, "getmany", without_changelogs)
+    monkeypatch.setattr(recovery_watch, "STILL_S", 2.0)
+    with pytest.raises(ServiceUnavailable, match=r"no record of the changelogs came within 2 s, \d+ are left"):
+        async with asyncio.timeout(BOUND_S):
+            await lifecycle.live(connect, config, "curator-0", asyncio.Event())
 
 
 async def test_an_agents_partitions_have_a_state_each(configure):

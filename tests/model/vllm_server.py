@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dart_streams.config import Config
+from dart_streams.launch.services.daemon import free_port
 from workers.rollout import vllm_settings
 
 START_S = 240.0
@@ -21,9 +21,7 @@ NAME = "served"
 @contextlib.contextmanager
 def served(folder: Path, config: Config, key: str, log: Path) -> Iterator[str]:
     """Serve a model on loopback, as docs/how-to/endpoint.md says; yield its base URL once it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     policy = config.policy
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry"),

@@ -38,6 +38,7 @@ from workers.curator.agent_runner import GAP_S, LATER_GAP_S, AgentRunner
 from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id, changelog_of
 from workers.curator.input_queue import enqueue
 from workers.curator.journal_writer import Changelog, reader
+from workers.curator.recovery_watch import watch_recovery
 from workers.curator.transport import Flow, Transport
 from workers.runtime import lifecycle
 
@@ -83,7 +84,8 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
 
     app.on_partitions_assigned.connect(note_assigned)
     resources.push_async_callback(app.stop)
-    await app.start()
+    # It has started once its tables are recovered.
+    await lifecycle.run_until_first_exit(app.start(), recovery=watch_recovery(app))
     fixed = [topic for topic in SOURCES.values() if topic is not None]
     topics = (topic for runner in runners for topic in (*runner.agent.inputs, *runner.agent.outputs))
     used = list({topic.name: topic for topic in topics}.values())
@@ -91,6 +93,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         functools.partial(serve, runners, config.run.drain_s / 2),
         {
             "Faust": app.wait_until_stopped,
+            "recovery": functools.partial(watch_recovery, app),
             "topics": functools.partial(watch_topics, publisher, used, fixed),
             **{f"{runner.agent.name} agent": runner.run for runner in runners},
             **{f"{runner.agent.name} owner": runner.keep_watch for runner in runners},

@@ -1,11 +1,12 @@
-"""Faust's Kafka transport, with five overrides. Each names the defect of Faust (0.15.3) that it answers."""
+"""Faust's Kafka transport, with six overrides. Each names the defect of Faust (0.15.3) that it answers."""
 
 import contextlib
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Generator, Mapping
 from typing import Any
 
 from faust.transport.consumer import ensure_TP
 from faust.transport.drivers import aiokafka
+from faust.types import TP, Message
 from mode import Service
 from mode.services import WaitResults
 from mode.utils.queues import FlowControlEvent
@@ -63,10 +64,17 @@ class Blocked:
 
 
 class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
-    """Faust's client thread with a shorter fetch.
+    """Faust's client thread with a shorter fetch, and the client's position without waiting for it.
 
     Defect: the fetch wait is fixed at 1.5 s, and during it the client fetches no other partition of that broker.
     """
+
+    def next_offset(self, tp: TP) -> int | None:
+        """Return the offset that the client takes next from a partition, None if that is not known or not assigned."""
+        subscription = self._ensure_consumer()._subscription.subscription
+        assignment = subscription.assignment if subscription is not None else None
+        state = assignment.state_value(tp) if assignment is not None else None
+        return state.position if state is not None and state.has_valid_position else None
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer = super()._create_worker_consumer(transport)
@@ -75,13 +83,25 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
 
 
 class Consumer(DirectDelivery, aiokafka.Consumer):
-    """Faust's consumer, but an input without a committed offset is sought from its beginning.
+    """Faust's consumer, but a seek holds, and an input without a committed offset is sought from its beginning.
 
-    Defect: Faust leaves its position as it is, so records that were read and then dropped in a rebalance are lost.
+    Defects: Faust delivers after a seek the rest of what it had taken before, and then takes what it reads anew for
+    repetitions: a changelog that is read again, as in a rebalance during recovery, has no records, and recovery never
+    ends; inputs are passed over. Without a committed offset it leaves its position as it is, so records that were read
+    and then dropped in a rebalance are lost.
     """
+
+    _thread: ConsumerThread
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:  # noqa: ASYNC109 - as Faust has it
+        """Yield the records that the client has taken, without those that a seek since makes it take again."""
+        async for tp, message in super().getmany(timeout):
+            taken = self._thread.next_offset(tp)
+            if taken is not None and message.offset < taken:
+                yield tp, message
 
     async def perform_seek(self) -> None:
         """Seek each input to the offset after the last one acknowledged."""

@@ -6,6 +6,8 @@ A daemon outlives the command that starts it, in a process session of its own.
 import contextlib
 import ctypes
 import ipaddress
+import itertools
+import os
 import socket
 import subprocess
 import sys
@@ -14,13 +16,20 @@ from pathlib import Path
 
 import psutil
 
-from dart_streams.errors import ConfigError
+from dart_streams.errors import ConfigError, ServiceUnavailable
 
 HOME_MARK = "-Ddart.streams.home="
 """Begins the argument by which the process of a local service is recognised; its home folder follows."""
 PORT_MARK = "-Ddart.streams.port="
+EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+FIRST_PORT = 20_000
+"""Of those that are looked at for a free one."""
+PORTS_APART = 97
+"""Between the ports at which processes with neighbouring ids begin to look."""
 PR_SET_TIMERSLACK = 29
 DEFAULT_SLACK = 0
+
+_ports_given = itertools.count()
 
 
 class Home:
@@ -136,10 +145,27 @@ def in_use(host: str, port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody listens on at this moment, another at each call.
+
+    It is none of those that the system gives to connections: until it is listened on, which may take a service half a
+    minute, a connection of any process could get it.
+    """
+    low, high = ephemeral_ports()
+    candidates = [*range(FIRST_PORT, low), *range(high + 1, 2**16)] or range(FIRST_PORT, 2**16)
+    for _ in candidates:
+        port = candidates[(os.getpid() * PORTS_APART + next(_ports_given)) % len(candidates)]
+        if not in_use("127.0.0.1", port):
+            return port
+    raise ServiceUnavailable("no port is free")
+
+
+def ephemeral_ports() -> tuple[int, int]:
+    """Return the first and last port that the system gives to connections; IANA's where it does not say."""
+    try:
+        low, high = map(int, EPHEMERAL_PORTS.read_text().split())
+    except (OSError, ValueError):
+        return 49152, 65535
+    return low, high
 
 
 def owner_of(port: int) -> psutil.Process | None:

@@ -9,10 +9,10 @@ import tomli_w
 from typer.testing import CliRunner
 
 from dart_streams.cli import main
-from dart_streams.cli.run import refuse_unfit_model
+from dart_streams.cli.run import refuse_unfit_model, run
 from dart_streams.config import Config, load, parse
 from dart_streams.config.openai import Openai
-from dart_streams.errors import UserError
+from dart_streams.errors import ConfigError, UserError
 from dart_streams.launch import model_fit
 from tests.unit.launch.model_directories import ui_tars
 
@@ -123,6 +123,17 @@ def test_targets_that_the_model_does_not_have_are_refused_before_anything_starts
     config = parse({"policy": {"path": str(folder)}, "trainer": {"lora": {"rank": 8, "targets": list(targets)}}})
     with pytest.raises(UserError, match=rf"trainer\.lora\.targets: .*'{targets[-1]}'.*q_proj"):
         refuse_unfit_model(config)
+
+
+def test_a_key_of_an_endpoint_that_is_not_there_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.delenv("NOT_SET", raising=False)
+    config = tmp_path / "endpoint.toml"
+    config.write_text(
+        f'{ENDPOINT}rollout.openai.api_key = "env:NOT_SET"\nrun.minutes = 0\nrun.state_dir = "{tmp_path / "state"}"'
+    )
+    with pytest.raises(ConfigError, match=r"rollout\.openai\.api_key is env:NOT_SET, .* set it"):
+        run(config, resume="", name="", init=None, attached=False, before=False)
+    assert not (tmp_path / "state").exists()
 
 
 def test_defaults_change_nothing_and_each_changed_key_is_known():

@@ -12,11 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from aiohttp import web
-from Xlib.error import ConnectionClosedError, DisplayError, XError
 
 from workers.env.desktop.guest import commands, contract_files, processes, windows
 from workers.env.desktop.guest.answers import Refusal, failure, given, number
-from workers.env.desktop.guest.display import InputError
+from workers.env.desktop.guest.display import DISPLAY_ERRORS, InputError
 from workers.env.desktop.guest.recording import Recording
 from workers.env.desktop.guest.session import HOME, DesktopSession, SessionError
 
@@ -260,7 +259,7 @@ class Contract:
             return answer
         except Refusal as refusal:
             return refusal.answer()
-        except (InputError, SessionError, OSError, XError, ConnectionClosedError, DisplayError) as error:
+        except (InputError, SessionError, OSError, *DISPLAY_ERRORS) as error:
             return web.json_response(failure(error), status=500)
 
 

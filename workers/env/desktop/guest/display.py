@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from Xlib import XK, X, display
+from Xlib.error import ConnectionClosedError, DisplayError, XError
 from Xlib.ext import damage, xtest
 
 from workers.env.desktop.guest.framebuffer import Framebuffer
 from workers.env.desktop.guest.keyboard import FIRST_CODE, Keymap, keysym_of
 
+DISPLAY_ERRORS = (XError, ConnectionClosedError, DisplayError)
+"""What a call to the X server may raise, which has gone, or refuses it. They have no base class of their own."""
 BUTTONS = {"left": 1, "middle": 2, "right": 3}
 WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 DOUBLE_CLICK_S = 0.3

@@ -7,7 +7,7 @@ import asyncio
 import json
 from typing import Any
 
-from workers.env.desktop.guest.display import InputError
+from workers.env.desktop.guest.display import DISPLAY_ERRORS, InputError
 from workers.env.desktop.guest.session import DesktopSession, SessionError
 
 NAME = "\0dart-desktop-input"
@@ -17,10 +17,13 @@ async def serve(session: DesktopSession) -> None:
     """Serve input for the session of the time."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            writer.write(json.dumps(outcome(session, line)).encode() + b"\n")
-            await writer.drain()
-        writer.close()
+        try:
+            while line := await reader.readline():
+                writer.write(json.dumps(outcome(session, line)).encode() + b"\n")
+                await writer.drain()
+        finally:
+            # Whatever went wrong here: nobody waits for an answer on an open connection.
+            writer.close()
 
     await asyncio.start_unix_server(answer, NAME, limit=2**22)
 
@@ -32,5 +35,5 @@ def outcome(session: DesktopSession, line: bytes) -> "dict[str, Any]":
         display = session.shown
         display.perform(wanted["events"], wanted.get("apart", True))
         return {"position": display.pointer(), "size": list(display.frames.size)}
-    except (InputError, SessionError, ValueError, KeyError, TypeError) as error:
+    except (InputError, SessionError, ValueError, KeyError, TypeError, *DISPLAY_ERRORS) as error:
         return {"error": f"{type(error).__name__}: {error}"}

@@ -6,10 +6,9 @@ import json
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
-from Xlib.error import ConnectionClosedError, DisplayError, XError
 
 from workers.env.desktop.guest import contract
-from workers.env.desktop.guest.display import InputError
+from workers.env.desktop.guest.display import DISPLAY_ERRORS, InputError
 from workers.env.desktop.guest.session import HOME, DesktopSession, SessionError
 
 REQUEST_BYTES = 256 * 2**20
@@ -122,7 +121,7 @@ class Server:
                 return await handler(request)
             except (InputError, KeyError, TypeError, json.JSONDecodeError) as error:
                 return refusal(400, error)
-            except (SessionError, OSError, TimeoutError, XError, ConnectionClosedError, DisplayError) as error:
+            except (SessionError, OSError, TimeoutError, *DISPLAY_ERRORS) as error:
                 return refusal(500, error)  # The server goes on: the worker decides what becomes of the sandbox.
 
 
