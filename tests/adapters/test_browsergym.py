@@ -95,7 +95,7 @@ async def test_a_process_that_is_killed_or_hangs_is_a_fault_that_leaves_nothing(
             await environment.step(Wait(), f"{number}")
         backend.call_timeout_s = 60.0
         await environment.close()
-        assert not psutil.wait_procs(tree, timeout=10)[1]
+        assert not psutil.wait_procs(tree, timeout=60)[1]
         healed = await backend.open(task())
         shown = await healed.reset(task())
         assert (await healed.step(button_of(shown), "press")).done

@@ -30,7 +30,7 @@ def task(seed: int, page: str = "columns") -> Task:
 
 
 def backend(url: str, **options) -> openenv.OpenEnvBackend:
-    table = {"backend": "openenv", "installed": {"options": {"url": url, **options}, "call_timeout_s": 10.0}}
+    table = {"backend": "openenv", "installed": {"options": {"url": url, **options}, "call_timeout_s": 60.0}}
     return openenv.backend(parse({"env": table}))
 
 

@@ -137,8 +137,14 @@ class Circle:
                 victim.kill()
         assert self.process is not None
         self.process.wait()
-        _, alive = psutil.wait_procs(victims[1:], timeout=20)
+        _, alive = psutil.wait_procs(victims[1:], timeout=BOUND_S)
         assert not alive
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended."""
+        assert self.process is not None
+        return self.process.poll() is not None
 
     def steps(self) -> int:
         """Return how many optimiser steps the log has."""
@@ -158,9 +164,12 @@ class Circle:
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Return when a condition holds; fail if the run ends before, or after :attr:`bound_s`."""
         deadline = Deadline(self.bound_s)
-        while not condition():
-            assert self.process is not None
-            if self.process.poll() is not None or deadline.expired:
+        while True:
+            ended = self.ended  # Before the condition: what a run did before it ended counts.
+            if condition():
+                return
+            if ended or deadline.expired:
+                assert self.process is not None
                 pytest.fail(f"not reached: {what}; exit code {self.process.poll()}\n{self.evidence()}")
             time.sleep(POLL_S)
 

@@ -31,6 +31,7 @@ DOUBLED = ("rollout-orders", "observations", "action-requests")
 STORMS = (("env", "rollout-orders"), ("recorder", "observations"), ("rollout", "action-requests"))
 """Consumer groups and what they read."""
 JOIN_S = 2.0
+END_S = 60.0
 
 
 class Site:
@@ -142,7 +143,7 @@ def service_killed(name: str, lasts_s: float) -> Fault:
     def cause(_: Circle, site: Site) -> None:
         process = site.service(name)
         process.kill()
-        psutil.wait_procs([process], timeout=20)
+        psutil.wait_procs([process], timeout=READY_S)
 
     return Fault(f"{name} killed", cause, lambda _, site: site.up(), lasts_s)
 
@@ -178,12 +179,19 @@ def run_disk_full(lasts_s: float) -> Fault:
 
 def log_disk_full(lasts_s: float) -> Fault:
     """Fill the disk of Kafka's log; Kafka ends by itself then, and is started once there is room."""
+    kafka: list[psutil.Process] = []
+
+    def cause(_: Circle, site: Site) -> None:
+        kafka[:] = [site.service("kafka")]
+        disk.fill(site.log_disk)
 
     def undo(_: Circle, site: Site) -> None:
+        # While it is ending it may still answer, and would not be started.
+        psutil.wait_procs(kafka, timeout=END_S)
         disk.make_room(site.log_disk)
         site.up()
 
-    return Fault("Kafka's log full", lambda _, site: disk.fill(site.log_disk), undo, lasts_s, disk.possible())
+    return Fault("Kafka's log full", cause, undo, lasts_s, disk.possible())
 
 
 async def join_and_leave(bus: Bus, times: int) -> None:
@@ -235,7 +243,7 @@ def topic_deleted(lasts_s: float) -> Fault:
 def of(circle: Circle, site: Site, fault: Fault) -> float:
     """Cause a fault, undo it, and wait until the circle has made two more steps; return the seconds it took from there.
 
-    A run that has ended meanwhile has said why, and is resumed.
+    A run that ends meanwhile has said why, and is resumed. It may still be ending when the fault is undone.
     """
     fault.cause(circle, site)
     deadline = Deadline(fault.lasts_s)
@@ -244,12 +252,13 @@ def of(circle: Circle, site: Site, fault: Fault) -> float:
     fault.undo(circle, site)
     begin = time.monotonic()
     ends = circle.measured.setdefault("ended", [])
-    assert circle.process is not None
-    if circle.process.poll() is not None:
+    wanted = circle.steps() + 2
+    circle.until(lambda: circle.ended or circle.steps() >= wanted, f"step {wanted} after {fault.name}, or an end")
+    if circle.ended:
         assert " died" in circle.said(), circle.said()
         ends.append(fault.name)
         circle.resume()
-    circle.goes_on()
+        circle.goes_on()
     return round(time.monotonic() - begin, 1)
 
 

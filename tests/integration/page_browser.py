@@ -20,7 +20,7 @@ from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools, Message
 
 SIZE = (1280, 800)
 PHONE = (390, 780)
-WAIT_S = 60.0
+WAIT_S = 120.0
 """Generous: tests run on machines that do other things at the same time."""
 SPOKEN = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
 

@@ -30,6 +30,7 @@ from dart_streams.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.launch.services.lock import silent
 
 USER = "dart"
+WAIT_S = 120.0
 STORE_PASSWORD = "changeit"
 """Of the services' own key stores; it opens nothing else."""
 
@@ -80,7 +81,7 @@ class Certificates:
 
 
 def openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=30)
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=WAIT_S)
 
 
 class Ports(NamedTuple):
@@ -174,7 +175,7 @@ client_encryption_options:
 
     def add_user(self, name: str, password: str, grants: Sequence[str] = ("ALL PERMISSIONS ON ALL KEYSPACES",)) -> None:
         """Give a user a password and rights, as a cluster's operator does."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WAIT_S
         login = PlainTextAuthProvider("cassandra", "cassandra")
         place = DefaultEndPoint("localhost", self.port)
         while True:
@@ -214,7 +215,7 @@ class Secured(NamedTuple):
     def scram(self, **changes: object) -> Bus:
         """Return how the broker is reached over TLS with SCRAM."""
         login = KafkaLogin(user=USER, password=self.secret("scram"))
-        bus = Bus(servers=f"localhost:{self.ports.sasl}", tls=self.tls(), login=login, wait_s=20)
+        bus = Bus(servers=f"localhost:{self.ports.sasl}", tls=self.tls(), login=login, wait_s=WAIT_S)
         return msgspec.structs.replace(bus, **changes)
 
     def plain(self) -> Bus:
@@ -226,7 +227,7 @@ class Secured(NamedTuple):
     def store(self, **changes: object) -> Store:
         """Return how the database is reached over TLS with a password."""
         login = Login(user=USER, password=self.secret("cql"))
-        store = Store(hosts=("localhost",), port=self.database.port, tls=self.tls(), login=login, wait_s=20)
+        store = Store(hosts=("localhost",), port=self.database.port, tls=self.tls(), login=login, wait_s=WAIT_S)
         return msgspec.structs.replace(store, **changes)
 
     def config(self, folder: Path) -> Config:

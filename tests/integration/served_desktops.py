@@ -15,7 +15,7 @@ import aiohttp
 from workers.env.osworld.connection import MachineEndpoint
 from workers.env.osworld.machine import Machine
 
-READY_S = 30.0
+READY_S = 60.0
 UP_S = 120.0
 """How long the server may take to listen, on a machine that does other work."""
 

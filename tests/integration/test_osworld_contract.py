@@ -35,11 +35,11 @@ ERROR_KEYS = {"status": str, "message": str}
 async def machine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Machine]:
     """The server that is asked."""
     if URL:
-        async with Machine(MachineEndpoint(url=URL, token=TOKEN), 60.0) as client:
+        async with Machine(MachineEndpoint(url=URL, token=TOKEN), 120.0) as client:
             yield client
         return
     async with served(tmp_path_factory.mktemp("served"), slots=1) as running, running.machine() as client:
-        client.call_timeout_s = 60.0
+        client.call_timeout_s = 120.0
         yield client
 
 
@@ -63,7 +63,7 @@ async def ask(
     """Send a request as it is."""
     headers = {"Authorization": f"Bearer {machine.endpoint.token}"} if machine.endpoint.token else {}
     async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=90)) as session,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as session,
         session.request(method, machine.endpoint.url + path, json=body, data=form, headers=headers) as answer,
     ):
         return Answer(answer.status, answer.content_type, await answer.read())
@@ -94,7 +94,7 @@ async def test_the_pointer_is_where_it_was_moved_to(machine):
 
 async def test_the_accessibility_tree_is_xml_in_osworlds_namespaces(machine):
     await machine.launch(["zenity", "--info", "--title", "Contract", "--no-markup", "--text", "a & b < c"])
-    await machine.execute_with_verification(["true"], {"window_exists": "Contract"}, wait_s=30, interval_s=0.1)
+    await machine.execute_with_verification(["true"], {"window_exists": "Contract"}, wait_s=120, interval_s=0.1)
     found = (await ask(machine, "GET", "/accessibility")).require(200, {"AT": str})
     root = ElementTree.fromstring(found["AT"])
     assert root.tag == "desktop-frame"
@@ -116,7 +116,7 @@ async def test_no_terminal_is_no_error(machine):
 async def test_a_window_has_a_size(machine):
     assert (await ask(machine, "POST", "/window_size")).require(400, {"error": str})
     await machine.launch(["zenity", "--info", "--title", "Sized"])
-    await machine.execute_with_verification(["true"], {"window_exists": "Sized"}, wait_s=30, interval_s=0.1)
+    await machine.execute_with_verification(["true"], {"window_exists": "Sized"}, wait_s=120, interval_s=0.1)
     found = await ask(machine, "POST", "/window_size", form={"app_class_name": "ZENITY"})
     assert all(value > 50 for value in found.require(200, {"width": int, "height": int}).values())
     await machine.close_window("Sized")

@@ -100,7 +100,7 @@ def run_until(seen: asyncio.Event, made: folder.RunFolder, console: Console) -> 
 
 async def committing(made: folder.RunFolder) -> set[str]:
     """Return the groups that have committed offsets, once the circle's own ones have: each does so in its own time."""
-    deadline = Deadline(30.0)
+    deadline = Deadline(RUN_S)
     async with lag_reader(made.config().bus) as reader:
         while True:
             groups = {lag.group for lag in await reader.read() or ()}

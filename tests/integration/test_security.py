@@ -37,6 +37,8 @@ from tests.integration.test_circle import HERE, session_of
 from topics import weights
 from topics.weights import WeightVersion
 
+pytestmark = pytest.mark.timeout(900)
+BOUND_S = 120.0
 COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
 VERSION = WeightVersion(
     model_id="m", version=0, uri="file:///nowhere", sha256="0" * 64, train_step=0, epoch=1, groups_consumed=0
@@ -59,7 +61,7 @@ def written(config: Config, path: Path) -> Path:
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=90, env={**os.environ, **environment}
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=240, env={**os.environ, **environment}
     )
 
 
@@ -77,7 +79,7 @@ async def test_every_client_of_the_broker_is_let_in(secured: Secured, way: str):
     with sync_clients.TopicReader(bus, "test", weights.TOPIC) as reader:
         assert [clients.event_of(weights.TOPIC, record) for record in reader.read_to_end()] == [VERSION]
     producer = sync_clients.producer(bus, "test")
-    producer.send(bus.prefix + weights.TOPIC.name, value=b"x").get(timeout=20)
+    producer.send(bus.prefix + weights.TOPIC.name, value=b"x").get(timeout=BOUND_S)
     producer.close()
     await of_faust(bus)
 
@@ -86,7 +88,7 @@ async def one_record(bus: Bus) -> Any:
     reader = clients.consumer(bus, weights.TOPIC, group="test", client_id="test")
     await clients.start_within(reader, bus)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(BOUND_S):
             return clients.event_of(weights.TOPIC, await reader.getone())
     finally:
         await reader.stop()
@@ -186,7 +188,7 @@ def test_what_the_database_refuses_is_one_sentence_that_says_what_to_do(secured:
 def test_a_database_without_tls_is_told_from_one_with(services):
     running = services.running.store
     with pytest.raises(AccessRefused, match=r"has no TLS: .*set store\.tls\.enabled = false"):
-        sessions.check(Store(hosts=running.hosts, port=running.port, tls=Tls(enabled=True), wait_s=20))
+        sessions.check(Store(hosts=running.hosts, port=running.port, tls=Tls(enabled=True), wait_s=BOUND_S))
     sessions.check(running)
 
 
@@ -278,7 +280,7 @@ def test_a_jvm_that_gets_no_memory_is_told_by_its_own_words():
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 
     java = [str(find_java()), "-Xms8g", "-Xmx8g", "-XX:+UseSerialGC", "-version"]
-    done = subprocess.run(java, preexec_fn=limited, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(java, preexec_fn=limited, capture_output=True, text=True, timeout=BOUND_S)
     assert done.returncode
     kafka = Kafka(Bus(servers="127.0.0.1:1"), configuration.Services())
     assert "got no memory" in memory.lack(done.stdout + done.stderr, killed=False, service=kafka)
@@ -307,7 +309,7 @@ def circle(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Circle
         base,
         bus=secured.scram(login=login),
         store=secured.store(),
-        run=replace(base.run, state_dir=str(tmp_path_factory.mktemp("circle")), train_steps=3),
+        run=replace(base.run, state_dir=str(tmp_path_factory.mktemp("circle")), train_steps=3, minutes=10, settle_s=60),
         evaluation=replace(base.evaluation, episodes=0),
         telemetry=replace(base.telemetry, sampling=1.0),
     )
@@ -330,7 +332,8 @@ def test_the_circle_turns_over_tls_with_passwords(circle: Circle):
     found = json.loads((circle.made.path / "report.json").read_text())
     assert (found["lost"], found["open"]) == (0, 0)
     assert found["trajectories"]["trained"] > 0
-    assert found["versions_served"] >= 3
+    assert found["train_steps"] >= 3
+    assert found["versions_served"] >= 1, "a version may follow another before a worker has taken that one"
     assert "SCRAM-SHA-512" in circle.shown
 
 

@@ -24,6 +24,9 @@ from dart_streams.launch.services.jvm import Kafka
 from dart_streams.launch.services.local import RunningService, bring_up
 from dart_streams.launch.services.lock import silent
 
+pytestmark = pytest.mark.timeout(1200)
+BOUND_S = 120.0
+READY_S = 240.0
 COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
 
 
@@ -34,7 +37,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
         bus=Bus(servers=f"127.0.0.1:{free_port()}", prefix="bad-days."),
         store=Store(port=free_port()),
         run=Run(state_dir=str(tmp_path_factory.mktemp("state"))),
-        services=Services(ready_s=90),
+        services=Services(ready_s=READY_S),
     )
     yield config
     local.down(config, wipe=True)
@@ -45,7 +48,7 @@ def file(config: Config, tmp_path: Path) -> Path:
     file = tmp_path / "c.toml"
     file.write_text(
         f'run.state_dir = "{config.run.state_dir}"\nbus.servers = "{config.bus.servers}"\n'
-        f"store.port = {config.store.port}\nservices.ready_s = 90\n"
+        f"store.port = {config.store.port}\nservices.ready_s = {READY_S:g}\n"
     )
     return file
 
@@ -71,20 +74,20 @@ def pids(output: str) -> dict[str, int]:
 def stop(pid: int) -> None:
     """Stop a process with SIGSTOP, and return when none of its threads can answer any more."""
     os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + BOUND_S
     while any(" T " not in task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 def await_death(process: psutil.Process) -> None:
-    psutil.wait_procs([process], timeout=10)
+    psutil.wait_procs([process], timeout=BOUND_S)
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_two_commands_at_once_start_one_of_each_and_a_third_changes_nothing(config: Config, file: Path):
     both = [command("up", file, "--json") for _ in range(2)]
-    outputs = [process.communicate(timeout=200) for process in both]
+    outputs = [process.communicate(timeout=READY_S) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     assert pids(outputs[0][0]) == pids(outputs[1][0])
     assert speaks_kafka("127.0.0.1", int(config.bus.servers.rpartition(":")[2]))
@@ -138,7 +141,7 @@ def test_a_broker_that_hangs_is_ended_and_replaced(config: Config):
 def test_a_service_that_a_killed_command_left_starting_is_adopted(config: Config, file: Path):
     local.down(config)
     killed = command("up", file)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + BOUND_S
     while (found := kafka_home(config).find()) is None:
         assert time.monotonic() < deadline
         assert killed.poll() is None
@@ -153,11 +156,11 @@ def test_a_service_that_a_killed_command_left_starting_is_adopted(config: Config
 def test_down_stops_both_and_a_second_down_finds_nothing(config: Config, file: Path):
     local.up(config)
     first = command("down", file)
-    assert first.wait(timeout=60) == 0
+    assert first.wait(timeout=BOUND_S) == 0
     assert kafka_home(config).find() is None
     assert not speaks_cql("127.0.0.1", config.store.port)
     second = command("down", file)
-    _, said = second.communicate(timeout=60)
+    _, said = second.communicate(timeout=BOUND_S)
     assert (second.returncode, said.strip()) == (0, "nothing was running")
 
 
@@ -167,7 +170,7 @@ def test_a_service_that_can_not_start_is_reported_with_the_end_of_its_log(config
     meta.parent.mkdir(parents=True)
     meta.write_text("version=1\nnode.id=77\ncluster.id=x\n")
     failed = command("up", file)
-    _, said = failed.communicate(timeout=120)
+    _, said = failed.communicate(timeout=READY_S)
     assert failed.returncode == 3
     assert "error: Kafka ended while it started" in said
     assert "node" in said.rpartition("ends with")[2].lower()

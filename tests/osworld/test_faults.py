@@ -144,8 +144,8 @@ async def running(services: Any, temporary: Path, tmp_path_factory: pytest.TempP
         yield found
         trees = [child for one in (found.worker, found.server) for child in one.children(recursive=True)]
         worker.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(worker.wait, 60) == 0
-    assert not psutil.wait_procs(trees, timeout=10)[1]
+        assert await asyncio.to_thread(worker.wait, BOUND_S) == 0
+    assert not psutil.wait_procs(trees, timeout=60)[1]
     assert not remains(temporary, found.server.pid)
 
 
