@@ -33,6 +33,7 @@ from workers.env.environment import EnvironmentFault
 
 BOUND_S = 60.0
 SEEDS = 2
+pytestmark = pytest.mark.usefixtures("desktops_of_normal_priority")
 STAYS_S = 2.0
 WINDOW = "exec zenity --info --text done"
 """After a script, so that its session has a window."""

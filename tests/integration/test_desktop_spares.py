@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from dart_streams.config import Config, Desktop, Env
@@ -12,6 +13,8 @@ from workers.env import contract
 from workers.env.desktop import pool
 from workers.env.desktop.backend import DesktopBackend
 from workers.env.desktop.environment import DesktopEnvironment
+
+pytestmark = pytest.mark.usefixtures("desktops_of_normal_priority")
 
 
 @pytest_asyncio.fixture
