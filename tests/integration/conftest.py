@@ -1,7 +1,10 @@
 """Prints what the web page's tests have measured: times of its pages, and what a thousand slots cost."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 FIGURES = Path(__file__).parents[2] / ".dart" / "page-screenshots"
 BEGUN_S = time.time()
@@ -12,3 +15,18 @@ def pytest_terminal_summary(terminalreporter) -> None:
     for file in sorted(FIGURES.glob("*.txt")):
         if file.stat().st_mtime >= BEGUN_S:
             terminalreporter.write_line(f"{file.stem}: {file.read_text()}")
+
+
+@pytest.fixture(scope="module")
+def desktops_of_normal_priority() -> Iterator[None]:
+    """Give desktops the priority of this process.
+
+    At their own, low one an office suite takes minutes to start while other tests use all processors.
+    """
+    from workers.env.desktop import limits, sandbox
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sandbox, "LOW_PRIORITY", ())
+        patch.setattr(limits, "SHARES", 1024)
+        patch.setattr(limits, "NICE", 0)
+        yield

@@ -18,14 +18,14 @@ from workers.env.miniwob.page import MiniwobPage
 
 @asynccontextmanager
 async def browser(
-    call_timeout_s: float = 15.0,
+    call_timeout_s: float = 60.0,
     isolation: Isolation = "document",
     slots: int = 16,
     last_screen: bool = True,
     capture: Capture = "auto",
     browsers: int = 1,
 ) -> AsyncIterator[MiniwobBackend]:
-    """A backend with its browsers."""
+    """A backend with its browsers, whose calls may take long: tests run on machines that do other things."""
     own = Miniwob(
         call_timeout_s=call_timeout_s,
         isolation=isolation,

@@ -20,6 +20,11 @@ from workers.curator.changelogs import changelog_topics
 
 HERE = Path(__file__).parent
 STEPS = 3
+BOUND_S = 120.0
+"""Generous, as are the minutes: tests run on machines that do other things at the same time."""
+MINUTES = 6.0
+
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -31,9 +36,10 @@ def made(services, tmp_path) -> RunFolder:
         base,
         bus=replace(base.bus, servers=running.bus.servers, prefix=f"dart.{run}."),
         store=replace(base.store, hosts=running.store.hosts, port=running.store.port, keyspace=services.keyspace),
-        run=replace(base.run, id=run, state_dir=str(tmp_path)),
+        run=replace(base.run, id=run, state_dir=str(tmp_path), minutes=MINUTES),
+        env=replace(base.env, request_timeout_s=BOUND_S),
         trainer=replace(base.trainer, max_train_steps=STEPS),
-        evaluation=replace(base.evaluation, episodes=8),
+        evaluation=replace(base.evaluation, episodes=8, timeout_s=BOUND_S),
     )
     admin.apply_all(config.bus, changelog_topics(config))
     return folder.attach(config, HERE / "circle-tasks.toml")
@@ -62,7 +68,7 @@ def running(made: RunFolder, *processes: str) -> Iterator[None]:
             for process in started:
                 process.terminate()
             for process in started:
-                process.wait(30)
+                process.wait(BOUND_S)
 
 
 def test_an_attached_run_measures_before_and_tells_of_its_end(made: RunFolder):

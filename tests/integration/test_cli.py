@@ -17,10 +17,13 @@ from dart_streams.history import run_folder
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
+BOUND_S = 120.0
 
 
 def dart_streams(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=folder)
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=BOUND_S, check=False, cwd=folder
+    )
 
 
 def test_help_names_every_command_without_importing_it():

@@ -5,18 +5,28 @@ from pathlib import Path
 import msgspec
 import pytest
 import structlog
+from rich.console import Console
 
 from benchmarks import decoupling_run, modes
 from benchmarks.utilization import figures
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.history import run_folder as folder
 from dart_streams.history.run_log import present_records
+from dart_streams.history.run_state import RunState
+from dart_streams.launch.session import Finish, Session
+from tests.integration.test_circle import until
 from topics import Topic, rollout_orders, weights, weights_serving
 
 DESKTOP = Path(__file__).parents[2] / "deploy/config/workload/desktop.toml"
 SHAPE = modes.DeploymentShape(slots=6, workers=2, places=3, batch=1)
 SCALE = 100.0
-MINUTES = 0.6
+AT_LEAST_S = 36.0
+MINUTES = 6.0
+"""A safety net: what ends a run is that it has had its time and its versions."""
+VERSIONS = 3
+
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +46,17 @@ def quick(services, tmp_path: Path) -> Config:
     )
 
 
+def wired(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
+    """Return the session of a mode, which lasts at least so long, and until there are versions to compare."""
+    enough_time: list[Deadline] = []
+
+    def enough(state: RunState) -> bool:
+        enough_time[:] = enough_time or [Deadline(AT_LEAST_S)]
+        return enough_time[0].expired and len(state.versions) >= VERSIONS
+
+    return until(decoupling_run.session_of(made, console, finish), enough)
+
+
 def log(config: Config, topic: Topic) -> list:
     records = present_records(config.bus, topic)
     return [(kept.at_ms, msgspec.json.decode(kept.value, type=topic.event)) for kept in records]
@@ -43,7 +64,7 @@ def log(config: Config, topic: Topic) -> list:
 
 @pytest.mark.parametrize("mode", ["coupled", "dart"])
 def test_a_mode_lives_as_real_processes(services, tmp_path: Path, mode):
-    player = decoupling_run.ModeRunner(MINUTES, lambda _: None)
+    player = decoupling_run.ModeRunner(MINUTES, lambda _: None, wired=wired)
     account = player.play(modes.deployment(quick(services, tmp_path), mode, SHAPE, 0), mode, 0)
     assert player.newest == {mode: account}
     assert {"env", "recorder", "rollout", "curator", "trainer"} <= player.core_ms[mode].keys()
@@ -69,6 +90,6 @@ def batches_follow_versions(config: Config) -> None:
         for version, at_ms in first.items():
             served[version] = max(served.get(version, 0), at_ms)
     published = {event.version for _, event in log(config, weights.TOPIC)}
-    assert len(published) > 2
+    assert len(published) >= VERSIONS
     for at_ms, order in orders:
         assert at_ms >= served[order.after_version], f"{order.order_id} before all serve {order.after_version}"

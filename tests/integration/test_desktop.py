@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -18,6 +19,7 @@ import pytest_asyncio
 
 from dart_streams.actions import Click, Hotkey, KeyDown, MouseDown, Type, Wait
 from dart_streams.config import Config, Desktop, Env
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.tasks import Task
 from workers.env import contract
@@ -29,7 +31,9 @@ from workers.env.desktop.problem import LARGE
 from workers.env.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault
 
+BOUND_S = 60.0
 SEEDS = 2
+pytestmark = pytest.mark.usefixtures("desktops_of_normal_priority")
 STAYS_S = 2.0
 WINDOW = "exec zenity --info --text done"
 """After a script, so that its session has a window."""
@@ -40,8 +44,8 @@ def task(family: str, seed: int = 0) -> Task:
     return Task(environment="desktop", page=family, seed=seed, max_steps=10, split="train")
 
 
-def config(call_timeout_s: float = 15.0) -> Config:
-    """A configuration with two slots."""
+def config(call_timeout_s: float = 60.0) -> Config:
+    """A configuration with two slots, whose calls may take long: tests run on machines that do other things."""
     return Config(env=Env(backend="desktop", slots=2, desktop=Desktop(call_timeout_s=call_timeout_s)))
 
 
@@ -63,19 +67,29 @@ async def opened(backend: DesktopBackend) -> AsyncIterator[DesktopEnvironment]:
     await environment.close()
 
 
-async def run(environment: DesktopEnvironment, script: str, limit_s: float = 15.0) -> str:
+async def run(environment: DesktopEnvironment, script: str, limit_s: float = BOUND_S) -> str:
     """Run a script of the shell in a new session of the sandbox; return what it wrote."""
     session = {"command": ["/bin/sh", "-c", f"{script}\n{WINDOW}"], "files": {}, "watched": []}
     await environment.sandbox.request("POST", "session", session, limit_s)
     return (await environment._outcome()).output
 
 
-def inside(environment: DesktopEnvironment, name: str) -> psutil.Process:
-    """Return a process of the sandbox, as the host sees it."""
-    assert environment.sandbox.process is not None
-    tree = psutil.Process(environment.sandbox.process.pid).children(recursive=True)
+def inside(sandbox: Sandbox, name: str) -> psutil.Process:
+    """Return a process of a sandbox, as the host sees it."""
+    assert sandbox.process is not None
+    tree = psutil.Process(sandbox.process.pid).children(recursive=True)
     alive = (process for process in tree if process.status() != psutil.STATUS_ZOMBIE)
     return next(process for process in alive if name in " ".join(process.cmdline()))
+
+
+async def kill(process: psutil.Process) -> None:
+    """Kill a process that is not this one's child, and return when it has ended: a busy machine may let that wait."""
+    process.kill()
+    deadline = Deadline(BOUND_S)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE:
+            assert not deadline.expired
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -223,13 +237,26 @@ async def test_a_session_leaves_nothing_to_the_next(opened):
     assert await run(opened, look) == ""
 
 
+def is_zombie_or(name: str, process: psutil.Process) -> bool:
+    """Return whether a process has ended without having been collected, or is a program of this name."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE or process.name() == name
+    return False
+
+
 @pytest.mark.asyncio(loop_scope="module")
 async def test_children_that_lost_their_parents_do_not_stay(opened):
-    await run(opened, "for i in $(seq 50); do sh -c 'sleep 0.2 &'; done; sleep 0.5")
-    await opened.sandbox.request("POST", "step", {"id": "look", "events": []})
+    """Each step collects those that have ended by then."""
+    await run(opened, "for i in $(seq 50); do sh -c 'sleep 0.2 &'; done")
     assert opened.sandbox.process is not None
-    tree = psutil.Process(opened.sandbox.process.pid).children(recursive=True)
-    assert [one for one in tree if one.status() == psutil.STATUS_ZOMBIE] == []
+    sandbox, deadline = psutil.Process(opened.sandbox.process.pid), Deadline(BOUND_S)
+    for number in itertools.count():
+        await opened.sandbox.request("POST", "step", {"id": f"look-{number}", "events": []})
+        left = [one for one in sandbox.children(recursive=True) if is_zombie_or("sleep", one)]
+        if not left:
+            break
+        assert not deadline.expired, left
+        await asyncio.sleep(0.1)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -251,7 +278,7 @@ async def test_a_part_that_is_killed_is_a_fault_and_the_slot_heals(backend, part
     chosen = task("answer")
     environment = await backend.open(chosen)
     await environment.reset(chosen)
-    inside(environment, part).kill()
+    await kill(inside(environment.sandbox, part))
     with pytest.raises(EnvironmentFault, match=r"ended|step|outcome"):
         await environment.step(Wait(), "wait")
         await environment.evaluate()
@@ -270,7 +297,7 @@ async def test_an_application_that_is_killed_ends_the_episode_without_reward(bac
     chosen = task("choose")
     environment = await backend.open(chosen)
     await environment.reset(chosen)
-    inside(environment, "zenity").kill()
+    await kill(inside(environment.sandbox, "zenity"))
     assert (await environment.step(Wait(), "wait")).done
     assert await environment.evaluate() == 0
     await environment.close()
@@ -278,15 +305,16 @@ async def test_an_application_that_is_killed_ends_the_episode_without_reward(bac
 
 @pytest.mark.parametrize("part", ["Xvfb", "desktop.guest"])
 async def test_a_part_that_hangs_is_a_fault_in_bounded_time(part):
-    own = DesktopBackend(config(call_timeout_s=3.0))
+    own = DesktopBackend(config())
     chosen = task("answer")
     environment = await own.open(chosen)
     await environment.reset(chosen)
-    inside(environment, part).send_signal(signal.SIGSTOP)
-    began = time.monotonic()
-    with pytest.raises(EnvironmentFault):
-        await environment.step(Click(10, 10), "click")
-    assert time.monotonic() - began < 10.0
+    # From here on nothing answers, however quick the machine is; before, it may take its time.
+    environment.sandbox.call_timeout_s = 2.0
+    inside(environment.sandbox, part).send_signal(signal.SIGSTOP)
+    async with asyncio.timeout(BOUND_S):
+        with pytest.raises(EnvironmentFault):
+            await environment.step(Click(10, 10), "click")
     await environment.close()
     await own.stop()
 
@@ -333,7 +361,7 @@ def test_a_worker_that_is_killed_leaves_no_process():
         processes = [tree, *tree.children(recursive=True)]
         assert len(processes) > 5
         manager.kill()
-    _, alive = psutil.wait_procs(processes, timeout=5.0)
+    _, alive = psutil.wait_procs(processes, timeout=BOUND_S)
     assert alive == []
 
 
@@ -364,7 +392,7 @@ def of_odd_size() -> list[psutil.Process]:
 
 def living(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Return those that do not end, and end them, for they are no other test's."""
-    _, alive = psutil.wait_procs(processes, timeout=5.0)
+    _, alive = psutil.wait_procs(processes, timeout=BOUND_S)
     for process in alive:
         process.kill()
     return alive

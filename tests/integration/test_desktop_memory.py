@@ -2,6 +2,8 @@
 
 import itertools
 
+import pytest
+
 from benchmarks.desktop_leaks import own_mb, server_of
 from dart_streams.config import Config, Desktop, Env
 from tests.integration.test_desktop import task
@@ -12,6 +14,8 @@ from workers.env.desktop.problem import LARGE
 EPISODES = 10
 PIXELS_MB = LARGE[0] * LARGE[1] * 4 / 1e6
 """Of one screen, which the server keeps while it is shown."""
+
+pytestmark = pytest.mark.usefixtures("desktops_of_normal_priority")
 
 
 async def test_screens_of_sessions_that_ended_are_not_kept():

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import socket
 from typing import Any
 
 import msgspec
@@ -11,15 +10,18 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
+from dart_streams.config import Config
 from dart_streams.history import run_folder as folder
 from dart_streams.history.run_log import read_events, read_log
 from dart_streams.history.run_state import RunState
-from tests.integration.test_circle import HERE, circle_config, command, session_of
+from tests.integration.test_circle import HERE, MINUTES, circle_config, command, session_of
 from tests.unit.workers.rollout.misbehaving import chat, says, served
 from topics import curated, trajectories
 from workers.rollout.scripted import POINT
 
 KEY = "sk-of-the-endpoint-run"
+
+pytestmark = pytest.mark.timeout(600)
 
 
 class Expert:
@@ -48,32 +50,29 @@ def answer_to(messages: list[dict[str, Any]]) -> str:
     return f"Thought: there.\nAction: click(start_box='({x},{y})')"
 
 
-async def evaluated_and_demonstrated(made: folder.RunFolder, port: int, shown: io.StringIO) -> Expert:
-    expert = Expert()
-    async with served(expert, port=port):
+async def evaluated_and_demonstrated(base: Config, expert: Expert, shown: io.StringIO) -> folder.RunFolder:
+    """Let a run ask the expert, and return its folder."""
+    replace = msgspec.structs.replace
+    async with served(expert) as server:
+        openai = replace(
+            base.rollout.openai, base_url=server.url, model="expert", api_key="env:ENDPOINT_KEY", demonstrate=True
+        )
+        asking = replace(base, rollout=replace(base.rollout, engine="openai", openai=openai))
+        made = folder.create(asking, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
         session = session_of(made, Console(file=shown, width=160))
-        session.processes = msgspec.structs.replace(session.processes, trainer=())
+        session.processes = replace(session.processes, trainer=())
         await session.run()
-    return expert
+    return made
 
 
 def test_an_endpoint_is_evaluated_and_its_demonstrations_fill_the_pool_of_a_later_training(
-    services, tmp_path, monkeypatch, unused_tcp_port
+    services, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("ENDPOINT_KEY", KEY)
     replace = msgspec.structs.replace
     base = circle_config(services, tmp_path, episodes=16, minutes=0.0)
-    endpoint = replace(
-        base.rollout.openai,
-        base_url=f"http://127.0.0.1:{unused_tcp_port}/v1",
-        model="expert",
-        api_key="env:ENDPOINT_KEY",
-        demonstrate=True,
-    )
-    asking = replace(base, rollout=replace(base.rollout, engine="openai", openai=endpoint))
-    made = folder.create(asking, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
-    shown = io.StringIO()
-    expert = asyncio.run(evaluated_and_demonstrated(made, unused_tcp_port, shown))
+    shown, expert = io.StringIO(), Expert()
+    made = asyncio.run(evaluated_and_demonstrated(base, expert, shown))
 
     report = json.loads((made.path / "report.json").read_text())
     assert (report["success_before"], report["success_after"], report["lost"]) == (1.0, None, 0), shown.getvalue()
@@ -93,7 +92,7 @@ def test_an_endpoint_is_evaluated_and_its_demonstrations_fill_the_pool_of_a_late
     training = replace(
         base,
         rollout=never,
-        run=replace(base.run, minutes=1.0, train_steps=2),
+        run=replace(base.run, minutes=MINUTES, train_steps=2),
         evaluation=replace(base.evaluation, episodes=8),
     )
     again = folder.create(training, HERE / "circle-tasks.toml", made.id, resume=True)
@@ -103,10 +102,3 @@ def test_an_endpoint_is_evaluated_and_its_demonstrations_fill_the_pool_of_a_late
     pooled = {m.trajectory_id for group, _ in state.groups.values() for m in group.members if m.source == "pool"}
     assert pooled, shown.getvalue()
     assert pooled <= {trajectory.trajectory_id for trajectory in demonstrated}
-
-
-@pytest.fixture
-def unused_tcp_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]

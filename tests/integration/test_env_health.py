@@ -1,18 +1,22 @@
 """Resets that fail, on a real broker: a task is set aside, a host gives its orders to the others and comes back."""
 
 import itertools
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.test_env_worker import QUICK, TASKS, World, order, serving, solve, worker
+from dart_streams.deadline import Deadline
+from tests.integration.test_env_worker import BOUND_S, QUICK, TASKS, World, order, serving, solve, worker
+from topics.observations import Observation
 from workers.env import health, main
 from workers.env.environment import EnvironmentFault
 from workers.env.health import RestRule
 from workers.env.simulated import SimulatedBackend, SimulatedEnvironment
 
 SLOTS = 4
+BATCH = 20
 
 
 class Breakable(SimulatedBackend):
@@ -41,7 +45,7 @@ def config(services, tmp_path, monkeypatch):
     monkeypatch.setattr(Breakable, "tried", [])
     monkeypatch.setattr(Breakable, "hosts", itertools.count())
     monkeypatch.setattr(health, "SLOT", RestRule(3, 0.05, 0.1))
-    monkeypatch.setattr(health, "TASK", RestRule(3, 60.0, 60.0))
+    monkeypatch.setattr(health, "TASK", RestRule(3, 600.0, 600.0))
     monkeypatch.setattr(health, "HOST", RestRule(8, 5.0, 20.0))
     monkeypatch.setattr(health, "HOST_SPAN_S", 0.0)
     (tmp_path / "tasks.toml").write_text(TASKS)
@@ -52,29 +56,41 @@ def config(services, tmp_path, monkeypatch):
     )
 
 
-async def order_until_played_by(world: World, host: str, number: int) -> None:
-    """Order episodes, from a number on, until the host has solved one."""
-    for first in range(number, number + 1000, 20):
-        wanted = [f"o{n}" for n in range(first, first + 20)]
-        await world.order(*(order(n, "simulated/box#0") for n in range(first, first + 20)))
-        await world.until(lambda wanted=wanted: all(world.ended.get(name) for name in wanted))
-        if any(world.ended[name][0].env_host == host for name in wanted):
-            return
-    raise AssertionError(f"{host} plays none")
+async def order_until(
+    world: World, numbers: Iterator[int], condition: Callable[[dict[str, Observation]], bool]
+) -> None:
+    """Order episodes of two pages, a batch at a time, until a condition on the ends of all (by order) holds.
+
+    Which host of a group plays how many is up to when each has joined it.
+    """
+    deadline = Deadline(BOUND_S)
+    while not condition({name: ends[0] for name, ends in world.ended.items()}):
+        assert not deadline.expired
+        batch = list(itertools.islice(numbers, BATCH))
+        await world.order(*(order(n, f"simulated/{('box', 'steps-3')[n % 2]}#{n % 50}") for n in batch))
+        await world.until(lambda batch=batch: {f"o{n}" for n in batch} <= world.ended.keys())
 
 
 async def test_a_host_on_which_every_reset_fails_gives_its_orders_to_another_and_comes_back(config):
     Breakable.broken = {"host-0"}
-    world = World(config, solve)
+    world, numbers = World(config, solve), itertools.count()
     with capture_logs() as logs:
+
+        def drained_and_replaced(ends: dict[str, Observation]) -> bool:
+            played = {last.end.kind for last in ends.values()}
+            return "success" in played and any(line["event"] == "host drained" for line in logs)
+
         async with serving(world), worker(config, "env-0"), worker(config, "env-1"):
-            await world.order(*(order(n, f"simulated/{('box', 'steps-3')[n % 2]}#{n % 50}") for n in range(80)))
-            await world.until(lambda: len(world.ended) == 80)
+            await order_until(world, numbers, drained_and_replaced)
             ends = [last for lasts in world.ended.values() for last in lasts]
             Breakable.broken.clear()
             failed = [last for last in ends if last.end.kind != "success"]
             [broken] = {last.env_host for last in failed}
-            await order_until_played_by(world, broken, 80)
+
+            def plays_again(ends: dict[str, Observation]) -> bool:
+                return any(last.env_host == broken and last.end.kind == "success" for last in ends.values())
+
+            await order_until(world, numbers, plays_again)
     assert {(last.end.kind, last.end.reward) for last in failed} == {("env_error", None)}
     assert {last.env_host for last in ends if last.end.kind == "success"} == {"env-0", "env-1"} - {broken}
     trials = sum(line["event"] == "host tries an order again" for line in logs)
@@ -100,4 +116,4 @@ async def test_a_task_whose_set_up_fails_is_set_aside_and_named_and_the_others_g
     assert len(refused) == 20 - len(Breakable.tried)
     assert all("host-0 makes no environment for steps-3" in reason for reason in reasons)
     [named] = [line for line in logs if line["event"] == "task set aside"]
-    assert (named["task"], named["rest_s"]) == ("simulated/steps-3#0", 60.0)
+    assert (named["task"], named["rest_s"]) == ("simulated/steps-3#0", 600.0)

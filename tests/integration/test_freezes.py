@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.history.run_folder import write_toml
-from tests.integration.test_env_worker import TASKS, World, order, process, serving, solve, worker
+from tests.integration.test_env_worker import BOUND_S, TASKS, World, order, process, serving, solve, worker
 from topics import weights
 from topics.action_requests import ActionRequest
 from topics.weights import WeightVersion
@@ -24,6 +25,8 @@ from topics.weights import WeightVersion
 STILL_S = 6.0
 """Longer than a request's time-outs, all of them, and than an episode may take."""
 BOUNDS = {"request_timeout_s": 1.0, "episode_timeout_s": 4.0}
+AGAIN = 10_000
+"""What is added to an order's number for its next order."""
 
 
 @pytest.fixture
@@ -48,11 +51,12 @@ class Held:
         return None if self.held else solve(request)
 
 
-async def stand_still(stopped: psutil.Process) -> None:
-    """Have a process stand still."""
+@contextlib.contextmanager
+def still(stopped: psutil.Process) -> Iterator[None]:
+    """Have a process stand still meanwhile."""
     stopped.suspend()
     try:
-        await asyncio.sleep(STILL_S)
+        yield
     finally:
         stopped.resume()
 
@@ -73,10 +77,14 @@ def judged(world: World) -> None:
 
 
 async def play_on(world: World, numbers: range) -> None:
-    """The workers are as they were: what is ordered now is solved, orders that a time-out ended aside."""
-    await world.order(*steps(numbers))
-    await world.until(lambda: all(world.ended[f"o{number}"] for number in numbers))
-    assert [world.outcome(number) for number in numbers] == ["success"] * len(numbers)
+    """The workers are as they were: each task is solved when it is ordered now, again where a time-out ended it."""
+    deadline = Deadline(BOUND_S)
+    wanted = [*numbers]
+    while wanted:
+        assert not deadline.expired
+        await world.order(*(order(number, f"simulated/steps-3#{number % AGAIN}") for number in wanted))
+        await world.until(lambda wanted=wanted: all(world.ended[f"o{number}"] for number in wanted))
+        wanted = [number + AGAIN for number in wanted if world.outcome(number) != "success"]
 
 
 async def test_an_environment_worker_that_stood_still_in_mid_episode_judges_nobody(config: Config, tmp_path: Path):
@@ -87,10 +95,10 @@ async def test_an_environment_worker_that_stood_still_in_mid_episode_judges_nobo
             await world.order(*steps(range(4)))
             await world.until(lambda: len(world.requests) >= 4)
             answer.held = False
-            still = asyncio.create_task(stand_still(psutil.Process(running.pid)))
-            for request in list(world.requests):  # answered while it stands still: it finds them, too late
-                await world.reply(request)
-            await still
+            with still(psutil.Process(running.pid)):
+                for request in list(world.requests):  # answered while it stands still: it finds them, too late
+                    await world.reply(request)
+                await asyncio.sleep(STILL_S)
             await world.until(lambda: len(world.ended) == 4)
             await play_on(world, range(4, 8))
     judged(world)
@@ -143,10 +151,9 @@ async def circle(config: Config, folder: Path) -> AsyncIterator[tuple[World, sub
 
 async def test_episodes_whose_rollout_worker_stood_still_are_faults(config: Config, tmp_path: Path):
     async with circle(config, tmp_path) as (world, running):
-        still = asyncio.create_task(stand_still(psutil.Process(running.pid)))
-        await world.order(*steps(range(4)))
-        await still
-        await world.until(lambda: all(world.ended[f"o{number}"] for number in range(4)))
+        with still(psutil.Process(running.pid)):
+            await world.order(*steps(range(4)))
+            await world.until(lambda: all(world.ended[f"o{number}"] for number in range(4)))
         assert "policy_error" in {world.outcome(number) for number in range(4)}, "or it did not stand still"
         await play_on(world, range(4, 8))
     judged(world)
@@ -166,7 +173,8 @@ async def test_episodes_whose_broker_stood_still_are_faults(config: Config, tmp_
     async with circle(config, tmp_path) as (world, _):
         await world.order(*steps(range(12)))
         await world.until(lambda: len(world.requests) > 2)
-        await stand_still(broker_of(config))
+        with still(broker_of(config)):
+            await asyncio.sleep(STILL_S)
         await world.until(lambda: all(world.ended[f"o{number}"] for number in range(12)))
         await play_on(world, range(12, 16))
     judged(world)

@@ -1,11 +1,13 @@
 """MiniWoB++ in a real Chromium: every page's evaluator, determinism, no leaks between episodes, and healing."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -365,13 +367,12 @@ async def test_the_last_screen_is_left_out_where_it_is_not_wanted():
 
 
 async def test_a_crashed_page_is_a_fault_at_once_and_others_go_on():
-    async with browser(call_timeout_s=60.0) as backend:
+    async with browser(call_timeout_s=120.0) as backend:
         doomed, other = await backend.open(TASK), await backend.open(TASK)
         await doomed.reset(task("click-test", 1))
         await other.reset(task("click-test", 1))
-        with pytest.raises(EnvironmentFault, match="crashed"):
-            async with asyncio.timeout(20):
-                await doomed.devtools.call("Page.crash", doomed.session)
+        with pytest.raises(EnvironmentFault, match="crashed"):  # which the time-out would not say
+            await doomed.devtools.call("Page.crash", doomed.session)
         with pytest.raises(EnvironmentFault):
             await doomed.step(Click(1, 1), "a")
         await doomed.close()
@@ -380,44 +381,53 @@ async def test_a_crashed_page_is_a_fault_at_once_and_others_go_on():
         await healed.reset(task("click-test", 2))
 
 
+@contextlib.contextmanager
+def call_timeout(page: MiniwobPage, seconds: float) -> Iterator[None]:
+    """Bound the calls of a page's browser otherwise meanwhile: of those that cannot be answered."""
+    before, page.devtools.timeout_s = page.devtools.timeout_s, seconds
+    try:
+        yield
+    finally:
+        page.devtools.timeout_s = before
+
+
 async def test_an_endless_script_is_a_fault_after_the_time_out():
-    async with browser(call_timeout_s=4.0) as backend:
+    async with browser(call_timeout_s=60.0) as backend:
         page = await backend.open(TASK)
         await page.reset(task("click-test", 1))
-        with pytest.raises(EnvironmentFault, match="no answer"):
+        with call_timeout(page, 2.0), pytest.raises(EnvironmentFault, match="no answer within 2 s"):
             await page.evaluate_script("while (true) {}")
         await page.close()
         assert (await (await backend.open(TASK)).reset(task("click-test", 1))).instruction
 
 
 async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile():
-    async with browser() as backend:
+    async with browser(call_timeout_s=120.0) as backend:
         page = await backend.open(TASK)
         await page.reset(task("click-test", 1))
         old = backend.browsers[0].browser
         children = psutil.Process(old.process.pid).children(recursive=True)
         os.kill(old.process.pid, signal.SIGKILL)
-        with pytest.raises(EnvironmentFault, match="gone"):
-            async with asyncio.timeout(5):
-                await page.evaluate_script("new Promise(() => {})")
-                await page.devtools.call("Browser.getVersion")
+        with pytest.raises(EnvironmentFault, match="gone"):  # which the time-out would not say
+            await page.evaluate_script("new Promise(() => {})")
+            await page.devtools.call("Browser.getVersion")
         healed = await backend.open(TASK)
         assert (await healed.reset(task("click-test", 1))).instruction
-        _, alive = await asyncio.to_thread(psutil.wait_procs, children, 5)
+        _, alive = await asyncio.to_thread(psutil.wait_procs, children, 60)
         assert not alive
         assert not old.profile.exists()
 
 
 @pytest.mark.parametrize("capture", ["begin-frame", "screenshot"])
 async def test_a_browser_that_froze_while_nothing_was_drawn_is_replaced_long_before_the_time_out(capture):
-    async with browser(isolation="problem", capture=capture, call_timeout_s=120.0) as backend:
+    async with browser(isolation="problem", capture=capture, call_timeout_s=240.0) as backend:
         page, free = await backend.open(TASK), await backend.open(TASK)
         await page.reset(TASK)
         await free.reset(TASK)
         await free.close()
         old = backend.browsers[0].browser
         os.kill(old.process.pid, signal.SIGSTOP)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             with pytest.raises(EnvironmentFault, match="stands still"):
                 await page.step(Click(1, 1), "a")
             await page.close()
@@ -429,11 +439,11 @@ async def test_a_browser_that_froze_while_nothing_was_drawn_is_replaced_long_bef
 
 async def test_a_browser_whose_page_hangs_is_not_replaced_though_it_sends_nothing_else(monkeypatch):
     monkeypatch.setattr(silence, "SILENT_S", 0.2)
-    async with browser(call_timeout_s=4.0) as backend:
+    async with browser(call_timeout_s=60.0) as backend:
         page = await backend.open(TASK)
         await page.reset(TASK)
         old = backend.browsers[0].browser
-        with pytest.raises(EnvironmentFault, match="no answer"):
+        with call_timeout(page, 4.0), pytest.raises(EnvironmentFault, match="no answer within 4 s"):
             await page.target.evaluate_script("new Promise(() => {})", wait=True)
         await page.target.call("Runtime.evaluate", expression="0")
         await page.close()

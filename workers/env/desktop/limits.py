@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from dart_streams.deadline import Deadline
+
 ROOT = Path("/sys/fs/cgroup")
 MEMORY_MB = 2048
 PROCESSES = 512
@@ -23,7 +25,8 @@ NICE = 10
 priority of its own; that of its processes counts only among them."""
 SHARES = 110
 """The kernel's weight of that priority (``sched_prio_to_weight``), where 1024 is a process without any."""
-REMOVE_S = 2.0
+REMOVE_S = 30.0
+"""How long the killed processes of a group may take to end: hundreds of them at a low weight, on a busy machine."""
 LOOK_S = 0.02
 PREFIX = "dart-desktop-"
 CPU_TIMES: dict[str, Callable[[str], float]] = {
@@ -78,9 +81,10 @@ class Group(msgspec.Struct, frozen=True):
 
     async def remove(self) -> None:
         """Remove the group, once its processes are gone; never raises."""
+        deadline = Deadline(REMOVE_S)
         for folder in self.folders:
-            for _ in range(int(REMOVE_S / LOOK_S)):
-                if removed(folder):
+            while not removed(folder):
+                if deadline.expired:
                     break
                 await asyncio.sleep(LOOK_S)
 

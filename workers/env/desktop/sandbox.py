@@ -93,7 +93,8 @@ class Sandbox:
         """Send a request once, and return the answer's body and headers; raise EnvironmentFault for any other end."""
         if self._session is None:
             raise EnvironmentFault("the desktop was not started")
-        bound = aiohttp.ClientTimeout(total=timeout_s or self.call_timeout_s)
+        limit_s = timeout_s or self.call_timeout_s
+        bound = aiohttp.ClientTimeout(total=limit_s)
         request = self._session.request(method, f"http://desktop/{endpoint}", json=body, timeout=bound)
         answer = asyncio.ensure_future(read(request))
         # One that is cancelled below may end by a time-out of its own, which then nobody waits for.
@@ -105,7 +106,8 @@ class Sandbox:
                 raise EnvironmentFault(f"the desktop has ended, exit code {ended.result()}")
             status, content, headers = answer.result()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise EnvironmentFault(f"{endpoint}: {str(error) or type(error).__name__}") from None
+            late = f"no answer within {limit_s:g} s" if isinstance(error, TimeoutError) else ""
+            raise EnvironmentFault(f"{endpoint}: {late or str(error) or type(error).__name__}") from None
         finally:
             answer.cancel()
             ended.cancel()

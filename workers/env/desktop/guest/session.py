@@ -29,8 +29,8 @@ NOT_ACCESSIBLE = {"NO_AT_BRIDGE": "1"}
 """Lets GTK look for no accessibility bus."""
 OUTPUT_CHARACTERS = 65536
 FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
-UP_S = 10.0
-"""How long the X server, the bus and the window manager may take."""
+UP_S = 60.0
+"""How long the X server, the bus and the window manager may take; the worker bounds the whole call, usually by less."""
 QUIET_S = 0.06
 """How long nothing may be computed or drawn for the desktop to be at rest."""
 IDLE_S = 0.12
@@ -40,8 +40,8 @@ BUSY_S = 0.02
 """Between two looks at what is computed, which cost more than those at what is drawn."""
 SETTLE_S = 5.0
 """How long a step waits for rest."""
-APP_S = 15.0
-"""How long an application may take until its window is there, at rest."""
+APP_S = 120.0
+"""How long an application may take until its window is there, at rest; the worker bounds this, too."""
 
 
 class SessionError(Exception):
