@@ -65,18 +65,19 @@ data: ## Install what `data export`, `data import` of Parquet and trackers need:
 peers: setup ## Install the peers that benchmarks compare with: BrowserGym and TRL.
 	@deploy/local/setup.sh peers
 
-# Both halves run side by side, for they wait more than they work; real services are started once for both. The tests of a
-# file stay together, as they share what it starts.
+# Two lanes run side by side, for they wait more than they work: units and the model, one worker, and the streams with
+# real services, two workers. Real services are started once for both. The tests of a file stay together, as they share
+# what it starts, and long files begin first (tests/conftest.py).
 # Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
 test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
 	@deploy/local/setup.sh desktop
-	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
-		told=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 tests/model >$$told 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 2 --dist loadfile --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
+		told=$$(mktemp); { $(STREAMS)/python -m pytest -q tests/unit; unit=$$?; \
+			$(MODEL)/python -m pytest -q -n 1 tests/model; exit $$((unit || $$?)); } >$$told 2>&1 & \
+		$(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
 		streams=$$?; \
-		wait $$!; model=$$?; cat $$told; rm $$told; exit $$((streams || model))'
+		wait $$!; others=$$?; cat $$told; rm $$told; exit $$((streams || others))'
 
 test-faults: setup ## Run the fault matrix in full: CASE=name for one case, RUNS=n times.
 	@$(STREAMS)/python -m tests.faults.matrix $(addprefix --case ,$(CASE)) --runs $(or $(RUNS),1) --json .dart/faults.json

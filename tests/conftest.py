@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,36 @@ settings.register_profile("search", deadline=None)
 settings.load_profile("same-examples")
 """How long an example takes says how busy the machine is. A change is tested on the same examples as the one before it:
 ``--hypothesis-profile search`` draws others each time."""
+
+
+TESTS = Path(__file__).parent
+LONGEST = (
+    "faults/test_disturbed_circle.py",
+    "integration/test_decoupling.py",
+    "integration/test_miniwob_faults.py",
+    "faults/test_whole_circle.py",
+    "integration/test_osworld_contract.py",
+    "integration/test_circle.py",
+    "integration/test_curator.py",
+    "integration/test_environment_contract.py",
+    "integration/test_page_slots.py",
+    "faults/test_poison.py",
+    "integration/test_endpoint_run.py",
+    "integration/test_page_live.py",
+)
+"""Files that take half a minute to three, the longest first."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let long files begin first, and then those of most tests: none that begins late keeps one worker busy alone.
+
+    With ``--no-loadscope-reorder``: pytest-xdist of itself begins files of few tests last, however long they take.
+    """
+    if config.getoption("loadscopereorder", True):
+        return
+    places = {(TESTS / name).resolve(strict=True): place for place, name in enumerate(LONGEST)}
+    count = Counter(item.path for item in items)
+    items.sort(key=lambda item: (places.get(item.path, len(places)), -count[item.path]))
 
 
 class Services:

@@ -24,13 +24,11 @@ LASTS_S = 40.0 if WHOLE else 12.0
 MINUTE_S = 60.0
 """Longer than the clients of a service wait for it: a member of a group is thrown out, a worker gives up and ends."""
 
+CUT_FROM_BROKER = (("recorder", "in"), ("curator", "out"), ("env", "both"), ("rollout", "in"))
 CASES: dict[str, list[Fault]] = {
     "frozen": [scene.frozen(kind, LASTS_S) for kind in ("env", "recorder", "rollout", "curator", "trainer", "monitor")],
     "networks": [
-        *(
-            scene.cut(kind, BROKER, way, LASTS_S)
-            for kind, way in (("recorder", "in"), ("curator", "out"), ("env", "both"), ("rollout", "in"))
-        ),
+        *(scene.cut(kind, BROKER, way, LASTS_S) for kind, way in CUT_FROM_BROKER),
         *(scene.cut("recorder", DATABASE, way, LASTS_S) for way in ("in", "both")),
     ],
     "disks": [scene.run_disk_full(LASTS_S), scene.log_disk_full(5.0)],
@@ -46,12 +44,14 @@ CASES: dict[str, list[Fault]] = {
 
 in_full = pytest.mark.skipif(not WHOLE, reason="set DART_SLOW_TESTS=1")
 SHORT = [
-    *(CASES["networks"][place] for place in (0, 1, -1)),
+    scene.at_once(*CASES["networks"][:2]),
+    CASES["networks"][-1],
     *CASES["disks"],
     *CASES["services"][:2],
-    *CASES["topics"][:2],
+    scene.rebalance_storm(1),
+    scene.PARTITIONS_DOUBLED,
 ]
-"""All kinds of faults in one circle, which costs one start and one end."""
+"""All kinds of faults in one circle, which costs one start and one end; two processes lose the broker together."""
 if not WHOLE:
     CASES = {"short": SHORT}
 

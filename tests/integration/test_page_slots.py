@@ -1,4 +1,4 @@
-"""A thousand slots that all change for a minute: few messages, bounds on the tab's heap and on the server's cost."""
+"""A thousand slots that change for half a minute: few messages, bounds on the tab's heap and on the server's cost."""
 
 import asyncio
 import hashlib
