@@ -48,6 +48,9 @@ class ObservationLog:
         """Drop a screenshot, and return its reference."""
         return ref_of(data, media_type, width, height)
 
+    def forget_blob(self, ref: BlobRef) -> None:
+        """Do nothing: no screenshot is kept."""
+
 
 class PolicyFunction:
     """Stands for the rollout workers: a function answers, with the version that the trainer has reached."""

@@ -14,9 +14,11 @@ from benchmarks.private_services import ENVIRONMENT, private_services
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, parse
 
-settings.register_profile("shared-machine", deadline=None)
-settings.load_profile("shared-machine")
-"""How long an example takes says how busy the machine is."""
+settings.register_profile("same-examples", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None)
+settings.load_profile("same-examples")
+"""How long an example takes says how busy the machine is. A change is tested on the same examples as the one before it:
+``--hypothesis-profile search`` draws others each time."""
 
 
 class Services:

@@ -48,6 +48,12 @@ class VersionNotWritten(UserError):
     exit_code = 1
 
 
+class VersionDamaged(UserError):
+    """The files of the newest version are not those that were published; a trainer that resumes writes them again."""
+
+    exit_code = 1
+
+
 @contextlib.contextmanager
 def refused_if_not_written(version: int, uri: str) -> Iterator[None]:
     """Raise VersionNotWritten, with what to do, if the files of a version cannot be written."""
@@ -108,7 +114,7 @@ class WeightPublisher:
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:
             with refused_if_not_written(found.newest.version, found.newest.uri):
-                resumed = self.writer.resume(found.newest, snapshot.tensors, snapshot.adapter)
+                resumed = self._resume(found.newest, snapshot)
             self._send_again(resumed, start.position.groups_consumed)
         else:
             self.publish(start, snapshot)
@@ -120,6 +126,13 @@ class WeightPublisher:
             start = msgspec.structs.replace(start, version=overtaking + 1)
             self.publish(start, snapshot)
         return start
+
+    def _resume(self, newest: WeightVersion, snapshot: WeightSnapshot) -> WeightVersion:
+        """Go on after the newest version; its files are written again if they are damaged."""
+        if newest.kind == "full" and (damage := weight_files.damage(newest.parts[-1])):
+            log.warning("weights written again", version=newest.version, reason=damage)
+            newest = self.writer.write_whole(newest, weight_files.distinct(snapshot.tensors))
+        return self.writer.resume(newest, snapshot.tensors, snapshot.adapter)
 
     def publish(self, state: TrainerState, snapshot: WeightSnapshot) -> WrittenVersion:
         """Make the files of ``state.version`` durable, send their event, remove versions that nobody needs any more.
@@ -150,13 +163,30 @@ class WeightPublisher:
         return files
 
     def heal(self) -> None:
-        """Publish the newest version again, whole, if it is a delta and a live rollout worker could not load one."""
+        """Publish the newest version again, whole, if it is a delta and a live rollout worker could not load one.
+
+        Raises VersionDamaged if it is a full one that such a worker could not load, and its file is not what was
+        published: not every rank comes here, so its tensors can't be had.
+        """
         self._read_serving()
         newest = self.weights.newest
-        if newest is not None and newest.kind != "full" and self._whole_is_asked_for("the newest version"):
+        if newest is None:
+            return
+        if newest.kind == "full":
+            self._refuse_damaged(newest)
+        elif self._whole_is_asked_for("the newest version"):
             with refused_if_not_written(newest.version, newest.uri):
                 healed = self.writer.write_whole(newest, self.writer.newest_tensors())
             self._send_again(healed, newest.groups_consumed)
+
+    def _refuse_damaged(self, newest: WeightVersion) -> None:
+        alive = self.heartbeats.alive(self.liveness_s)
+        failed = [one.failed_version == newest.version for one in self.serving.values() if one.worker_id in alive]
+        if any(failed) and (damage := weight_files.damage(newest.parts[-1])):
+            raise VersionDamaged(
+                f"the files of the newest weights are damaged ({damage}): started again, the trainer resumes from its "
+                "checkpoint, which has these weights, and writes them again"
+            )
 
     def _whole_is_asked_for(self, what: str) -> bool:
         newest = self.weights.newest

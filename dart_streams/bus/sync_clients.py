@@ -149,10 +149,10 @@ class TopicReader:
     def read_to_end(self, ends: Mapping[TopicPartition, int] | None = None) -> Iterator[Any]:
         """Yield the records up to ``ends``, by default the present end offsets; the last poll may bring some more.
 
-        Raises :class:`ServiceUnavailable` if no record comes for ``bus.wait_s``, or for as long as the replacement of a
-        stuck client takes.
+        Raises :class:`ServiceUnavailable` if the broker does not say where that is, or no record comes, for
+        ``bus.wait_s``, or for as long as the replacement of a stuck client takes.
         """
-        ends = self.end_offsets() if ends is None else ends
+        ends = answered(self.end_offsets, self.bus) if ends is None else ends
         limit_s = max(self.bus.wait_s, 2 * CHECK_S)
         deadline = Deadline(limit_s)
         while not self.has_reached(ends):
@@ -187,7 +187,8 @@ class TopicReader:
         try:
             self.partitions = partitions(client, self.bus, self.topic)
             client.assign(self.partitions)
-            for partition, earliest in client.beginning_offsets(self.partitions).items():
+            begins = answered(lambda: client.beginning_offsets(self.partitions), self.bus)
+            for partition, earliest in begins.items():
                 wanted = self.positions.get(partition.partition, 0)
                 if 0 < wanted < earliest:
                     lost = {"from_offset": wanted, "to_offset": earliest}

@@ -86,6 +86,9 @@ class Vllm(Optional, frozen=True):
     ``none`` loads during the switch. ``auto``: on a CPU a second set, on a GPU none."""
     start_s: AboveZero = 240.0
     """How long a run waits at its start until every worker serves weights: a large model is read and compiled."""
+    hang_s: AboveZero = 300.0
+    """How long a step of the engine, or a switch of weights, may take until the worker ends as one that hangs, and is
+    started again; with ``switch_mode = "finish"`` a switch takes as long as the answers under way."""
     parity_nats: AboveZero = 0.005
     """A worker refuses to serve if its log-probabilities differ by more than this, in the mean of a fixed probe, from
     the trainer's; half precision in both needs more than the default."""

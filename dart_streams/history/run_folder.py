@@ -212,9 +212,13 @@ def without_nulls(value: Any) -> Any:
 
 
 def find(state_dir: str, run_id: str) -> RunFolder:
-    """Return the folder of a run (``latest`` is the newest); raise :class:`UserError` that names those there are."""
+    """Return the folder of a run (``latest`` is the newest); raise :class:`UserError` that names those there are.
+
+    A run may also be named as rows of the store name it, and with them errors: by its topics' prefix.
+    """
     runs = Path(state_dir).absolute() / "runs"
-    path = (runs / run_id).resolve()
+    name = run_id if (runs / run_id).is_dir() else run_id.rpartition(".")[2]
+    path = (runs / name).resolve()
     if not (path / "config.toml").exists():
         raise UserError(f"no run {run_id!r} in {runs}: {newest_runs(runs)}")
     return RunFolder(path)

@@ -151,6 +151,18 @@ def verify(file: Path, part: WeightPart) -> None:
         )
 
 
+def damage(part: WeightPart) -> str:
+    """Return what is wrong with the file of ``part``; empty if nothing is, or if it is not on a local disk."""
+    filesystem, folder = fsspec.core.url_to_fs(part.uri)
+    if "file" not in protocols(filesystem):
+        return ""
+    try:
+        verify(Path(folder) / FILES[part.kind], part)
+    except (WrongDigest, MissingWeights, OSError) as error:
+        return str(error)
+    return ""
+
+
 def download(filesystem: fsspec.AbstractFileSystem, folder: str, target: Path, part: WeightPart) -> None:
     """Copy the file of ``part`` into the directory ``target``, which appears only when it is complete and verified."""
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -91,6 +91,10 @@ class AsyncStore:
         self.cache.put(ref.sha256, data)
         return ref
 
+    def forget_blob(self, ref: BlobRef) -> None:
+        """Have a screenshot written again when it is put next: somebody may have found the stored one damaged."""
+        self.cache.drop(ref.sha256)
+
     async def _has_blob(self, ref: BlobRef) -> bool:
         """Return whether the store has all chunks of a blob; their bytes are not read."""
         return len(await self._execute(statements.HAS_CHUNKS, (ref.sha256,))) == chunk_count(ref.size)

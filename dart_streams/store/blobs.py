@@ -46,6 +46,11 @@ class BlobCache:
                 _, oldest = self._blobs.popitem(last=False)
                 self.bytes -= len(oldest)
 
+    def drop(self, sha256: str) -> None:
+        """Remove a blob, if it is there."""
+        with self._lock:
+            self.bytes -= len(self._blobs.pop(sha256, b""))
+
 
 def ref_of(data: bytes, media_type: str, width: int, height: int) -> BlobRef:
     """Return the claim check of ``data``."""
@@ -72,5 +77,7 @@ def whole(ref: BlobRef, pieces: Iterable[bytes]) -> bytes:
     if len(data) != ref.size:
         raise MissingBlob(ref, f"only {len(data)} bytes are in the store")
     if hashlib.sha256(data).hexdigest() != ref.sha256:
-        raise MissingBlob(ref, "the stored bytes have another digest")
+        raise MissingBlob(
+            ref, "the stored bytes have another digest; an environment that shows this screen again writes it anew"
+        )
     return data

@@ -25,6 +25,7 @@ ENV_REQUESTS_ABANDONED = "env.requests.abandoned"  # counter: requests whose epi
 ENV_ANSWERS_WRONG = "env.answers.wrong"  # counter: what was wrong with answers; attributes kind, treated
 ENV_REPLIES_IGNORED = "env.replies.ignored"  # counter: replies to requests that are no longer waited for
 ENV_BROWSER_RESTARTS = "env.browser.restarts"  # counter: browsers started again after a crash
+ENV_BROWSER_MEMORY = "env.browser.memory"  # counter: processes of browsers ended for their memory; attribute kind
 ENV_DOCUMENTS_LOADED = "env.documents.loaded"  # counter: resets that loaded the document
 ENV_PROBLEMS_RESTARTED = "env.problems.restarted"  # counter: resets that started a problem again in its document
 ENV_SANDBOXES_STARTED = "env.sandboxes.started"  # counter: sandboxes of desktops, those that replace another included

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import json
 import threading
+import tomllib
 from collections.abc import Iterator
 
 import msgspec
 import pytest
+import tomli_w
 from typer.testing import CliRunner
 
 from dart_streams.bus.sync_clients import read_events
@@ -37,7 +39,7 @@ def invoke(*arguments) -> list[dict]:
     return json.loads(done.stdout)
 
 
-def folder_of(config: Config, bundle: Bundle, tmp_path, name: str, timeout_s: float = 60.0):
+def folder_of(config: Config, bundle: Bundle, tmp_path, name: str, timeout_s: float = 120.0):
     """Write the folder of a run on the given topics, as `dart-streams run` does; return the state folder."""
     tasks = tmp_path / "tasks.toml"
     tasks.write_text(bundle.text("tasks.toml"))
@@ -117,6 +119,9 @@ def test_without_a_recorder_the_error_says_what_to_start_and_a_later_recorder_ha
     with pytest.raises(UserError, match="start `dart-streams worker recorder`"):
         invoke("import", path, "--state", made.path.parents[1], "--run", made.id)
     assert len(read_events(made.config().bus, "test", observations.TOPIC)) == 2
+    known = tomllib.loads(made.config_file.read_text())
+    known["evaluation"]["timeout_s"] = 120.0
+    made.config_file.write_text(tomli_w.dumps(known))
     with recorder(made.config()):
         [result] = invoke("import", path, "--state", made.path.parents[1], "--run", made.id)
     assert result["demonstrations"] == 1

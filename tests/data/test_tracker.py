@@ -291,7 +291,7 @@ except ConfigError as error:
 """
     bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=BOUND_S
     )
     assert "tracker.offline = false" in done.stderr
     assert "WANDB_API_KEY" in done.stderr

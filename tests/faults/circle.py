@@ -1,6 +1,7 @@
 """The harness of the faults: a whole circle as real processes under the real supervisor, which a case disturbs.
 
-Scripted answers, simulated screens, a stand-in for the trainer; broker, database and everything else are real.
+Scripted answers, simulated screens, a stand-in for the trainer; broker, database and everything else are real. A circle
+with a policy has the real trainer, and vLLM if that is its engine.
 """
 
 import contextlib
@@ -38,11 +39,12 @@ WHOLE = "DART_SLOW_TESTS" in os.environ
 """Whether the cases run in their whole form, as ``make test-faults`` has them; ``make test`` has a short one."""
 PREFIXES = "DART_FAULTS_PREFIXES"
 """The environment's name of what precedes the command line of each kind of process, as JSON."""
-BOUND_S = 240.0
+BOUND_S, MODEL_BOUND_S = 240.0, 420.0
+"""How long a circle may take for what it must do; vLLM and torch alone take a minute to start."""
 MINUTES = 20.0
 """How long a circle may last: a case ends it before, unless it hangs."""
 SETTLE_S = 30.0
-"""How long the end of a run waits for open orders: one that is lost is told within :data:`BOUND_S`."""
+"""How long the end of a run waits for open orders: one that is lost is told within :attr:`Circle.bound_s`."""
 POLL_S = 0.2
 ENDLESS = 1_000_000
 KINDS = ("env", "recorder", "trainer", "rollout", "curator", "monitor")
@@ -80,6 +82,8 @@ class Circle:
         self.console = Path(config.run.state_dir).parent / f"{self.made.id}.console.log"
         """Beside the state folder: that one's disk may be full."""
         self.case = case
+        self.has_trainer = bool(config.policy.path)
+        self.bound_s = MODEL_BOUND_S if self.has_trainer else BOUND_S
         self.process: subprocess.Popen[bytes] | None = None
         self.measured: dict[str, Any] = {"case": case}
 
@@ -108,10 +112,14 @@ class Circle:
         supervisor = psutil.Process(self.process.pid)
         return [supervisor, *supervisor.children(recursive=True)]
 
+    def mark(self, kind: str) -> str:
+        """Return what the command line of a kind of process has."""
+        trainer = "dart-streams train" if self.has_trainer else "stand_in_trainer"
+        return trainer if kind == "trainer" else f"--id {kind}-"
+
     def of_kind(self, kind: str) -> list[psutil.Process]:
         """Return the processes of a kind and all below them, but not those that start them again."""
-        mark = {"trainer": "stand_in_trainer"}.get(kind, f"--id {kind}-")
-        found = []
+        mark, found = self.mark(kind), []
         for one in self.processes():
             line = command_of(one)
             if mark in line and subreaper.__file__ not in line:
@@ -154,8 +162,8 @@ class Circle:
         self.goes_on()
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Return when a condition holds; fail if the run ends before, or after :data:`BOUND_S`."""
-        deadline = Deadline(BOUND_S)
+        """Return when a condition holds; fail if the run ends before, or after :attr:`bound_s`."""
+        deadline = Deadline(self.bound_s)
         while True:
             ended = self.ended  # Before the condition: what a run did before it ended counts.
             if condition():
@@ -185,12 +193,12 @@ class Circle:
         sys.stderr.write(f"logs are kept in {kept}\n")
 
     def exit_code(self) -> int:
-        """Wait for the end of the run; fail if it has not ended after :data:`BOUND_S`."""
+        """Wait for the end of the run; fail if it has not ended after :attr:`bound_s`."""
         assert self.process is not None
         try:
-            return self.process.wait(BOUND_S)
+            return self.process.wait(self.bound_s)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"the run has not ended after {BOUND_S:g} s\n{self.evidence()}")
+            pytest.fail(f"the run has not ended after {self.bound_s:g} s\n{self.evidence()}")
 
     def ends_well(self) -> None:
         """Wait for the end of the run; then it has lost nothing, and every invariant holds."""

@@ -27,15 +27,23 @@ ROOT = Path(__file__).parents[2]
 WHOLE = "tests/faults/test_whole_circle.py"
 CIRCLES = "tests/faults/test_disturbed_circle.py"
 DISTURBED = f"{CIRCLES}::test_a_circle_goes_on_after_each_fault_and_keeps_every_rule"
+MODEL = "tests/faults/test_model_circle.py"
+ENGINE = "test_an_engine_without_memory_or_that_hangs_damaged_screenshots_and_weights_are_named_and_it_goes_on"
+TRAINER = "test_the_trainer_goes_on_after_its_network_and_its_disk_and_names_torn_rows_with_the_command_that_mends_them"
 CASES = {
     "everything-killed": (f"{WHOLE}::test_everything_is_killed_at_once_and_the_run_goes_on_when_resumed",),
     "republished": (f"{WHOLE}::test_every_record_of_every_topic_comes_again_with_and_without_headers",),
     "broker-frozen": (f"{WHOLE}::test_the_broker_stands_still_and_the_run_goes_on",),
-    **{case: (f"{DISTURBED}[{case}]",) for case in ("frozen", "networks", "disks", "services", "topics")},
+    **{
+        case: (f"{DISTURBED}[{case}]",)
+        for case in ("frozen", "networks", "disks", "services", "frozen-services", "topics")
+    },
     "clocks-apart": (f"{CIRCLES}::test_a_circle_of_hosts_whose_clocks_are_minutes_apart_and_jump_goes_on",),
     "table-dropped": (f"{CIRCLES}::test_a_table_that_is_dropped_is_named_and_its_rows_come_back_from_the_log",),
     "trajectories-grown": (f"{CIRCLES}::test_a_run_whose_trajectories_are_given_partitions_ends_and_says_what_to_do",),
     "crash-points": (f"{CIRCLES}::test_every_process_is_killed_before_and_after_each_durable_effect",),
+    "engine": (f"{MODEL}::{ENGINE}",),
+    "trainer": (f"{MODEL}::{TRAINER}",),
     "poison": ("tests/faults/test_poison.py",),
     "two-curators": ("tests/integration/test_curator.py",),
     "clocks": ("tests/integration/test_clocks.py",),

@@ -1,6 +1,7 @@
 """A run of the whole circle as a process, as ``dart-streams run`` is one, with the stand-in for the trainer.
 
-Usage: ``python -m tests.faults.supervised FOLDER`` with the folder of a run (new or resumed).
+Usage: ``python -m tests.faults.supervised FOLDER`` with the folder of a run (new or resumed). One with a policy has the
+real trainer.
 """
 
 import asyncio
@@ -26,10 +27,10 @@ STAND_IN = "benchmarks.stand_in_trainer"
 
 
 def session_of(made: RunFolder, console: Console) -> Session:
-    program = Path(sys.executable).parent / "dart-streams"
-    cast = processes.processes_of(made.config(), made.config_file, processes.Programs(program, program))
-    stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
-    cast = msgspec.structs.replace(cast, trainer=(stand_in,))
+    cast = processes.processes_of(made.config(), made.config_file, processes.programs())
+    if not made.config().policy.path:
+        stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
+        cast = msgspec.structs.replace(cast, trainer=(stand_in,))
     return Session(made, prefixed(cast, json.loads(os.environ.get(PREFIXES, "{}"))), write_report, console)
 
 

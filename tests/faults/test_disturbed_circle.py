@@ -21,6 +21,8 @@ from topics import BY_NAME
 pytestmark = pytest.mark.timeout(3600)
 SHIFTED = ROOT / "tests" / "integration" / "shifted_clock.py"
 LASTS_S = 40.0 if WHOLE else 12.0
+MINUTE_S = 60.0
+"""Longer than the clients of a service wait for it: a member of a group is thrown out, a worker gives up and ends."""
 
 CASES: dict[str, list[Fault]] = {
     "frozen": [scene.frozen(kind, LASTS_S) for kind in ("env", "recorder", "rollout", "curator", "trainer", "monitor")],
@@ -37,6 +39,7 @@ CASES: dict[str, list[Fault]] = {
         scene.service_killed("cassandra", 3.0),
         scene.service_killed("kafka", 3.0),
     ],
+    "frozen-services": [scene.service_frozen(name, MINUTE_S) for name in ("kafka", "cassandra")],
     "topics": [scene.rebalance_storm(3), scene.PARTITIONS_DOUBLED, scene.topic_deleted(8.0)],
 }
 

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import socket
 from typing import Any
 
 import msgspec
@@ -13,7 +14,6 @@ from rich.console import Console
 from dart_streams.history import run_folder as folder
 from dart_streams.history.run_log import read_events, read_log
 from dart_streams.history.run_state import RunState
-from dart_streams.launch.services.daemon import free_port
 from tests.integration.test_circle import HERE, circle_config, command, session_of
 from tests.unit.workers.rollout.misbehaving import chat, says, served
 from topics import curated, trajectories
@@ -107,4 +107,6 @@ def test_an_endpoint_is_evaluated_and_its_demonstrations_fill_the_pool_of_a_late
 
 @pytest.fixture
 def unused_tcp_port() -> int:
-    return free_port()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

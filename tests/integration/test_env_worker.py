@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from aiokafka import TopicPartition
+from cassandra.cluster import Session
 from kafka import KafkaAdminClient
 
 from dart_streams.bus import dead_letters
@@ -24,7 +25,7 @@ from dart_streams.bus.codec import header
 from dart_streams.config import Config
 from dart_streams.history.run_folder import write_toml
 from dart_streams.launch.services.daemon import free_port
-from dart_streams.store import SyncStore, connect
+from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
 from topics import Topic, action_requests, actions, observations, rollout_orders
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
@@ -137,8 +138,10 @@ class World:
 
     async def reply(self, request: ActionRequest) -> None:
         text = self.answer(request)
-        if text is None:
-            return
+        if text is not None:
+            await self.respond(request, text)
+
+    async def respond(self, request: ActionRequest, text: str, error: str | None = None) -> None:
         action = ActionResponse(
             request_id=request.request_id,
             trajectory_id=request.trajectory_id,
@@ -153,6 +156,7 @@ class World:
             worker_id="world",
             queue_ms=0.0,
             generate_ms=0.0,
+            error=error,
         )
         await self.publisher.publish(actions.TOPIC, action, partition=request.reply_partition)
 
@@ -286,6 +290,42 @@ async def test_a_demonstration_is_played_by_the_oracle_without_a_request(configu
         assert observation.taken.request_id == f"{observation.trajectory_id}/{number}/0"
         assert observation.taken.text == f"Action: click(start_box='({x},{y})')"
         assert observation.taken.tokens == []
+
+
+class ReadingWorld(World):
+    """Reads the newest screenshot of each request, as a rollout worker does, and says so where it can't."""
+
+    def __init__(self, config: Config, session: Session) -> None:
+        super().__init__(config, solve)
+        self.screens = AsyncStore(session, config.bus.run, cache_mb=0)
+
+    async def reply(self, request: ActionRequest) -> None:
+        ref = next(turn.image for turn in reversed(request.turns) if turn.image is not None)
+        try:
+            await self.screens.get_blob(ref, patience_s=1.0)
+        except MissingBlob as missing:
+            await self.respond(request, "", str(missing))
+        else:
+            await super().reply(request)
+
+
+async def test_a_damaged_screenshot_is_written_again_after_an_answer_that_failed(configure, monkeypatch):
+    """The worker keeps in mind which ones it has written: without that, each episode with this screen would fail."""
+    monkeypatch.setattr(episode_runner, "ERROR_PAUSE_S", 0.01)
+    config = configure()
+    session = connect(config.store)
+    async with serving(ReadingWorld(config, session)) as world, worker(config):
+        await world.order(order(0))
+        await world.until(lambda: "o0" in world.ended)
+        shown = {one.screenshot for steps in world.told.values() for one in steps if one.screenshot is not None}
+        for ref in shown:
+            session.execute("UPDATE blobs SET data = %s WHERE sha256 = %s AND chunk = 0", (bytes(ref.size), ref.sha256))
+        for number in (1, 2):
+            await world.order(order(number))
+            await world.until(lambda number=number: f"o{number}" in world.ended)
+    session.cluster.shutdown()
+    assert [world.outcome(number) for number in range(3)] == ["success", "policy_error", "success"]
+    assert "the stored bytes have another digest" in world.ended["o1"][0].end.reason
 
 
 async def test_no_reply_is_asked_for_again_and_is_at_last_a_policy_error(configure, monkeypatch):

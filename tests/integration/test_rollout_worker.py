@@ -279,6 +279,22 @@ async def test_a_worker_whose_first_delta_does_not_load_serves_the_full_version_
             assert (healed.failed_version, healed.error) == (None, None)
 
 
+async def test_a_worker_that_starts_while_the_newest_version_is_damaged_serves_an_older_one_and_says_so(services):
+    """Nobody would publish another one otherwise: without a rollout worker there is nothing to train on."""
+    config = services.config(rollout=QUICK)
+    engine = Faulty(config)
+    engine.bad_loads = frozenset({3, 6})
+    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+        for number in (1, 2, 3, 4, 5, 6):
+            await publisher.publish(weights.TOPIC, version(number))
+        async with worker(config, engine=engine):
+            first = await serving.until(lambda seen: seen and seen[0])
+            assert (first.version, first.failed_version, first.error) == (5, 6, "sha256 is another")
+            engine.bad_loads = frozenset()
+            healed = await serving.until(lambda seen: next((r for r in seen if r.version == 6), None))
+            assert (healed.failed_version, healed.error) == (None, None)
+
+
 async def test_lower_versions_duplicates_and_fenced_trainers_are_ignored(services):
     config = services.config(rollout=QUICK)
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:

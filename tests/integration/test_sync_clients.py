@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from kafka.errors import KafkaTimeoutError
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.sync_clients import TopicReader
@@ -66,6 +67,19 @@ def test_a_quiet_topic_keeps_its_client(services, monkeypatch):
         for _ in range(5):
             assert reader.poll(200) == []
         assert reader.client is client
+
+
+def test_a_broker_that_does_not_say_where_the_end_is_is_not_available(services, monkeypatch):
+    """The trainer reads to the end before it publishes: a network that is cut is no traceback."""
+    bus = services.config(bus={"wait_s": 1.0}).bus
+    with TopicReader(bus, "test", curated.TOPIC) as reader:
+        monkeypatch.setattr(reader.client, "end_offsets", unanswered)
+        with pytest.raises(ServiceUnavailable, match=r"no Kafka broker at .* after 1 s"):
+            list(reader.read_to_end())
+
+
+def unanswered(*_: Any) -> None:
+    raise KafkaTimeoutError("Failed to get offsets by timestamps")
 
 
 def test_a_topic_that_is_not_there_is_named_with_what_to_do(services):

@@ -16,7 +16,7 @@ from dart_streams.config import Config, parse
 from dart_streams.errors import AccessRefused, UserError
 from dart_streams.policy import tiny, weights
 from dart_streams.policy.rendering import Renderer
-from tests.model import vllm_server
+from tests.model import plain_transformers, vllm_server
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -216,13 +216,22 @@ def test_a_server_of_another_rendering_cannot_be_trained_with(folder, url, loop,
     loop.run(made.stop())
 
 
-def test_log_probabilities_are_at_the_temperature_that_was_asked_for(engine, in_process, loop):
+def test_log_probabilities_are_at_the_temperature_that_was_asked_for(engine, loop, folder):
     """The trainer divides logits by it: the server's must be those of what it drew from (processed_logprobs)."""
     asked = request(6, images=1, temperature=0.5)
     made = loop.run(engine.generate(asked))
-    renderer = in_process.renderer
-    encode = loop.run(in_process.thread.call(lambda core: core.image_encoder(renderer)))
-    shown = [encode(SCREENS[ref.sha256]) for ref in renderer.prompt(asked.turns).images]
-    warm = loop.run(in_process.thread.call(lambda core: core.score(renderer.prompt(asked.turns), shown, made.tokens)))
-    assert all(logprob <= 0 for logprob in made.logprobs)
-    assert not math.isclose(sum(made.logprobs), sum(warm), abs_tol=0.1)
+    limits = Config().policy
+    renderer = Renderer(folder, limits.min_pixels, limits.max_pixels)
+    prompt = renderer.prompt(asked.turns)
+    shown = [Image.open(io.BytesIO(SCREENS[ref.sha256])) for ref in prompt.images]
+    inputs = plain_transformers.training_inputs(renderer, prompt, shown, made.tokens)
+    start = inputs.pop("answer_start")
+    batch = {name: value[None] if value.ndim == 1 else value for name, value in inputs.items()}
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = model(**batch).logits[0, start - 1 : -1]
+    logits = logits.masked_fill(~renderer.allowed_mask(logits.shape[-1]), -math.inf)
+    found, tokens = torch.tensor(made.logprobs), torch.tensor(made.tokens)[:, None]
+    gate = Config().rollout.vllm.parity_nats
+    off = {t: (found - (logits / t).log_softmax(-1).gather(-1, tokens)[:, 0]).abs().max().item() for t in (0.5, 1.0)}
+    assert off[0.5] < gate < off[1.0]

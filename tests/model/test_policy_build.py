@@ -21,7 +21,7 @@ from dart_streams.policy import probe, recipe
 from trainer.warmup import build
 
 STREAMS = Path(sys.prefix).parent / "streams" / "bin" / "dart-streams"
-STOP_S = 30
+STOP_S = 120
 TASKS = """
 [[pages]]
 environment = "simulated"

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def served(folder: Path, mode: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.model.second_set", str(folder), mode]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

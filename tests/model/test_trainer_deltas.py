@@ -19,7 +19,7 @@ from dart_streams.policy import probe, resident_weights, tiny, weights
 from dart_streams.policy.rendering import Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
 from tests.model import plain_transformers
-from tests.model.test_trainer_run import Run, ended, training
+from tests.model.test_trainer_run import KILLS_S, Run, ended, training
 from topics import weights_serving
 from topics.weights_serving import WeightsServing
 from trainer import crash_points
@@ -50,6 +50,7 @@ def publishing(services: Any, policy: Path) -> Callable[..., Run]:
     return make
 
 
+@pytest.mark.timeout(KILLS_S)
 def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(
     publishing: Callable[..., Run], tmp_path: Path
 ) -> None:

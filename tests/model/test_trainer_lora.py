@@ -22,7 +22,7 @@ from dart_streams.policy.resident_weights import ResidentWeights
 from tests.model import plain_transformers
 from tests.model.test_resident_weights import announced
 from tests.model.test_trainer_deltas import PROBE, Versions
-from tests.model.test_trainer_run import Run, ended, training
+from tests.model.test_trainer_run import KILLS_S, Run, ended, training
 from tests.model.test_trainer_step import full, plain_logp, ready
 from tests.model.two_ranks import step_of
 from trainer import crash_points
@@ -245,6 +245,7 @@ def publishing(services: Any, policy: Path) -> Callable[..., Run]:
     return make
 
 
+@pytest.mark.timeout(KILLS_S)
 def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(
     publishing: Callable[..., Run], policy: Path, tmp_path: Path
 ) -> None:

@@ -72,7 +72,7 @@ def recorded(services: Any, tmp_path_factory: pytest.TempPathFactory, trainer: d
     def send(topic: Topic, event: Any) -> None:
         record = encode(topic, event)
         name = config.bus.prefix + topic.name
-        producer.send(name, key=record.key, value=record.value, headers=record.headers).get(timeout=10)
+        producer.send(name, key=record.key, value=record.value, headers=record.headers).get(timeout=120)
 
     for made in groups:
         for seen in (step for steps in made.observations.values() for step in steps):

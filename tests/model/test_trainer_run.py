@@ -51,7 +51,10 @@ from trainer.publish import WeightPublisher
 from trainer.state import TrainerState
 
 SHAPE = BacklogShape(members=2, steps=2)
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
+"""Of one wait: a start of a trainer takes some ten seconds, and many times that beside other work."""
+KILLS_S = 1800
+"""Of a test that kills a trainer again and again."""
 TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"
 
 spawning = multiprocessing.get_context("forkserver")
@@ -90,7 +93,9 @@ class Run:
                 self.send(producer, curated.TOPIC, record.key, record.value, record.headers)
 
     def send(self, producer: Any, topic: Topic, key: bytes, value: bytes, headers: Any = ()) -> None:
-        producer.send(self.config.bus.prefix + topic.name, key=key, value=value, headers=list(headers)).get(timeout=10)
+        producer.send(self.config.bus.prefix + topic.name, key=key, value=value, headers=list(headers)).get(
+            timeout=DEADLINE_S
+        )
 
     def versions(self) -> list[WeightVersion]:
         return sync_clients.read_events(self.config.bus, "test", weights.TOPIC)
@@ -380,6 +385,7 @@ def killed_again_and_again(ours: Run, kills: Sequence[str]) -> None:
         assert ended(trainer) == 0
 
 
+@pytest.mark.timeout(KILLS_S)
 def test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed(run: Callable[..., Run]) -> None:
     undisturbed, *disturbed = [run(trainer={"max_train_steps": STEPS_KILLED}) for _ in range(1 + len(KILLS))]
     groups = [undisturbed.maker.group(index) for index in range(2 * STEPS_KILLED)]
@@ -614,6 +620,41 @@ def test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group
     assert said.count("make room, and start the trainer again") == 3
     assert "Traceback" not in said
     assert [step.group_ids for step in ours.steps()] == [[f"group-{index}"] for index in range(4)]
+
+
+def test_damaged_weights_that_no_worker_can_load_end_the_trainer_which_writes_them_again_when_it_starts(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Of its own accord it would publish no other version: without a worker that serves there is nothing to train."""
+    ours, errors = run(trainer={"groups_per_step": 1}), tmp_path / "errors"
+    ours.add([ours.maker.group(0)])
+    beats = itertools.count()
+
+    def a_worker_could_not_load(number: int) -> None:
+        event = WeightsServing(
+            worker_id="rollout-0", version=0, since_ms=0, alive_ms=next(beats), failed_version=number
+        )
+        record = encode(weights_serving.TOPIC, event)
+        with contextlib.closing(sync_clients.producer(ours.config.bus, "test")) as producer:
+            ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)
+
+    with training(ours.config, errors=errors) as trainer:
+        until(lambda: len(ours.versions()) == 2, "version 1")
+        newest = ours.versions()[-1]
+        file = Path(newest.uri) / weight_files.FILE
+        a_worker_could_not_load(1)
+        file.write_bytes(file.read_bytes()[:-9])
+        until(lambda: (a_worker_could_not_load(1), trainer.exitcode is not None)[1], "the end of the trainer")
+        assert ended(trainer) == 1
+    said = " ".join(errors.read_text().split())
+    assert "the files of the newest weights are damaged" in said
+    assert "Traceback" not in said
+    with training(ours.config) as trainer:
+        until(lambda: ours.versions()[-1].epoch == 2, "version 1 again")
+    again = ours.versions()[-1]
+    assert (again.version, again.sha256, again.uri) == (newest.version, newest.sha256, newest.uri)
+    assert weight_files.digest(file) == newest.sha256
+    assert [row["group_ids"] for row in ours.trained()] == [["group-0"]]
 
 
 def is_stopped(trainer: BaseProcess) -> bool:

@@ -88,7 +88,7 @@ def step_of(model: Path, count: int, result: Path, minibatches: int, rank: int =
         for rank in range(count)
     ]
     try:
-        assert [process.wait(timeout=200) for process in started] == [0] * count
+        assert [process.wait(timeout=500) for process in started] == [0] * count
     finally:
         for process in started:
             process.kill()

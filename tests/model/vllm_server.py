@@ -14,7 +14,7 @@ from dart_streams.config import Config
 from dart_streams.launch.services.daemon import free_port
 from workers.rollout import vllm_settings
 
-START_S = 240.0
+START_S = 400.0
 NAME = "served"
 
 
@@ -41,7 +41,7 @@ def served(folder: Path, config: Config, key: str, log: Path) -> Iterator[str]:
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -73,12 +73,15 @@ class Changelog:
         self.read_from = read_from
         self.table: Any = None
         self.views: dict[int, ChangelogView] = defaultdict(ChangelogView)
+        self.recovered = 0
+        """How many records Faust's recoveries have read."""
         self.claims: dict[int, int] = {}
         """By partition the newest incarnation that this process has claimed."""
 
     async def note_recovered(self, event: Any) -> None:
         """Note a record that Faust's recovery has read. What it may have skipped is read by :meth:`write`."""
         message = event.message
+        self.recovered += 1
         if message.topic == self.name:
             self.views[message.partition].note(message.offset, message.key, message.value)
 

@@ -83,9 +83,9 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
             runner.assigned.set()
 
     app.on_partitions_assigned.connect(note_assigned)
+    recovery = functools.partial(watch_recovery, app, lambda: sum(runner.changelog.recovered for runner in runners))
     resources.push_async_callback(app.stop)
-    # It has started once its tables are recovered.
-    await lifecycle.run_until_first_exit(app.start(), recovery=watch_recovery(app))
+    await lifecycle.run_until_first_exit(app.start(), recovery=recovery())
     fixed = [topic for topic in SOURCES.values() if topic is not None]
     topics = (topic for runner in runners for topic in (*runner.agent.inputs, *runner.agent.outputs))
     used = list({topic.name: topic for topic in topics}.values())
@@ -93,7 +93,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         functools.partial(serve, runners, config.run.drain_s / 2),
         {
             "Faust": app.wait_until_stopped,
-            "recovery": functools.partial(watch_recovery, app),
+            "recovery": recovery,
             "topics": functools.partial(watch_topics, publisher, used, fixed),
             **{f"{runner.agent.name} agent": runner.run for runner in runners},
             **{f"{runner.agent.name} owner": runner.keep_watch for runner in runners},

@@ -1,28 +1,45 @@
-"""Gives up a recovery of the tables that stands still: a process that is started again reads the changelogs anew."""
+"""Ends a curator whose Faust neither recovers its tables nor gives it records.
+
+Defect of Faust (0.15.3): a rebalance after the broker was away, or during a recovery, may begin a recovery that waits
+for ever for records of the changelogs. The process lives then, and does nothing. One that is started in its place
+recovers. :class:`~workers.curator.transport.Consumer` answers the one cause that is known.
+"""
 
 import asyncio
-import time
+from collections.abc import Callable
+from typing import Protocol
 
-import faust
+from dart_streams.deadline import Deadline
+from dart_streams.errors import UserError
 
-from dart_streams.errors import ServiceUnavailable
+RECOVERY_S = 90.0
+"""How long a rebalance, with the recovery that follows, may bring nothing: longer than the consumer group waits for a
+member that does not answer (Faust's ``broker_rebalance_timeout``, 60 s)."""
+CHECK_S = 1.0
 
-STILL_S = 120.0
-"""How long a recovery may get no record of the changelogs."""
-LOOK_S = 1.0
+
+class Recovering(Protocol):
+    """What a ``faust.App`` says of itself."""
+
+    rebalancing: bool
+    in_recovery: bool
 
 
-async def watch_recovery(app: faust.App) -> None:
-    """Raise ServiceUnavailable once a recovery has got no record for :data:`STILL_S`."""
-    recovery = app.tables.recovery  # type: ignore[attr-defined]
-    left, since = None, time.monotonic()
+class RecoveryStuck(UserError):
+    """The tables are not recovered; the supervisor starts this curator anew."""
+
+    exit_code = 1
+
+
+async def watch_recovery(app: Recovering, recovered: Callable[[], int]) -> None:
+    """Raise RecoveryStuck once nothing was ``recovered``, a number of records, for so long; until cancelled."""
+    seen, left = -1, Deadline(RECOVERY_S)
     while True:
-        await asyncio.sleep(LOOK_S)
-        now_left = recovery.active_remaining_total() if recovery.in_recovery else None
-        if now_left is None or now_left != left:
-            left, since = now_left, time.monotonic()
-        elif time.monotonic() - since > STILL_S:
-            raise ServiceUnavailable(
-                f"the state cannot be restored: no record of the changelogs came within {STILL_S:g} s, {left} are left;"
-                " look whether Kafka answers"
+        if not (app.rebalancing or app.in_recovery) or recovered() != seen:
+            seen, left = recovered(), Deadline(RECOVERY_S)
+        elif left.expired:
+            raise RecoveryStuck(
+                f"the curator's tables are not recovered: nothing of their changelogs has come for {RECOVERY_S:g} s "
+                f"since a rebalance, after {seen} records. Nothing needs to be done: started again, it reads them anew"
             )
+        await asyncio.sleep(CHECK_S)

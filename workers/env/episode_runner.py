@@ -293,7 +293,11 @@ class EpisodeRun:
             trip_ms = since_ms(started)
             metrics.request_ms.record(trip_ms)
             metrics.overhead_ms.record(max(0.0, trip_ms - response.queue_ms - response.generate_ms))
-        elif isinstance(move, RequestAction):
+            return move
+        for turn in turns:
+            if turn.image is not None:
+                self.runner.store.forget_blob(turn.image)
+        if isinstance(move, RequestAction):
             await asyncio.sleep(ERROR_PAUSE_S * move.attempt)
         return move
 

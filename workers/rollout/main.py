@@ -14,6 +14,7 @@ import functools
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 import structlog
@@ -24,7 +25,7 @@ from dart_streams.config import Config
 from topics import action_requests, actions
 from topics.weights import WeightVersion
 from workers.rollout import vllm_settings
-from workers.rollout.engine import Engine, LoadFault
+from workers.rollout.engine import Engine, EngineDead, LoadFault
 from workers.rollout.request_server import RequestServer
 from workers.rollout.weight_updater import RETRY_S, WATCHED, FirstVersion, WeightUpdater, WeightWatcher
 from workers.runtime import lifecycle
@@ -41,9 +42,14 @@ def run(config: Config, worker_id: str) -> int:
     """Be rollout worker ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))  # until the event loop takes over: imports take seconds
-    code = lifecycle.run(functools.partial(connect, engine=engine_of(config)), config, worker_id)
+    try:
+        code = lifecycle.run(functools.partial(connect, engine=engine_of(config)), config, worker_id)
+    except EngineDead:
+        traceback.print_exc()
+        code = 1
     if config.rollout.engine == "vllm":
-        # Everything is closed but vLLM and torch, which take seconds to exit, and abort when they are interrupted.
+        # Everything is closed but vLLM and torch, which take seconds to exit, and abort when they are interrupted; if
+        # they hang, for ever.
         sys.stderr.flush()
         os._exit(code)
     return code
@@ -102,16 +108,16 @@ async def connect(
 async def start_engine(engine: Engine, watcher: WeightWatcher) -> FirstVersion:
     """Start the engine on the newest weights that load.
 
-    If they are a delta that does not load, on the full version before: what serves can announce that it failed, and the
-    trainer then publishes a full one.
+    If the newest do not, on older ones: what serves can announce that they failed, and the trainer then publishes them
+    again. Without any that load, nothing is served before there is a newer version.
     """
     while True:
         version = await watcher.first_version()
         if (fault := await load_failure(engine, version)) is None:
             return FirstVersion(version.version)
-        full = version.full_before()
-        if full is not None and await load_failure(engine, full) is None:
-            return FirstVersion(full.version, version.version, fault)
+        for older in watcher.before(version):
+            if await load_failure(engine, older) is None:
+                return FirstVersion(older.version, version.version, fault)
         await watcher.wait_for_newer(version, RETRY_S)
 
 

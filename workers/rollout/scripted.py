@@ -15,7 +15,6 @@ import math
 import random
 import re
 import struct
-import time
 
 from dart_streams import actions
 from dart_streams.actions.dialects import View
@@ -53,7 +52,8 @@ class ScriptedEngine:
 
     async def generate(self, request: ActionRequest) -> Generation:
         """Respond by the configured behaviour; the tokens are spread evenly over the latency."""
-        started = time.monotonic()
+        clock = asyncio.get_running_loop().time
+        started = clock()
         self.in_flight += 1
         try:
             await self.pauses.work(self._duration_s(request.request_id))
@@ -69,7 +69,7 @@ class ScriptedEngine:
             tokens=[token_of(piece) for piece in pieces],
             logprobs=logprobs,
             entropies=entropies,
-            versions=version_spans(self.switches, started, time.monotonic(), len(pieces)),
+            versions=version_spans(self.switches, started, clock(), len(pieces)),
             prompt_tokens=sum(pieces_in(turn.text or "") for turn in request.turns),
             prompt_sha=hashlib.sha256(prompt.encode()).hexdigest(),
             prefill_ms=self.settings.latency_ms / max(1, len(pieces)),
@@ -79,7 +79,7 @@ class ScriptedEngine:
         """Report ``version`` from now on; with a workload, after the pause that a switch takes."""
         paused_s = self.workload.clock_s(self.workload.switch_s) if self.workload else 0.0
         await self.pauses.pause(paused_s)
-        self.switches.append((time.monotonic(), version.version))
+        self.switches.append((asyncio.get_running_loop().time(), version.version))
         return paused_s * 1000
 
     def _duration_s(self, request_id: str) -> float:

@@ -6,14 +6,16 @@ Import it only after :func:`workers.rollout.vllm_settings.environment` is set.
 """
 
 import asyncio
+import contextlib
 import functools
+import math
 import queue
 import random
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,17 +54,21 @@ class EngineThread:
     first waits that long for others; the steps of those in flight go on meanwhile.
 
     An unexpected error in the engine ends the thread, and every call fails with
-    :class:`EngineDead`: half-loaded weights must not serve.
+    :class:`EngineDead`: half-loaded weights must not serve. So does a step or a command that takes longer than
+    ``hang_s``: nobody can end it, and what it would still bring is not waited for.
     """
 
-    def __init__(self, build: Callable[[], VllmCore], gather_s: float = 0.0) -> None:
+    def __init__(self, build: Callable[[], VllmCore], gather_s: float = 0.0, hang_s: float = math.inf) -> None:
         self.build = build
         self.gather_s = gather_s
+        self.hang_s = hang_s
         self.loop = asyncio.get_running_loop()
         self.dead: EngineDead | None = None
         self._commands: queue.SimpleQueue[Command | EngineRequest | None] = queue.SimpleQueue()
         self._gathered: list[EngineRequest] = []
         """Requests that wait for others, the oldest first; only the thread uses it."""
+        self._began_s: float | None = None
+        """When the step or the command under way began; None while the thread waits, or builds the engine."""
         self._pending: set[Future[Any]] = set()
         # A daemon, so that a start that hangs does not keep a stopped process alive.
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
@@ -97,7 +103,15 @@ class EngineThread:
             self._pending.discard(future)
 
     def check(self) -> None:
-        """Raise :class:`EngineDead` if the thread has ended."""
+        """Raise :class:`EngineDead` if the thread has ended, or hangs."""
+        began_s = self._began_s
+        if began_s is not None and (lasts_s := time.perf_counter() - began_s) > self.hang_s:
+            self._fail(
+                EngineDead(
+                    f"vLLM hangs: a step or a switch has not come back for {lasts_s:.0f} s (rollout.vllm.hang_s is "
+                    f"{self.hang_s:g})"
+                )
+            )
         if self.dead is not None:
             raise self.dead
 
@@ -109,12 +123,20 @@ class EngineThread:
     def _run(self) -> None:
         try:
             core = self.build()
-            while self._execute_commands(core):
+            while self._execute_commands(core) and self.dead is None:
                 if core.busy:
-                    core.step()
+                    with self._timed():
+                        core.step()
         except BaseException as error:
-            self.loop.call_soon_threadsafe(self._die, error)
-            raise
+            if self.dead is None:
+                self.loop.call_soon_threadsafe(self._die, error)
+                raise
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        self._began_s = time.perf_counter()
+        yield
+        self._began_s = None
 
     def _execute_commands(self, core: VllmCore) -> bool:
         """Execute the commands in the queue, waiting for one while the engine is idle; return False to end."""
@@ -133,7 +155,8 @@ class EngineThread:
             if isinstance(command, EngineRequest):
                 self._gathered.append(command)
             else:
-                command(core)
+                with self._timed():
+                    command(core)
 
     def _left_s(self) -> float | None:
         """Return for how long the oldest gathered request still waits for others; None if there is none."""
@@ -156,8 +179,13 @@ class EngineThread:
             core.abort(request)
 
     def _die(self, error: BaseException) -> None:
-        self.dead = EngineDead(f"vLLM failed: {type(error).__name__}: {error}")
-        self.dead.__cause__ = error
+        dead = EngineDead(f"vLLM failed: {type(error).__name__}: {error}")
+        dead.__cause__ = error
+        self._fail(dead)
+
+    def _fail(self, dead: EngineDead) -> None:
+        """Fail all that wait, and all that come, with the first error."""
+        self.dead = self.dead or dead
         for future in self._pending:
             if not future.done():
                 future.set_exception(self.dead)
@@ -189,7 +217,8 @@ class VllmEngine:
             seed = random.SystemRandom().getrandbits(31)
             set_bytes = self.schema.elements * self.schema.dtype.itemsize
             build = functools.partial(VllmCore, self.config, self.folder, self.renderer, seed, set_bytes)
-            self.thread = EngineThread(build, self.config.rollout.vllm.gather_ms / 1000)
+            settings = self.config.rollout.vllm
+            self.thread = EngineThread(build, settings.gather_ms / 1000, settings.hang_s)
         log.info("engine starting", version=version.version)
         switching = asyncio.ensure_future(self.switch(self.thread, version))
         stalls = StallDetector(log, "vLLM to start", self.config.telemetry.stall_s)
@@ -266,7 +295,7 @@ class VllmEngine:
         return self.served_sha256
 
     async def check(self) -> None:
-        """Raise :class:`~workers.rollout.engine.EngineDead` if vLLM has failed."""
+        """Raise :class:`~workers.rollout.engine.EngineDead` if vLLM has failed, or hangs."""
         if self.thread is not None:
             self.thread.check()
 

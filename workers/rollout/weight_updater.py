@@ -71,6 +71,9 @@ class WeightWatcher:
         self.publisher = publisher
         self.topics = {config.bus.prefix + topic.name: topic for topic in WATCHED}
         self.weights = WeightState(model_id=config.policy.model_id)
+        self.kept = config.trainer.keep_versions
+        self.recent: dict[int, WeightVersion] = {}
+        """The versions whose files the trainer keeps, by number, the oldest first."""
         self.serving: dict[str, WeightsServing] = {}
         self.heartbeats = Heartbeats()
         self.changed = asyncio.Event()
@@ -117,6 +120,12 @@ class WeightWatcher:
             self.stalls.check()
         return self.weights.newest
 
+    def before(self, version: WeightVersion) -> list[WeightVersion]:
+        """Return what may be served in place of a version: the full one that it is made from, then older ones."""
+        full = version.full_before()
+        older = [one for number, one in reversed(self.recent.items()) if number < version.version]
+        return [*([full] if full else []), *older]
+
     async def wait_for_newer(self, than: WeightVersion, seconds: float) -> None:
         """Return when there is a newer version, after ``seconds`` at the latest."""
         deadline = Deadline(seconds)
@@ -135,11 +144,18 @@ class WeightWatcher:
             log.error("record skipped", topic=record.topic, offset=record.offset, reason=str(error))
             return
         if isinstance(event, WeightVersion):
-            self.weights = self.weights.accept(event)
+            self._accept(event)
         else:
             self.serving[event.worker_id] = event
             self.heartbeats.note(event.worker_id, event.alive_ms)
         self.changed.set()
+
+    def _accept(self, event: WeightVersion) -> None:
+        if self.weights.admits(event):
+            self.recent[event.version] = event
+            while len(self.recent) > self.kept:
+                del self.recent[next(iter(self.recent))]
+        self.weights = self.weights.accept(event)
 
 
 async def wait_until(event: asyncio.Event, seconds: float) -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -10,6 +12,7 @@ import pytest
 
 from benchmarks import circle, circle_run, modes
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.launch import process_usage as usage
 from dart_streams.views.metrics import ProcessUsage
 
@@ -69,12 +72,23 @@ def test_a_process_knows_what_its_main_thread_has_cost():
 
 
 def test_a_worker_is_below_its_subreaper_and_a_browser_below_the_worker():
-    """A shell as the subreaper, one below it as the worker, and what that waits for."""
-    inner = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 60 & echo ready; wait"
-    subreaper = subprocess.Popen(["sh", "-c", 'sh -c "$1" & wait', "subreaper", inner], stdout=subprocess.PIPE)
+    """A shell as the subreaper, a program below it as the worker, and what that waits for."""
+    worker = """
+import subprocess, time
+while time.process_time() < 0.1: pass
+waited_for = subprocess.Popen(["sleep", "600"])
+print("ready", flush=True)
+waited_for.wait()
+"""
+    shell = ["sh", "-c", '"$1" -c "$2" & wait', "subreaper", sys.executable, worker]
+    subreaper = subprocess.Popen(shell, stdout=subprocess.PIPE)
     try:
         assert subreaper.stdout is not None
         assert subreaper.stdout.readline() == b"ready\n"
+        process, deadline = psutil.Process(subreaper.pid).children()[0], Deadline(60)
+        while process.status() != psutil.STATUS_SLEEPING:  # else its times go on between two looks at them
+            assert not deadline.expired
+            time.sleep(0.01)
         children = usage.children_by_pid()
         below = list(usage.tree(subreaper.pid, children))
         assert len(below) == 3

@@ -1,7 +1,6 @@
 """A compressed batch that this program must not or cannot expand becomes one record that says so; others pass."""
 
 import gzip
-import time
 import tracemalloc
 import zlib
 from collections.abc import Sequence
@@ -95,16 +94,17 @@ def test_gzip_within_the_bound_is_read_as_it_is(parse: Any):
     assert [value for _, value, _ in read(parse, fetched)] == [b"a" * 1000, b"b"]
 
 
-def test_a_gigabyte_is_refused_in_little_memory_and_time():
-    squeezer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    data = b"".join(squeezer.compress(bytes(1 << 24)) for _ in range(64)) + squeezer.flush()
+def test_a_bomb_is_refused_in_little_memory_and_read_no_further_than_to_the_bound():
+    data = gzip.compress(bytes(8 * MAX_EXPANDED_BYTES))
+    cut = len(data) // 4
+    torn = data[:cut] + b"\xff" * (len(data) - cut)
+    with pytest.raises(zlib.error):
+        zlib.decompress(torn, 31)
     tracemalloc.start()
-    started = time.process_time()
-    assert compressed_batches.expands_too_far(data)
-    took_s, (_, peak) = time.process_time() - started, tracemalloc.get_traced_memory()
+    assert compressed_batches.expands_too_far(torn)
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 16 * 2**20
-    assert took_s < 5
 
 
 def test_members_of_one_stream_count_together():

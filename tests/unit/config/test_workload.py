@@ -18,6 +18,7 @@ from dart_streams.config import parse
 from dart_streams.config.workload import GenerationTimes, Spread, Workload, course, success_rate, typical_steps
 from dart_streams.errors import ConfigError
 from dart_streams.tasks import Task
+from tests.unit.clockwork import Clockwork, by_clockwork
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -170,33 +171,18 @@ async def test_a_page_of_a_workload_is_refused_without_one():
         await environment.reset(task(3))
 
 
+@by_clockwork
 async def test_a_switch_of_weights_is_added_to_what_is_under_way():
     engine = engine_of(time_scale=1.0, switch_s=0.05, generation={"prefill_s": 0.05, "token_s": 0.0, "load": 0.0})
     await engine.start(version(0))
     loop = asyncio.get_running_loop()
     started = loop.time()
     under_way = asyncio.create_task(engine.generate(asked("r", [], 0)))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     assert await engine.load(version(1)) == pytest.approx(50)
     made = await under_way
-    assert loop.time() - started >= 0.1
+    assert loop.time() - started == pytest.approx(0.1)
     assert [segment.version for segment in made.versions][-1] == 1
-
-
-class Clockwork(asyncio.SelectorEventLoop):
-    """A loop whose time passes only by what is waited for."""
-
-    def __init__(self):
-        super().__init__()
-        self.now = 0.0
-        self._selector.select = self.skip
-
-    def skip(self, timeout):
-        self.now += timeout or 0.0
-        return []
-
-    def time(self):
-        return self.now
 
 
 @given(

@@ -40,6 +40,15 @@ def test_a_run_has_its_own_prefix_tasks_and_configuration(config, tmp_path):
     assert (made.path.parent / "latest").resolve() == made.path
 
 
+def test_a_run_is_found_by_its_id_and_as_rows_of_the_store_name_it(config, tmp_path):
+    """An error about a row names the run so, and a command that is to be run with it."""
+    made = create(config, tmp_path, "one")
+    for name in ("one", "latest", made.config().bus.run):
+        assert folder.find(config.run.state_dir, name).id == "one"
+    with pytest.raises(UserError, match=r"no run 'dart\.two' in "):
+        folder.find(config.run.state_dir, "dart.two")
+
+
 def test_a_changed_task_file_does_not_change_a_resumed_run(config, tmp_path):
     create(config, tmp_path, "one")
     (tmp_path / "tasks.toml").write_text(TASKS.replace("[0, 2]", "[0, 5]"))

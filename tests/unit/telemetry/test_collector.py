@@ -18,10 +18,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 
 from dart_streams.history.traces import Timeline, lines_in
-from dart_streams.telemetry import names, spans
+from dart_streams.launch.services.daemon import free_port
+from dart_streams.telemetry import exporters, names, spans
 from dart_streams.telemetry.exporters import CountingSpanProcessor, collector_exporters
 from dart_streams.telemetry.spans import ActiveSpan, SpanRef
 
+BOUND_S = 60
 ERROR = 2
 KINDS = {"/v1/traces": ExportTraceServiceRequest, "/v1/metrics": ExportMetricsServiceRequest}
 
@@ -85,7 +87,7 @@ def values(attributes) -> dict[str, Any]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + BOUND_S
     while not true():
         assert time.monotonic() < deadline, "it did not come to that"
         threading.Event().wait(0.01)
@@ -120,7 +122,8 @@ def ids(span) -> SpanRef:
     return SpanRef(int.from_bytes(span.trace_id), int.from_bytes(span.span_id))
 
 
-def test_a_span_arrives_as_it_was_made(receiver: Receiver, processor):
+def test_a_span_arrives_as_it_was_made(receiver: Receiver, processor, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(exporters, "COLLECTOR_TIMEOUT_S", BOUND_S)
     own = spans.trajectory("t")
     processor(receiver.port)
     step = ActiveSpan(names.SPAN_STEP, parent=spans.ROOT, links=[own], attributes={names.ATTR_STEP: 3})
@@ -141,7 +144,7 @@ def test_a_span_arrives_as_it_was_made(receiver: Receiver, processor):
 
 
 def test_while_the_collector_is_away_spans_are_counted_as_dropped_and_after_that_they_arrive(processor):
-    gone = Receiver()
+    gone = Receiver(free_port())
     gone.stop()
     started = processor(gone.port)
     with ActiveSpan("lost", parent=spans.ROOT):
@@ -163,9 +166,10 @@ import sys
 from pathlib import Path
 from opentelemetry import metrics
 from dart_streams import config
-from dart_streams.telemetry import names, setup
+from dart_streams.telemetry import exporters, names, setup
 from dart_streams.telemetry.spans import ROOT, ActiveSpan
 
+exporters.COLLECTOR_TIMEOUT_S = int(sys.argv[2])
 setup.start(config.load(Path(sys.argv[1])), "rollout-3")
 pause = metrics.get_meter(names.METER).create_histogram(names.ROLLOUT_SWITCH_PAUSE_MS, "ms")
 for number in range(50):
@@ -177,7 +181,7 @@ print("worked to its end")
 """
 
 
-def work(folder: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
+def work(folder: Path, endpoint: str, answers_within_s: int) -> subprocess.CompletedProcess[str]:
     """Let a process of its own measure and trace, with this collector."""
     tables = {
         "run": {"id": "r", "state_dir": str(folder)},
@@ -186,17 +190,17 @@ def work(folder: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
     path = folder / "config.toml"
     path.write_text(tomli_w.dumps(tables))
     return subprocess.run(
-        [sys.executable, "-c", PROCESS, str(path)],
+        [sys.executable, "-c", PROCESS, str(path), str(answers_within_s)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * BOUND_S,
         cwd=Path(__file__).parents[3],
         env={**os.environ, "NO_PROXY": "127.0.0.1"},
     )
 
 
 def test_a_process_sends_both_and_keeps_both_in_its_folder(receiver: Receiver, tmp_path: Path):
-    done = work(tmp_path, f"http://127.0.0.1:{receiver.port}")
+    done = work(tmp_path, f"http://127.0.0.1:{receiver.port}", BOUND_S)
     assert (done.returncode, done.stdout) == (0, "worked to its end\n"), done.stderr
     assert {resource["service.name"] for resource, _ in receiver.spans()} == {"dart_streams.rollout"}
     assert {resource["service.instance.id"] for resource, _ in receiver.spans()} == {"rollout-3"}
@@ -215,7 +219,7 @@ def test_a_process_works_to_its_end_whatever_the_collector_does(tmp_path: Path, 
         listening.bind(("127.0.0.1", 0))
         if how == "never answers":
             listening.listen()
-        done = work(tmp_path, f"http://127.0.0.1:{listening.getsockname()[1]}")
+        done = work(tmp_path, f"http://127.0.0.1:{listening.getsockname()[1]}", exporters.COLLECTOR_TIMEOUT_S)
     assert (done.returncode, done.stdout) == (0, "worked to its end\n"), done.stderr
     assert done.stderr.count("spans are dropped") == 1
     assert len(Timeline(lines_in(tmp_path / "runs" / "r" / "traces")).by_id) == 50

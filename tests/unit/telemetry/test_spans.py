@@ -230,7 +230,7 @@ class Stuck(SpanExporter):
     def export(self, spans) -> SpanExportResult:
         self.batches += 1
         self.called.set()
-        self.free.wait(10)
+        self.free.wait(60)
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
@@ -242,10 +242,10 @@ def test_at_the_end_of_a_process_a_batch_that_fails_is_the_last_one():
     span = ended()
     for _ in range(5000):
         processor.on_end(span)
-    assert exporter.called.wait(5)
+    assert exporter.called.wait(60)
     ending = threading.Thread(target=processor.shutdown)
     ending.start()
-    assert processor.exporter.stopping.wait(5)
+    assert processor.exporter.stopping.wait(60)
     exporter.free.set()
     ending.join()
     assert exporter.batches == 1
@@ -258,7 +258,7 @@ def test_an_exporter_that_stands_still_or_fails_drops_spans_and_counts_them(outc
     processor = CountingSpanProcessor(exporter, max_queue=10, every_s=0.01)
     span = ended()
     processor.on_end(span)
-    assert exporter.called.wait(5)
+    assert exporter.called.wait(60)
     for _ in range(24):
         processor.on_end(span)
     assert processor.exporter.dropped == 15

@@ -9,7 +9,7 @@ from topics.curated import CuratedGroup
 from trainer.data.prefetch import Prefetcher
 from trainer.data.samples import ReadyGroup
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def group(name: str) -> CuratedGroup:

@@ -17,6 +17,7 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.capture import BeginFrames, Capturing, Screenshots
 from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools
+from workers.env.miniwob.memory_bound import end_what_grows
 from workers.env.miniwob.process_load import load_alone, load_of
 from workers.env.miniwob.silence import end_when_silent
 from workers.env.miniwob.target import Target
@@ -92,7 +93,10 @@ class Browser:
         self.profile = profile
         self.capturing = capturing
         silence = end_when_silent(devtools, functools.partial(load_alone, process.pid))
-        self._watch = asyncio.create_task(silence, name="browser watch")
+        self._watches = [
+            asyncio.create_task(silence, name="browser watch"),
+            asyncio.create_task(end_what_grows(devtools), name="browser memory"),
+        ]
 
     @property
     def alive(self) -> bool:
@@ -154,8 +158,9 @@ class Browser:
 
     async def kill(self) -> None:
         """Kill the browser and all its children, and remove its profile."""
-        self._watch.cancel()
-        await asyncio.gather(self._watch, return_exceptions=True)
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
         await self.devtools.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)

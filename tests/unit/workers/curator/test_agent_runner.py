@@ -186,7 +186,7 @@ async def test_a_batch_has_at_most_as_many_records_as_a_queue(monkeypatch):
     await pace.wait()
     await asyncio.sleep(0)
     filling = asyncio.create_task(enqueue(queue, Stream()))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert len(await queue.next_batch(pace)) == input_queue.MAX_BATCH
     await filling
     assert len(await queue.next_batch(SendCoalescer(0.0))) == 3

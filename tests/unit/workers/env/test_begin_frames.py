@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 import psutil
 import pytest
 
+from dart_streams.deadline import Deadline
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob import capture
 from workers.env.miniwob.capture import BEGIN_FRAME, BeginFrames
@@ -60,13 +62,13 @@ STARVED = ProcessLoad(1.0, True)
 
 
 def begin_frames(browser: ScriptedBrowser, load: Callable[[], ProcessLoad] = lambda: WAITING) -> BeginFrames:
-    return BeginFrames(DevTools(browser.reader, browser, 5.0), load)
+    return BeginFrames(DevTools(browser.reader, browser, 60.0), load)
 
 
 @pytest.fixture
 def soon(monkeypatch):
-    """Shorten what frames are waited for."""
-    for name, seconds in {"FRAME_S": 0.05, "LOOK_S": 0.05, "IMAGE_S": 0.1, "CRASH_S": 0.1, "STARVED_S": 1.0}.items():
+    """Shorten how long a frame is waited for until the processes are looked at; what is to come has time enough."""
+    for name, seconds in {"FRAME_S": 0.05, "LOOK_S": 0.05, "IMAGE_S": 60.0, "CRASH_S": 60.0, "STARVED_S": 60.0}.items():
         monkeypatch.setattr(capture, name, seconds)
 
 
@@ -82,7 +84,7 @@ async def test_an_input_event_that_frames_outrun_is_waited_for():
         return {}
 
     browser = ScriptedBrowser(answer)
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(60):
         await begin_frames(browser).perform("s", [mouse("mouseWheel", 1, 1, deltaX=0, deltaY=100)])
     assert browser.frames == 15
 
@@ -93,7 +95,8 @@ async def test_a_frame_without_an_image_is_drawn_again():
     assert browser.frames == 4
 
 
-async def test_a_browser_whose_frames_never_have_an_image_is_ended(soon):
+async def test_a_browser_whose_frames_never_have_an_image_is_ended(soon, monkeypatch):
+    monkeypatch.setattr(capture, "IMAGE_S", 0.1)
     browser = ScriptedBrowser(lambda browser, call: {})
     frames = begin_frames(browser)
     with pytest.raises(EnvironmentFault, match="image"):
@@ -133,7 +136,8 @@ async def test_a_frame_that_does_not_end_costs_its_page_and_the_next_one_is_draw
     assert (browser.called("Page.crash"), browser.most_under_way, frames.devtools.closed) == (1, 1, False)
 
 
-async def test_a_browser_that_does_not_end_a_hanging_page_is_ended(soon):
+async def test_a_browser_that_does_not_end_a_hanging_page_is_ended(soon, monkeypatch):
+    monkeypatch.setattr(capture, "CRASH_S", 0.1)
     browser = ScriptedBrowser(lambda browser, call: None)
     frames = begin_frames(browser)
     with pytest.raises(EnvironmentFault, match="not drawn"):
@@ -159,8 +163,10 @@ async def test_a_frame_that_is_late_because_the_browser_gets_no_processor_is_wai
 
 
 @pytest.mark.parametrize("each_look_s", [0.0, COMPUTED_S])
-async def test_a_page_that_computes_or_starves_for_ever_is_ended(soon, each_look_s):
+async def test_a_page_that_computes_or_starves_for_ever_is_ended(soon, monkeypatch, each_look_s):
     looks = []
+    monkeypatch.setattr(capture, "CRASH_S", 0.1)
+    monkeypatch.setattr(capture, "Deadline", lambda seconds: Deadline(seconds, lambda: 10.0 * len(looks)))
 
     def load() -> ProcessLoad:
         looks.append(None)
@@ -189,11 +195,12 @@ def test_a_late_frame_is_lost_if_its_page_computes_or_nothing_does(before, now, 
 
 def test_the_load_is_that_of_a_process_and_those_below_it():
     """The shell waits while its child computes."""
-    script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
-    shell = subprocess.Popen(["/bin/sh", "-c", f"/bin/sh -c '{script}; echo; sleep 60' & wait"], stdout=subprocess.PIPE)
+    script = "import time\nwhile time.process_time() < 0.1: pass\nprint(flush=True); time.sleep(600)"
+    command = ["/bin/sh", "-c", '"$0" -c "$1" & wait', sys.executable, script]
+    shell = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert shell.stdout.readline()  # The child has computed, and sleeps.
-        assert load_of(shell.pid).cpu_s > 0.02
+        assert load_of(shell.pid).cpu_s > 0.08
     finally:
         for process in [*psutil.Process(shell.pid).children(recursive=True), shell]:
             process.kill()

@@ -122,6 +122,6 @@ async def test_the_last_screen_is_left_out_where_it_is_not_wanted():
 async def test_hangs_and_faults_end_in_an_environment_fault_within_the_calls_bound(rate, text):
     backend, task = simulated(**{rate: 1.0})
     environment = await backend.open(task)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(EnvironmentFault, match=text):
             await environment.reset(task)

@@ -15,7 +15,7 @@ from topics.values import Purpose, Sampling
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.simulated import SimulatedBackend
 
-BOUND_S = 20.0
+BOUND_S = 60.0
 
 
 class PatientLog(ObservationLog):

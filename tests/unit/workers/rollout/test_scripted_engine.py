@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dart_streams import actions
 from dart_streams.config import ActionDialect, Config, Policy, parse
+from tests.unit.clockwork import by_clockwork
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -114,11 +115,12 @@ def test_spans_cover_every_token_once_in_order_of_versions(switched, one, other,
     assert all(a.version < b.version for a, b in itertools.pairwise(found))
 
 
+@by_clockwork
 async def test_a_switch_in_the_middle_of_an_answer_gives_it_two_spans():
     scripted = engine(latency_ms=60.0)
     await scripted.start(version(0))
     answer = asyncio.create_task(scripted.generate(request()))
-    await asyncio.sleep(0)  # the answer begins
+    await asyncio.sleep(0.03)
     assert await scripted.load(version(5)) == 0.0
     made = await answer
     assert [segment.version for segment in made.versions] == [0, 5]

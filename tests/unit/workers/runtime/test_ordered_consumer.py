@@ -9,6 +9,7 @@ from aiokafka import TopicPartition
 
 from dart_streams.config import parse
 from dart_streams.errors import ServiceUnavailable
+from tests.unit.clockwork import by_clockwork
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
@@ -52,6 +53,7 @@ def one_record() -> OneRecord:
     return OneRecord(config, "env-0", None, rollout_orders.TOPIC, "order_id", "env")
 
 
+@by_clockwork
 async def test_what_ends_a_handler_for_good_ends_the_consumer_as_it_is():
     async def handle(slot: int, delivery: Delivery) -> None:
         raise ServiceUnavailable("no broker")
@@ -61,6 +63,7 @@ async def test_what_ends_a_handler_for_good_ends_the_consumer_as_it_is():
             await one_record().serve(handle, 2, asyncio.Event())
 
 
+@by_clockwork
 async def test_a_handler_that_finishes_within_the_drain_is_committed():
     consumer, stop = one_record(), asyncio.Event()
 
@@ -73,6 +76,7 @@ async def test_a_handler_that_finishes_within_the_drain_is_committed():
     assert consumer.committable == {PLACE: 5}
 
 
+@by_clockwork
 async def test_a_handler_that_does_not_finish_within_the_drain_is_cancelled_and_not_committed():
     consumer, stop, cancelled = one_record(), asyncio.Event(), asyncio.Event()
 
@@ -111,6 +115,7 @@ class Numbered(OrderedConsumer):
         pass
 
 
+@by_clockwork
 async def test_records_are_expected_ahead_at_most_so_many_and_handled_in_their_order():
     consumer, stop, let_go = Numbered(6), asyncio.Event(), asyncio.Event()
     expected: list[str] = []
@@ -145,6 +150,7 @@ async def test_records_are_expected_ahead_at_most_so_many_and_handled_in_their_o
     assert consumer.records.in_flight == {}
 
 
+@by_clockwork
 async def test_a_record_at_hand_of_a_revoked_partition_is_forgotten_and_one_of_another_is_handled():
     consumer, stop = Numbered(2), asyncio.Event()
     two = asyncio.Event()

@@ -1,5 +1,6 @@
 """The adapter of AndroidWorld's server, against a stand-in that was made from its documented endpoints."""
 
+import msgspec
 import pytest
 
 from dart_streams.actions import Click, Drag, Hotkey, Type
@@ -18,7 +19,7 @@ def task(index: int, kind: str = "TapTheBox") -> Task:
 
 def made(*urls: str, **options):
     options = {"urls": " ".join(urls), **options}
-    table = {"backend": "androidworld", "installed": {"options": options, "call_timeout_s": 5.0}}
+    table = {"backend": "androidworld", "installed": {"options": options, "call_timeout_s": 60.0}}
     return androidworld.backend(parse({"env": table}))
 
 
@@ -60,11 +61,13 @@ async def test_what_a_policy_does_reaches_the_phone_as_its_actions():
 
 async def test_an_episode_waits_for_a_phone_and_is_refused_in_time():
     async with served(Phone()) as urls:
-        backend = made(*urls, reset_timeout_s=0.2)
+        backend = made(*urls)
         first, second = await backend.open(task(0)), await backend.open(task(0))
         await first.reset(task(0))
+        patient, backend.settings = backend.settings, msgspec.structs.replace(backend.settings, reset_timeout_s=0.2)
         with pytest.raises(EnvironmentFault, match=r"a server that is free: no start within 0\.2 s"):
             await second.reset(task(0))
+        backend.settings = patient
         await second.close()
         await first.close()
         await second.reset(task(0))

@@ -71,7 +71,7 @@ async def test_steps_are_carried_out_in_order_with_values_and_what_they_wrote_is
         steps.ExecuteCommand(command="echo {CLIENT_PASSWORD}", shell="true", stdout="out"),
         steps.ActivateWindow(window_name="x", strict=True),
     )
-    await prepared(machine, tmp_path).carry_out(wanted, Deadline(30))
+    await prepared(machine, tmp_path).carry_out(wanted, Deadline(60))
     assert recorder.asked == [
         ("/setup/upload", {"file_path": "/home/user/start.txt", "file_data": b"start"}),
         ("/setup/launch", {"command": ["vlc", "--loop"], "shell": False}),
@@ -85,28 +85,29 @@ async def test_a_command_is_repeated_until_it_ends_as_the_task_wants(served: tup
     recorder, machine = served
     recorder.returncodes = [1, 1, 0]
     step = steps.RunCommand(command=["true"], until={"returncode": 0})
-    await prepared(machine, tmp_path).carry_out([step], Deadline(30))
+    await prepared(machine, tmp_path).carry_out([step], Deadline(60))
     assert len(recorder.asked) == 3
 
 
 @pytest.mark.parametrize(
-    "step, reason",
+    "step, limit_s, reason",
     [
-        (steps.OpenFile(path="/x.odt"), r"step 2 of 2 \(open\): .*no window"),
+        (steps.OpenFile(path="/x.odt"), 60, r"step 2 of 2 \(open\): .*no window"),
         (
             steps.Download(files=[steps.DownloadedFile("https://a.example/x", "/x")]),
+            60,
             r"\(download\): .*not in the mirror",
         ),
-        (steps.SignIn(settings_file="s", platform="p"), r"\(login\) needs an account"),
-        (steps.ExecuteCommand(command=["x"], stdout="../out"), r"\(execute\): .*outside of the evaluator's cache"),
-        (steps.Sleep(seconds=3600), r"\(sleep\): not done in time"),
+        (steps.SignIn(settings_file="s", platform="p"), 60, r"\(login\) needs an account"),
+        (steps.ExecuteCommand(command=["x"], stdout="../out"), 60, r"\(execute\): .*outside of the evaluator's cache"),
+        (steps.Sleep(seconds=3600), 1, r"\(sleep\): not done in time"),
     ],
 )
 async def test_a_step_that_fails_is_a_fault_that_names_it(
-    served: tuple[Recorder, Machine], tmp_path: Path, step: steps.Step, reason: str
+    served: tuple[Recorder, Machine], tmp_path: Path, step: steps.Step, limit_s: float, reason: str
 ):
     with pytest.raises(EnvironmentFault, match=reason):
-        await prepared(served[1], tmp_path).carry_out([steps.Launch(command="x"), step], Deadline(1))
+        await prepared(served[1], tmp_path).carry_out([steps.Launch(command="x"), step], Deadline(limit_s))
 
 
 async def test_where_a_machine_says_that_it_is_at_rest_a_pause_ends_then(
@@ -119,6 +120,6 @@ async def test_where_a_machine_says_that_it_is_at_rest_a_pause_ends_then(
         return True
 
     wanted = [steps.Sleep(seconds=3600), steps.CloseWindow(window_name="x")]
-    await prepared(served[1], tmp_path, settle).carry_out(wanted, Deadline(20))
+    await prepared(served[1], tmp_path, settle).carry_out(wanted, Deadline(60))
     assert limits[0] > 3590
     assert limits[1] == setup.REST_S

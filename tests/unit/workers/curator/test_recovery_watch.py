@@ -1,0 +1,56 @@
+"""When a curator counts as one whose tables are not recovered."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from workers.curator import recovery_watch
+from workers.curator.recovery_watch import RecoveryStuck, watch_recovery
+
+
+class State(NamedTuple):
+    rebalancing: bool = False
+    in_recovery: bool = False
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recovery_watch, "RECOVERY_S", 0.0)
+    monkeypatch.setattr(recovery_watch, "CHECK_S", 0.0)
+
+
+async def looks(state: State, recovered: Iterator[int], number: int) -> None:
+    """Watch for so many looks."""
+    looked, enough = itertools.count(1), asyncio.Event()
+
+    def count() -> int:
+        if next(looked) > number:
+            enough.set()
+        return next(recovered)
+
+    watching = asyncio.create_task(watch_recovery(state, count))
+    waiting = asyncio.create_task(enough.wait())
+    await asyncio.wait({watching, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (watching, waiting):
+        task.cancel()
+    await asyncio.gather(watching, waiting, return_exceptions=True)
+    if not watching.cancelled():
+        watching.result()
+
+
+@pytest.mark.parametrize("state", [State(rebalancing=True), State(in_recovery=True)])
+async def test_without_a_further_record_it_is_stuck(state):
+    with pytest.raises(RecoveryStuck, match="after 7 records"):
+        await looks(state, itertools.repeat(7), 20)
+
+
+@pytest.mark.parametrize("state", [State(rebalancing=True), State(in_recovery=True)])
+async def test_with_further_records_it_is_not(state):
+    await looks(state, itertools.count(), 20)
+
+
+async def test_what_neither_rebalances_nor_recovers_is_not():
+    await looks(State(), itertools.repeat(7), 20)
