@@ -123,7 +123,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
             builder = start_builder(config, prefetcher, state, epoch, life)
             outputs = Rank0Outputs(builder.consumer, publisher, store, StepReporter())
             if state.last is not None:
-                outputs.record(state.last)
+                outputs.record_last(state.last)
         log.info(
             "training",
             version=state.version,

@@ -295,5 +295,14 @@ class Rank0Outputs(NamedTuple):
             raise self._fenced_by(self.store.claimed_epoch(model_id))
         self.publisher.publish_trained(step)
 
+    def record_last(self, step: TrainedStep) -> None:
+        """Record the newest step of a checkpoint, unless its event is there, and so its row, from before.
+
+        What was measured after the checkpoint is in those alone.
+        """
+        known = sync_clients.read_events(self.publisher.bus, "trained-log", trained.TOPIC)
+        if (step.epoch, step.train_step) not in {(event.epoch, event.train_step) for event in known}:
+            self.record(step)
+
     def _fenced_by(self, newer: int) -> Fenced:
         return Fenced.by(newer, self.publisher.epoch, self.consumer.model_id, self.publisher.bus.run)

@@ -160,21 +160,6 @@ def cut(kind: str, service: str, way: str, lasts_s: float) -> Fault:
     )
 
 
-def at_once(*faults: Fault) -> Fault:
-    """Cause several faults at the same time, which end when the longest does."""
-
-    def cause(circle: Circle, site: Site) -> None:
-        for fault in faults:
-            fault.cause(circle, site)
-
-    def undo(circle: Circle, site: Site) -> None:
-        for fault in faults:
-            fault.undo(circle, site)
-
-    reason = next((fault.reason for fault in faults if fault.reason), "")
-    return Fault(", ".join(fault.name for fault in faults), cause, undo, max(fault.lasts_s for fault in faults), reason)
-
-
 def run_disk_full(lasts_s: float) -> Fault:
     """Fill the disk of the run's folder, and kill a worker meanwhile, and again once there is room.
 

@@ -622,6 +622,17 @@ def test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group
     assert [step.group_ids for step in ours.steps()] == [[f"group-{index}"] for index in range(4)]
 
 
+def test_a_trainer_that_is_started_again_leaves_its_last_step_as_it_was_recorded(run: Callable[..., Run]) -> None:
+    """Its checkpoint does not have what publishing took: the step would be in the log as two different ones."""
+    ours = run(trainer={"groups_per_step": 1})
+    ours.add([ours.maker.group(index) for index in range(2)])
+    for steps in (1, 2):
+        assert ours.train(max_train_steps=steps) == 0
+    found = sync_clients.read_events(ours.config.bus, "test", trained.TOPIC)
+    assert [(step.epoch, step.train_step) for step in found] == [(1, 1), (2, 2)]
+    assert all("publish_ms" in row["metrics"] for row in ours.trained())
+
+
 def test_damaged_weights_that_no_worker_can_load_end_the_trainer_which_writes_them_again_when_it_starts(
     run: Callable[..., Run], tmp_path: Path
 ) -> None:
