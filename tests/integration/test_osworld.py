@@ -32,7 +32,7 @@ from workers.env.osworld.providers import HeldMachine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SIZE = (320, 240)
-LEASE_S = 5.0
+LEASE_S = 60.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -242,8 +242,8 @@ async def test_input_to_an_x_server_that_has_just_died_is_answered(desktops):
 
 
 async def test_a_client_that_stops_renewing_loses_its_desktop(desktops):
-    status, lease = await desktops.ask("POST", ttl_s=0.5, wait_s=30)
-    assert (status, lease["ttl_s"]) == (201, 0.5)
+    status, lease = await desktops.ask("POST", ttl_s=5.0, wait_s=30)
+    assert (status, lease["ttl_s"]) == (201, 5.0)
     async with Machine(MachineEndpoint(url=lease["url"], token=lease["token"])) as machine:
         assert await machine.platform() == "Linux"
 
@@ -261,11 +261,11 @@ async def test_a_client_that_stops_renewing_loses_its_desktop(desktops):
 
 
 async def test_a_lease_outlives_its_time_while_it_is_renewed(desktops):
-    environment = await leasing(desktops, lease_s=1.0).open(task("enter"))
+    environment = await leasing(desktops, lease_s=4.0).open(task("enter"))
     await environment.reset(task("enter"))
     began = time.monotonic()
     number = 0
-    while time.monotonic() - began < 3.0:
+    while time.monotonic() - began < 9.0:
         number += 1
         await environment.step(Wait(), f"{number}")
     await environment.close()
