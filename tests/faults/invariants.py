@@ -48,6 +48,8 @@ READ = tuple(
 """Effects before their causes: what is written while this reads cannot look like an effect without a cause."""
 EXAMPLES = 5
 LAGS_S = 30.0
+FOLLOWS_MS = 300_000
+"""By how much an observation may be later than the response that it takes, with clocks that differ."""
 RECORDED = ("recorder", "observations")
 RECORDERS = frozenset({"steps", "trajectories", "trajectories_by_task"})
 """Tables that the recorder writes: what it has not committed may not be there yet."""
@@ -135,14 +137,28 @@ def is_whole(seen: set[int], steps: int) -> bool:
 
 
 def unasked(log: Log) -> list[str]:
-    """Return the requests whose action was taken although no response has it."""
+    """Return the requests whose action was taken although no response has it, of the time that responses are kept."""
     answered = {event.request_id for event in log.all(ActionResponse)}
+    since_ms = complete_since_ms(log, ActionResponse)
     taken = {
-        event.taken.request_id
-        for event in log.all(Observation)
-        if event.taken and event.order.purpose != "demonstration"
+        record.event.taken.request_id
+        for record in log.records
+        if isinstance(record.event, Observation)
+        and record.event.taken
+        and record.event.order.purpose != "demonstration"
+        and record.metadata.at_ms >= since_ms
     }
     return sorted(taken - answered)
+
+
+def complete_since_ms(log: Log, kind: type) -> float:
+    """Return since when what follows the events of a kind finds them: their topic may have lost its beginning."""
+    firsts: dict[int, RecordMetadata] = {}
+    for record in log.records:
+        if isinstance(record.event, kind):
+            firsts.setdefault(record.metadata.partition, record.metadata)
+    deleted = [first.at_ms for first in firsts.values() if first.offset > 0]
+    return max(deleted) + FOLLOWS_MS if deleted else float("-inf")
 
 
 def groups(log: Log) -> Found:

@@ -161,6 +161,20 @@ def test_a_count_of_lost_orders_that_cannot_be_made_is_a_fault(lags: list[Lag] |
     assert broken(log(whole()), lags)["lost"][0].startswith("not known")
 
 
+@pytest.mark.parametrize(("minutes", "broke"), [(1, False), (10, True)])
+def test_an_action_is_missed_only_of_the_time_of_which_responses_are_kept(minutes: int, broke: bool):
+    """``actions`` has a quarter of an hour: after a longer run its beginning is not there any more."""
+    records = log(whole()).records
+    kept = [one for one in records if one.metadata.topic != "actions" or one.metadata.offset > 0]
+    shifted = [
+        one._replace(metadata=replace(one.metadata, at_ms=minutes * 60_000))
+        if one.metadata.topic == "observations"
+        else one
+        for one in kept
+    ]
+    assert ("an action was taken that nobody gave" in broken(Log(shifted), READ)) is broke
+
+
 def test_a_log_without_orders_is_a_fault():
     assert broken(log([]), READ) == {"lost": ["not known: the log has no order"]}
 
