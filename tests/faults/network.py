@@ -119,9 +119,16 @@ def network(name: str) -> Iterator[Network]:
 
 @contextlib.contextmanager
 def number_of_its_own() -> Iterator[int]:
-    """Yield a number that no other process of this machine has meanwhile: it has the socket of that name."""
+    """Yield a number that no other process of this machine has meanwhile: it has the socket of that name.
+
+    Raises OSError if all are taken.
+    """
     with socket.socket(socket.AF_UNIX) as claim:
-        yield next(number for number in NETWORKS if is_bound(claim, f"\0dart-network-{number}"))
+        for number in NETWORKS:
+            if is_bound(claim, f"\0dart-network-{number}"):
+                yield number
+                return
+    raise OSError(f"all {len(NETWORKS)} networks are taken: remove what `ip netns` lists and nobody uses")
 
 
 def is_bound(claim: socket.socket, name: str) -> bool:

@@ -24,11 +24,13 @@ LASTS_S = 40.0 if WHOLE else 12.0
 MINUTE_S = 60.0
 """Longer than the clients of a service wait for it: a member of a group is thrown out, a worker gives up and ends."""
 
-CUT_FROM_BROKER = (("recorder", "in"), ("curator", "out"), ("env", "both"), ("rollout", "in"))
 CASES: dict[str, list[Fault]] = {
     "frozen": [scene.frozen(kind, LASTS_S) for kind in ("env", "recorder", "rollout", "curator", "trainer", "monitor")],
     "networks": [
-        *(scene.cut(kind, BROKER, way, LASTS_S) for kind, way in CUT_FROM_BROKER),
+        *(
+            scene.cut(kind, BROKER, way, LASTS_S)
+            for kind, way in (("recorder", "in"), ("curator", "out"), ("env", "both"), ("rollout", "in"))
+        ),
         *(scene.cut("recorder", DATABASE, way, LASTS_S) for way in ("in", "both")),
     ],
     "disks": [scene.run_disk_full(LASTS_S), scene.log_disk_full(5.0)],
