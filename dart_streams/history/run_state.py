@@ -6,14 +6,16 @@ Repeats (delivery is at least once) change nothing.
 
 import itertools
 from bisect import bisect_right
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from dart_streams.bus.lag import Lag
+from dart_streams.history.newest_ids import NewestIds
 from dart_streams.history.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
+from dart_streams.history.topic_activity import ActivityState
 from topics import rollout_orders
 from topics.curated import CuratedGroup
 from topics.curation_log import Applied, Source
@@ -35,14 +37,6 @@ MAX_SPAN_MS = 24 * 3_600_000
 """The longest span of time that is cut into slices."""
 LAST_SCREENS = 1024
 """Episodes that have ended whose last observation is kept, for whoever shows it; those that came last."""
-
-
-class TopicActivity(msgspec.Struct, frozen=True):
-    """How many records a topic had, the newest time that any of them carries, and who sent that one."""
-
-    records: int = 0
-    at_ms: int = 0
-    sender: str = ""
 
 
 class TimeSlice(msgspec.Struct):
@@ -85,18 +79,29 @@ class EnvFaults(NamedTuple):
     reason: str
 
 
-class RunState:
+class RunState(ActivityState):
     """The fold's state. :meth:`apply` is its only way to change.
 
     Parameters
     ----------
     keep_steps
         Keep every observation (its bytes and its header) and every response, which are most of a log.
+    keep
+        How many finished training orders are kept (with their trajectories), and how many groups, versions, switches:
+        the newest, so that a process that runs for days does not grow. What is older is forgotten (``is_whole`` is
+        False then) but for the counts and the time slices, and a repeat of it is taken for new. None keeps all.
     """
 
-    def __init__(self, *, keep_steps: bool = False) -> None:
+    def __init__(self, *, keep_steps: bool = False, keep: int | None = None) -> None:
+        super().__init__()
         self.keep_steps = keep_steps
-        self.activity: dict[str, TopicActivity] = {}
+        self.is_whole = True
+        self.train_finished = 0
+        self.groups_curated = 0
+        self._newest_finished = NewestIds[str](keep)
+        self._newest_ended = NewestIds[str](keep)
+        self._newest_groups = NewestIds[str](keep)
+        self._newest_versions = NewestIds[int](keep)
         # What was ordered, and why.
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
         self.success_rates: dict[str, float | None] = {}
@@ -137,7 +142,7 @@ class RunState:
         self.epochs: dict[str, int] = {}
         self.serving: dict[str, WeightsServing] = {}
         self.served: dict[tuple[int, str], WeightsServing] = {}
-        self.switches: list[WeightSwitch] = []
+        self.switches: deque[WeightSwitch] = deque(maxlen=keep)
         self.failed_loads: set[tuple[str, int]] = set()
 
     def fold(self, records: Iterable[LogRecord]) -> Self:
@@ -151,22 +156,18 @@ class RunState:
 
         An event of None, or of a kind that is not folded, only counts as activity.
         """
-        reducer = REDUCERS.get(type(event))
-        sender = reducer(self, event, LogRecord(metadata, event, value)) if reducer else ""
-        before = self.activity.get(metadata.topic, TopicActivity())
-        newest = metadata.at_ms >= before.at_ms
-        self.activity[metadata.topic] = TopicActivity(
-            before.records + 1, max(metadata.at_ms, before.at_ms), sender if newest else before.sender
-        )
-        return sender
+        if reducer := REDUCERS.get(type(event)):
+            reducer(self, event, LogRecord(metadata, event, value))
+        return super().apply(metadata, event, value)
 
-    def _order(self, event: RolloutOrder, record: LogRecord) -> str:
+    def _order(self, event: RolloutOrder, record: LogRecord) -> None:
         if event.order_id not in self.orders:
             self.orders[event.order_id] = (event, record.metadata)
             self.orders_of[event.group_id].add(event.order_id)
-        return "dispatch" if event.purpose == "train" else event.purpose
+            if event.order_id in self.finished:
+                self._note_finished(event.order_id, event.purpose)
 
-    def _observation(self, event: ObservationHeader, record: LogRecord) -> str:
+    def _observation(self, event: ObservationHeader, record: LogRecord) -> None:
         identity = event.trajectory_id
         if event.step > self.newest_step.get(identity, -1):
             self.newest_step[identity] = event.step
@@ -184,7 +185,6 @@ class RunState:
             self.observations[identity][event.step] = record
             if event.screenshot is not None:
                 self.screenshots[event.screenshot.sha256].append((identity, event.step))
-        return event.env_host
 
     def _step(self, event: ObservationHeader) -> None:
         """Count an action that was executed, and the time that took."""
@@ -206,6 +206,8 @@ class RunState:
                 place = event.order.task_id, event.env_host
                 known = self.env_faults.get(place)
                 self.env_faults[place] = EnvFaults(known.episodes + 1 if known else 1, event.end.reason)
+            for forgotten in self._newest_ended.add(identity):
+                self._forget_episode(forgotten)
         self.ended.add(identity)
         self._close(identity)
 
@@ -215,16 +217,15 @@ class RunState:
         self.newest.pop(identity, None)
         self.answered.pop(identity, None)
 
-    def _response(self, event: ResponseHeader, record: LogRecord) -> str:
+    def _response(self, event: ResponseHeader, record: LogRecord) -> None:
         if self.keep_steps:
             self.responses.setdefault((event.worker_id, event.request_id), record._replace(value=b""))
         identity, _, rest = event.request_id.partition("/")
         known = identity in self.ended or identity in self.trajectories
         if not known and (step := rest.partition("/")[0]).isdecimal():
             self.answered[identity] = max(int(step), self.answered.get(identity, -1))
-        return event.worker_id
 
-    def _trajectory(self, event: Trajectory, _: LogRecord) -> str:
+    def _trajectory(self, event: Trajectory, _: LogRecord) -> None:
         """Count a trajectory; a second one of its order counts for nothing."""
         self.trajectories.setdefault(event.trajectory_id, event)
         self.answered.pop(event.trajectory_id, None)
@@ -239,26 +240,29 @@ class RunState:
                 part.episodes += 1
                 part.rewarded += event.reward is not None
                 part.reward += event.reward or 0.0
-        return "recorder"
+                self.train_finished += 1
+            if event.order_id in self.orders:
+                self._note_finished(event.order_id, event.purpose)
 
-    def _group(self, event: CuratedGroup, record: LogRecord) -> str:
+    def _group(self, event: CuratedGroup, record: LogRecord) -> None:
         if event.group_id not in self.groups:
             self.groups[event.group_id] = (event, record.metadata.at_ms)
             for member in event.members:
                 self.groups_of[member.trajectory_id].append(event.group_id)
-        return "curator"
+            self.groups_curated += 1
+            for group_id in self._newest_groups.add(event.group_id):
+                self._forget_group(group_id)
 
-    def _trained(self, event: TrainedStep, _: LogRecord) -> str:
+    def _trained(self, event: TrainedStep, _: LogRecord) -> None:
         """Note a step: of a trainer that took over the one that counts, of one that was fenced none."""
-        sender, known = f"trainer epoch {event.epoch}", self.trained.get(event.train_step)
+        known = self.trained.get(event.train_step)
         if is_fenced(event.epoch, self.trained_epoch) or (known is not None and known.epoch == event.epoch):
-            return sender
+            return
         self.trained_epoch = event.epoch
         if known is not None:
             self._index_step(known, list.remove)
         self.trained[event.train_step] = event
         self._index_step(event, list.append)
-        return sender
 
     def _index_step(self, step: TrainedStep, change: Callable[[list[int], int], None]) -> None:
         for group_id in step.group_ids:
@@ -266,17 +270,18 @@ class RunState:
         for identity in (*step.imitated, *itertools.chain.from_iterable(step.sft_updates)):
             change(self.imitated_by[identity], step.train_step)
 
-    def _version(self, event: WeightVersion, record: LogRecord) -> str:
-        sender = f"trainer epoch {event.epoch}"
+    def _version(self, event: WeightVersion, record: LogRecord) -> None:
         if is_fenced(event.epoch, self.epochs.get(event.model_id, -1)):
-            return sender
+            return
         self.epochs[event.model_id] = event.epoch
         known = self.versions.get(event.version)
         self.published_digests[event.version].add(event.sha256)
         self.versions[event.version] = PublishedVersion(event, known.at_ms if known else record.metadata.at_ms)
-        return sender
+        if known is None:
+            for version in self._newest_versions.add(event.version):
+                self._forget_version(version)
 
-    def _serving(self, event: WeightsServing, _: LogRecord) -> str:
+    def _serving(self, event: WeightsServing, _: LogRecord) -> None:
         """Note what a worker serves: its newest record is the log's last, whatever its clock says."""
         first = (event.version, event.worker_id) not in self.served
         self.served.setdefault((event.version, event.worker_id), event)
@@ -288,19 +293,56 @@ class RunState:
             self.failed_loads.add((event.worker_id, event.failed_version))
         if first and before is not None and event.version > before.version and event.pause_ms is not None:
             self.switches.append(WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms))
-        return event.worker_id
 
-    def _difficulty(self, event: TaskDifficulty, _: LogRecord) -> str:
+    def _difficulty(self, event: TaskDifficulty, _: LogRecord) -> None:
         self.success_rates[event.task_id] = event.success_rate
-        return "curator"
 
-    def _budget(self, event: RolloutBudget, record: LogRecord) -> str:
+    def _budget(self, event: RolloutBudget, record: LogRecord) -> None:
         self.budgets[record.metadata.partition, record.metadata.offset] = event
-        return "curator"
 
-    def _applied(self, event: Applied, _: LogRecord) -> str:
+    def _applied(self, event: Applied, _: LogRecord) -> None:
         self.curation.setdefault((event.agent, event.source), event)
-        return "curator"
+
+    def _note_finished(self, order_id: str, purpose: Purpose) -> None:
+        """Note an order of which the record and the first trajectory are known: either topic may be read first."""
+        for forgotten in self._newest_finished.add(order_id) if purpose == "train" else ():
+            self._forget_order(forgotten)
+
+    def _forget_order(self, order_id: str) -> None:
+        """Forget a finished order and its trajectory."""
+        self.is_whole = False
+        trajectory = self.finished.pop(order_id)
+        self.trajectories.pop(trajectory.trajectory_id, None)
+        self.orders.pop(order_id, None)
+        siblings = self.orders_of[trajectory.group_id]
+        siblings.discard(order_id)
+        if not siblings:
+            del self.orders_of[trajectory.group_id]
+
+    def _forget_episode(self, identity: str) -> None:
+        """Forget that an episode has ended, and how far it came."""
+        self.is_whole = False
+        self.ended.discard(identity)
+        self.newest_step.pop(identity, None)
+
+    def _forget_group(self, group_id: str) -> None:
+        """Forget a group, and that its members were in it."""
+        self.is_whole = False
+        group, _ = self.groups.pop(group_id)
+        for member in group.members:
+            of_member = self.groups_of[member.trajectory_id]
+            of_member.remove(group_id)
+            if not of_member:
+                del self.groups_of[member.trajectory_id]
+
+    def _forget_version(self, version: int) -> None:
+        """Forget a version, and who served it."""
+        self.is_whole = False
+        del self.versions[version]
+        self.published_digests.pop(version, None)
+        for worker_id in self.serving:
+            self.served.pop((version, worker_id), None)
+            self.served_digests.pop((version, worker_id), None)
 
     @property
     def newest_version(self) -> int | None:
@@ -366,7 +408,7 @@ class RunState:
         return None if still is None else [o.order_id for o in self.unfinished() if o.order_id not in set(still)]
 
 
-REDUCERS: dict[type, Callable[..., str]] = {
+REDUCERS: dict[type, Callable[..., None]] = {
     RolloutOrder: RunState._order,
     ObservationHeader: RunState._observation,
     ResponseHeader: RunState._response,
@@ -379,7 +421,7 @@ REDUCERS: dict[type, Callable[..., str]] = {
     RolloutBudget: RunState._budget,
     Applied: RunState._applied,
 }
-"""How a record of each kind is folded; each returns who sent it."""
+"""How a record of each kind is folded."""
 
 
 def overlaps(start_ms: int, end_ms: int) -> list[tuple[int, float]]:

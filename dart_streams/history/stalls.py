@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dart_streams.history.run_state import TopicActivity
+from dart_streams.history.topic_activity import TopicActivity
 
 NOBODY = "nobody yet"
 

@@ -31,6 +31,8 @@ from dart_streams.tasks import Task, TaskSet
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
 
+KEPT = 20_000
+"""Finished training orders, groups and versions that a running run remembers: about 80 MB. Its report reads all."""
 SERVED_S = 60.0
 GRACE_S = 30.0
 """A wait that ends by itself at a time fails this much later."""
@@ -84,7 +86,7 @@ class TrainingRun:
         trains = self.config.run.trains and not self.before_only
         async with (
             Publisher(self.config.bus, "supervisor") as publisher,
-            following(self.config.bus, publisher, self.config.telemetry.stall_s) as follower,
+            following(self.config.bus, publisher, self.config.telemetry.stall_s, keep=KEPT) as follower,
         ):
             follower.log = EchoLogger(self.log, self.notify)
             self.follower = follower

@@ -14,8 +14,9 @@ import pytest
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.history.run_folder import write_toml
-from dart_streams.history.run_follower import CIRCLE, RunFollower, following
+from dart_streams.history.run_follower import RunFollower, following
 from dart_streams.history.run_state import RunState
+from dart_streams.history.topic_follower import CIRCLE
 from tests.integration import shifted_clock
 from topics import rollout_orders, weights
 from topics.rollout_orders import RolloutOrder

@@ -1,11 +1,15 @@
 """Who watches a run to its end has seen its last record."""
 
+from types import SimpleNamespace
+
 import pytest
 from aiokafka import TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.bus.lag import Lag
 from dart_streams.history.run_follower import following
+from dart_streams.history.run_state import RunState
+from dart_streams.views import report
 from tests.integration.test_recorder import episode
 from topics import rollout_orders, trajectories
 from workers.recorder.trajectory_summary import broken
@@ -58,3 +62,27 @@ async def test_an_order_whose_trajectory_is_announced_a_moment_later_is_not_lost
         lags = await watch.read_final()
     assert seen == [last.order.order_id]
     assert watch.progress.lost(lags) == watch.progress.still_open(lags) == []
+
+
+@pytest.mark.parametrize("keep", [1, 20])
+async def test_what_was_forgotten_of_a_long_run_is_read_again_for_its_report(services, monkeypatch, keep):
+    config = services.config()
+    reported: list[RunState] = []
+
+    async def write_files(folder, progress, lags, plots):
+        reported.append(progress)
+        return ""
+
+    monkeypatch.setattr(report, "write_files", write_files)
+    orders = {f"o{number}" for number in range(5)}
+    async with Publisher(config.bus, "test") as publisher, following(config.bus, publisher, 60, keep=keep) as watch:
+        for number in range(5):
+            last = episode(number)[-1]
+            await publisher.publish(rollout_orders.TOPIC, last.order)
+            await publisher.publish(trajectories.TOPIC, broken(last, "the test says so"))
+        await watch.until(lambda state: state.train_finished == 5, "five episodes", 60)
+        await report.finish(SimpleNamespace(config=lambda: config), watch, None, None)
+        assert len(watch.progress.finished) == min(keep, 5)
+    assert reported[0].finished.keys() == reported[0].orders.keys() == orders
+    assert reported[0].is_whole
+    assert (reported[0] is watch.progress) == (keep == 20)

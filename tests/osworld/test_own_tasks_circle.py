@@ -20,7 +20,7 @@ from dart_streams.tasks import OsworldTasks
 from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
 from tests.integration.test_osworld_episodes import until
-from tests.osworld.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes, finished_run, rewards
+from tests.osworld.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes, finished_run, rewards, shared
 from topics import curated, trained
 from workers.env.osworld import tasks
 from workers.env.osworld.mirror import Mirror
@@ -143,9 +143,8 @@ async def test_every_task_is_demonstrated_and_worth_1_on_whichever_worker(finish
 
 
 async def test_the_same_actions_are_worth_the_same_on_both(finished):
-    ours, remote = rewards(finished, OURS), rewards(finished, REMOTE)
-    both = ours.keys() & remote.keys()
-    assert {key: ours[key] for key in both} == {key: remote[key] for key in both}
+    both, remote = shared(finished), rewards(finished, REMOTE)
+    assert both == {key: remote[key] for key in both}
 
 
 async def test_a_group_without_a_success_is_trained_on_with_a_demonstration(finished):

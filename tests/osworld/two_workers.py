@@ -1,10 +1,11 @@
 """A run with two environment workers: one leases our desktops, one has them as machines that it knows nothing of."""
 
 import asyncio
+import contextlib
 import io
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +14,13 @@ from rich.console import Console
 
 from dart_streams.cli.run import write_report
 from dart_streams.config import Config
+from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.history import run_folder
 from dart_streams.history.run_log import read_events
 from dart_streams.launch import processes
 from dart_streams.launch.session import Session
-from dart_streams.launch.supervisor import ProcessSpec
+from dart_streams.launch.supervisor import ProcessSpec, Supervisor
+from dart_streams.launch.training_run import TrainingRun
 from tests.integration.served_desktops import Served
 from tests.integration.test_osworld import ACQUIRE, RELEASE
 from topics import observations
@@ -27,6 +30,7 @@ OURS, REMOTE = "env-ours", "env-remote"
 LEASE_S = 900.0
 """Of a machine that a program has made: nobody renews it."""
 STAND_IN = "benchmarks.stand_in_trainer"
+LOOK_S = 2.0
 Played = tuple[str, tuple[str, ...]]
 """A task, and the actions that were carried out."""
 
@@ -56,8 +60,29 @@ def worker(made: run_folder.RunFolder, name: str, osworld: dict[str, Any]) -> Pr
     return ProcessSpec(name, (str(program), "worker", "env", "--config", str(file), "--id", name))
 
 
-async def finished_run(config: Config, desktops: Served, acquire: str = ACQUIRE, **remote: Any) -> Finished:
-    """Return a run that both workers have played; ``acquire`` is the program that makes the second one's machines."""
+class Watched(Session):
+    """A session whose training does not end before ``enough`` is set, whatever it has learnt."""
+
+    enough: bool = True
+
+    def make_run(self, supervisor: Supervisor) -> TrainingRun:
+        run = super().make_run(supervisor)
+        trained = run.enough
+        run.enough = lambda state: trained(state) and self.enough
+        return run
+
+
+async def finished_run(
+    config: Config,
+    desktops: Served,
+    acquire: str = ACQUIRE,
+    enough: Callable[[Finished], bool] | None = None,
+    **remote: Any,
+) -> Finished:
+    """Return a run that both workers have played, ``enough`` of it: what is drawn may take more than one step to come.
+
+    ``acquire`` is the program that makes the second one's machines.
+    """
     made = run_folder.create(config, Path(config.tasks.file), run_folder.new_id(), resume=False)
     program = Path(sys.executable).parent / "dart-streams"
     found = processes.processes_of(made.config(), made.config_file, processes.Programs(program, program))
@@ -76,10 +101,36 @@ async def finished_run(config: Config, desktops: Served, acquire: str = ACQUIRE,
         trainer=(ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file))),),
     )
     shown = io.StringIO()
-    await Session(made, found, write_report, Console(file=shown, width=160)).run()
+    session = Watched(made, found, write_report, Console(file=shown, width=160))
     config = made.config()
-    told = await asyncio.to_thread(lambda: list(read_events(config.bus, [observations.TOPIC])))
-    return Finished(config, shown.getvalue(), told)
+    async with watched(session, config, enough):
+        await session.run()
+    return Finished(config, shown.getvalue(), await observed(config))
+
+
+@contextlib.asynccontextmanager
+async def watched(session: Watched, config: Config, enough: Callable[[Finished], bool] | None) -> AsyncIterator[None]:
+    """Let the session's training end once there is ``enough``; without, when it has trained."""
+    session.enough = enough is None
+
+    async def look(wanted: Callable[[Finished], bool]) -> None:
+        while not session.enough:
+            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(UserError, ServiceUnavailable):  # the run has no topics yet
+                session.enough = wanted(Finished(config, "", await observed(config)))
+
+    looking = asyncio.create_task(look(enough), name="look for enough") if enough else None
+    try:
+        yield
+    finally:
+        if looking is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+
+async def observed(config: Config) -> list[Observation]:
+    """Return what the workers have observed until now."""
+    return await asyncio.to_thread(lambda: list(read_events(config.bus, [observations.TOPIC])))
 
 
 def episodes(finished: Finished) -> Iterator[list[Observation]]:
@@ -102,3 +153,9 @@ def rewards(finished: Finished, host: str) -> dict[Played, set[tuple[str, float]
             done = tuple(observation.taken.action for observation in trajectory if observation.taken)
             found[last.order.task_id, done].add((last.end.kind, last.end.reward))
     return found
+
+
+def shared(finished: Finished) -> dict[Played, set[tuple[str, float]]]:
+    """Return how what both workers have played ended on ours."""
+    ours = rewards(finished, OURS)
+    return {played: ours[played] for played in ours.keys() & rewards(finished, REMOTE).keys()}

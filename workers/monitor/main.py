@@ -22,8 +22,9 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
-from dart_streams.history.run_follower import CIRCLE, RunFollower, following
 from dart_streams.history.stalls import Stall, explanation, stalls
+from dart_streams.history.topic_activity import ActivityState
+from dart_streams.history.topic_follower import CIRCLE, TopicFollower, following_activity
 from dart_streams.telemetry import names
 from workers.runtime import lifecycle
 
@@ -47,8 +48,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     Raises ServiceUnavailable if the broker does not answer, or has no topics, within its bound.
     """
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
-    stall_s = config.telemetry.stall_s
-    follower = await resources.enter_async_context(following(config.bus, publisher, stall_s, CIRCLE))
+    follower = await resources.enter_async_context(following_activity(config.bus, publisher))
     lags = await resources.enter_async_context(lag_reader(config.bus))
     assert follower.reader is not None
     reader = follower.reader
@@ -56,11 +56,11 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         "reader": lambda: reader,
         "topics": functools.partial(watch_topics, publisher, CIRCLE),
     }
-    return lifecycle.Worker(functools.partial(report, follower, lags), background)
+    return lifecycle.Worker(functools.partial(report, follower, lags, config.telemetry.stall_s), background)
 
 
-async def report(follower: RunFollower, lags: LagReader, stop: asyncio.Event) -> None:
-    """Measure lag and silence, and report stalls, until ``stop`` is set."""
+async def report(follower: TopicFollower[ActivityState], lags: LagReader, stall_s: float, stop: asyncio.Event) -> None:
+    """Measure lag and silence, and report topics that are silent for ``stall_s``, until ``stop`` is set."""
     reporter = StallReporter()
     while not stop.is_set():
         now_s = follower.clock()
@@ -70,7 +70,7 @@ async def report(follower: RunFollower, lags: LagReader, stop: asyncio.Event) ->
         for topic in follower.progress.activity:
             last_s = follower.arrivals[topic].at_s if topic in follower.arrivals else follower.since_s
             silent_gauge.set(now_s - last_s, {"topic": topic})
-        silent = stalls(follower.progress.activity, follower.arrivals, follower.since_s, now_s, follower.stall_s)
+        silent = stalls(follower.progress.activity, follower.arrivals, follower.since_s, now_s, stall_s)
         reporter.report(silent, behind)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(INTERVAL_S):

@@ -68,7 +68,7 @@ def over_time(state: RunState, journal: PhaseLog, now_ms: int, slots: int) -> Ti
         phases=journal.phases,
         published=[VersionTime(number, made.at_ms) for number, made in sorted(state.versions.items())],
         serving=dict(sorted(serving.items())),
-        switches=state.switches,
+        switches=list(state.switches),
         failed_loads=sorted(state.failed_loads),
         stalls=stalled(state, now_ms),
         activity={name: (a.records, a.at_ms, a.sender) for name, a in sorted(state.activity.items())},

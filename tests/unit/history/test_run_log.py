@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.history.bundle import Bundle, BundleRecord, Manifest, Writer
-from dart_streams.history.run_follower import CIRCLE, FOLLOWED, RunFollower
+from dart_streams.history.run_follower import RunFollower
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
+from dart_streams.history.topic_follower import CIRCLE, FOLLOWED
 from tests.unit.history.test_run_state import START, finish, order, serving, version
 from topics import ALL, Topic, curated, observations, rollout_orders, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup, Member
@@ -61,7 +62,7 @@ EVENTS = {
     weights.TOPIC: [version(n, n) for n in range(4)],
     weights_serving.TOPIC: [serving(n, n, 10.0) for n in range(3)],
 }
-FIELDS = [name for name in vars(RunState()) if name not in ("keep_steps", "observations")]
+FIELDS = [name for name in vars(RunState()) if name not in ("keep_steps", "observations") and not name.startswith("_")]
 
 
 def records_of(topic: Topic, rng: random.Random) -> list[BundleRecord]:
