@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.history.run_state import SLICE_MS, TimeSlice
+from dart_streams.history.time_slices import SLICE_MS, TimeSlice
 from dart_streams.views.metrics import ProcessUsage, spent
 from dart_streams.views.page.live_source import IDLE_S
 

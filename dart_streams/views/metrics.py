@@ -19,8 +19,9 @@ from dart_streams.history import evaluation
 from dart_streams.history.evaluation import EvaluationResult, Rate, difference
 from dart_streams.history.metrics_reader import MetricsReader, lines
 from dart_streams.history.run_folder import PhaseLog, RunPhase
-from dart_streams.history.run_state import SLICE_MS, RunState
+from dart_streams.history.run_state import RunState
 from dart_streams.history.served_weights import served_weights
+from dart_streams.history.time_slices import SLICE_MS
 from dart_streams.tasks import TaskSet
 from dart_streams.telemetry import names
 from topics.values import OutcomeKind

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_streams.bus.lag import LagReader, by_group
-from dart_streams.history.run_state import MAX_SPAN_MS, SLICE_MS, RunState, overlaps
+from dart_streams.history.run_state import RunState
+from dart_streams.history.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
 from dart_streams.views.metrics import mean
 from topics import action_requests
 

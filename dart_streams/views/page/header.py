@@ -5,7 +5,7 @@ import itertools
 import msgspec
 
 from dart_streams.history.run_folder import PhaseLog
-from dart_streams.history.run_state import SLICE_MS
+from dart_streams.history.time_slices import SLICE_MS
 from dart_streams.views.page.alarms import Alarm, alarms
 from dart_streams.views.page.source import RunSource
 

@@ -10,7 +10,7 @@ import tomli_w
 
 from dart_streams.history.evaluation import EvaluationEpisode, EvaluationResult
 from dart_streams.history.run_folder import without_nulls
-from dart_streams.history.run_state import SLICE_MS
+from dart_streams.history.time_slices import SLICE_MS
 from dart_streams.telemetry import names
 from dart_streams.views import metrics
 from dart_streams.views.metrics import ReportInputs, ages_of, mean

@@ -5,8 +5,9 @@ from collections import defaultdict
 import msgspec
 
 from dart_streams.history.run_folder import PhaseLog, RunPhase
-from dart_streams.history.run_state import SLICE_MS, RunState, WeightSwitch, overlaps
+from dart_streams.history.run_state import RunState, WeightSwitch
 from dart_streams.history.stalls import LastArrival, Stall, explanation, stalls
+from dart_streams.history.time_slices import SLICE_MS, overlaps
 
 MOST_POINTS = 600
 """Slices of a curve; of a longer run several are taken together."""

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.history.run_state import MAX_SPAN_MS, SLICE_MS, RunState, overlaps
+from dart_streams.history.run_state import RunState
 from dart_streams.history.stalls import LastArrival, explanation, stalls
+from dart_streams.history.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
 from dart_streams.views.terminal import smooth, sparkline, summarise
 from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder

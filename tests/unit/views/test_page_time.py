@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.history.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.history.run_state import SLICE_MS, RunState
+from dart_streams.history.run_state import RunState
+from dart_streams.history.time_slices import SLICE_MS
 from dart_streams.views.page.time_curves import curves
 from topics.trajectories import Trajectory
 
