@@ -65,13 +65,13 @@ def recorder(config: Config) -> Iterator[None]:
 
     thread = threading.Thread(target=lambda: asyncio.run(record_until_stopped()))
     thread.start()
-    ready.wait()
+    assert ready.wait(60)
     try:
         yield
     finally:
         loop, event = stop[0]
         loop.call_soon_threadsafe(event.set)
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 

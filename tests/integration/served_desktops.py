@@ -16,8 +16,10 @@ from workers.env.osworld.connection import MachineEndpoint
 from workers.env.osworld.machine import Machine
 
 READY_S = 60.0
+CALL_S = 60.0
+NONE_READY = 503
 UP_S = 120.0
-"""How long the server may take to listen, on a machine that does other work."""
+"""How long the server may take to listen, or to end, on a machine that does other work."""
 
 
 class Served:
@@ -46,10 +48,13 @@ class Served:
     @contextlib.asynccontextmanager
     async def machine(self, **wanted: Any) -> AsyncIterator[Machine]:
         """A client of a fresh desktop, whose lease is released then."""
-        status, lease = await self.ask("POST", wait_s=READY_S, **wanted)
+        async with asyncio.timeout(UP_S):
+            while (leased := await self.ask("POST", wait_s=READY_S, **wanted))[0] == NONE_READY:
+                pass
+        status, lease = leased
         assert status == 201, lease
         try:
-            async with Machine(MachineEndpoint(url=lease["url"], token=lease["token"])) as client:
+            async with Machine(MachineEndpoint(url=lease["url"], token=lease["token"]), CALL_S) as client:
                 yield client
         finally:
             await self.ask("DELETE", f"/leases/{lease['id']}")
@@ -60,7 +65,7 @@ async def served(folder: Path, size: tuple[int, int] = (640, 480), **desktops: A
     """Run ``dart-streams worker desktops`` with the settings of ``[desktops]``."""
     tables = {
         "run": {"state_dir": str(folder / "state")},
-        "env.desktop": {"width": size[0], "height": size[1]},
+        "env.desktop": {"width": size[0], "height": size[1], "call_timeout_s": CALL_S},
         "desktops": desktops,
     }
     file = folder / "desktops.toml"
@@ -83,5 +88,5 @@ async def served(folder: Path, size: tuple[int, int] = (640, 480), **desktops: A
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(READY_S):
+        async with asyncio.timeout(UP_S):
             await process.wait()

@@ -204,17 +204,20 @@ def configure(services, tmp_path: Path) -> Callable[..., Config]:
 
 
 @contextlib.contextmanager
-def process(config: Config, folder: Path, name: str = "env-0"):
-    """An environment worker as a process of its own; killed at the end if it is still there."""
+def process(config: Config, folder: Path, name: str = "env-0", log: Path | None = None):
+    """An environment worker as a process of its own; killed at the end if it is still there.
+
+    Its log goes to ``log``, else to a pipe: enough for a test that reads it, or that is over soon.
+    """
     file = folder / f"{name}.toml"
     write_toml(file, config)
     program = Path(sys.executable).parent / "dart-streams"
     command = [str(program), "worker", "env", "--config", str(file), "--id", name]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
+    with contextlib.ExitStack() as stack:
+        errors = stack.enter_context(log.open("w")) if log else subprocess.PIPE
+        running = stack.enter_context(subprocess.Popen(command, stderr=errors, text=True))
+        stack.callback(running.kill)
+        yield running
 
 
 async def end_of(running: subprocess.Popen) -> int:

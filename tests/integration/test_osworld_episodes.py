@@ -39,6 +39,7 @@ pytestmark = [
 START, GOLD = (
     f"https://hub.example/datasets/{mirror.DATASET}/resolve/main/os/{name}.txt" for name in ("start", "gold")
 )
+LEASE_S = 900.0
 NOTE, JUDGED = "/home/user/note.txt", "/home/user/judged.txt"
 
 
@@ -55,7 +56,7 @@ def said(*command: str, rules: dict[str, Any]) -> dict[str, Any]:
 WORDS = {"include": ["pear"], "exclude": []}
 EDITED = {
     "func": "compare_text_file",
-    "postconfig": [step("execute", command=["cp", NOTE, JUDGED])],
+    "postconfig": [step("sleep", seconds=2), step("execute", command=["cp", NOTE, JUDGED])],
     "result": {"type": "vm_file", "path": JUDGED, "dest": "judged.txt"},
     "expected": {"type": "cloud_file", "path": GOLD, "dest": "gold.txt"},
     "options": {"ignore_blanks": True},
@@ -79,8 +80,8 @@ TASKS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def desktops(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    """Two desktops."""
-    async with served(tmp_path_factory.mktemp("served"), (800, 600), slots=2) as running:
+    """Two desktops; one that is leased here is renewed by nobody."""
+    async with served(tmp_path_factory.mktemp("served"), (800, 600), slots=2, lease_s=LEASE_S) as running:
         yield running
 
 
@@ -226,11 +227,12 @@ async def test_a_sidecar_that_is_killed_in_mid_evaluation_is_a_fault_and_the_nex
 
 @pytest.mark.parametrize(("hang", "why"), [(False, "not done at its deadline"), (True, "the evaluators hangs")])
 async def test_an_evaluation_past_its_bound_is_a_fault_in_time(desktops, tasks_file, hang, why):
-    made = OsworldBackend(configured(desktops, tasks_file, reset_timeout_s=40.0))
+    made = OsworldBackend(configured(desktops, tasks_file))
     await made.start()
     assert made.evaluators is not None
     await made.evaluators.start()
     environment = await opened(made, tasks_file, "slow")
+    environment.settings = msgspec.structs.replace(environment.settings, reset_timeout_s=40.0)
     assert made.evaluators.process is not None
     for child in psutil.Process(made.evaluators.process.pid).children(recursive=True) if hang else ():
         child.suspend()
@@ -305,7 +307,7 @@ async def test_a_task_that_is_not_solved_at_its_start_is_played_on_a_machine_tha
 
 @pytest.mark.parametrize("leased", [True, False])
 async def test_only_desktops_of_a_lease_server_are_given_what_osworlds_image_has(desktops, tasks_file, leased):
-    async with desktops.machine(ttl_s=60) as machine:
+    async with desktops.machine(ttl_s=LEASE_S) as machine:
         token = tasks_file.parent / "machine.token"
         token.write_text(machine.endpoint.token)
         listed = {
@@ -348,7 +350,7 @@ async def test_the_worker_plays_them_for_orders_and_leaves_no_evaluator_behind(
     async with serving(World(config, answer)) as world:
         with process(config, tmp_path) as running:
             await world.order(*(order(n, f"osworld/os/{name}#0", max_steps=15) for n, (name, _) in enumerate(episodes)))
-            async with asyncio.timeout(240), world.news:
+            async with asyncio.timeout(480), world.news:
                 await world.news.wait_for(lambda: len(world.ended) == len(episodes))
             tree = psutil.Process(running.pid).children(recursive=True)
             assert sum(" -I -c " in " ".join(process.cmdline()) for process in tree) >= 1, "there is a sidecar"

@@ -159,7 +159,7 @@ async def test_an_evaluation_past_its_deadline_ends_alone(
     await evaluators.start()
     assert evaluators.process is not None
     first = evaluators.process.pid
-    served.delay_s = 8.0
+    served.delay_s = 20.0
     with pytest.raises(EnvironmentFault, match="not done at its deadline"):
         await evaluators.evaluate(task(SAYS), endpoint, cache_of(evaluators), 2)
     served.delay_s = 0.0
@@ -188,7 +188,7 @@ async def test_a_sidecar_that_is_killed_is_a_fault_and_starts_again(
     os.killpg(started.pid, signal.SIGKILL)
     with pytest.raises(EnvironmentFault, match="sidecar"):
         await evaluation
-    assert not psutil.wait_procs(tree, timeout=30)[1], "an evaluation outlived its sidecar"
+    assert not psutil.wait_procs(tree, timeout=60)[1], "an evaluation outlived its sidecar"
     served.delay_s = 0.0
     assert await evaluators.evaluate(task(SAYS), endpoint, cache, LIMIT_S) == 1
 

@@ -46,6 +46,7 @@ def lists(*wanted: str, unwanted: str = "nothing-has-this-name") -> dict[str, An
     """Return an evaluator that wants files in the home."""
     return {
         "func": "check_include_exclude",
+        "postconfig": [step("sleep", seconds=5)],  # a click's command may take its time; ends at rest on our desktops
         "result": {"type": "vm_command_line", "command": ["ls", "/home/user"]},
         "expected": {"type": "rule", "rules": {"include": list(wanted), "exclude": [unwanted]}},
     }

@@ -139,7 +139,7 @@ async def running(services: Any, temporary: Path, tmp_path_factory: pytest.TempP
         )
         world = World(config, lambda request: found.answer(request))
         await stack.enter_async_context(serving(world))
-        worker = stack.enter_context(process(config, folder))
+        worker = stack.enter_context(process(config, folder, log=folder / "env-0.log"))
         found = Running(desktops, worker.pid, world, temporary)
         yield found
         trees = [child for one in (found.worker, found.server) for child in one.children(recursive=True)]
@@ -151,17 +151,15 @@ async def running(services: Any, temporary: Path, tmp_path_factory: pytest.TempP
 
 def kill(top: psutil.Process, name: str) -> int:
     """Kill the processes below ``top`` that a name stands for; return how many."""
-    victims = [
-        child
-        for child in top.children(recursive=True)
-        if child.name() == name or f" {name} " in f"{' '.join(child.cmdline())} "
-    ]
-    # The sandbox's outermost process, and of a server's command line only the processes that serve.
-    victims = [one for one in victims if (one.ppid() == top.pid if name == "bwrap" else one.name() != "bwrap")]
-    for victim in victims:
+    killed = 0
+    for child in top.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            victim.kill()
-    return len(victims)
+            named = child.name() == name or f" {name} " in f"{' '.join(child.cmdline())} "
+            # The sandbox's outermost process, and of a server's command line only the processes that serve.
+            if named and (child.ppid() == top.pid if name == "bwrap" else child.name() != "bwrap"):
+                child.kill()
+                killed += 1
+    return killed
 
 
 async def evaluation(worker: psutil.Process) -> psutil.Process:
@@ -170,8 +168,9 @@ async def evaluation(worker: psutil.Process) -> psutil.Process:
 
     async def evaluates() -> bool:
         for top in worker.children():
-            if " -I -c " in " ".join(top.cmdline()) and len(top.children(recursive=True)) > 2:
-                found.append(top)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if " -I -c " in " ".join(top.cmdline()) and len(top.children(recursive=True)) > 2:
+                    found.append(top)
         return bool(found)
 
     await until(evaluates, BOUND_S)

@@ -19,7 +19,7 @@ from topics import curated, trained
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(1500),
+    pytest.mark.timeout(2400),
     osworld_needs.EVALUATORS,
 ]
 NAMES = ("press", "press-both", "press-other")
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def configured(services: Any, desktops: Served, folder: Path) -> Config:
     """Return the configuration of a run whose oracle misses four clicks of ten."""
     return services.config(
-        run={"minutes": 10.0, "train_steps": 1, "drain_s": 20.0, "demonstrate": False, "state_dir": str(folder)},
+        run={"minutes": 20.0, "train_steps": 1, "drain_s": 20.0, "demonstrate": False, "state_dir": str(folder)},
         tasks={"file": str(click_tasks.write(folder, *NAMES))},
         env=click_tasks.leased(desktops, folder),
         rollout={"engine": "scripted", "scripted": {"success_rate": 0.6}},

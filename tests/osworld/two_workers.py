@@ -30,7 +30,7 @@ OURS, REMOTE = "env-ours", "env-remote"
 LEASE_S = 900.0
 """Of a machine that a program has made: nobody renews it."""
 STAND_IN = "benchmarks.stand_in_trainer"
-LOOK_S = 2.0
+LOOK_S = 5.0
 Played = tuple[str, tuple[str, ...]]
 """A task, and the actions that were carried out."""
 
@@ -105,6 +105,7 @@ async def finished_run(
     config = made.config()
     async with watched(session, config, enough):
         await session.run()
+    assert session.enough, f"run.minutes were over before there was enough:\n{shown.getvalue()}"
     return Finished(config, shown.getvalue(), await observed(config))
 
 
@@ -125,7 +126,8 @@ async def watched(session: Watched, config: Config, enough: Callable[[Finished],
     finally:
         if looking is not None:
             looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await looking
 
 
 async def observed(config: Config) -> list[Observation]:

@@ -29,7 +29,7 @@ FIRST_REST_S = 30.0
 """How long applications may take to be at rest after the last step."""
 FLUSH_S = 2.0
 """What LibreOffice takes to write its settings after the dialog has closed."""
-MARGIN_S = 1.0
+MARGIN_S = 5.0
 """By which a sidecar that hangs is found out before the evaluation's deadline."""
 USABLE = """
 for folder in "$HOME" /tmp; do
@@ -88,8 +88,9 @@ class TaskAssignment:
         if self._setup is None or self._cache is None:
             raise EnvironmentFault(f"{self.task.page} was not set up")
         async with within(deadline, f"{self.task.page}: its evaluation is not done in time"):
-            await require_usable(machine, deadline)
             await self._setup.carry_out((*self.task.evaluator.postconfig, steps.Sleep(seconds=FLUSH_S)), deadline)
+            # After these: what the last action has set off may take as long to fill the machine.
+            await require_usable(machine, deadline)
             await self._start_evaluators()
             limit_s = deadline.remaining_s - GRACE_S - MARGIN_S
             if limit_s <= 0:
