@@ -102,9 +102,8 @@ async def write_report(ended: TrainingRun) -> None:
     """Write the report of a run that has just ended, and print its headline."""
     from dart_streams.views import report as reports
 
-    if ended.follower is not None and not ended.follower.progress.is_whole:
-        ended.notify("the run's topics are read again from their beginning for its report: it was a long one")
-    ended.notify(await reports.finish(ended.folder, ended.follower, ended.lags, jars.plots()))
+    headline = await reports.finish(ended.folder, ended.follower, ended.lags, jars.plots(), ended.notify)
+    ended.notify(headline)
 
 
 async def no_report(_: TrainingRun) -> None:

@@ -1,21 +1,29 @@
 """The newest of many ids: what a process remembers of a run that may last for days."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Id = TypeVar("Id")
 
 
 class NewestIds(Generic[Id]):
-    """Ids in the order they came, no more than ``keep`` of them (None: all that come; then nothing is noted here)."""
+    """Ids in the order they came, no more than ``keep`` of them: ``forget`` is called with those before.
 
-    def __init__(self, keep: int | None) -> None:
+    With a ``keep`` of None nothing is forgotten, and nothing noted here.
+    """
+
+    def __init__(self, keep: int | None, forget: Callable[[Id], None]) -> None:
         self.keep = keep
-        self.ids: deque[Id] = deque()
+        self.forget = forget
+        self.has_forgotten = False
+        self._ids: deque[Id] = deque()
 
-    def add(self, identity: Id) -> list[Id]:
-        """Note an id that was not noted before; return those that are now to be forgotten, the oldest first."""
+    def add(self, identity: Id) -> None:
+        """Note an id that was not noted before."""
         if self.keep is None:
-            return []
-        self.ids.append(identity)
-        return [self.ids.popleft() for _ in range(len(self.ids) - self.keep)]
+            return
+        self._ids.append(identity)
+        while len(self._ids) > self.keep:
+            self.has_forgotten = True
+            self.forget(self._ids.popleft())

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import AsyncIterator, Callable, Collection
 
 from aiokafka import AIOKafkaConsumer
@@ -37,10 +36,9 @@ class RunFollower(TopicFollower[RunState]):
         records: AIOKafkaConsumer,
         stall_s: float,
         decoded: Collection[str] = DECODED,
-        clock: Callable[[], float] = time.monotonic,
         keep: int | None = None,
     ) -> None:
-        super().__init__(bus, records, RunState(keep=keep), decoded, clock)
+        super().__init__(bus, records, RunState(keep=keep), decoded)
         self.stall_s = stall_s
         self._records_seen = 0
 

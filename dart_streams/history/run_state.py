@@ -34,6 +34,8 @@ from topics.weights_serving import WeightsServing
 DECODE_OBSERVATION = msgspec.json.Decoder(Observation).decode
 LAST_SCREENS = 1024
 """Episodes that have ended whose last observation is kept, for whoever shows it; those that came last."""
+RECENT_EPISODES = 200
+"""How many of the newest training episodes the present rate of success is of."""
 
 
 class PublishedVersion(msgspec.Struct, frozen=True):
@@ -78,13 +80,13 @@ class RunState(ActivityState):
     def __init__(self, *, keep_steps: bool = False, keep: int | None = None) -> None:
         super().__init__()
         self.keep_steps = keep_steps
-        self.is_whole = True
         self.train_finished = 0
         self.groups_curated = 0
-        self._newest_finished = NewestIds[str](keep)
-        self._newest_ended = NewestIds[str](keep)
-        self._newest_groups = NewestIds[str](keep)
-        self._newest_versions = NewestIds[int](keep)
+        self._newest_finished = NewestIds(keep, self._forget_order)
+        self._newest_ended = NewestIds(keep, self._forget_episode)
+        self._newest_groups = NewestIds(keep, self._forget_group)
+        self._newest_versions = NewestIds(keep, self._forget_version)
+        self._newest_switches = NewestIds(keep, self._forget_switch)
         # What was ordered, and why.
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
         self.success_rates: dict[str, float | None] = {}
@@ -125,7 +127,7 @@ class RunState(ActivityState):
         self.epochs: dict[str, int] = {}
         self.serving: dict[str, WeightsServing] = {}
         self.served: dict[tuple[int, str], WeightsServing] = {}
-        self.switches: deque[WeightSwitch] = deque(maxlen=keep)
+        self.switches: deque[WeightSwitch] = deque()
         self.failed_loads: set[tuple[str, int]] = set()
 
     def fold(self, records: Iterable[LogRecord]) -> Self:
@@ -141,7 +143,7 @@ class RunState(ActivityState):
         """
         if reducer := REDUCERS.get(type(event)):
             reducer(self, event, LogRecord(metadata, event, value))
-        return super().apply(metadata, event, value)
+        return super().apply(metadata, event)
 
     def _order(self, event: RolloutOrder, record: LogRecord) -> None:
         if event.order_id not in self.orders:
@@ -189,8 +191,7 @@ class RunState(ActivityState):
                 place = event.order.task_id, event.env_host
                 known = self.env_faults.get(place)
                 self.env_faults[place] = EnvFaults(known.episodes + 1 if known else 1, event.end.reason)
-            for forgotten in self._newest_ended.add(identity):
-                self._forget_episode(forgotten)
+            self._newest_ended.add(identity)
         self.ended.add(identity)
         self._close(identity)
 
@@ -233,8 +234,7 @@ class RunState(ActivityState):
             for member in event.members:
                 self.groups_of[member.trajectory_id].append(event.group_id)
             self.groups_curated += 1
-            for group_id in self._newest_groups.add(event.group_id):
-                self._forget_group(group_id)
+            self._newest_groups.add(event.group_id)
 
     def _trained(self, event: TrainedStep, _: LogRecord) -> None:
         """Note a step: of a trainer that took over the one that counts, of one that was fenced none."""
@@ -261,8 +261,7 @@ class RunState(ActivityState):
         self.published_digests[event.version].add(event.sha256)
         self.versions[event.version] = PublishedVersion(event, known.at_ms if known else record.metadata.at_ms)
         if known is None:
-            for version in self._newest_versions.add(event.version):
-                self._forget_version(version)
+            self._newest_versions.add(event.version)
 
     def _serving(self, event: WeightsServing, _: LogRecord) -> None:
         """Note what a worker serves: its newest record is the log's last, whatever its clock says."""
@@ -275,7 +274,9 @@ class RunState(ActivityState):
         if event.failed_version is not None:
             self.failed_loads.add((event.worker_id, event.failed_version))
         if first and before is not None and event.version > before.version and event.pause_ms is not None:
-            self.switches.append(WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms))
+            switch = WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms)
+            self.switches.append(switch)
+            self._newest_switches.add(switch)
 
     def _difficulty(self, event: TaskDifficulty, _: LogRecord) -> None:
         self.success_rates[event.task_id] = event.success_rate
@@ -288,12 +289,11 @@ class RunState(ActivityState):
 
     def _note_finished(self, order_id: str, purpose: Purpose) -> None:
         """Note an order of which the record and the first trajectory are known: either topic may be read first."""
-        for forgotten in self._newest_finished.add(order_id) if purpose == "train" else ():
-            self._forget_order(forgotten)
+        if purpose == "train":
+            self._newest_finished.add(order_id)
 
     def _forget_order(self, order_id: str) -> None:
         """Forget a finished order and its trajectory."""
-        self.is_whole = False
         trajectory = self.finished.pop(order_id)
         self.trajectories.pop(trajectory.trajectory_id, None)
         self.orders.pop(order_id, None)
@@ -304,13 +304,11 @@ class RunState(ActivityState):
 
     def _forget_episode(self, identity: str) -> None:
         """Forget that an episode has ended, and how far it came."""
-        self.is_whole = False
         self.ended.discard(identity)
         self.newest_step.pop(identity, None)
 
     def _forget_group(self, group_id: str) -> None:
         """Forget a group, and that its members were in it."""
-        self.is_whole = False
         group, _ = self.groups.pop(group_id)
         for member in group.members:
             of_member = self.groups_of[member.trajectory_id]
@@ -320,12 +318,28 @@ class RunState(ActivityState):
 
     def _forget_version(self, version: int) -> None:
         """Forget a version, and who served it."""
-        self.is_whole = False
         del self.versions[version]
         self.published_digests.pop(version, None)
         for worker_id in self.serving:
             self.served.pop((version, worker_id), None)
             self.served_digests.pop((version, worker_id), None)
+
+    def _forget_switch(self, _: WeightSwitch) -> None:
+        self.switches.popleft()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing has been forgotten."""
+        episodes, training = (self._newest_finished, self._newest_ended), (self._newest_groups, self._newest_versions)
+        return not any(newest.has_forgotten for newest in (*episodes, *training, self._newest_switches))
+
+    @property
+    def recent_success(self) -> float | None:
+        """The mean reward of the newest training episodes, of those that have one; None without any."""
+        train = (one for one in reversed(self.finished.values()) if one.purpose == "train")
+        recent = itertools.islice(train, RECENT_EPISODES)
+        rewards = [trajectory.reward for trajectory in recent if trajectory.reward is not None]
+        return sum(rewards) / len(rewards) if rewards else None
 
     @property
     def newest_version(self) -> int | None:

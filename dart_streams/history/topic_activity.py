@@ -46,7 +46,7 @@ class ActivityState:
     def __init__(self) -> None:
         self.activity: dict[str, TopicActivity] = {}
 
-    def apply(self, metadata: RecordMetadata, event: Any, value: bytes = b"") -> str:
+    def apply(self, metadata: RecordMetadata, event: Any) -> str:
         """Apply one record, and return who sent it, empty if that is not known (an event of None, or of no kind)."""
         sender_of = SENDERS.get(type(event))
         sender = sender_of(event) if sender_of else ""

@@ -119,11 +119,9 @@ async def keeping_up(follower: TopicFollower[State]) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def following_activity(
-    bus: Bus, publisher: Publisher, topics: tuple[Topic, ...] = CIRCLE
-) -> AsyncIterator[TopicFollower[ActivityState]]:
-    """Yield what has read the topics and keeps reading, and keeps their activity only."""
-    async with reading(bus, publisher, topics, FETCH_MS) as records:
+async def following_activity(bus: Bus, publisher: Publisher) -> AsyncIterator[TopicFollower[ActivityState]]:
+    """Yield what has read the circle's topics and keeps reading, and keeps their activity only."""
+    async with reading(bus, publisher, CIRCLE, FETCH_MS) as records:
         follower = TopicFollower(bus, records, ActivityState())
         async with keeping_up(follower):
             yield follower

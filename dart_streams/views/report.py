@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
-from dart_streams.config import Bus, Config
+from dart_streams.config import Bus
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import RunFollower, following
@@ -24,23 +25,22 @@ from dart_streams.views.page.source import SHOWN
 LOST_UNKNOWN = "lost orders unknown: the broker did not say what the env workers had committed"
 
 
-async def finish(folder: RunFolder, follower: RunFollower | None, lags: list[Lag] | None, plots: Path | None) -> str:
+async def finish(
+    folder: RunFolder,
+    follower: RunFollower | None,
+    lags: list[Lag] | None,
+    plots: Path | None,
+    notify: Callable[[str], None] = lambda _: None,
+) -> str:
     """Write the report of a run that has just ended, and return its headline; ``plots`` has the plot library's jar.
 
     What ``follower`` does not remember of a long run is read again from its topics.
     """
     assert follower is not None
-    progress = follower.progress if follower.progress.is_whole else await whole_state(folder.config())
-    return await write_files(folder, progress, lags, plots)
-
-
-async def whole_state(config: Config) -> RunState:
-    """Read the topics of a run from their beginning."""
-    async with (
-        Publisher(config.bus, "report") as publisher,
-        following(config.bus, publisher, config.telemetry.stall_s) as follower,
-    ):
-        return follower.progress
+    if not follower.progress.is_whole:
+        notify("the run's topics are read again from their beginning for its report: it was a long one")
+        return await rewrite(folder, plots)
+    return await write_files(folder, follower.progress, lags, plots)
 
 
 async def rewrite(folder: RunFolder, plots: Path | None) -> str:

@@ -1,7 +1,6 @@
 """The run on the terminal: a live panel, or a line every few seconds where there is no terminal."""
 
 import asyncio
-import itertools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -22,7 +21,6 @@ LINE_S = 10.0
 LAG_S = 5.0
 CURVE_POINTS = 60
 WINDOW_SLICES = 6
-RECENT_EPISODES = 200
 RECENT_MEMBERS = 128
 BARS = "▁▂▃▄▅▆▇█"
 SHOWN_METRICS = ("reward", "loss", "entropy", "grad_norm")
@@ -58,8 +56,6 @@ def summarise(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) ->
     busy_ms = sum(progress.slices[number].busy_ms for number in window if number in progress.slices)
     for episode in progress.open.values():
         busy_ms += sum(ms for number, ms in overlaps(episode.at_ms, now_ms) if number in window)
-    train = [trajectory for trajectory in progress.finished.values() if trajectory.purpose == "train"]
-    recent = list(itertools.islice(reversed(train), RECENT_EPISODES))
     ages = progress.curated_staleness[-RECENT_MEMBERS:]
     finished_eval, ordered_eval = newest_evaluation(progress)
     return RunSummary(
@@ -69,7 +65,7 @@ def summarise(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) ->
         finished_eval=finished_eval,
         ordered_eval=ordered_eval,
         open_episodes=len(progress.open),
-        success=mean([t.reward for t in recent if t.reward is not None]),
+        success=progress.recent_success,
         curve=curve(progress, max(since_ms // SLICE_MS, min(progress.slices, default=newest)), newest),
         groups=progress.groups_curated,
         groups_consumed=progress.groups_consumed,

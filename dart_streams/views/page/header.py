@@ -1,7 +1,5 @@
 """The line at the top of the page: which run, its phase, a few numbers, and what stands still. Pure."""
 
-import itertools
-
 import msgspec
 
 from dart_streams.history.run_folder import PhaseLog
@@ -9,7 +7,6 @@ from dart_streams.history.time_slices import SLICE_MS
 from dart_streams.views.page.alarms import Alarm, alarms
 from dart_streams.views.page.source import RunSource
 
-RECENT_EPISODES = 200
 RATE_SLICES = 3
 
 
@@ -45,10 +42,6 @@ def header(source: RunSource) -> PageHeader:
     live = moving and phase is not None and phase.ended_ms is None
     newest = now_ms // SLICE_MS
     window = [state.slices[n].steps for n in range(newest - RATE_SLICES, newest) if n in state.slices]
-    recent = [
-        *itertools.islice((t for t in reversed(state.finished.values()) if t.purpose == "train"), RECENT_EPISODES)
-    ]
-    rewards = [trajectory.reward for trajectory in recent if trajectory.reward is not None]
     return PageHeader(
         run=source.config.bus.run.removeprefix("dart."),
         kind=source.kind,
@@ -62,7 +55,7 @@ def header(source: RunSource) -> PageHeader:
         steps_per_s=sum(window) / (RATE_SLICES * SLICE_MS / 1000) if moving else 0.0,
         episodes=len(state.finished),
         open=len(state.open),
-        success=sum(rewards) / len(rewards) if rewards else None,
+        success=state.recent_success,
         groups=len(state.groups),
         groups_consumed=state.groups_consumed,
         train_steps=len(state.trained),

@@ -51,7 +51,8 @@ def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
 ):
     evaluations = [(topic, event) for n in range(4) for topic, event in evaluated(n)]
     under_way = [("rollout-orders", order("open")), ("observations", seen("open", 0, "open"))]
-    told = in_turns([*evaluations, *(one for n in range(number) for one in made(n)), *under_way], rng)
+    once = [*evaluations, *(one for n in range(number) for one in made(n)), *under_way]
+    told = in_turns([one for one in once for _ in range(rng.choice([1, 1, 2]))], rng)
     whole, kept = fold(told, RunState()), fold(told, RunState(keep=keep))
     for field in ("train_finished", "groups_curated", "steps", "slices", "open", "activity", "newest_version"):
         assert getattr(kept, field) == getattr(whole, field), field
@@ -79,6 +80,19 @@ def test_the_newest_are_kept():
     assert kept.orders_of == {"g": {"o3", "o4"}}
     assert summarise(kept, START + 60_000, 1).episodes == 5
     assert summarise(kept, START + 60_000, 1).groups == 5
+
+
+def test_switches_that_are_forgotten_alone_are_missing_too():
+    """A version has a switch for each worker, so these may be the first that are too many."""
+    workers = [("weights-serving", serving(n, START + n, 10.0, f"rollout-{w}")) for n in range(3) for w in range(3)]
+    kept = fold([*made(0), *workers], RunState(keep=4))
+    assert [(one.version, one.worker_id) for one in kept.switches] == [
+        (1, "rollout-2"),
+        (2, "rollout-0"),
+        (2, "rollout-1"),
+        (2, "rollout-2"),
+    ]
+    assert not kept.is_whole
 
 
 EPISODES = 2_000
