@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from dart_streams import actions
-from dart_streams.config import Config
+from dart_streams.config import Config, Policy
+from dart_streams.screens import smart_resize
 from dart_streams.tasks import Task
-from workers.env.environment import EnvironmentFault
+from workers.env.environment import EnvironmentFault, Size, rescale
 from workers.env.miniwob.backend import MiniwobBackend
 from workers.env.miniwob.page import MiniwobPage
 
@@ -42,6 +43,7 @@ class PageServer:
 
     def __init__(self, config: Config) -> None:
         self.slots = config.env.slots
+        self.policy = config.policy
         self.backend = MiniwobBackend(config)
         self.busy_s = 0.0
         self.episodes = 0
@@ -102,19 +104,23 @@ class PageServer:
         task = single_step(name, seed)
         page = await self.backend.open(task)
         try:
-            await page.reset(task)
-            return await rewarded(page, text)
+            screen = await page.reset(task)
+            return await rewarded(page, text, (screen.width, screen.height), self.policy)
         finally:
             await page.close()
 
 
-async def rewarded(page: MiniwobPage, text: str) -> float:
-    """Execute an answer as the episode's only action; return the reward in [0, 1]: none for what is no action."""
+async def rewarded(page: MiniwobPage, text: str, size: Size, policy: Policy) -> float:
+    """Execute an answer as the episode's only action; return the reward in [0, 1]: none for what is no action.
+
+    Its coordinates are pixels of what the policy sees of a screen of ``size``.
+    """
     try:
         action = actions.parse(text)
     except actions.Unparsable:
         return 0.0
-    await page.step(action, "0", last=True)
+    seen = smart_resize(*size, policy.min_pixels, policy.max_pixels)
+    await page.step(rescale(action, seen, size), "0", last=True)
     return await page.evaluate()
 
 

@@ -38,6 +38,9 @@ class Miniwob(Backend, frozen=True):
 class Desktop(Backend, frozen=True):
     """The ``desktop`` backend: sandboxed desktops with real X applications, and families of small tasks on them."""
 
+    call_timeout_s: AboveZero = 60.0
+    """The bound of a single call; a call that exceeds it is a fault of the environment. The longest is a reset, which
+    takes 2 s on an idle machine, and 20 where other work of normal priority keeps the processors busy."""
     width: Annotated[int, Meta(ge=160, le=3840)] = 320
     """Of the screen, in pixels."""
     height: Annotated[int, Meta(ge=120, le=2160)] = 240

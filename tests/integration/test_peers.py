@@ -13,13 +13,19 @@ from benchmarks.peers.contestants import PYTHON, Contestant, Ours, Peer
 from benchmarks.peers.page_server import PageServer
 from dart_streams import actions
 from dart_streams.config import Config
-from dart_streams.tasks import load
+from dart_streams.screens import smart_resize
+from dart_streams.tasks import TaskSet, load
+from workers.env.environment import rescale
+from workers.env.miniwob.capture import HEIGHT, WIDTH
 
 DEMO = modes.located(Path(__file__).parents[2] / "deploy/config/demo.toml")
 PATIENT = msgspec.structs.replace(DEMO.env.miniwob, call_timeout_s=120.0)
 BASE = msgspec.structs.replace(DEMO, env=msgspec.structs.replace(DEMO.env, miniwob=PATIENT))
 """No episode ends as a fault because the machine is slow."""
 COUNT = 12
+SIZE = WIDTH, HEIGHT
+SEEN = smart_resize(*SIZE, BASE.policy.min_pixels, BASE.policy.max_pixels)
+assert SEEN != SIZE
 
 
 async def recorded() -> list[plays.Play]:
@@ -56,20 +62,25 @@ async def test_recorded_episodes_end_the_same_in_a_peer(variant: str, tmp_path: 
     assert await disagreements(peer, known, 5.0) == []
 
 
-async def test_the_page_server_rewards_the_oracle_s_click_and_no_other_text(tmp_path: Path):
-    known = next(play for play in await recorded() if play.reward == 1.0 and len(play.clicks) == 1)
-    right = actions.format(actions.Click(*known.clicks[0]))
-    server = PageServer(Config(env=BASE.env))
+async def test_the_page_server_takes_answers_in_pixels_of_the_policy_s_image(tmp_path: Path):
+    (grid,) = (page for page in load(Path(BASE.tasks.file)).pages if page.page == "grid-coordinate")
+    known = await plays.recorded(BASE, TaskSet([grid]), COUNT)
+    right = [(play.seed, *play.clicks[0]) for play in known if play.reward == 1.0]
+    assert right, "the oracle has half of the clicks"
+    server = PageServer(BASE)
     async with server.serving(tmp_path / "pages"):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "pages", limit=2**24)
-        writer.write(json.dumps({"screens": [[known.page, known.seed]]}).encode() + b"\n")
-        (screen,) = json.loads(await reader.readline())["screens"]
-        assert screen["instruction"] and screen["png"]
-        asked = [[known.page, known.seed, text] for text in (right, "Action: wait()", "click it")]
+        writer.write(json.dumps({"screens": [["grid-coordinate", seed] for seed, _, _ in right]}).encode() + b"\n")
+        for screen in json.loads(await reader.readline())["screens"]:
+            assert screen["instruction"] and screen["png"]
+        clicks = [(seed, rescale(actions.Click(x, y), SIZE, SEEN)) for seed, x, y in right]
+        texts = [(seed, actions.format(click)) for seed, click in clicks]
+        others = [(seed, text) for seed, _ in texts for text in ("Action: wait()", "click it")]
+        asked = [["grid-coordinate", seed, text] for seed, text in texts + others]
         writer.write(json.dumps({"answers": asked}).encode() + b"\n")
-        assert json.loads(await reader.readline()) == {"rewards": [1.0, 0.0, 0.0]}
+        assert json.loads(await reader.readline()) == {"rewards": [1.0] * len(texts) + [0.0] * len(others)}
         writer.close()
-    assert server.episodes == 3
+    assert server.episodes == len(asked)
 
 
 async def test_the_page_server_hangs_up_on_a_page_that_does_not_exist(tmp_path: Path):
