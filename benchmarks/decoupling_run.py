@@ -19,6 +19,7 @@ from benchmarks.utilization import Account
 from dart_streams.config import Config
 from dart_streams.history import run_folder as folder
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.process_usage import USAGE_FILE, spent, usages
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
 from dart_streams.launch import processes
@@ -27,7 +28,6 @@ from dart_streams.launch.session import Finish, Session, live
 from dart_streams.launch.supervisor import ProcessSpec
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import names
-from dart_streams.views.metrics import USAGE_FILE, spent, usages
 
 REQUEST_S = 60.0
 """How long a request may take on the clock: a busy machine must not be taken for a lost answer."""

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from dart_streams.config import Config
 from dart_streams.history import run_folder
+from dart_streams.history.process_usage import USAGE_FILE, spent, usages
 from dart_streams.history.run_state import RunState
 from dart_streams.launch import process_registry, processes
 from dart_streams.launch.services import jars
@@ -24,7 +25,6 @@ from dart_streams.launch.session import Session, live
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.views import report
-from dart_streams.views.metrics import USAGE_FILE, spent, usages
 
 KEPT = ("episodes", "train_steps", "env_steps_per_s", "lost", "open", "staleness", "evaluation")
 """What each run tells of its report."""

@@ -14,11 +14,11 @@ from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import run_folder as folder
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.process_usage import USAGE_FILE, usages
 from dart_streams.launch.services import jars
 from dart_streams.launch.session import live
 from dart_streams.launch.training_run import TrainingRun
 from dart_streams.views import report
-from dart_streams.views.metrics import USAGE_FILE, usages
 
 
 def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str, Any]:

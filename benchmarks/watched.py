@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from dart_streams.history.process_usage import ProcessUsage, spent
 from dart_streams.history.time_slices import SLICE_MS, TimeSlice
-from dart_streams.views.metrics import ProcessUsage, spent
 from dart_streams.views.page.live_source import IDLE_S
 
 SETTLED_S = IDLE_S + 10.0

@@ -22,11 +22,11 @@ from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import run_folder
+from dart_streams.history.process_usage import USAGE_FILE, usages
 from dart_streams.history.run_state import RunState
 from dart_streams.launch.processes import PAGE_FILE
 from dart_streams.launch.session import Finish, Session, live
 from dart_streams.launch.training_run import TrainingRun
-from dart_streams.views.metrics import USAGE_FILE, usages
 
 MakeSession = Callable[[run_folder.RunFolder, Console, Finish], Session]
 

@@ -5,7 +5,6 @@ Repeats (delivery is at least once) change nothing.
 """
 
 import itertools
-from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Self
@@ -356,25 +355,6 @@ class RunState(ActivityState):
         """Curated groups the trainer has taken."""
         newest = self.newest_version
         return self.versions[newest].event.groups_consumed if newest is not None else 0
-
-    @property
-    def curated_staleness(self) -> list[int]:
-        """How many versions old each online member of a group was when the group was curated, the newest group last."""
-        return [age for _, age in self.curated_ages]
-
-    @property
-    def curated_ages(self) -> list[tuple[int, int]]:
-        """When each group was curated (epoch milliseconds), and an online member's age in versions, the newest last."""
-        published = sorted((version.at_ms, number) for number, version in self.versions.items())
-        times = [at_ms for at_ms, _ in published]
-        newest = list(itertools.accumulate((number for _, number in published), max))
-        return [
-            (at_ms, max(0, newest[known - 1] - member.version_min))
-            for group, at_ms in sorted(self.groups.values(), key=lambda known: known[1])
-            if (known := bisect_right(times, at_ms))
-            for member in group.members
-            if member.version_min is not None and member.source == "online"
-        ]
 
     def observation(self, trajectory_id: str, step: int) -> Observation | None:
         """Return a kept observation, decoded in full, or None."""

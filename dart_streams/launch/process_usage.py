@@ -7,11 +7,11 @@ from pathlib import Path
 import psutil
 
 from dart_streams.clock import now_ms
+from dart_streams.history.process_usage import USAGE_FILE
 from dart_streams.launch.services.daemon import Home
 from dart_streams.launch.services.jars import SERVICES
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.telemetry.exporters import append
-from dart_streams.views.metrics import USAGE_FILE
 
 EVERY_S = 5.0
 
@@ -40,7 +40,7 @@ def children_by_pid() -> dict[int, list[int]]:
 
 
 def measure(name: str, root: int, children: Mapping[int, Sequence[int]]) -> dict[str, object]:
-    """Add up a process tree (a :class:`dart_streams.views.metrics.ProcessUsage`).
+    """Add up a process tree (a :class:`dart_streams.history.process_usage.ProcessUsage`).
 
     Processes of the tree that have ended count by the times that the system keeps for whoever waited for them. The
     worker is the child of ``root``, which is its subreaper; a service and the supervisor have none.

@@ -1,4 +1,4 @@
-"""The metrics of a report, each with where it comes from. Pure, but for the file of process costs.
+"""The metrics of a report, each with where it comes from. Pure.
 
 The keys without a nested table are what other programs read; the rest is for the page.
 """
@@ -6,9 +6,7 @@ The keys without a nested table are what other programs read; the rest is for th
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +15,8 @@ from dart_streams.bus.lag import Lag
 from dart_streams.config import Config
 from dart_streams.history import evaluation
 from dart_streams.history.evaluation import EvaluationResult, Rate, difference
-from dart_streams.history.metrics_reader import MetricsReader, lines
+from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.process_usage import ProcessUsage, spent
 from dart_streams.history.run_folder import PhaseLog, RunPhase
 from dart_streams.history.run_state import RunState
 from dart_streams.history.served_weights import served_weights
@@ -26,27 +25,9 @@ from dart_streams.tasks import TaskSet
 from dart_streams.telemetry import names
 from topics.values import OutcomeKind
 
-USAGE_FILE = "processes.jsonl"
 FAULTY = 20
 """Tasks and hosts of most faults that a report names."""
 REASON_CHARACTERS = 300
-
-
-class ProcessUsage(msgspec.Struct, frozen=True):
-    """What a process tree had cost at one moment: CPU seconds since its start, and memory.
-
-    ``own_s`` of the seconds are the worker process's without what it has started (a browser), and ``loop_s`` its main
-    thread's, where its event loop runs, without those of libraries (an engine). ``stolen_s``, of the supervisor's
-    samples, are those that the machine's host gave to others.
-    """
-
-    at_ms: int
-    process: str
-    cpu_s: float
-    rss_mb: float
-    own_s: float = 0.0
-    loop_s: float = 0.0
-    stolen_s: float = 0.0
 
 
 class ReportInputs(msgspec.Struct, frozen=True):
@@ -86,11 +67,6 @@ class ReportInputs(msgspec.Struct, frozen=True):
         """The whole time slices of the training phase."""
         start_ms, end_ms = self.span_ms
         return range(start_ms // SLICE_MS + 1, end_ms // SLICE_MS)
-
-
-def usages(path: Path) -> list[ProcessUsage]:
-    """Read the samples of what the processes cost."""
-    return [msgspec.convert(line, ProcessUsage) for line in lines(path)] if path.exists() else []
 
 
 def report(inputs: ReportInputs) -> dict[str, Any]:
@@ -373,19 +349,6 @@ def column(rows: list[dict[str, float]], name: str) -> list[float]:
 def spread(values: list[float]) -> dict[str, float | None]:
     """Return the mean and the largest of values."""
     return {"mean": rounded(mean(values), 5), "max": rounded(max(values, default=None), 5)}
-
-
-def spent(
-    usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, of: Callable[[ProcessUsage], float] = attrgetter("cpu_s")
-) -> dict[str, float]:
-    """Return CPU seconds by process between two times: all of its tree's, or what ``of`` reads of a sample."""
-    known: dict[str, tuple[float, float]] = {}
-    for sample in usage:
-        if start_ms <= sample.at_ms <= end_ms:
-            cpu_s = of(sample)
-            first, _ = known.get(sample.process, (cpu_s, 0.0))
-            known[sample.process] = (min(first, cpu_s), cpu_s)
-    return {name: round(last - first, 1) for name, (first, last) in known.items()}
 
 
 def wall(inputs: ReportInputs) -> dict[str, float]:

@@ -10,13 +10,14 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Bus
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.process_usage import USAGE_FILE, usages
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import RunFollower, following
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
 from dart_streams.store import SyncStore, connect
 from dart_streams.views import metrics
-from dart_streams.views.metrics import USAGE_FILE, ReportInputs, usages
+from dart_streams.views.metrics import ReportInputs
 from dart_streams.views.page import export
 from dart_streams.views.page.assets import assets
 from dart_streams.views.page.live_source import LiveSource

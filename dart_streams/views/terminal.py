@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_streams.bus.lag import LagReader, by_group
+from dart_streams.history.curated_ages import curated_ages
 from dart_streams.history.run_state import RunState
 from dart_streams.history.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
 from dart_streams.views.metrics import mean
@@ -56,7 +57,7 @@ def summarise(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) ->
     busy_ms = sum(progress.slices[number].busy_ms for number in window if number in progress.slices)
     for episode in progress.open.values():
         busy_ms += sum(ms for number, ms in overlaps(episode.at_ms, now_ms) if number in window)
-    ages = progress.curated_staleness[-RECENT_MEMBERS:]
+    ages = [age for _, age in curated_ages(progress)[-RECENT_MEMBERS:]]
     finished_eval, ordered_eval = newest_evaluation(progress)
     return RunSummary(
         steps_per_s=steps / (WINDOW_SLICES * SLICE_MS / 1000),

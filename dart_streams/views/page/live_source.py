@@ -27,6 +27,7 @@ from dart_streams.history import dead_letters
 from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.dead_letters import DeadLetter, DeadLetterSummary
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.process_usage import USAGE_FILE, usages
 from dart_streams.history.run_folder import PhaseLog, RunFolder
 from dart_streams.history.run_follower import RunFollower
 from dart_streams.history.run_log import present_records
@@ -34,7 +35,7 @@ from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import RequestSegment, Timeline, lines_in
 from dart_streams.store import AsyncStore, MissingBlob, connect_to_read
 from dart_streams.tasks import TaskSet
-from dart_streams.views.metrics import USAGE_FILE, ReportInputs, usages
+from dart_streams.views.metrics import ReportInputs
 from dart_streams.views.page.bundle_source import segments_of
 from dart_streams.views.page.source import SCANNED, SHOWN, NotFound, Progress, age, matches, trained_rows
 from topics import Topic

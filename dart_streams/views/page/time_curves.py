@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import msgspec
 
+from dart_streams.history.curated_ages import curated_ages
 from dart_streams.history.run_folder import PhaseLog, RunPhase
 from dart_streams.history.run_state import RunState, WeightSwitch
 from dart_streams.history.stalls import LastArrival, Stall, explanation, stalls
@@ -94,7 +95,7 @@ def curves(state: RunState, now_ms: int, slots: int) -> SliceCurves:
     merged = max(1, -(-(last - first + 1) // MOST_POINTS))
     width_ms = merged * SLICE_MS
     ages: defaultdict[int, list[int]] = defaultdict(list)
-    for at_ms, age in state.curated_ages:
+    for at_ms, age in curated_ages(state):
         ages[(at_ms // SLICE_MS - first) // merged].append(age)
     open_ms: defaultdict[int, float] = defaultdict(float)
     for episode in state.open.values():

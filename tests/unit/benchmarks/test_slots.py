@@ -8,8 +8,8 @@ import pytest
 from benchmarks import modes, slots
 from dart_streams import tasks as task_sets
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.process_usage import ProcessUsage
 from dart_streams.telemetry import names
-from dart_streams.views.metrics import ProcessUsage
 
 BASE = modes.read(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml")
 TASKS = task_sets.load(Path(BASE.tasks.file))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.history.curated_ages import curated_ages
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_state import RunState
 from dart_streams.history.stalls import LastArrival, explanation, stalls
@@ -239,7 +240,7 @@ def test_staleness_is_of_online_members_when_their_group_is_curated():
         ("curated", 0, START + 10, group),
         ("curated", 0, START + 10, group),
     )
-    assert progress.curated_staleness == [2]
+    assert curated_ages(progress) == [(START + 10, 2)]
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**6))

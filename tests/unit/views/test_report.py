@@ -15,13 +15,14 @@ from dart_streams.bus.lag import Lag
 from dart_streams.config import Config, Evaluation, Trainer
 from dart_streams.history import evaluation
 from dart_streams.history.metrics_reader import MetricsReader
+from dart_streams.history.process_usage import ProcessUsage
 from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, create
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_state import EnvFaults, RunState
 from dart_streams.tasks import Page, TaskSet
 from dart_streams.telemetry import names
 from dart_streams.views import metrics
-from dart_streams.views.metrics import ProcessUsage, ReportInputs
+from dart_streams.views.metrics import ReportInputs
 from dart_streams.views.page import export, training
 from dart_streams.views.page.assets import Asset, assets
 from dart_streams.views.page.report_view import choose, report_view
