@@ -21,7 +21,7 @@ from dart_streams.config.files import struct_of
 from dart_streams.config.section import Section
 
 UNITS = {"_s": "seconds", "_ms": "milliseconds", "_mb": "MB", "_gib": "GiB", "_nats": "nats"}
-BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "multiple of"}
 
 CONFIGURATION = """# Configuration
 

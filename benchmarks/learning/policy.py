@@ -22,7 +22,7 @@ def built(config: Config, tasks: TaskSet, recording: Recording, parent: Path) ->
     folder = parent / f"policy-{recipe.digest(config, tasks)}"
     if not folder.is_dir():
         with scratch(folder) as partial:
-            tiny.build(partial, SEED)
+            tiny.build(partial, SEED, config.warmup.architecture, config.warmup.width)
             renderer = renderer_of(partial, config.policy)
             groups = demonstrations(config, tasks, recording, renderer)
             warm_up(partial, renderer, groups, config.warmup, lambda _step, _loss: None, SEED)

@@ -50,6 +50,8 @@ class Warmup(Optional, frozen=True):
 
     architecture: Literal["qwen2_5_vl", "qwen3_vl"] = "qwen2_5_vl"
     """Whose architecture it has; a model of ``policy.path`` has its own."""
+    width: Annotated[int, Meta(ge=64, le=2048, multiple_of=64)] = 128
+    """Its hidden size, in heads of 32."""
     demonstrations: Positive = 2000
     """Demonstrations to record."""
     steps: Positive = 400

@@ -1,5 +1,6 @@
 """What the processes of a run cost: samples in a file of the run's folder."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from pathlib import Path
@@ -36,11 +37,16 @@ def usages(path: Path) -> list[ProcessUsage]:
 def spent(
     usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, of: Callable[[ProcessUsage], float] = attrgetter("cpu_s")
 ) -> dict[str, float]:
-    """Return CPU seconds by process between two times: all of its tree's, or what ``of`` reads of a sample."""
-    known: dict[str, tuple[float, float]] = {}
+    """Return CPU seconds by process between two times: all of its tree's, or what ``of`` reads of a sample.
+
+    It is what the samples grow by: where a part of the tree has ended, or the process has been started again, a sample
+    has less than the one before.
+    """
+    newest: dict[str, float] = {}
+    grown: defaultdict[str, float] = defaultdict(float)
     for sample in usage:
         if start_ms <= sample.at_ms <= end_ms:
             cpu_s = of(sample)
-            first, _ = known.get(sample.process, (cpu_s, 0.0))
-            known[sample.process] = (min(first, cpu_s), cpu_s)
-    return {name: round(last - first, 1) for name, (first, last) in known.items()}
+            grown[sample.process] += max(0.0, cpu_s - newest.get(sample.process, cpu_s))
+            newest[sample.process] = cpu_s
+    return {name: round(seconds, 1) for name, seconds in grown.items()}

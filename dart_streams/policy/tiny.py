@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from dart_streams.policy.tiny_architectures import ARCHITECTURES, image_settings, text_settings
+from dart_streams.policy.tiny_architectures import ARCHITECTURES, WIDTH, image_settings, text_settings
 
 WAVE_SIZE = 0.2
 PERIODS = (8.0, 512.0)
@@ -93,18 +93,18 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"""
 
 
-def build(folder: Path, seed: int = 0, architecture: str = "qwen2_5_vl") -> None:
+def build(folder: Path, seed: int = 0, architecture: str = "qwen2_5_vl", width: int = WIDTH) -> None:
     """Write the untrained policy as a Hugging Face directory."""
     folder.mkdir(parents=True)
     write_tokenizer(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(image_settings(architecture), indent=2))
-    write_model(folder, seed, configuration(architecture))
+    write_model(folder, seed, configuration(architecture, width))
 
 
-def configuration(architecture: str = "qwen2_5_vl") -> PreTrainedConfig:
-    """Return an architecture with this tokenizer's vocabulary."""
+def configuration(architecture: str = "qwen2_5_vl", width: int = WIDTH) -> PreTrainedConfig:
+    """Return an architecture of a width, with this tokenizer's vocabulary."""
     ids = {token: index for index, token in enumerate(SPECIAL)}
-    text = text_settings(tokenizer().get_vocab_size(), ids[EOS], ids[PAD])
+    text = text_settings(tokenizer().get_vocab_size(), ids[EOS], ids[PAD], width)
     return ARCHITECTURES[architecture](text, ids)
 
 

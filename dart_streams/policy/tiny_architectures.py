@@ -1,12 +1,12 @@
 """The architectures that the tiny policy can have, each as a Hugging Face configuration and how its images are cut.
 
-All have the same width and depth. What decides whether, and how fast, they learn:
+All have the same depth, and the width that is asked for. What decides whether, and how fast, they learn:
 
 - weights start large enough (``INITIALIZER_RANGE``), and pixels of a white page are near zero (``IMAGE_MEAN``);
 - a patch is a whole cell of the grid (``PATCH``): a quarter of the vision tower's work, and no less is learned;
 - positions turn fast (``ROPE_THETA``): the grid has 6 columns, over which the usual base would hardly turn at all.
 
-vLLM on a CPU wants heads of 32.
+vLLM on a CPU wants heads of 32 (``HEAD``).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,11 +14,12 @@ from typing import Any
 
 from transformers import PreTrainedConfig, Qwen2_5_VLConfig, Qwen3VLConfig
 
-HIDDEN = 128
-HEADS = 4
+WIDTH = 128
+HEAD = 32
 LAYERS = 3
 VISION_LAYERS = 2
-INTERMEDIATE = 384
+INTERMEDIATE = 3
+"""Width of the layers between, in widths."""
 INITIALIZER_RANGE = 0.08
 ROPE_THETA = 10.0
 PATCH = 28
@@ -34,15 +35,15 @@ Ids = Mapping[str, int]
 """The ids of the special tokens, by their text."""
 
 
-def text_settings(vocabulary: int, eos: int, pad: int) -> dict[str, Any]:
-    """Return the settings of the language model that both architectures share."""
+def text_settings(vocabulary: int, eos: int, pad: int, width: int = WIDTH) -> dict[str, Any]:
+    """Return the settings of the language model that both architectures share; the width is a multiple of 64."""
     return {
         "vocab_size": vocabulary,
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
+        "hidden_size": width,
+        "intermediate_size": INTERMEDIATE * width,
         "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS // 2,
+        "num_attention_heads": width // HEAD,
+        "num_key_value_heads": width // HEAD // 2,
         "max_position_embeddings": 4096,
         "initializer_range": INITIALIZER_RANGE,
         "rms_norm_eps": 1e-6,
@@ -54,14 +55,14 @@ def text_settings(vocabulary: int, eos: int, pad: int) -> dict[str, Any]:
     }
 
 
-def vision_settings() -> dict[str, Any]:
-    """Return the settings of the vision tower that both architectures share."""
+def vision_settings(width: int) -> dict[str, Any]:
+    """Return the settings of the vision tower that both architectures share; its width is the language model's."""
     return {
         "depth": VISION_LAYERS,
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
-        "num_heads": HEADS,
-        "out_hidden_size": HIDDEN,
+        "hidden_size": width,
+        "intermediate_size": INTERMEDIATE * width,
+        "num_heads": width // HEAD,
+        "out_hidden_size": width,
         "patch_size": PATCH,
         "spatial_merge_size": MERGE,
         "initializer_range": INITIALIZER_RANGE,
@@ -81,15 +82,16 @@ def token_settings(ids: Ids) -> dict[str, Any]:
 
 def qwen2_5_vl(text: dict[str, Any], ids: Ids) -> PreTrainedConfig:
     """Return the architecture of Qwen2.5-VL, and of UI-TARS-1.5."""
-    vision = {**vision_settings(), "fullatt_block_indexes": list(range(VISION_LAYERS))}
+    vision = {**vision_settings(text["hidden_size"]), "fullatt_block_indexes": list(range(VISION_LAYERS))}
     return Qwen2_5_VLConfig(text_config=text, vision_config=vision, **token_settings(ids))
 
 
 def qwen3_vl(text: dict[str, Any], ids: Ids) -> PreTrainedConfig:
     """Return the architecture of Qwen3-VL: the first vision layer's output enters the language model as well."""
-    text = {**text, "head_dim": HIDDEN // HEADS}
+    text = {**text, "head_dim": HEAD}
     text["rope_parameters"] = {**text["rope_parameters"], "mrope_interleaved": True}
-    vision = {**vision_settings(), "num_position_embeddings": GRID**2, "deepstack_visual_indexes": [0]}
+    vision = vision_settings(text["hidden_size"])
+    vision |= {"num_position_embeddings": GRID**2, "deepstack_visual_indexes": [0]}
     return Qwen3VLConfig(text_config=text, vision_config=vision, **token_settings(ids))
 
 

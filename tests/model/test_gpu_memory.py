@@ -71,14 +71,12 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]
     def make(
         case: Case, recompute: bool = False, dtype: torch.dtype = torch.float32, config: Config | None = None
     ) -> Made:
-        monkeypatch.setattr(tiny_architectures, "HIDDEN", case.hidden)
-        monkeypatch.setattr(tiny_architectures, "HEADS", case.hidden // 32)
-        monkeypatch.setattr(tiny_architectures, "INTERMEDIATE", case.intermediate)
+        monkeypatch.setattr(tiny_architectures, "INTERMEDIATE", case.intermediate // case.hidden)
         monkeypatch.setattr(tiny_architectures, "LAYERS", case.layers)
         monkeypatch.setattr(tiny_architectures, "VISION_LAYERS", case.vision_layers)
         folder = tmp_path / "model"
         if not folder.exists():
-            tiny.build(folder)
+            tiny.build(folder, width=case.hidden)
         limits = Config().policy
         renderer = Renderer(folder, limits.min_pixels, limits.max_pixels)
         adapted = config.trainer if config else None

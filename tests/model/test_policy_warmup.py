@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from dart_streams.config import Warmup
 from dart_streams.policy import probe, tiny, weights
@@ -79,6 +79,19 @@ def test_the_learning_rate_rises_and_falls() -> None:
 def test_two_builds_from_one_seed_are_the_same(tmp_path: Path, model_dir: Path) -> None:
     tiny.build(tmp_path / "again")
     assert weights.digest(tmp_path / "again" / weights.FILE) == weights.digest(model_dir / weights.FILE)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2_5_vl", "qwen3_vl"])
+def test_a_policy_has_the_width_that_is_asked_for_and_can_be_warmed_up(tmp_path: Path, architecture: str) -> None:
+    tiny.build(tmp_path / "wide", architecture=architecture, width=192)
+    config = AutoConfig.from_pretrained(tmp_path / "wide")
+    assert config.text_config.hidden_size == config.vision_config.out_hidden_size == 192
+    assert config.text_config.num_attention_heads == config.vision_config.num_heads == 6
+    losses: list[float] = []
+    renderer = Renderer(tmp_path / "wide", 3136, 1_003_520)
+    settings = Warmup(demonstrations=3, steps=STEPS, batch=4, learning_rate=2e-3)
+    warm_up(tmp_path / "wide", renderer, demonstrated(renderer), settings, lambda _, loss: losses.append(loss))
+    assert losses[-1] < 0.5 * losses[0]
 
 
 def test_training_scores_what_generation_saw(model_dir: Path) -> None:

@@ -57,7 +57,7 @@ def build(
         with scratch(folder) as partial:
             if not imported:
                 demonstrations.publish(config.bus, orders)
-            tiny.build(partial, SEED, config.warmup.architecture)
+            tiny.build(partial, SEED, config.warmup.architecture, config.warmup.width)
             renderer = renderer_of(partial, config.policy)
             reader = GroupReader(store, renderer, config.policy)
             if imported:
