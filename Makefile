@@ -73,8 +73,8 @@ test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
 	@deploy/local/setup.sh desktop
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
-		told=$$(mktemp); { $(STREAMS)/python -m pytest -q tests/unit; unit=$$?; \
-			$(MODEL)/python -m pytest -q -n 1 tests/model; exit $$((unit || $$?)); } >$$told 2>&1 & \
+		told=$$(mktemp); { $(STREAMS)/python -m pytest -q --durations 10 tests/unit; unit=$$?; \
+			$(MODEL)/python -m pytest -q -n 1 --durations 20 tests/model; exit $$((unit || $$?)); } >$$told 2>&1 & \
 		$(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
 		streams=$$?; \
 		wait $$!; others=$$?; cat $$told; rm $$told; exit $$((streams || others))'
