@@ -45,6 +45,8 @@ MINUTES = 20.0
 """How long a circle may last: a case ends it before, unless it hangs."""
 SETTLE_S = 30.0
 """How long the end of a run waits for open orders: one that is lost is told within :attr:`Circle.bound_s`."""
+SLOW_S = 60.0
+"""The logs of a case are kept as those of one that fails if it took longer to recover."""
 POLL_S = 0.2
 ENDLESS = 1_000_000
 KINDS = ("env", "recorder", "trainer", "rollout", "curator", "monitor")
@@ -250,6 +252,8 @@ def circle(config: Config, case: str, prefixes: Mapping[str, Sequence[str]] = {}
         made.begins()
         yield made
         made.note()
+        if made.measured.get("recovery_s", 0.0) > SLOW_S:
+            made.keep_evidence()
     except BaseException:
         made.keep_evidence()
         raise
