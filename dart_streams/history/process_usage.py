@@ -27,6 +27,8 @@ class ProcessUsage(msgspec.Struct, frozen=True):
     own_s: float = 0.0
     loop_s: float = 0.0
     stolen_s: float = 0.0
+    pid: int = 0
+    """Of the root of the tree: another one each time that the process is started."""
 
 
 def usages(path: Path) -> list[ProcessUsage]:
@@ -39,14 +41,16 @@ def spent(
 ) -> dict[str, float]:
     """Return CPU seconds by process between two times: all of its tree's, or what ``of`` reads of a sample.
 
-    It is what the samples grow by: where a part of the tree has ended, or the process has been started again, a sample
-    has less than the one before.
+    Of a process that was started again it is the sum of its lives. In each the most that was seen counts: a sample that
+    was taken while a part of the tree ended, or all of it, has less than was spent.
     """
-    newest: dict[str, float] = {}
-    grown: defaultdict[str, float] = defaultdict(float)
+    lives: dict[tuple[str, int], tuple[float, float]] = {}
     for sample in usage:
         if start_ms <= sample.at_ms <= end_ms:
             cpu_s = of(sample)
-            grown[sample.process] += max(0.0, cpu_s - newest.get(sample.process, cpu_s))
-            newest[sample.process] = cpu_s
-    return {name: round(seconds, 1) for name, seconds in grown.items()}
+            first, most = lives.get((sample.process, sample.pid), (cpu_s, cpu_s))
+            lives[sample.process, sample.pid] = (first, max(most, cpu_s))
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for (process, _), (first, most) in lives.items():
+        seconds[process] += most - first
+    return {process: round(spent_s, 1) for process, spent_s in seconds.items()}

@@ -56,7 +56,13 @@ def measure(name: str, root: int, children: Mapping[int, Sequence[int]]) -> dict
             memory += process.memory_info().rss
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-    found = {"at_ms": now_ms(), "process": name, "cpu_s": round(cpu_s, 2), "rss_mb": round(memory / 1e6, 1)}
+    found = {
+        "at_ms": now_ms(),
+        "process": name,
+        "pid": root,
+        "cpu_s": round(cpu_s, 2),
+        "rss_mb": round(memory / 1e6, 1),
+    }
     return found | own_usage(next(iter(children.get(root, ())), root))
 
 

@@ -7,22 +7,25 @@ from hypothesis import strategies as st
 from dart_streams.history.process_usage import ProcessUsage, spent
 
 
-def samples(*cpu_s: float, process: str = "env-0") -> list[ProcessUsage]:
-    return [ProcessUsage(1000 * at, process, seconds, 100.0) for at, seconds in enumerate(cpu_s)]
+def samples(*cpu_s: float, process: str = "env-0", pid: int = 1) -> list[ProcessUsage]:
+    return [ProcessUsage(1000 * at, process, seconds, 100.0, pid=pid) for at, seconds in enumerate(cpu_s)]
 
 
 @pytest.mark.parametrize(
     ("cpu_s", "expected"),
     [
         ((1.0, 3.0, 4.5), 3.5),
-        ((1.0, 3.0, 1.5, 2.0), 2.5),  # a browser of the worker has ended
-        ((5.0, 8.0, 0.0, 2.0), 5.0),  # the process was started again
+        ((1.0, 3.0, 1.5, 4.0), 3.0),  # a browser ended while the sample was taken; then its times are its parent's
         ((5.0, 8.0, 0.0), 3.0),  # the last sample is of a process that has just ended
         ((7.0,), 0.0),
     ],
 )
 def test_what_a_tree_has_spent_stays_spent_when_a_part_of_it_ends(cpu_s: tuple[float, ...], expected: float):
     assert spent(samples(*cpu_s), 0, 10_000) == {"env-0": expected}
+
+
+def test_what_a_process_spent_before_it_was_started_again_is_added():
+    assert spent([*samples(5.0, 8.0, 0.0), *samples(0.0, 2.0, pid=2)], 0, 10_000) == {"env-0": 5.0}
 
 
 def test_samples_outside_of_the_time_and_of_others_do_not_count():
