@@ -6,13 +6,13 @@ from benchmarks.learning.circle import RecordedScreens
 from benchmarks.learning.episodes import demonstration
 from benchmarks.learning.screens import Recording
 from dart_streams.config import Config
-from dart_streams.policy import recipe, tiny
+from dart_streams.policy import recipe
 from dart_streams.policy.rendering import Renderer, renderer_of
 from dart_streams.tasks import TaskSet
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
 from trainer.data.successes import RememberedSuccess, sft_group
-from trainer.warmup.build import SEED, scratch, warm_up
+from trainer.warmup.build import SEED, scratch, untrained, warm_up
 from trainer.warmup.demonstrations import demonstration_orders
 from workers.recorder.trajectory_summary import summarise
 
@@ -22,7 +22,7 @@ def built(config: Config, tasks: TaskSet, recording: Recording, parent: Path) ->
     folder = parent / f"policy-{recipe.digest(config, tasks)}"
     if not folder.is_dir():
         with scratch(folder) as partial:
-            tiny.build(partial, SEED, config.warmup.architecture, config.warmup.width)
+            untrained(partial, config.warmup)
             renderer = renderer_of(partial, config.policy)
             groups = demonstrations(config, tasks, recording, renderer)
             warm_up(partial, renderer, groups, config.warmup, lambda _step, _loss: None, SEED)

@@ -57,7 +57,7 @@ def build(
         with scratch(folder) as partial:
             if not imported:
                 demonstrations.publish(config.bus, orders)
-            tiny.build(partial, SEED, config.warmup.architecture, config.warmup.width)
+            untrained(partial, config.warmup)
             renderer = renderer_of(partial, config.policy)
             reader = GroupReader(store, renderer, config.policy)
             if imported:
@@ -68,6 +68,11 @@ def build(
             warm_up(partial, renderer, groups, config.warmup, lambda step, loss: report(shown, step, loss), SEED)
     finally:
         session.cluster.shutdown()
+
+
+def untrained(folder: Path, settings: Warmup) -> None:
+    """Write the policy that a warm-up starts from, as a Hugging Face directory."""
+    tiny.build(folder, SEED, settings.architecture, settings.width)
 
 
 def warm_up(
