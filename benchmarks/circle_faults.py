@@ -23,6 +23,7 @@ from benchmarks.circle_run import bounded, session_of
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.errors import UserError
+from dart_streams.history import order_accounts
 from dart_streams.history import run_folder as folder
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
@@ -118,7 +119,7 @@ def measure(config: Config, count: int, tell: Callable[[str], None]) -> dict[str
     async def finish(run: TrainingRun) -> None:
         injector.stopping.set()
         state = await asyncio.to_thread(lambda: RunState().fold(read_log(run.config.bus, READ)))
-        lost = state.lost(run.lags)
+        lost = order_accounts.lost(state, run.lags)
         found.append(costs(injector.caused, state) | {"lost": None if lost is None else len(lost)})
 
     injector.start()

@@ -12,6 +12,7 @@ from dart_streams.bus.lag import Lag, lag_reader
 from dart_streams.config import Bus
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.history import order_accounts
 from dart_streams.history.run_state import RunState
 from dart_streams.history.stalls import LastArrival
 from dart_streams.history.topic_follower import DECODED, FETCH_MS, FOLLOWED, TopicFollower, keeping_up
@@ -62,7 +63,7 @@ class RunFollower(TopicFollower[RunState]):
             reason = f"the end of the run's topics could not be read within {FINAL_READ_S:.0f} s; is the broker up?"
             raise ServiceUnavailable(reason) from None
         deadline = Deadline(ANNOUNCED_S)
-        while self.progress.lost(lags) and not deadline.expired:
+        while order_accounts.lost(self.progress, lags) and not deadline.expired:
             await self.poll()
         return lags
 

@@ -6,17 +6,15 @@ Repeats (delivery is at least once) change nothing.
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from dart_streams.bus.lag import Lag
 from dart_streams.history.newest_ids import NewestIds
 from dart_streams.history.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
 from dart_streams.history.time_slices import SLICE_MS, TimeSlice, overlaps
 from dart_streams.history.topic_activity import ActivityState
-from topics import rollout_orders
 from topics.curated import CuratedGroup
 from topics.curation_log import Applied, Source
 from topics.observations import Observation
@@ -360,29 +358,6 @@ class RunState(ActivityState):
         """Return a kept observation, decoded in full, or None."""
         record = self.observations.get(trajectory_id, {}).get(step)
         return DECODE_OBSERVATION(record.value) if record is not None else None
-
-    def unfinished(self, purpose: Purpose | None = None) -> list[RolloutOrder]:
-        """Return the orders that no trajectory has finished yet."""
-        orders = (order for order, _ in self.orders.values() if order.order_id not in self.finished)
-        return [order for order in orders if purpose in (None, order.purpose)]
-
-    def still_open(self, lags: Sequence[Lag] | None) -> list[str] | None:
-        """Return the orders under way when ``lags`` were read: not finished, and not committed by the env workers.
-
-        A resumed run, or another worker of the group, gets them again. None if ``lags`` are not known (None) and it
-        depends on them: some orders are not finished.
-        """
-        unfinished = self.unfinished()
-        if lags is None:
-            return None if unfinished else []
-        committed = {lag.partition: lag.committed for lag in lags if lag.topic == rollout_orders.TOPIC.name}
-        places = {order.order_id: self.orders[order.order_id][1] for order in unfinished}
-        return [identity for identity, place in places.items() if place.offset >= committed.get(place.partition, 0)]
-
-    def lost(self, lags: Sequence[Lag] | None) -> list[str] | None:
-        """Return the orders that were committed as done, yet finished nowhere; None as :meth:`still_open`."""
-        still = self.still_open(lags)
-        return None if still is None else [o.order_id for o in self.unfinished() if o.order_id not in set(still)]
 
 
 REDUCERS: dict[type, Callable[..., None]] = {

@@ -20,6 +20,7 @@ from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
+from dart_streams.history import order_accounts
 from dart_streams.history.run_folder import PhaseLog, RunFolder
 from dart_streams.history.run_follower import RunFollower, following
 from dart_streams.history.run_state import RunState
@@ -245,11 +246,11 @@ class TrainingRun:
         settle_s = self.config.run.settle_s
         end = Deadline(settle_s)
         await follower.until(
-            lambda state: not state.unfinished("train") or end.expired,
+            lambda state: not order_accounts.unfinished(state, "train") or end.expired,
             "open training orders to finish",
             settle_s + GRACE_S,
         )
-        if still := list(follower.progress.unfinished("train")):
+        if still := list(order_accounts.unfinished(follower.progress, "train")):
             self.notify(
                 f"{len(still)} training orders have not finished after {settle_s:g} s (run.settle_s): they go back to "
                 "their topic, for a run that resumes this one"

@@ -13,7 +13,7 @@ import msgspec
 
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Config
-from dart_streams.history import evaluation
+from dart_streams.history import evaluation, order_accounts
 from dart_streams.history.evaluation import EvaluationResult, Rate, difference
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.process_usage import ProcessUsage, spent
@@ -87,8 +87,8 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         "answers_wrong": answers_wrong(inputs),
         "overhead_ms": quantiles(inputs, names.ENV_OVERHEAD_MS),
         "step_ms": step_times(inputs),
-        "lost": counted(inputs.progress.lost(inputs.lags)),
-        "open": counted(inputs.progress.still_open(inputs.lags)),
+        "lost": counted(order_accounts.lost(inputs.progress, inputs.lags)),
+        "open": counted(order_accounts.still_open(inputs.progress, inputs.lags)),
         "trajectories": trajectories(inputs),
         "env_faults": env_faults(inputs),
         "groups": {"curated": len(inputs.progress.groups), "consumed": inputs.progress.groups_consumed},

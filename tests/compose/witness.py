@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config, load
+from dart_streams.history import order_accounts
 from dart_streams.history.run_follower import following
 from dart_streams.history.run_state import RunState
 
@@ -18,7 +19,7 @@ def seen(progress: RunState) -> dict[str, object]:
         "version": progress.newest_version,
         "served": progress.served_version,
         "finished": len(progress.finished),
-        "open": len(progress.unfinished()),
+        "open": len(order_accounts.unfinished(progress)),
         "steps": progress.steps,
         "rollout_workers": len(progress.serving),
     }

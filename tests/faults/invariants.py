@@ -22,7 +22,7 @@ import topics
 from dart_streams.bus.lag import Lag, lag_reader
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
-from dart_streams.history import projection
+from dart_streams.history import order_accounts, projection
 from dart_streams.history.bundle import Bundle, BundleError
 from dart_streams.history.capture import capture
 from dart_streams.history.projection import ProjectedRow
@@ -100,7 +100,7 @@ def lost(log: Log, lags: Sequence[Lag] | None) -> list[str]:
     unknown = {place.partition for _, place in state.orders.values()} - known
     if lags is None or unknown:
         return [f"not known: no committed offset of the env workers in partitions {sorted(unknown)} of rollout-orders"]
-    return state.lost([lag for lag in lags if lag.group == "env"]) or []
+    return order_accounts.lost(state, [lag for lag in lags if lag.group == "env"]) or []
 
 
 def ambiguous(log: Log) -> list[str]:

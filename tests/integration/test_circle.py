@@ -25,8 +25,8 @@ from dart_streams.cli import main
 from dart_streams.cli.run import write_report
 from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.history import order_accounts, run_log, traces
 from dart_streams.history import run_folder as folder
-from dart_streams.history import run_log, traces
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.lineage import READ
 from dart_streams.history.metrics_reader import MetricsReader
@@ -324,7 +324,9 @@ def test_a_run_ends_in_order_though_episodes_take_longer_than_it_waits(services,
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
     shown = io.StringIO()
     session = session_of(made, Console(file=shown, width=160))
-    asyncio.run(until(session, lambda state: len(list(state.unfinished("train"))) >= config.env.slots).run())
+    asyncio.run(
+        until(session, lambda state: len(list(order_accounts.unfinished(state, "train"))) >= config.env.slots).run()
+    )
     found = json.loads((made.path / "report.json").read_text())
     assert found["outcome"] == "complete"
     assert found["lost"] == 0

@@ -7,6 +7,7 @@ from aiokafka import TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.bus.lag import Lag
+from dart_streams.history import order_accounts
 from dart_streams.history.run_follower import following
 from dart_streams.history.run_state import RunState
 from dart_streams.views import report
@@ -55,13 +56,15 @@ async def test_an_order_whose_trajectory_is_announced_a_moment_later_is_not_lost
 
         async def read_and_announce():
             await read_to_end()
-            seen.extend(watch.progress.lost([Lag("env", rollout_orders.TOPIC.name, place.partition, 1, 1)]))
+            seen.extend(
+                order_accounts.lost(watch.progress, [Lag("env", rollout_orders.TOPIC.name, place.partition, 1, 1)])
+            )
             await publisher.publish(trajectories.TOPIC, finished)
 
         watch.read_to_end = read_and_announce
         lags = await watch.read_final()
     assert seen == [last.order.order_id]
-    assert watch.progress.lost(lags) == watch.progress.still_open(lags) == []
+    assert order_accounts.lost(watch.progress, lags) == order_accounts.still_open(watch.progress, lags) == []
 
 
 @pytest.mark.parametrize("keep", [1, 20])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.history import order_accounts
 from dart_streams.history.curated_ages import curated_ages
 from dart_streams.history.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.history.run_state import RunState
@@ -129,17 +130,17 @@ def test_faults_of_the_environment_are_counted_once_by_task_and_host_with_the_ne
 
 def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
     progress = fold(("rollout-orders", 0, START, order("a")), ("rollout-orders", 1, START, order("b", "eval")))
-    assert [o.order_id for o in progress.unfinished("train")] == ["a"]
+    assert [o.order_id for o in order_accounts.unfinished(progress, "train")] == ["a"]
     fold(("trajectories", 0, START, finish("a")), progress=progress)
-    assert [o.order_id for o in progress.unfinished()] == ["b"]
+    assert [o.order_id for o in order_accounts.unfinished(progress)] == ["b"]
 
 
 def test_orders_are_not_counted_as_lost_or_open_while_no_lag_is_known():
     state = fold(("rollout-orders", 0, START, order("o1")))
-    assert (state.lost(None), state.still_open(None)) == (None, None)
-    assert (state.lost([]), state.still_open([])) == ([], ["o1"])
+    assert (order_accounts.lost(state, None), order_accounts.still_open(state, None)) == (None, None)
+    assert (order_accounts.lost(state, []), order_accounts.still_open(state, [])) == ([], ["o1"])
     fold(("trajectories", 0, START, finish("o1")), progress=state)
-    assert (state.lost(None), state.still_open(None)) == ([], [])
+    assert (order_accounts.lost(state, None), order_accounts.still_open(state, None)) == ([], [])
 
 
 def test_a_switch_is_a_newer_version_with_a_pause():

@@ -13,7 +13,7 @@ import pytest
 
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Config, Evaluation, Trainer
-from dart_streams.history import evaluation
+from dart_streams.history import evaluation, order_accounts
 from dart_streams.history.metrics_reader import MetricsReader
 from dart_streams.history.process_usage import ProcessUsage
 from dart_streams.history.run_folder import PhaseLog, RunFolder, RunPhase, create
@@ -341,8 +341,8 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
         )
         materials.progress.apply(RecordMetadata("rollout-orders", 1, offset, START), order)
     lags = [Lag("env", "rollout-orders", 1, 2, 3)]
-    assert materials.progress.lost(lags) == ["o0", "o1"]
-    assert materials.progress.still_open(lags) == ["o2"]
+    assert order_accounts.lost(materials.progress, lags) == ["o0", "o1"]
+    assert order_accounts.still_open(materials.progress, lags) == ["o2"]
 
 
 def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):
