@@ -22,6 +22,7 @@ import pytest
 import tomli_w
 from aiokafka import ConsumerRecord, TopicPartition
 from faust.tables.recovery import Recovery
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.types import TP
 
 import topics
@@ -675,6 +676,37 @@ async def test_what_was_taken_before_a_seek_does_not_come_after_it(configure, mo
         async with living(config):
             await first(config, curation_log.TOPIC, seen_all(dict.fromkeys(("difficulty", "groups", "budget"), 10)))
     assert came[:6] == [0, 1, 2, 0, 1, 2]
+
+
+async def test_what_a_fetch_takes_while_the_flow_is_suspended_comes_when_it_is_resumed(configure, monkeypatch):
+    """Faust drops it, and seeks inputs back but no changelogs: without that seek an input is as one of these."""
+    config, fetch, seek, found = configure(), AIOKafkaConsumerThread._fetch_records, Consumer.perform_seek, []
+    place, dropped = TP(config.bus.prefix + trajectories.TOPIC.name, 0), asyncio.Event()
+
+    async def seek_once(consumer: Consumer) -> None:
+        if found:
+            dropped.set()
+        else:
+            found.append(consumer)
+            await seek(consumer)
+
+    async def taken_while_suspended(thread: AIOKafkaConsumerThread, *arguments: Any, **bounds: Any) -> Any:
+        records = await fetch(thread, *arguments, **bounds)
+        if 1 in [record.offset for record in records.get(place, ())] and not dropped.is_set():
+            found[0].app.loop.call_soon_threadsafe(found[0].stop_flow)
+            while found[0].flow_active:  # noqa: ASYNC110 - the thread's own loop: no event of the test's is for it
+                await asyncio.sleep(0)
+        return records
+
+    monkeypatch.setattr(Consumer, "perform_seek", seek_once)
+    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", taken_while_suspended)
+    async with Publisher(config.bus, "test") as publisher, living(config):
+        await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
+        await first(config, rollout_budgets.TOPIC, lambda record: True)
+        await publisher.publish(trajectories.TOPIC, finished(1), record_id="t1")
+        await asyncio.wait_for(dropped.wait(), BOUND_S)
+        found[0].resume_flow()
+        await first(config, curated.TOPIC, lambda record: True)
 
 
 async def test_an_agents_partitions_have_a_state_each(configure):
