@@ -85,11 +85,12 @@ def fit_of(model_dir: Path) -> Fit:
 
     os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
     from dart_streams.policy import fit
-    from workers.rollout import vllm_fit
 
     limits = Policy()
     try:
         architecture = fit.check(model_dir, limits.min_pixels, limits.max_pixels)
+        from workers.rollout import vllm_fit  # Its import takes longest, and what does not fit without it needs none.
+
         vllm_fit.check(model_dir)
     except UserError as error:
         return Fit(reason=str(error))

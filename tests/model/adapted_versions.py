@@ -1,10 +1,8 @@
-"""Publishes frozen weights and two adapters of them as the trainer does, in a process of its own. Run by a test.
+"""Publishes frozen weights and two adapters of them as the trainer does, in a process of its own.
 
 vLLM and the trainer each want to be the only distributed job of their process.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -12,6 +10,7 @@ import msgspec
 from benchmarks.synthetic_groups import Maker
 from dart_streams.config import parse
 from dart_streams.policy.rendering import Renderer
+from tests.model.forkserver import spawning
 from tests.model.test_resident_weights import announced
 from tests.model.test_trainer_step import ready
 from topics.weights import WeightVersion
@@ -42,9 +41,8 @@ def main(model: Path, folder: Path) -> None:
 
 def published(model: Path, folder: Path) -> list[WeightVersion]:
     """Return the versions that another process publishes beneath ``folder``."""
-    subprocess.run([sys.executable, "-m", "tests.model.adapted_versions", str(model), str(folder)], check=True)
+    process = spawning.Process(target=main, args=(model, folder))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
     return msgspec.json.decode((folder / "adapted.json").read_bytes(), type=list[WeightVersion])
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -18,6 +18,7 @@ from dart_streams.policy import adapters, resident_weights, weights
 from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.resident_weights import ResidentWeights
+from tests.model.random_layers import layer
 from tests.model.test_resident_weights import Fetched, announced, flipped, truncated
 from topics.weights import WeightVersion
 from trainer.state import asks_for_whole
@@ -26,13 +27,6 @@ from trainer.version_writer import VersionWriter
 PROBE = Probe(prompt=[1], tokens=[2], logprobs=[-0.5])
 SCALING = 2.0
 Tensors = dict[str, torch.Tensor]
-
-
-def layer(seed: int, outputs: int, inputs: int, rank: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    random = torch.Generator().manual_seed(seed)
-    shapes = [(outputs, inputs), (rank, inputs), (outputs, rank)]  # torch.randn depends on the instruction set
-    weight, down, up = ((torch.rand(shape, generator=random) - 0.5) * 10 ** (seed % 5 - 2) for shape in shapes)
-    return weight, down, up
 
 
 @given(
@@ -60,7 +54,7 @@ def test_rows_merged_apart_are_those_merged_together_and_near_the_product(
 def test_the_merged_bits_depend_on_neither_the_number_of_threads_nor_the_instruction_set() -> None:
     """A matrix product need not: its terms are summed in an order of its own, some by fused steps."""
     program = (
-        "import torch, hashlib; from dart_streams.policy import adapters; from tests.model.test_adapters import layer;"
+        "import torch, hashlib; from dart_streams.policy import adapters; from tests.model.random_layers import layer;"
         "torch.set_num_threads({threads}); weight, down, up = layer(7, 700, 900, 16);"
         "made = adapters.merged(weight, down, up, 0.3); print(hashlib.sha256(made.numpy().data).hexdigest())"
     )

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from transformers import BertConfig, CLIPConfig, MllamaConfig
 
+from dart_streams.cli.main import main
 from dart_streams.config import parse
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.launch import model_fit
@@ -131,7 +131,7 @@ def test_a_model_that_vllm_does_not_implement_is_refused(copy: Path) -> None:
 
 
 def test_the_command_says_why_and_a_run_is_refused_with_its_reason(
-    qwen: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    qwen: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The program is this environment's interpreter on this checkout, as the other environment would start it."""
     program = tmp_path / "dart-streams"
@@ -142,6 +142,8 @@ def test_the_command_says_why_and_a_run_is_refused_with_its_reason(
     BertConfig().save_pretrained(copy)
     with pytest.raises(ConfigError, match=r"policy\.path: .* cannot be the policy: .* of the type 'bert'"):
         model_fit.refuse_unfit(copy, program)
-    done = subprocess.run([program, "policy", "check", copy], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "of the type 'bert'" in done.stderr
+    monkeypatch.setattr(sys, "argv", ["dart-streams", "policy", "check", str(copy)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code
+    assert "of the type 'bert'" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import multiprocessing
 import multiprocessing.connection
 import os
 import signal
@@ -40,6 +39,7 @@ from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
 from tests.faults import disk
 from tests.model import plain_transformers
+from tests.model.forkserver import POLLING, spawning
 from topics import Topic, curated, trained, weights, weights_serving
 from topics.trained import TrainedStep
 from topics.weights import WeightVersion
@@ -56,11 +56,6 @@ DEADLINE_S = 240.0
 KILLS_S = 1800
 """Of a test that kills a trainer again and again."""
 TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"
-
-spawning = multiprocessing.get_context("forkserver")
-spawning.set_forkserver_preload(["trainer.main"])
-POLLING = threading.Lock()
-"""A start polls all children: an exit status that two threads read at once is lost to one of them, which gets 255."""
 
 
 @pytest.fixture(scope="module")

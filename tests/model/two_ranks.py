@@ -1,9 +1,8 @@
-"""One step of made-up groups, as one rank of a job; rank 0 writes the first update's gradients. Run by torchrun."""
+"""One step of made-up groups, as one rank of a job; rank 0 writes the first update's gradients."""
 
 import os
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from benchmarks.synthetic_groups import Maker
 from dart_streams.config import parse
 from dart_streams.launch.services.daemon import free_port
 from dart_streams.policy.rendering import Renderer
+from tests.model.forkserver import spawning
 from trainer.data.samples import ReadyGroup, select, share
 from trainer.data.successes import sft_group, successes_of
 from trainer.learning import step
@@ -32,8 +32,13 @@ def ready(maker: Maker, index: int, ranks: Ranks, to_imitate: bool = False) -> R
     return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=Counter(), read_ms=0.0)
 
 
-def main(model: Path, result: Path, minibatches: int, rank: int) -> None:
-    """Write the gradients before the first update, the figures, and the weights after the last."""
+def main(job: Mapping[str, str], model: Path, result: Path, minibatches: int, rank: int) -> None:
+    """Write the gradients before the first update, the figures, and the weights after the last.
+
+    ``job`` is what torchrun would put into the environment; ``rank`` is that of adapters, or 0.
+    """
+    os.environ.update(job)
+    torch.set_num_threads(1)
     trainer = {
         "micro_batch": 4,
         "minibatches": minibatches,
@@ -82,18 +87,17 @@ def main(model: Path, result: Path, minibatches: int, rank: int) -> None:
 def step_of(model: Path, count: int, result: Path, minibatches: int, rank: int = 0) -> dict[str, Any]:
     """Return what ``count`` ranks make of the same groups, with adapters of ``rank``; torchrun would set the same."""
     job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, __file__, str(model), str(result), str(minibatches), str(rank)]
-    started = [
-        subprocess.Popen(command, env={**os.environ, **job, "RANK": str(rank), "OMP_NUM_THREADS": "1"})
-        for rank in range(count)
+    ranks = [
+        spawning.Process(target=main, args=(job | {"RANK": str(each)}, model, result, minibatches, rank))
+        for each in range(count)
     ]
+    for process in ranks:
+        process.start()
     try:
-        assert [process.wait(timeout=500) for process in started] == [0] * count
+        for process in ranks:
+            process.join(500)
+        assert [process.exitcode for process in ranks] == [0] * count
     finally:
-        for process in started:
+        for process in ranks:
             process.kill()
     return torch.load(result)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
