@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine, Generator, Mapping
 from typing import Any
 
+import structlog
 from aiokafka import AIOKafkaConsumer
 from faust.transport.consumer import RecordMap, ensure_TP
 from faust.transport.drivers import aiokafka
@@ -13,6 +14,8 @@ from mode.services import WaitResults
 from mode.utils.queues import FlowControlEvent
 
 FETCH_MAX_WAIT_MS = 100
+
+log = structlog.get_logger()
 
 
 class Flow(FlowControlEvent):
@@ -95,6 +98,7 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
         for tp, taken in records.items():
             if taken and tp in consumer.assignment():
                 consumer.seek(tp, taken[0].offset)
+                log.info("sought back: the flow is suspended", topic=tp.topic, partition=tp.partition, taken=len(taken))
         return {}
 
     def _create_worker_consumer(self, transport: Any) -> Any:
