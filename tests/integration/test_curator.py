@@ -678,35 +678,38 @@ async def test_what_was_taken_before_a_seek_does_not_come_after_it(configure, mo
     assert came[:6] == [0, 1, 2, 0, 1, 2]
 
 
-async def test_what_a_fetch_takes_while_the_flow_is_suspended_comes_when_it_is_resumed(configure, monkeypatch):
-    """Faust drops it, and seeks inputs back but no changelogs: without that seek an input is as one of these."""
-    config, fetch, seek, found = configure(), AIOKafkaConsumerThread._fetch_records, Consumer.perform_seek, []
-    place, dropped = TP(config.bus.prefix + trajectories.TOPIC.name, 0), asyncio.Event()
+async def test_tables_are_recovered_where_a_fetch_outlives_the_seek_of_a_rebalance(configure, monkeypatch):
+    """It takes records of the changelogs from where they were sought, and Faust drops them: the flow is suspended."""
+    config, fetch, seek = configure(), AIOKafkaConsumerThread._fetch_records, Recovery._seek_offsets
+    threads, waiting, outlived = [], set(), Counter()
 
-    async def seek_once(consumer: Consumer) -> None:
-        if found:
-            dropped.set()
-        else:
-            found.append(consumer)
-            await seek(consumer)
-
-    async def taken_while_suspended(thread: AIOKafkaConsumerThread, *arguments: Any, **bounds: Any) -> Any:
-        records = await fetch(thread, *arguments, **bounds)
-        if 1 in [record.offset for record in records.get(place, ())] and not dropped.is_set():
-            found[0].app.loop.call_soon_threadsafe(found[0].stop_flow)
-            while found[0].flow_active:  # noqa: ASYNC110 - the thread's own loop: no event of the test's is for it
-                await asyncio.sleep(0)
+    async def noted(thread: AIOKafkaConsumerThread, *arguments: Any, **bounds: Any) -> Any:
+        threads[:], one = [thread], object()
+        waiting.add(one)
+        try:
+            records = await fetch(thread, *arguments, **bounds)
+        finally:
+            waiting.remove(one)
+        if not thread.consumer.flow_active:
+            outlived.update(place.topic for place, taken in records.items() if taken)
         return records
 
-    monkeypatch.setattr(Consumer, "perform_seek", seek_once)
-    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", taken_while_suspended)
+    async def seek_beneath_a_fetch(recovery: Recovery, *arguments: Any) -> None:
+        await seek(recovery, *arguments)
+        async with asyncio.timeout(BOUND_S):
+            while waiting:  # noqa: ASYNC110 - of another thread's loop
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", noted)
+    monkeypatch.setattr(Recovery, "_seek_offsets", seek_beneath_a_fetch)
     async with Publisher(config.bus, "test") as publisher, living(config):
         await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
         await first(config, rollout_budgets.TOPIC, lambda record: True)
+        (thread,) = threads
+        thread.thread_loop.call_soon_threadsafe(thread._ensure_consumer()._coordinator.request_rejoin)
         await publisher.publish(trajectories.TOPIC, finished(1), record_id="t1")
-        await asyncio.wait_for(dropped.wait(), BOUND_S)
-        found[0].resume_flow()
         await first(config, curated.TOPIC, lambda record: True)
+    assert any("changelog" in topic for topic in outlived), outlived
 
 
 async def test_an_agents_partitions_have_a_state_each(configure):
