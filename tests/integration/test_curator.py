@@ -681,13 +681,13 @@ async def test_what_was_taken_before_a_seek_does_not_come_after_it(configure, mo
 async def test_tables_are_recovered_where_a_fetch_outlives_the_seek_of_a_rebalance(configure, monkeypatch):
     """It takes records of the changelogs from where they were sought, and Faust drops them: the flow is suspended."""
     config, fetch, seek = configure(), AIOKafkaConsumerThread._fetch_records, Recovery._seek_offsets
-    threads, waiting, outlived = [], set(), Counter()
+    threads, waiting, rejoined, outlived = [], set(), asyncio.Event(), Counter()
 
     async def noted(thread: AIOKafkaConsumerThread, *arguments: Any, **bounds: Any) -> Any:
         threads[:], one = [thread], object()
         waiting.add(one)
         try:
-            records = await fetch(thread, *arguments, **bounds)
+            records = await fetch(thread, *arguments, **bounds | {"timeout": 5.0})
         finally:
             waiting.remove(one)
         if not thread.consumer.flow_active:
@@ -697,7 +697,7 @@ async def test_tables_are_recovered_where_a_fetch_outlives_the_seek_of_a_rebalan
     async def seek_beneath_a_fetch(recovery: Recovery, *arguments: Any) -> None:
         await seek(recovery, *arguments)
         async with asyncio.timeout(BOUND_S):
-            while waiting:  # noqa: ASYNC110 - of another thread's loop
+            while rejoined.is_set() and waiting:  # noqa: ASYNC110 - of another thread's loop
                 await asyncio.sleep(0.01)
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", noted)
@@ -705,6 +705,7 @@ async def test_tables_are_recovered_where_a_fetch_outlives_the_seek_of_a_rebalan
     async with Publisher(config.bus, "test") as publisher, living(config):
         await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
         await first(config, rollout_budgets.TOPIC, lambda record: True)
+        rejoined.set()
         (thread,) = threads
         thread.thread_loop.call_soon_threadsafe(thread._ensure_consumer()._coordinator.request_rejoin)
         await publisher.publish(trajectories.TOPIC, finished(1), record_id="t1")

@@ -92,7 +92,7 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
         max_records: int | None = None,
     ) -> RecordMap:
         """Return the records that have come; none, and their partitions sought back, if the flow is suspended."""
-        records = await super()._fetch_records(consumer, active_partitions, timeout, max_records)
+        records = await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=max_records)
         if self.consumer.flow_active:
             return records
         for tp, taken in records.items():
