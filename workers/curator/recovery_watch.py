@@ -2,7 +2,7 @@
 
 Defect of Faust (0.15.3): a rebalance after the broker was away, or during a recovery, may begin a recovery that waits
 for ever for records of the changelogs. The process lives then, and does nothing. One that is started in its place
-recovers. :class:`~workers.curator.transport.Consumer` answers the one cause that is known.
+recovers. :mod:`workers.curator.transport` answers the two causes that are known.
 """
 
 import asyncio
