@@ -13,7 +13,7 @@ from dart_streams.config import Bus
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history import order_accounts
-from dart_streams.history.run_state import RunState
+from dart_streams.history.run_state import Kept, RunState
 from dart_streams.history.stalls import LastArrival
 from dart_streams.history.topic_follower import DECODED, FETCH_MS, FOLLOWED, TopicFollower, keeping_up
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -37,7 +37,7 @@ class RunFollower(TopicFollower[RunState]):
         records: AIOKafkaConsumer,
         stall_s: float,
         decoded: Collection[str] = DECODED,
-        keep: int | None = None,
+        keep: Kept | None = None,
     ) -> None:
         super().__init__(bus, records, RunState(keep=keep), decoded)
         self.stall_s = stall_s
@@ -127,7 +127,7 @@ async def following(
     publisher: Publisher,
     stall_s: float,
     topics: tuple[Topic, ...] = FOLLOWED,
-    keep: int | None = None,
+    keep: Kept | None = None,
 ) -> AsyncIterator[RunFollower]:
     """Yield a follower that has read what is in the topics and keeps reading."""
     async with reading(bus, publisher, topics, FETCH_MS) as records:

@@ -61,6 +61,15 @@ class EnvFaults(NamedTuple):
     reason: str
 
 
+class Kept(NamedTuple):
+    """How many of the newest are kept."""
+
+    orders: int
+    """Finished training orders, with their trajectories."""
+    groups: int
+    """Groups, and versions and switches of weights."""
+
+
 class RunState(ActivityState):
     """The fold's state. :meth:`apply` is its only way to change.
 
@@ -69,21 +78,22 @@ class RunState(ActivityState):
     keep_steps
         Keep every observation (its bytes and its header) and every response, which are most of a log.
     keep
-        How many finished training orders are kept (with their trajectories), and how many groups, versions, switches:
-        the newest, so that a process that runs for days does not grow. What is older is forgotten (``is_whole`` is
-        False then) but for the counts and the time slices, and a repeat of it is taken for new. None keeps all.
+        How many of the newest are kept, so that a process that runs for days does not grow. What is older is forgotten
+        (``is_whole`` is False then) but for the counts and the time slices, and a repeat of it is taken for new. None
+        keeps all.
     """
 
-    def __init__(self, *, keep_steps: bool = False, keep: int | None = None) -> None:
+    def __init__(self, *, keep_steps: bool = False, keep: Kept | None = None) -> None:
         super().__init__()
         self.keep_steps = keep_steps
         self.train_finished = 0
         self.groups_curated = 0
-        self._newest_finished = NewestIds(keep, self._forget_order)
-        self._newest_ended = NewestIds(keep, self._forget_episode)
-        self._newest_groups = NewestIds(keep, self._forget_group)
-        self._newest_versions = NewestIds(keep, self._forget_version)
-        self._newest_switches = NewestIds(keep, self._forget_switch)
+        orders, groups = keep or (None, None)
+        self._newest_finished = NewestIds(orders, self._forget_order)
+        self._newest_ended = NewestIds(orders, self._forget_episode)
+        self._newest_groups = NewestIds(groups, self._forget_group)
+        self._newest_versions = NewestIds(groups, self._forget_version)
+        self._newest_switches = NewestIds(groups, self._forget_switch)
         # What was ordered, and why.
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
         self.success_rates: dict[str, float | None] = {}

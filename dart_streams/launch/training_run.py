@@ -23,7 +23,7 @@ from dart_streams.errors import ConfigError
 from dart_streams.history import order_accounts
 from dart_streams.history.run_folder import PhaseLog, RunFolder
 from dart_streams.history.run_follower import RunFollower, following
-from dart_streams.history.run_state import RunState
+from dart_streams.history.run_state import Kept, RunState
 from dart_streams.launch import evaluate
 from dart_streams.launch.processes import ProcessSet
 from dart_streams.launch.supervisor import Supervisor
@@ -32,8 +32,8 @@ from dart_streams.tasks import Task, TaskSet
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
 
-KEPT = 20_000
-"""Finished training orders, groups and versions that a running run remembers: about 80 MB. Its report reads all."""
+KEPT = Kept(orders=20_000, groups=2_500)
+"""What a running run remembers: the groups of these orders, eight to each. Its report reads all."""
 SERVED_S = 60.0
 GRACE_S = 30.0
 """A wait that ends by itself at a time fails this much later."""

@@ -38,6 +38,8 @@ GROWTH_MB, GROWTH_HANDLES, GROWTH_THREADS = 192.0, 64, 24
 LAG = 5_000
 """How many records a consumer group may be behind once it has settled, for each 100 slots."""
 RUN_DISK_MB, RUN_DISK_MB_AN_HOUR = 64.0, 256.0
+END_S_AN_HOUR = 900.0
+"""How much longer the end of a run may take for each hour that it lasted: its report reads all of its topics again."""
 CONSOLE = Console(width=160, highlight=False)
 
 
@@ -231,6 +233,7 @@ def main(arguments: list[str]) -> int:
     with scene.site(hours=wanted.hours) as site:
         tables = {"env": {"slots": wanted.slots}, "run": {"minutes": wanted.hours * 60 * 3 + 60}}
         with circle(config_of(site, site.folder, **tables), "soak", site.prefixes) as running:
+            running.bound_s += END_S_AN_HOUR * wanted.hours
             samples: list[Sample] = []
             for samples in live(running, site, planned, faults, wanted.slots, wanted.hours * 3600):
                 keep(wanted.folder, running, samples, passed(samples, wanted.slots))

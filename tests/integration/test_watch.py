@@ -9,7 +9,7 @@ from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.bus.lag import Lag
 from dart_streams.history import order_accounts
 from dart_streams.history.run_follower import following
-from dart_streams.history.run_state import RunState
+from dart_streams.history.run_state import Kept, RunState
 from dart_streams.views import report
 from tests.integration.test_recorder import episode
 from topics import rollout_orders, trajectories
@@ -78,7 +78,10 @@ async def test_what_was_forgotten_of_a_long_run_is_read_again_for_its_report(ser
 
     monkeypatch.setattr(report, "write_files", write_files)
     orders = {f"o{number}" for number in range(5)}
-    async with Publisher(config.bus, "test") as publisher, following(config.bus, publisher, 60, keep=keep) as watch:
+    async with (
+        Publisher(config.bus, "test") as publisher,
+        following(config.bus, publisher, 60, keep=Kept(keep, keep)) as watch,
+    ):
         for number in range(5):
             last = episode(number)[-1]
             await publisher.publish(rollout_orders.TOPIC, last.order)

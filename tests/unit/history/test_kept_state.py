@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dart_streams.history import order_accounts
 from dart_streams.history.run_log import RecordMetadata
-from dart_streams.history.run_state import RunState
+from dart_streams.history.run_state import Kept, RunState
 from dart_streams.history.topic_activity import ActivityState
 from dart_streams.views.terminal import summarise
 from tests.unit.history.test_run_log import group
@@ -54,7 +54,7 @@ def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
     under_way = [("rollout-orders", order("open")), ("observations", seen("open", 0, "open"))]
     once = [*evaluations, *(one for n in range(number) for one in made(n)), *under_way]
     told = in_turns([one for one in once for _ in range(rng.choice([1, 1, 2]))], rng)
-    whole, kept = fold(told, RunState()), fold(told, RunState(keep=keep))
+    whole, kept = fold(told, RunState()), fold(told, RunState(keep=Kept(keep, keep)))
     for field in ("train_finished", "groups_curated", "steps", "slices", "open", "activity", "newest_version"):
         assert getattr(kept, field) == getattr(whole, field), field
     assert (kept.groups_consumed, kept.served_version) == (whole.groups_consumed, whole.served_version)
@@ -76,7 +76,7 @@ def evaluated(number: int) -> Iterator[Told]:
 
 
 def test_the_newest_are_kept():
-    kept = fold([one for n in range(5) for one in made(n)], RunState(keep=2))
+    kept = fold([one for n in range(5) for one in made(n)], RunState(keep=Kept(2, 2)))
     assert list(kept.finished) == ["o3", "o4"] == list(kept.orders)
     assert list(kept.trajectories) == ["t3", "t4"]
     assert kept.ended == {"t3", "t4"} == kept.newest_step.keys() == kept.groups_of.keys()
@@ -90,7 +90,7 @@ def test_the_newest_are_kept():
 def test_switches_that_are_forgotten_alone_are_missing_too():
     """A version has a switch for each worker, so these may be the first that are too many."""
     workers = [("weights-serving", serving(n, START + n, 10.0, f"rollout-{w}")) for n in range(3) for w in range(3)]
-    kept = fold([*made(0), *workers], RunState(keep=4))
+    kept = fold([*made(0), *workers], RunState(keep=Kept(4, 4)))
     assert [(one.version, one.worker_id) for one in kept.switches] == [
         (1, "rollout-2"),
         (2, "rollout-0"),
@@ -117,12 +117,12 @@ def grown(state: Any) -> float:
 
 def test_memory_stops_growing_where_the_newest_are_kept():
     """What was there before is freed unseen, so what takes its place counts: 1 % of all here."""
-    kept, whole = grown(RunState(keep=20)), grown(RunState())
+    kept, whole = grown(RunState(keep=Kept(20, 20))), grown(RunState())
     assert kept < 0.1 * whole, (kept, whole)
     assert grown(ActivityState()) < 1.0
 
 
-@pytest.mark.parametrize("state", [RunState(), RunState(keep=1)])
+@pytest.mark.parametrize("state", [RunState(), RunState(keep=Kept(1, 1))])
 def test_activity_alone_is_that_of_the_whole_fold(state: RunState):
     told = [one for n in range(3) for one in made(n)]
     assert fold(told, ActivityState()).activity == fold(told, state).activity
