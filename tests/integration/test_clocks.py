@@ -1,5 +1,6 @@
 """Real workers whose wall clocks are ten minutes ahead, ten minutes behind, and jump: nothing that they do changes."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.history.run_folder import write_toml
@@ -130,6 +132,18 @@ def requests(state: RunState) -> int:
     return activity.records if activity is not None else 0
 
 
+async def joined(config: Config, *groups: str) -> None:
+    """Return when each of the groups has its two members: one that joins later has begun episodes played again."""
+    names = [config.bus.prefix + group for group in groups]
+    with admin.connect(config.bus) as client:
+        async with asyncio.timeout(BOUND_S):
+            while True:
+                found = (await asyncio.to_thread(client.describe_groups, names)).values()
+                if all(group["group_state"] == "Stable" and len(group["members"]) == 2 for group in found):
+                    return
+                await asyncio.sleep(0.1)
+
+
 async def test_a_fleet_whose_clocks_are_ten_minutes_off_and_jump_plays_and_switches_as_any_other(configure, tmp_path):
     """Three actions an episode: a request more, and one was dropped as late, or answered too late."""
     config = configure({"request_timeout_s": 60.0}, {})
@@ -141,6 +155,7 @@ async def test_a_fleet_whose_clocks_are_ten_minutes_off_and_jump_plays_and_switc
             fleet.start("env", "env-0", -OFF_S, jump_s=2 * OFF_S)
             fleet.start("env", "env-1", OFF_S, jump_s=-2 * OFF_S)
             await follower.until(lambda _: len(follower.heartbeats.alive(10.0)) == 2, "both rollout workers", BOUND_S)
+            await joined(config, "env", "rollout")
             for order in orders(range(12)):
                 await publisher.publish(rollout_orders.TOPIC, order)
             await follower.until(lambda _: ended(range(12), follower), "12 episodes", BOUND_S)
