@@ -147,7 +147,7 @@ def mkdocs() -> str | None:
 
 @pytest.mark.skipif(mkdocs() is None, reason="no mkdocs in .venv/docs (make docs) or on PATH")
 def test_the_site_builds_without_a_warning(tmp_path: Path):
-    command = [str(mkdocs()), "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    command = [str(mkdocs()), "build", "--strict", "--site-dir", str(tmp_path / "site")]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
