@@ -250,7 +250,7 @@ class TrainingRun:
             "open training orders to finish",
             settle_s + GRACE_S,
         )
-        if still := list(order_accounts.unfinished(follower.progress, "train")):
+        if still := order_accounts.unfinished(follower.progress, "train"):
             self.notify(
                 f"{len(still)} training orders have not finished after {settle_s:g} s (run.settle_s): they go back to "
                 "their topic, for a run that resumes this one"

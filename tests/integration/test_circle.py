@@ -324,9 +324,7 @@ def test_a_run_ends_in_order_though_episodes_take_longer_than_it_waits(services,
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
     shown = io.StringIO()
     session = session_of(made, Console(file=shown, width=160))
-    asyncio.run(
-        until(session, lambda state: len(list(order_accounts.unfinished(state, "train"))) >= config.env.slots).run()
-    )
+    asyncio.run(until(session, lambda state: len(order_accounts.unfinished(state, "train")) >= config.env.slots).run())
     found = json.loads((made.path / "report.json").read_text())
     assert found["outcome"] == "complete"
     assert found["lost"] == 0

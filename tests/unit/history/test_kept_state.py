@@ -46,15 +46,15 @@ def in_turns(told: list[Told], rng: random.Random) -> list[Told]:
     return [rng.choice([queue for queue in queues.values() if queue]).pop(0) for _ in told]
 
 
-@given(st.integers(1, 12), st.integers(1, 12), st.randoms(use_true_random=False))
+@given(st.integers(1, 12), st.builds(Kept, st.integers(1, 12), st.integers(1, 12)), st.randoms(use_true_random=False))
 def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
-    number: int, keep: int, rng: random.Random
+    number: int, keep: Kept, rng: random.Random
 ):
     evaluations = [(topic, event) for n in range(4) for topic, event in evaluated(n)]
     under_way = [("rollout-orders", order("open")), ("observations", seen("open", 0, "open"))]
     once = [*evaluations, *(one for n in range(number) for one in made(n)), *under_way]
     told = in_turns([one for one in once for _ in range(rng.choice([1, 1, 2]))], rng)
-    whole, kept = fold(told, RunState()), fold(told, RunState(keep=Kept(keep, keep)))
+    whole, kept = fold(told, RunState()), fold(told, RunState(keep=keep))
     for field in ("train_finished", "groups_curated", "steps", "slices", "open", "activity", "newest_version"):
         assert getattr(kept, field) == getattr(whole, field), field
     assert (kept.groups_consumed, kept.served_version) == (whole.groups_consumed, whole.served_version)
@@ -64,9 +64,10 @@ def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
         == ["open"]
     )
     assert whole.is_whole
-    assert kept.is_whole == (number <= keep)
+    assert kept.is_whole == (number <= min(keep))
     trained = [end.order_id for end in kept.finished.values() if end.purpose == "train"]
-    assert len(trained) == len(kept.groups) == len(kept.versions) == min(number, keep)
+    assert len(trained) == min(number, keep.orders)
+    assert len(kept.groups) == len(kept.versions) == min(number, keep.groups)
     assert {name for name in kept.finished if name.startswith("e")} == {"e0", "e1", "e2", "e3"}
 
 
