@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, RetriableError
+from kafka.net.transport import KafkaTCPTransport
 
 from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.bus.compressed_batches import bound_kafka_python
@@ -59,6 +60,7 @@ def connect(client: Any, bus: Bus, **settings: Any) -> Any:
     """Return a client of kafka-python once a broker is ready; raise as :func:`consumer` does."""
     # Its network thread warns whenever the training thread has held the interpreter for 0.1 s.
     logging.getLogger("kafka.net").setLevel(logging.ERROR)
+    logging.getLogger("kafka.net.transport").addFilter(is_of_an_open_connection)
     deadline = Deadline(bus.wait_s)
     await_broker(bus, deadline)
     timeout_ms = int(max(deadline.remaining_s, 1.0) * 1000)
@@ -66,6 +68,17 @@ def connect(client: Any, bus: Bus, **settings: Any) -> Any:
         return client(**auth.kafka(bus), bootstrap_timeout_ms=timeout_ms, **settings)
     except KafkaError as error:
         raise no_broker(bus, error) from None
+
+
+def is_of_an_open_connection(record: logging.LogRecord) -> bool:
+    """Return whether a record of kafka-python's transport is about a connection that it has not closed itself.
+
+    Its reader may wake once more after a close, and tells with a traceback that the socket is gone.
+    """
+    match record.args:
+        case (KafkaTCPTransport() as connection, *_):
+            return not connection.is_closing()
+    return True
 
 
 def answered(ask: Callable[[], T], bus: Bus) -> T:
