@@ -1,14 +1,9 @@
-"""Serve two versions with the second set of weights where ``MODE`` says, and print what was found, as JSON.
+"""Serves two versions with the second set of weights where a mode says, and returns what was found.
 
-``python -m tests.model.second_set FOLDER MODE``: ``device``, ``none``, or ``copied``, the way of a GPU with its second
-set in the host's memory, on a CPU whose layers are not packed. A process of its own: vLLM has one set of process
-groups.
+For a process of its own: vLLM has one set of process groups.
 """
 
 import asyncio
-import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +35,16 @@ def same_contents(core: Any) -> bool:
     return all(torch.equal(*pair) for pair in zip(serving, tensors_of(core.loader.spare), strict=True))
 
 
-async def main(folder: Path, mode: str) -> dict[str, Any]:
+def serve(folder: Path, mode: str) -> dict[str, Any]:
+    """Return what was found in ``mode``.
+
+    ``device``, ``none``, or ``copied``, the way of a GPU with its second set in the host's memory, on a CPU whose
+    layers are not packed.
+    """
+    return asyncio.run(serving(folder, mode))
+
+
+async def serving(folder: Path, mode: str) -> dict[str, Any]:
     policies = Policies(folder)
     replace = msgspec.structs.replace
     vllm = replace(policies.config.rollout.vllm, second_set="none" if mode == "none" else "device")
@@ -79,9 +83,3 @@ async def main(folder: Path, mode: str) -> dict[str, Any]:
         "versions": [span.version for span in made.versions],
         "digest": engine.digest() == policies.versions[2].sha256,
     }
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))))
-    sys.stdout.flush()
-    os._exit(0)  # vLLM's threads may abort a process that ends with them

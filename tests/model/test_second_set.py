@@ -3,9 +3,7 @@
 What is not shown here: pinned memory, copies that overlap, CUDA graphs, and what vLLM leaves of a GPU's memory.
 """
 
-import json
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-ROOT = Path(__file__).parents[2]
+from tests.model import second_set
+from tests.model.forkserver import spawning
 
 
 def served(folder: Path, mode: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.model.second_set", str(folder), mode]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    with ProcessPoolExecutor(1, mp_context=spawning) as process:
+        return process.submit(second_set.serve, folder, mode).result(timeout=500)
 
 
 @pytest.mark.parametrize(
