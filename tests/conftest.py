@@ -25,19 +25,21 @@ settings.load_profile("same-examples")
 TESTS = Path(__file__).parent
 LONGEST = (
     "faults/test_disturbed_circle.py",
-    "integration/test_decoupling.py",
-    "integration/test_miniwob_faults.py",
-    "faults/test_whole_circle.py",
-    "integration/test_osworld_contract.py",
-    "integration/test_circle.py",
     "integration/test_curator.py",
+    "faults/test_whole_circle.py",
+    "integration/test_circle.py",
+    "integration/test_desktop.py",
+    "integration/test_miniwob.py",
     "integration/test_environment_contract.py",
-    "integration/test_page_slots.py",
+    "integration/test_miniwob_faults.py",
+    "integration/test_decoupling.py",
+    "integration/test_osworld_contract.py",
     "faults/test_poison.py",
     "integration/test_endpoint_run.py",
     "integration/test_page_live.py",
+    "integration/test_page_slots.py",
 )
-"""Files that take half a minute to three, the longest first."""
+"""Files that take half a minute to six, the longest first."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -30,6 +30,14 @@ DISTURBED = f"{CIRCLES}::test_a_circle_goes_on_after_each_fault_and_keeps_every_
 MODEL = "tests/faults/test_model_circle.py"
 ENGINE = "test_an_engine_without_memory_or_that_hangs_damaged_screenshots_and_weights_are_named_and_it_goes_on"
 TRAINER = "test_the_trainer_goes_on_after_its_network_and_its_disk_and_names_torn_rows_with_the_command_that_mends_them"
+OF_TRAINER = (
+    "test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed",
+    "test_from_an_older_checkpoint_no_version_number_is_reused",
+    "test_of_two_trainers_the_older_stops",
+    "test_a_trainer_that_stood_still_and_was_taken_over_changes_nothing_when_it_wakes",
+    "test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group_is_trained_once",
+    "test_damaged_weights_that_no_worker_can_load_end_the_trainer_which_writes_them_again_when_it_starts",
+)
 CASES = {
     "everything-killed": (f"{WHOLE}::test_everything_is_killed_at_once_and_the_run_goes_on_when_resumed",),
     "republished": (f"{WHOLE}::test_every_record_of_every_topic_comes_again_with_and_without_headers",),
@@ -50,8 +58,25 @@ CASES = {
     "workers-frozen": ("tests/integration/test_freezes.py",),
     "topics-gone": ("tests/integration/test_topics_gone.py",),
     "browser": ("tests/integration/test_miniwob_faults.py",),
+    "browser-memory": ("tests/integration/test_miniwob_memory.py",),
+    "screenshots": ("tests/integration/test_env_worker.py",),
+    "weights-refused": ("tests/integration/test_rollout_worker.py",),
+    "services-start": ("tests/integration/test_services_survive.py",),
+    "one-folder": ("tests/unit/launch/test_session.py", "tests/unit/history/test_run_folder.py"),
+    "two-writers": (
+        "tests/unit/workers/curator/test_journal_ownership.py",
+        "tests/unit/workers/curator/test_two_curators.py",
+    ),
+    "trainer-killed": tuple(f"tests/model/test_trainer_run.py::{test}" for test in OF_TRAINER),
+    "versions-killed": (
+        "tests/model/test_trainer_deltas.py",
+        "tests/model/test_resident_weights.py",
+        "tests/model/test_trainer_lora.py::test_killed_anywhere_every_version_is_the_trainers_to_the_bit",
+        "tests/model/test_adapters.py",
+    ),
+    "engine-thread": ("tests/model/test_engine_thread.py", "tests/model/test_vllm_engine.py"),
 }
-"""The tests of each case. Those of a trainer need the model side: ``tests/model/test_trainer_run.py`` (make test)."""
+"""The tests of each case. Those of ``tests/model`` run in the model's environment."""
 
 
 class Row(msgspec.Struct):
@@ -74,11 +99,17 @@ class Row(msgspec.Struct):
             self.restart_s += [line["restart_s"]] if "restart_s" in line else []
 
 
+def interpreter(case: str) -> str:
+    """Return the Python that runs a case's tests: this one, or that of the environment of tests/model."""
+    of_the_model = CASES[case][0].startswith("tests/model/")
+    return str(ROOT / ".venv" / "model" / "bin" / "python") if of_the_model else sys.executable
+
+
 def run(case: str, environment: dict[str, str]) -> tuple[bool, list[dict[str, Any]]]:
     """Run a case once; return whether it passed, and what it measured."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.jsonl"
-        command = [sys.executable, "-m", "pytest", "-q", "-x", *CASES[case]]
+        command = [interpreter(case), "-m", "pytest", "-q", "-x", *CASES[case]]
         whole = {"DART_SLOW_TESTS": "1", RESULTS: str(results)}
         done = subprocess.run(command, cwd=ROOT, env={**environment, **whole}, check=False)
         lines = results.read_text().splitlines() if results.exists() else []

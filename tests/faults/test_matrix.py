@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.matrix import CASES, ROOT, Row
+from tests.faults.matrix import CASES, ROOT, Row, interpreter
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -13,6 +13,7 @@ def test_a_case_names_tests_that_there_are(case: str):
         file, _, function = node.partition("::")
         assert not function or f"def {function.partition('[')[0]}(" in (ROOT / file).read_text()
         assert (ROOT / file).is_file()
+        assert file.startswith("tests/model/") == ("model" in interpreter(case)), "one environment for a case"
 
 
 def test_a_case_is_a_row_of_the_page_on_reliability():
