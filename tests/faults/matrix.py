@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from rich.table import Table
 
 from benchmarks.private_services import ENVIRONMENT, private_services
 from tests.faults.circle import RESULTS
+from tests.faults.orderly_end import run_to_its_end, unwind_at_sigterm
 
 ROOT = Path(__file__).parents[2]
 WHOLE = "tests/faults/test_whole_circle.py"
@@ -111,9 +111,9 @@ def run(case: str, environment: dict[str, str]) -> tuple[bool, list[dict[str, An
         results = Path(folder) / "results.jsonl"
         command = [interpreter(case), "-m", "pytest", "-q", "-x", *CASES[case]]
         whole = {"DART_SLOW_TESTS": "1", RESULTS: str(results)}
-        done = subprocess.run(command, cwd=ROOT, env={**environment, **whole}, check=False)
+        code = run_to_its_end(command, {**environment, **whole}, ROOT)
         lines = results.read_text().splitlines() if results.exists() else []
-    return done.returncode == 0, [json.loads(line) for line in lines]
+    return code == 0, [json.loads(line) for line in lines]
 
 
 def shown(values: list[float]) -> str:
@@ -153,4 +153,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    unwind_at_sigterm()
     sys.exit(main(sys.argv[1:]))

@@ -26,6 +26,7 @@ from dart_streams.deadline import Deadline
 from tests.faults import scene
 from tests.faults.circle import KINDS, Circle, circle, config_of
 from tests.faults.invariants import read_lags
+from tests.faults.orderly_end import unwind_at_sigterm
 from tests.faults.scene import Fault, Site
 
 LASTS_S = 30.0
@@ -244,4 +245,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    unwind_at_sigterm()
     sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,38 @@
+"""What a matrix holds is given back when it is ended, and what the tests that it runs hold is, first."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTS = """
+import contextlib, sys, time
+with contextlib.suppress(KeyboardInterrupt):
+    print("tests run", flush=True)
+    time.sleep(600)
+print("tests gave back", flush=True)
+"""
+MATRIX = f"""
+import contextlib, os, sys
+from pathlib import Path
+from tests.faults.orderly_end import run_to_its_end, unwind_at_sigterm
+unwind_at_sigterm()
+with contextlib.ExitStack() as held:
+    held.callback(print, "matrix gave back", flush=True)
+    sys.exit(run_to_its_end([sys.executable, "-c", {TESTS!r}], os.environ, Path()))
+"""
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)])
+def test_what_is_held_is_given_back_from_the_inside_out(sent: signal.Signals, code: int):
+    """Started as by a shell in the background, with SIGINT ignored."""
+    command = ["sh", "-c", 'trap "" INT; exec "$0" -c "$1"', sys.executable, MATRIX]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as matrix:
+        assert matrix.stdout
+        assert matrix.stdout.readline() == "tests run\n"
+        matrix.send_signal(sent)
+        assert matrix.stdout.read() == "tests gave back\nmatrix gave back\n"
+    assert matrix.returncode == code
