@@ -73,7 +73,7 @@ def connect(client: Any, bus: Bus, **settings: Any) -> Any:
 def is_of_an_open_connection(record: logging.LogRecord) -> bool:
     """Return whether a record of kafka-python's transport is about a connection that it has not closed itself.
 
-    Its reader may wake once more after a close, and tells with a traceback that the socket is gone.
+    Its reader may wake once more after a close, and logs with a traceback that the socket is gone.
     """
     match record.args:
         case (KafkaTCPTransport() as connection, *_):
