@@ -65,9 +65,10 @@ data: ## Install what `data export`, `data import` of Parquet and trackers need:
 peers: setup ## Install the peers that benchmarks compare with: BrowserGym and TRL.
 	@deploy/local/setup.sh peers
 
-# Two lanes run side by side, for they wait more than they work: the model and then the units, and the streams with real
-# services, three workers. Real services are started once for both. The tests of a file stay together, as they share
-# what it starts, and long files begin first (tests/conftest.py).
+# Two lanes run side by side: the model and then the units, and the streams with real services, two workers. Real
+# services are started once for both. Two cores have then no time left: with a third worker for the streams it took
+# 24 minutes in place of 25. The tests of a file stay together, as they share what it starts, and long files begin first
+# (tests/conftest.py).
 # Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
 test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
@@ -75,7 +76,7 @@ test: setup ## Run all tests.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		told=$$(mktemp); { $(MODEL)/python -m pytest -q -n 1 --durations 20 tests/model; model=$$?; \
 			$(STREAMS)/python -m pytest -q -n 2 --dist worksteal --durations 10 tests/unit; exit $$((model || $$?)); } >$$told 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
+		$(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
 		streams=$$?; \
 		wait $$!; others=$$?; cat $$told; rm $$told; exit $$((streams || others))'
 
