@@ -252,7 +252,7 @@ class RecordedRun(InMemoryRun):
         self.circle.settle()
 
 
-def settings(slots: int = 8) -> Config:
+def settings(slots: int = 8, step_ms: float = 20) -> Config:
     from dart_streams.config import parse as parse_config
 
     return parse_config(
@@ -262,7 +262,7 @@ def settings(slots: int = 8) -> Config:
                 "backend": "simulated",
                 "slots": slots,
                 "episode_timeout_s": 3600.0,
-                "simulated": {"last_screen": True, "reset_ms": 150, "step_ms": 100},
+                "simulated": {"last_screen": True, "reset_ms": 1.5 * step_ms, "step_ms": step_ms},
             },
             "trainer": {"groups_per_step": 1},
             "curation": {"pool": {"enabled": False}},

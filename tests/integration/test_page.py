@@ -22,7 +22,7 @@ from dart_streams.views.page.bundle_source import BundleSource
 from dart_streams.views.page.guard import Guard
 from dart_streams.views.page.server import PageServer
 from tests.integration.page_browser import PHONE, SIZE, WAIT_S, Tab, tab
-from tests.integration.recorded_run import HOSTILE, record
+from tests.integration.recorded_run import HOSTILE, record, settings
 from topics.observations import Observation
 
 SHOTS = Path(__file__).parents[2] / ".dart" / "page-screenshots"
@@ -33,7 +33,8 @@ PLOTTED = ("steps", "time", "report")
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
-    return record(tmp_path_factory.mktemp("page") / "run.dart", 90)
+    """A run of some ten seconds: the charts over time are by the second."""
+    return record(tmp_path_factory.mktemp("page") / "run.dart", 90, settings(step_ms=100))
 
 
 @contextlib.asynccontextmanager
