@@ -27,8 +27,11 @@ def unwind_at_sigterm() -> None:
 
 
 def run_to_its_end(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
-    """Return the exit code of a command, which is interrupted, as by Ctrl-C, and waited for where this process ends."""
-    with subprocess.Popen(command, cwd=folder, env=environment) as process:
+    """Return the exit code of a command, which is interrupted, as by Ctrl-C, and waited for where this process ends.
+
+    It is in a process group of its own: a terminal's Ctrl-C would interrupt it twice, and so also its fixtures' ends.
+    """
+    with subprocess.Popen(command, cwd=folder, env=environment, process_group=0) as process:
         try:
             return process.wait()
         except BaseException:

@@ -1,5 +1,6 @@
 """What a matrix holds is given back when it is ended, and what the tests that it runs hold is, first."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,11 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TESTS = """
-import contextlib, sys, time
-with contextlib.suppress(KeyboardInterrupt):
-    print("tests run", flush=True)
-    time.sleep(600)
-print("tests gave back", flush=True)
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+print("tests run", flush=True)
+signal.sigwait([signal.SIGINT])
+again = signal.sigtimedwait([signal.SIGINT], 1)
+print("tests were interrupted twice" if again else "tests gave back", flush=True)
 """
 MATRIX = f"""
 import contextlib, os, sys
@@ -28,11 +30,11 @@ with contextlib.ExitStack() as held:
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)])
 def test_what_is_held_is_given_back_from_the_inside_out(sent: signal.Signals, code: int):
-    """Started as by a shell in the background, with SIGINT ignored."""
+    """Started as by a shell in the background, with SIGINT ignored; a terminal's Ctrl-C is sent to the whole group."""
     command = ["sh", "-c", 'trap "" INT; exec "$0" -c "$1"', sys.executable, MATRIX]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as matrix:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0) as matrix:
         assert matrix.stdout
         assert matrix.stdout.readline() == "tests run\n"
-        matrix.send_signal(sent)
+        os.killpg(matrix.pid, sent)
         assert matrix.stdout.read() == "tests gave back\nmatrix gave back\n"
     assert matrix.returncode == code
