@@ -3,7 +3,6 @@
 What is not shown here: pinned memory, copies that overlap, CUDA graphs, and what vLLM leaves of a GPU's memory.
 """
 
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from tests.model.forkserver import spawning
 
 
 def served(folder: Path, mode: str) -> dict[str, Any]:
-    with ProcessPoolExecutor(1, mp_context=spawning) as process:
-        return process.submit(second_set.serve, folder, mode).result(timeout=500)
+    """Return what a process of its own has found; one that takes too long is ended."""
+    with spawning.Pool(1) as process:
+        return process.apply_async(second_set.serve, (folder, mode)).get(500)
 
 
 @pytest.mark.parametrize(
