@@ -76,7 +76,7 @@ test: setup ## Run all tests.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		told=$$(mktemp); { $(MODEL)/python -m pytest -q -n 1 --durations 20 tests/model; model=$$?; \
 			$(STREAMS)/python -m pytest -q -n 2 --dist worksteal --durations 10 tests/unit; exit $$((model || $$?)); } >$$told 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
+		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
 		streams=$$?; \
 		wait $$!; others=$$?; cat $$told; rm $$told; exit $$((streams || others))'
 

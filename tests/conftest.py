@@ -38,6 +38,7 @@ LONGEST = (
     "integration/test_endpoint_run.py",
     "integration/test_page_live.py",
     "integration/test_page_slots.py",
+    "integration/test_page_of_finished_run.py",
 )
 """Files that take half a minute to six, the longest first."""
 

@@ -10,10 +10,11 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import fsspec
@@ -33,7 +34,8 @@ from dart_streams.errors import UserError
 from dart_streams.history import projection
 from dart_streams.history.run_log import LogRecord, RecordMetadata
 from dart_streams.history.run_state import RunState
-from dart_streams.policy import exporting, probe, tiny
+from dart_streams.launch.services.daemon import free_port
+from dart_streams.policy import exporting, probe, recipe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
@@ -145,13 +147,17 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def train_elsewhere(config: Config, crash_point: str, errors: Path | None) -> None:
+def train_elsewhere(config: Config, crash_point: str, errors: Path | None, job: Mapping[str, str]) -> None:
     if errors:
         os.dup2(os.open(errors, os.O_CREAT | os.O_APPEND | os.O_WRONLY), sys.stderr.fileno())
     if crash_point:
         os.environ[crash_points.ENVIRONMENT] = crash_point
+    os.environ.update(job)
     try:
-        os._exit(main.run(config))
+        if not job:
+            os._exit(main.run(config))
+        with main.stopped_by_signals() as stop:
+            os._exit(main.live(config, recipe.model_folder(config), stop))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
@@ -159,9 +165,14 @@ def train_elsewhere(config: Config, crash_point: str, errors: Path | None) -> No
 
 
 @contextlib.contextmanager
-def training(config: Config, crash_point: str = "", errors: Path | None = None) -> Iterator[BaseProcess]:
-    """A trainer in a process of its own, killed at the end of the block if it still runs; ``errors`` has its stderr."""
-    process = spawning.Process(target=train_elsewhere, args=(config, crash_point, errors))
+def training(
+    config: Config, crash_point: str = "", errors: Path | None = None, job: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[BaseProcess]:
+    """A trainer in a process of its own, killed at the end of the block if it still runs; ``errors`` has its stderr.
+
+    With ``job`` it is a rank: what torchrun would put into its environment.
+    """
+    process = spawning.Process(target=train_elsewhere, args=(config, crash_point, errors, dict(job)))
     with POLLING:
         process.start()
     try:
@@ -169,6 +180,21 @@ def training(config: Config, crash_point: str = "", errors: Path | None = None) 
     finally:
         process.kill()
         ended(process)
+
+
+@contextlib.contextmanager
+def two_ranks(config: Config) -> Iterator[None]:
+    """Both ranks of a job as torchrun's would be, but from the fork server: an interpreter's imports take longer."""
+    job = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    with contextlib.ExitStack() as life:
+        for rank in ("0", "1"):
+            life.enter_context(training(config, job=job | {"RANK": rank, "LOCAL_RANK": rank}))
+        yield
 
 
 def ended(process: BaseProcess) -> int | None:
@@ -299,7 +325,7 @@ def test_two_ranks_imitate_what_one_imitates(run: Callable[..., Run]) -> None:
     for ours in (one, two):
         ours.add([ours.maker.group(index) for index in range(4)])
     assert one.train() == 0
-    with training(two.config):
+    with two_ranks(two.config):
         until(lambda: len(two.steps()) == 4, "four steps")
     for step, expected in zip(two.steps(), one.steps(), strict=True):
         assert (step.imitated, step.sft_updates) == (expected.imitated, expected.sft_updates)
@@ -314,10 +340,11 @@ def test_a_step_takes_a_constant_number_of_tokens_from_as_many_groups_as_have_th
     budget, longest = 64, 24
     ours = run(trainer={"c3po": {"tokens_per_step": budget}, "max_train_steps": 3, "processes": processes})
     ours.add([ours.maker.group(index) for index in range(24)])
-    with training(ours.config) as trainer:
-        until(lambda: len(ours.trained()) == 3, "three steps")
-        if processes == 1:
-            assert ended(trainer) == 0
+    if processes == 1:
+        assert ours.train() == 0
+    else:
+        with two_ranks(ours.config):
+            until(lambda: len(ours.trained()) == 3, "three steps")
     rows = ours.trained()
     for row in rows:
         tokens, left_out = row["metrics"]["tokens"], row["metrics"]["tokens_left_out"]
