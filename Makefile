@@ -65,10 +65,9 @@ data: ## Install what `data export`, `data import` of Parquet and trackers need:
 peers: setup ## Install the peers that benchmarks compare with: BrowserGym and TRL.
 	@deploy/local/setup.sh peers
 
-# Two lanes run side by side: the model and then the units, and the streams with real services, two workers. Real
-# services are started once for both. Two cores have then no time left: with a third worker for the streams it took
-# 24 minutes in place of 25. The tests of a file stay together, as they share what it starts, and long files begin first
-# (tests/conftest.py).
+# Two lanes run side by side: the model and then the units, and the streams with real services, three workers. Real
+# services are started once for both. With two workers a sixth of the time of two cores goes unused, with three 6 %. The
+# tests of a file stay together, as they share what it starts, and long files begin first (tests/conftest.py).
 # Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
 test: setup ## Run all tests.
 	@deploy/local/setup.sh docs

@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+import aiokafka.consumer.fetcher
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
@@ -14,8 +15,8 @@ from aiokafka.partitioner import DefaultPartitioner, murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 from tenacity import AsyncRetrying
 
+from dart_streams.bus import compressed_batches
 from dart_streams.bus.codec import Encoded, Header, decode, encode
-from dart_streams.bus.compressed_batches import bound_aiokafka
 from dart_streams.bus.readiness import await_broker_async, until_ready
 from dart_streams.bus.topology import MAX_LETTER_BYTES
 from dart_streams.config import Bus
@@ -260,7 +261,7 @@ def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **sett
 
     Without a group, assign partitions after :func:`start_within`.
     """
-    bound_aiokafka()
+    compressed_batches.bound(aiokafka.consumer.fetcher)
     names = [bus.prefix + topic.name for topic in topics] if group else []
     defaults: dict[str, Any] = {
         "auto_offset_reset": "earliest",

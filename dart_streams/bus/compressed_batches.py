@@ -14,8 +14,6 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import aiokafka.consumer.fetcher
-import kafka.consumer.fetcher
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dart_streams.bus.codec import UNREADABLE
@@ -126,7 +124,7 @@ def stand_in(batch: RecordBatch, data: bytes, reason: str) -> bytes:
 
 
 def bound(client: Any) -> None:
-    """Have the fetchers of a client library (its module ``consumer.fetcher``) read only what :func:`readable` leaves.
+    """Have every consumer of a client library (its module ``consumer.fetcher``) read only what :func:`readable` leaves.
 
     Neither aiokafka (0.14) nor kafka-python (3.0) has a bound or a hook: the name by which their fetchers parse what
     came is replaced, once.
@@ -140,13 +138,3 @@ def bound(client: Any) -> None:
 
     bounded.bounded = True  # type: ignore[attr-defined]
     client.MemoryRecords = bounded
-
-
-def bound_aiokafka() -> None:
-    """Bound every consumer of aiokafka in this process, Faust's included."""
-    bound(aiokafka.consumer.fetcher)
-
-
-def bound_kafka_python() -> None:
-    """Bound every consumer of kafka-python in this process."""
-    bound(kafka.consumer.fetcher)

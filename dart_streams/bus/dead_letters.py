@@ -9,10 +9,8 @@ a batch that was not read (:mod:`~dart_streams.bus.compressed_batches`) has thes
 import hashlib
 from typing import Any, NamedTuple
 
-import kafka.errors
 import structlog
 from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
-from kafka import KafkaProducer
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
@@ -100,26 +98,6 @@ async def send(publisher: Publisher, topic: Topic, record: Any, error: str, trie
     except (MessageSizeTooLargeError, RecordListTooLargeError) as refusal:
         await publisher.send(topic.name + SUFFIX, *stub_of(record, place, refused(refusal)))
     count(topic)
-
-
-def send_sync(producer: KafkaProducer, topic: Topic, record: Any, error: str, timeout_s: float) -> None:
-    """Do as :func:`send` with kafka-python: return when the broker has the letter.
-
-    ``producer`` must not be idempotent, or nothing could follow a letter that the broker refuses.
-    """
-    log(record, error, tries=1)
-    place = place_headers(record, error, 1, now_ms())
-    letter = letter_of(topic, record, place)
-    try:
-        produce(producer, record.topic, letter, timeout_s)
-    except (kafka.errors.MessageSizeTooLargeError, kafka.errors.RecordListTooLargeError) as refusal:
-        produce(producer, record.topic, stub_of(record, place, refused(refusal)), timeout_s)
-    count(topic)
-
-
-def produce(producer: KafkaProducer, topic: str, letter: Letter, timeout_s: float) -> None:
-    """Send a letter to the dead-letter twin of ``topic`` (with prefix), and wait for the acknowledgement."""
-    producer.send(topic + SUFFIX, **letter._asdict()).get(timeout=timeout_s)
 
 
 def refused(error: Exception) -> str:

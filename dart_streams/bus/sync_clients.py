@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
+import kafka.consumer.fetcher
 import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, RetriableError
 from kafka.net.transport import KafkaTCPTransport
 
+from dart_streams.bus import compressed_batches
 from dart_streams.bus.codec import Undecodable, decode
-from dart_streams.bus.compressed_batches import bound_kafka_python
 from dart_streams.bus.readiness import await_broker, no_broker
 from dart_streams.bus.topic_watch import gone_from
 from dart_streams.bus.topology import MAX_LETTER_BYTES
@@ -38,7 +39,7 @@ def consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
     Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and ``AccessRefused`` if one rejects
     the client or is not trusted.
     """
-    bound_kafka_python()
+    compressed_batches.bound(kafka.consumer.fetcher)
     defaults: dict[str, Any] = {
         "enable_auto_commit": False,
         "auto_offset_reset": "earliest",

@@ -11,7 +11,7 @@ import structlog
 from aiokafka import ConsumerRecord
 from typer.testing import CliRunner
 
-from dart_streams.bus import admin, dead_letters, sync_clients
+from dart_streams.bus import admin, dead_letters, sync_clients, sync_dead_letters
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topology import Change
 from dart_streams.cli import main
@@ -107,7 +107,7 @@ def test_a_dead_letter_topic_that_takes_less_than_declared_gets_a_stub(deploymen
         name = config.bus.prefix + trajectories.TOPIC.name
         record = ConsumerRecord(name, 0, 0, 1, 0, b"key", b"x" * 100_000, None, 3, 100_000, ())
         producer = sync_clients.producer(config.bus, "test", idempotent=False)
-        dead_letters.send_sync(producer, trajectories.TOPIC, record, "why", 30)
+        sync_dead_letters.send(producer, trajectories.TOPIC, record, "why", 30)
         producer.close()
     (letter,) = answer("dlq", "show", "trajectories", *where)
     assert "took no letter of this size" in letter["stub"]

@@ -24,7 +24,7 @@ from workers.env.miniwob.page import RESTARTABLE
 
 DEMONSTRATION = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
 SPLITS = ("train", "heldout", "demonstration")
-SEEDS = 3
+SEEDS = 2
 """Of each page; of the demonstration's pages as many more from each split."""
 ROUNDED = {"choose-date-easy", "click-dialog-2", "click-tab"}
 """Pages of jQuery UI, whose widgets have antialiased corners. After an action these were painted once in one way,

@@ -16,7 +16,7 @@ import structlog
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
 
-from dart_streams.bus import dead_letters, sync_clients
+from dart_streams.bus import sync_clients, sync_dead_letters
 from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.config import Bus
 from dart_streams.deadline import Deadline
@@ -176,7 +176,7 @@ class CuratedConsumer:
         try:
             group: CuratedGroup = decode(curated.TOPIC, record.value, record.headers)
         except Undecodable as error:
-            dead_letters.send_sync(producer, curated.TOPIC, record, str(error), SEND_S)
+            sync_dead_letters.send(producer, curated.TOPIC, record, str(error), SEND_S)
             return
         self.on_group(group)
         self._queue.put(Arrival(record.partition, record.offset, group))

@@ -20,13 +20,14 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+import aiokafka.consumer.fetcher
 import faust
 import structlog
 from mode.supervisors import CrashingSupervisor
 
 from dart_streams import tasks as task_sets
+from dart_streams.bus import compressed_batches
 from dart_streams.bus.clients import Publisher, SendCoalescer
-from dart_streams.bus.compressed_batches import bound_aiokafka
 from dart_streams.bus.topic_watch import refuse_growth, watch_topics
 from dart_streams.config import Config
 from dart_streams.connection import auth
@@ -140,7 +141,7 @@ def create_app(config: Config, worker_id: str) -> faust.App:
     Faust acknowledges what it cannot decode, so it decodes nothing. Its membership of the consumer group is static: a
     killed curator's successor of the same name takes over at once, without a session timeout.
     """
-    bound_aiokafka()
+    compressed_batches.bound(aiokafka.consumer.fetcher)
     folder = config.run.folder / "faust"
     folder.mkdir(parents=True, exist_ok=True)
     app = faust.App(

@@ -104,7 +104,8 @@ def test_decoupling_is_worth_its_name():
     assert [term.value for term in decoupling.terms(told["bounds"])] == list(msgspec.structs.astuple(told["bounds"]))
 
 
-def test_a_comparison_is_held_against_a_simulation_with_the_overheads_it_met():
+def test_a_comparison_is_held_against_a_simulation_with_the_overheads_it_met(monkeypatch):
+    monkeypatch.setattr(decoupling, "SIMULATED_SEEDS", 3)
     overheads = {mode: Overheads(step_s=2.0) for mode in MODES}
     met = decoupling.measure(BASE, SMALL, 1, decoupling.SimulatedRun(BASE, 4.0, overheads).play)
     told = decoupling.compared(met, BASE, SMALL)
