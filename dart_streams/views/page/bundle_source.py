@@ -1,7 +1,6 @@
 """A bundle as the page's source: folded once, at the start. Screenshots are spooled to a file of no name."""
 
 import asyncio
-import heapq
 import tempfile
 from collections.abc import Sequence
 from typing import Literal
@@ -18,7 +17,7 @@ from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import RequestSegment, Timeline, segments
 from dart_streams.tasks import TaskSet
 from dart_streams.views.metrics import ReportInputs
-from dart_streams.views.page.source import SHOWN, NotFound, Progress, age, matches, trained_rows
+from dart_streams.views.page.source import SHOWN, NotFound, Progress, newest, trained_rows
 from topics import Topic
 from topics.observations import Observation
 
@@ -96,12 +95,7 @@ class BundleSource:
         if not self.bundle.has(topic.name):
             return []
 
-        def read() -> list[BundleRecord]:
-            # A bundle has one partition after the other: its last records are the newest of the last one only.
-            found = (record for record in self.bundle.records(topic.name) if matches(record, needle))
-            return heapq.nlargest(limit, found, key=age)
-
-        return await asyncio.to_thread(read)
+        return await asyncio.to_thread(lambda: newest(self.bundle.records(topic.name), needle, limit))
 
     async def lags(self) -> list[Lag]:
         """See :class:`~dart_streams.views.page.source.RunSource`."""

@@ -6,7 +6,6 @@ has opened costs the broker no request. There is no producer here, so a login th
 
 import asyncio
 import contextlib
-import heapq
 import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
@@ -37,7 +36,7 @@ from dart_streams.store import AsyncStore, MissingBlob, connect_to_read
 from dart_streams.tasks import TaskSet
 from dart_streams.views.metrics import ReportInputs
 from dart_streams.views.page.bundle_source import segments_of
-from dart_streams.views.page.source import SCANNED, SHOWN, NotFound, Progress, age, matches, trained_rows
+from dart_streams.views.page.source import SCANNED, SHOWN, NotFound, Progress, newest, trained_rows
 from topics import Topic
 from topics.observations import Observation
 
@@ -192,8 +191,8 @@ class LiveSource:
         """See :class:`~dart_streams.views.page.source.RunSource`."""
 
         def read() -> list[BundleRecord]:
-            newest = present_records(asked(self._bus), topic, newest=SCANNED if needle else limit)
-            return heapq.nlargest(limit, (record for record in newest if matches(record, needle)), key=age)
+            ends = present_records(asked(self._bus), topic, newest=SCANNED if needle else limit)
+            return newest(ends, needle, limit)
 
         return await asyncio.to_thread(read)
 

@@ -1,6 +1,9 @@
 """What the page reads a run from: live topics with the store, or a bundle. Both keep the same fold."""
 
-from collections.abc import Sequence
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -100,6 +103,19 @@ def trained_rows(state: RunState) -> list[dict[str, Any]]:
 def matches(record: BundleRecord, needle: bytes) -> bool:
     """Say whether a record's key or value contains ``needle``."""
     return not needle or needle in (record.key or b"") or needle in (record.value or b"")
+
+
+def newest(records: Iterable[BundleRecord], needle: bytes, limit: int) -> list[BundleRecord]:
+    """Return the ``limit`` newest of a topic's records that contain ``needle``, the newest first.
+
+    ``records`` are in the order of their offsets within each partition, and of each partition the last count: a topic
+    is read from near its end, which only offsets say, and times of several producers are not in their order.
+    """
+    last: defaultdict[int, deque[BundleRecord]] = defaultdict(lambda: deque(maxlen=limit))
+    for record in records:
+        if matches(record, needle):
+            last[record.partition].append(record)
+    return heapq.nlargest(limit, chain.from_iterable(last.values()), key=age)
 
 
 def age(record: BundleRecord) -> tuple[int, int, int]:
