@@ -3,7 +3,15 @@
 import multiprocessing
 import threading
 
+from dart_streams.launch.services.daemon import free_port
+
 spawning = multiprocessing.get_context("forkserver")
 spawning.set_forkserver_preload(["tests.model.preloaded"])
 POLLING = threading.Lock()
 """A start polls all children: an exit status that two threads read at once is lost to one of them, which gets 255."""
+
+
+def jobs(count: int) -> list[dict[str, str]]:
+    """Return what torchrun would put into the environment of each rank of a job on this host."""
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+    return [job | {"LOCAL_WORLD_SIZE": str(count), "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]

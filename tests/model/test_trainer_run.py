@@ -34,14 +34,13 @@ from dart_streams.errors import UserError
 from dart_streams.history import projection
 from dart_streams.history.run_log import LogRecord, RecordMetadata
 from dart_streams.history.run_state import RunState
-from dart_streams.launch.services.daemon import free_port
 from dart_streams.policy import exporting, probe, recipe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
 from tests.faults import disk
 from tests.model import plain_transformers
-from tests.model.forkserver import POLLING, spawning
+from tests.model.forkserver import POLLING, jobs, spawning
 from topics import Topic, curated, trained, weights, weights_serving
 from topics.trained import TrainedStep
 from topics.weights import WeightVersion
@@ -185,15 +184,9 @@ def training(
 @contextlib.contextmanager
 def two_ranks(config: Config) -> Iterator[None]:
     """Both ranks of a job as torchrun's would be, but from the fork server: an interpreter's imports take longer."""
-    job = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-    }
     with contextlib.ExitStack() as life:
-        for rank in ("0", "1"):
-            life.enter_context(training(config, job=job | {"RANK": rank, "LOCAL_RANK": rank}))
+        for job in jobs(2):
+            life.enter_context(training(config, job=job))
         yield
 
 
@@ -346,6 +339,7 @@ def test_a_step_takes_a_constant_number_of_tokens_from_as_many_groups_as_have_th
         with two_ranks(ours.config):
             until(lambda: len(ours.trained()) == 3, "three steps")
     rows = ours.trained()
+    assert len(rows) == 3
     for row in rows:
         tokens, left_out = row["metrics"]["tokens"], row["metrics"]["tokens_left_out"]
         assert budget - processes * longest < tokens <= budget <= tokens + left_out

@@ -12,9 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from benchmarks.synthetic_groups import Maker
 from dart_streams.config import parse
-from dart_streams.launch.services.daemon import free_port
 from dart_streams.policy.rendering import Renderer
-from tests.model.forkserver import spawning
+from tests.model.forkserver import jobs, spawning
 from trainer.data.samples import ReadyGroup, select, share
 from trainer.data.successes import sft_group, successes_of
 from trainer.learning import step
@@ -85,12 +84,8 @@ def main(job: Mapping[str, str], model: Path, result: Path, minibatches: int, ra
 
 
 def step_of(model: Path, count: int, result: Path, minibatches: int, rank: int = 0) -> dict[str, Any]:
-    """Return what ``count`` ranks make of the same groups, with adapters of ``rank``; torchrun would set the same."""
-    job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        spawning.Process(target=main, args=(job | {"RANK": str(each)}, model, result, minibatches, rank))
-        for each in range(count)
-    ]
+    """Return what ``count`` ranks make of the same groups, with adapters of ``rank``."""
+    ranks = [spawning.Process(target=main, args=(job, model, result, minibatches, rank)) for job in jobs(count)]
     for process in ranks:
         process.start()
     try:

@@ -17,7 +17,7 @@ from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import RequestSegment, Timeline, segments
 from dart_streams.tasks import TaskSet
 from dart_streams.views.metrics import ReportInputs
-from dart_streams.views.page.source import SHOWN, NotFound, Progress, newest, trained_rows
+from dart_streams.views.page.source import SHOWN, NotFound, Progress, last_of_each_partition, newest, trained_rows
 from topics import Topic
 from topics.observations import Observation
 
@@ -95,7 +95,9 @@ class BundleSource:
         if not self.bundle.has(topic.name):
             return []
 
-        return await asyncio.to_thread(lambda: newest(self.bundle.records(topic.name), needle, limit))
+        whole = self.bundle.records(topic.name)
+        looked_at = whole if needle else last_of_each_partition(whole, limit)
+        return await asyncio.to_thread(newest, looked_at, needle, limit)
 
     async def lags(self) -> list[Lag]:
         """See :class:`~dart_streams.views.page.source.RunSource`."""

@@ -189,12 +189,8 @@ class LiveSource:
 
     async def records(self, topic: Topic, needle: bytes, limit: int) -> list[BundleRecord]:
         """See :class:`~dart_streams.views.page.source.RunSource`."""
-
-        def read() -> list[BundleRecord]:
-            ends = present_records(asked(self._bus), topic, newest=SCANNED if needle else limit)
-            return newest(ends, needle, limit)
-
-        return await asyncio.to_thread(read)
+        looked_at = present_records(asked(self._bus), topic, newest=SCANNED if needle else limit)
+        return await asyncio.to_thread(newest, looked_at, needle, limit)
 
     async def lags(self) -> list[Lag] | None:
         """See :class:`~dart_streams.views.page.source.RunSource`; read again after a few seconds only."""

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal, Protocol
 
@@ -106,16 +106,20 @@ def matches(record: BundleRecord, needle: bytes) -> bool:
 
 
 def newest(records: Iterable[BundleRecord], needle: bytes, limit: int) -> list[BundleRecord]:
-    """Return the ``limit`` newest of a topic's records that contain ``needle``, the newest first.
+    """Return the ``limit`` newest of a topic's records that contain ``needle``, the newest first."""
+    return heapq.nlargest(limit, (record for record in records if matches(record, needle)), key=age)
 
-    ``records`` are in the order of their offsets within each partition, and of each partition the last count: a topic
-    is read from near its end, which only offsets say, and times of several producers are not in their order.
+
+def last_of_each_partition(records: Iterable[BundleRecord], count: int) -> Iterator[BundleRecord]:
+    """Yield the last ``count`` records of each partition, in order within it, as ``records`` are.
+
+    A topic is read from near its end, which only offsets say, and several producers' times are not in their order: who
+    has the whole topic leaves out the same, or the newest of it would be others.
     """
-    last: defaultdict[int, deque[BundleRecord]] = defaultdict(lambda: deque(maxlen=limit))
+    last: defaultdict[int, deque[BundleRecord]] = defaultdict(lambda: deque(maxlen=count))
     for record in records:
-        if matches(record, needle):
-            last[record.partition].append(record)
-    return heapq.nlargest(limit, chain.from_iterable(last.values()), key=age)
+        last[record.partition].append(record)
+    yield from chain.from_iterable(last.values())
 
 
 def age(record: BundleRecord) -> tuple[int, int, int]:
