@@ -232,19 +232,27 @@ def tokens_of(groups: Sequence[ReadyGroup]) -> int:
 
 
 def fitted(groups: Sequence[ReadyGroup], tokens: int) -> list[ReadyGroup]:
-    """Return groups with at most ``tokens`` answer tokens, less than one answer below that.
+    """Return groups with ``tokens`` answer tokens, give or take less than one answer.
 
-    Steps are dropped by a hash of their ids, so that neither late groups nor long answers lose more than others.
+    Steps are dropped by a hash of their ids. The answer that crosses the budget is kept with the probability with which
+    it fits. Were it always dropped, long answers would lose more than short ones, as a long one crosses more often.
     """
     kept: set[int] = set()
     for item in sorted((item for group in groups for item in group.samples), key=draw):
-        tokens -= len(item.answer)
-        if tokens < 0:
+        if tokens < len(item.answer):
+            if draw_boundary(item) * len(item.answer) < tokens:
+                kept.add(id(item))
             break
+        tokens -= len(item.answer)
         kept.add(id(item))
     return [
         msgspec.structs.replace(group, samples=[item for item in group.samples if id(item) in kept]) for group in groups
     ]
+
+
+def draw_boundary(item: TrainingSample) -> float:
+    """Return a step's stateless random number in [0, 1) that decides for it if it crosses the budget."""
+    return stateless_random.share("boundary", item.group_id, item.trajectory_id, item.step)
 
 
 def draw(item: TrainingSample) -> int:
