@@ -59,6 +59,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] = 1.0
     max_tokens: Token = 32
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether tokens are drawn from the model's whole distribution, at its temperature.
+
+        Otherwise an engine's log-probabilities are of the part that is left, and the trainer's are of the whole.
+        """
+        return self.temperature > 0 and self.top_p == 1
+
 
 class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens ``[start, end)`` of a generation were sampled by weight version ``version``."""

@@ -20,7 +20,8 @@ MISSING_BLOB = "missing_blob"
 PROMPT_MISMATCH = "prompt_mismatch"
 BROKEN_RECORD = "broken_record"
 NO_TOKENS = "no_tokens"
-REASONS = (MISSING_STEP, MISSING_BLOB, PROMPT_MISMATCH, BROKEN_RECORD, NO_TOKENS)
+CUT_DISTRIBUTION = "cut_distribution"
+REASONS = (MISSING_STEP, MISSING_BLOB, PROMPT_MISMATCH, BROKEN_RECORD, NO_TOKENS, CUT_DISTRIBUTION)
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +134,13 @@ def sample(
         raise RejectedStep(BROKEN_RECORD, f"{place} has no action")
     if not taken.tokens and member.source == "online":
         raise RejectedStep(NO_TOKENS, f"{place} has an answer without tokens: an endpoint gave none (rollout.openai)")
+    sampling = observations[0].order.sampling
+    if not sampling.is_whole and member.source == "online":
+        raise RejectedStep(
+            CUT_DISTRIBUTION,
+            f"{place} was sampled at temperature {sampling.temperature:g} with top_p {sampling.top_p:g}: its "
+            "log-probabilities are not of the whole distribution",
+        )
     prompt = renderer.prompt(prompts.turns(observations[: step + 1], policy))
     if taken.tokens and taken.prompt_sha != prompt.sha:
         raise RejectedStep(
@@ -150,7 +158,7 @@ def sample(
         logprobs=rollout_logprobs(member, taken, place),
         versions=taken.versions,
         advantage=advantage_of(member, number, place),
-        temperature=observations[0].order.sampling.temperature or 1.0,
+        temperature=sampling.temperature or 1.0,
     )
 
 

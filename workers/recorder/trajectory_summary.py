@@ -8,6 +8,7 @@ import msgspec
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.outcomes import agreed
 from topics.trajectories import Trajectory
+from topics.values import Sampling
 
 
 class Incomplete(Exception):
@@ -63,12 +64,20 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         version_max=max(versions, default=None),
         started_ms=first.at_ms,
         finished_ms=last.at_ms,
-        untrainable=untrainable(taken) if order.purpose == "train" else "",
+        untrainable=untrainable(taken, order.sampling) if order.purpose == "train" else "",
     )
 
 
-def untrainable(taken: Sequence[ExecutedAction]) -> str:
-    """Return why a training rollout cannot be trained on; empty if it can: each answer has its tokens."""
+def untrainable(taken: Sequence[ExecutedAction], sampling: Sampling) -> str:
+    """Return why a training rollout cannot be trained on; empty if it can.
+
+    Each answer needs its tokens, drawn from the whole distribution.
+    """
+    if not sampling.is_whole:
+        return (
+            f"tokens were drawn from a part of the distribution (temperature {sampling.temperature:g}, "
+            f"top_p {sampling.top_p:g}): their log-probabilities are not comparable with the trainer's"
+        )
     steps = [step for step, action in enumerate(taken) if not 0 < len(action.tokens) == len(action.logprobs)]
     if not steps:
         return ""

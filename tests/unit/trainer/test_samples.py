@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, altered
 from dart_streams.config import Config
 from topics.curated import CuratedGroup, Member
-from topics.values import BlobRef, MessagePart
+from topics.values import BlobRef, MessagePart, Sampling
 from trainer.data.samples import Selection, select, share
 
 LIMITS = Config().policy
@@ -130,6 +130,15 @@ def test_a_member_from_the_pool_keeps_its_tokens_but_is_not_corrected(made: Synt
     plain, pooled = selected(made), selected(made, with_source(made, "pool"))
     assert [item.answer for item in pooled.samples] == [item.answer for item in plain.samples]
     assert all(item.logprobs is None for item in pooled.samples)
+
+
+def test_a_step_drawn_with_top_p_is_refused_but_from_the_pool(made: SyntheticBacklog) -> None:
+    first, *others = made.observations["trajectory-7-0"]
+    order = msgspec.structs.replace(first.order, sampling=Sampling(top_p=0.8))
+    cut = {**made.observations, "trajectory-7-0": [msgspec.structs.replace(first, order=order), *others]}
+    made = made._replace(observations=cut)
+    assert selected(made).refused == {"cut_distribution": len(made.group.members[0].selected)}
+    assert not selected(made, with_source(made, "pool")).refused
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.integers(1, 5))

@@ -151,3 +151,14 @@ def test_tokens_without_a_log_probability_each_are_none_to_train_on():
     half = msgspec.structs.replace(answer(), logprobs=[-0.5])
     assert summarise([observation(0), observation(1, half, SUCCESS)]).untrainable
     assert not summarise([observation(0), observation(1, answer(), SUCCESS)]).untrainable
+
+
+@pytest.mark.parametrize("sampling", [Sampling(top_p=0.8), Sampling(temperature=0.0)])
+def test_a_rollout_from_a_part_of_the_distribution_is_none_to_train_on(sampling):
+    """vLLM's log-probabilities are of what top_p leaves: -0.22 nats a token at 0.8, against the trainer's."""
+    steps = [observation(0), observation(1, answer(), SUCCESS)]
+    for purpose in ("train", "eval"):
+        order = msgspec.structs.replace(ORDER, purpose=purpose, sampling=sampling)
+        trajectory = summarise([msgspec.structs.replace(step, order=order) for step in steps])
+        assert ("a part of the distribution" in trajectory.untrainable) == (purpose == "train")
+        assert trajectory.outcome == "success", "it counts for the task's success rate"
