@@ -115,6 +115,6 @@ def uncurated(curation: configuration.Curation) -> configuration.Curation:
         curation,
         budget=replace(curation.budget, dynamic=False),
         length=replace(curation.length, dynamic=False),
-        entropy=replace(curation.entropy, enabled=False),
+        entropy=replace(curation.entropy, keep=1.0),
         pool=replace(curation.pool, enabled=False),
     )

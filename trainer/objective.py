@@ -10,14 +10,28 @@ Shapes: B sequences, A answer tokens, V vocabulary. Unsuffixed tensors, whose na
 broadcastable to it. Masked positions contribute nothing, whatever they hold (also inf and nan).
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from dart_streams.config.clip_bounds import CLIP_BOUNDS
 
 Metrics = dict[str, Tensor]
+Aggregate = Literal["tokens", "sequences"]
+"""The mean that a loss is: over tokens, or over sequences (answers) of each one's mean over its tokens."""
 PPO, GSPO, CISPO = (CLIP_BOUNDS[name] for name in ("ppo", "gspo", "cispo"))
 
+LOG_RATIO_MOST = 20.0
+"""Log-ratios (nats) are clamped to plus or minus this before ``exp``, without gradient beyond it, as verl does.
+
+``exp`` overflows float32 at 89 nats, and a product of 0 and inf in the backward pass would be nan for the whole step.
+"""
+KL_MOST = 10.0
+"""The largest KL estimate of a token (nats), without gradient beyond it, as verl's ``low_var_kl`` has it.
+
+It is met where the reference's probability is 13 times the policy's, or the policy's e^11 times the reference's.
+"""
 TRUNCATION_MARGIN = 1e-3
 """By what share a ratio exceeds the cap before its token counts as truncated: a weight lower by less is none.
 
@@ -60,6 +74,7 @@ def policy_loss(
     clip_high: float = PPO.high.default,
     denominator: float | Tensor | None = None,
     dual_clip: float | None = None,
+    aggregate: Aggregate = "tokens",
 ) -> tuple[Tensor, Metrics]:
     """Return the clipped policy-gradient loss of a batch and its metrics.
 
@@ -71,24 +86,27 @@ def policy_loss(
     new_logp, old_logp, advantage, mask, weight
         (B, A) each, or broadcastable to it; ``mask`` is true (or non-zero) for the tokens that count.
     denominator
-        What the sum over tokens is divided by: the token count of the whole optimiser step, so that the losses of its
+        What the sum is divided by: the count of tokens (or sequences) of the whole update, so that the losses of its
         micro-batches add up to one mean. None means this batch's own count.
     dual_clip
         With a negative advantage, ``min(...)`` is at least this many times the advantage (dual-clip PPO): a ratio that
         has run away can't dominate the step. None means no such bound.
+    aggregate
+        ``tokens``: the sum is over all tokens. ``sequences``: it is over rows of their means, so that each answer
+        counts alike, however long it is; rows without tokens do not count.
 
     Returns
     -------
     loss
-        A scalar: the mean over masked tokens, or their sum over ``denominator``.
+        A scalar: the mean over masked tokens (or sequences), or the sum over ``denominator``.
     metrics
-        Scalars without gradient, divided by the same number, so those of micro-batches add up as the loss does:
+        Scalars without gradient, aggregated as the loss is, so those of micro-batches add up as it does:
         ``clip_fraction`` (tokens whose gradient the clip removed), ``ratio``, ``weight``, ``tokens`` (a plain count).
     """
     keep_BA = counted(new_logp, mask, advantage)
-    log_ratio_BA = torch.where(keep_BA, new_logp - old_logp.detach(), 0.0)
+    log_ratio_BA = clamped(new_logp - old_logp.detach(), keep_BA)
     objective_BA, clipped_BA = bounded(log_ratio_BA.exp(), advantage.detach(), clip_low, clip_high, dual_clip)
-    return mean_loss(objective_BA, clipped_BA, log_ratio_BA, weight, keep_BA, denominator)
+    return mean_loss(objective_BA, clipped_BA, log_ratio_BA, weight, keep_BA, denominator, aggregate)
 
 
 def sequence_loss(
@@ -101,19 +119,21 @@ def sequence_loss(
     clip_high: float = GSPO.high.default,
     denominator: float | Tensor | None = None,
     dual_clip: float | None = None,
+    aggregate: Aggregate = "sequences",
 ) -> tuple[Tensor, Metrics]:
     """Return GSPO's loss: as :func:`policy_loss`, with one ratio a sequence, the geometric mean over its tokens.
 
     So a sequence is clipped whole. Each token carries that ratio's value with the gradient of its own log-probability
-    (GSPO-token), which for the one advantage of a sequence is GSPO's own gradient. The defaults of the clip are the
-    paper's: a mean over tokens moves far less than a token. Source: arXiv 2507.18071.
+    (GSPO-token). With one advantage and one weight a sequence, the mean over sequences has GSPO's own gradient. The
+    mean over tokens, which the paper does not have, weighs a sequence by its length. The defaults of the clip are the
+    paper's: a mean over tokens moves far less than a token. Source: arXiv 2507.18071, equations 5 to 7.
     """
     keep_BA = counted(new_logp, mask, advantage)
-    token_BA = torch.where(keep_BA, new_logp - old_logp.detach(), 0.0)
+    token_BA = masked(new_logp - old_logp.detach(), keep_BA)
     sequence_B1 = token_BA.detach().sum(-1, keepdim=True) / keep_BA.sum(-1, keepdim=True).clamp(min=1)
-    log_ratio_BA = torch.where(keep_BA, sequence_B1 + token_BA - token_BA.detach(), 0.0)
+    log_ratio_BA = clamped(sequence_B1 + token_BA - token_BA.detach(), keep_BA)
     objective_BA, clipped_BA = bounded(log_ratio_BA.exp(), advantage.detach(), clip_low, clip_high, dual_clip)
-    return mean_loss(objective_BA, clipped_BA, log_ratio_BA, weight, keep_BA, denominator)
+    return mean_loss(objective_BA, clipped_BA, log_ratio_BA, weight, keep_BA, denominator, aggregate)
 
 
 def clipped_weight_loss(
@@ -125,6 +145,7 @@ def clipped_weight_loss(
     clip_low: float = CISPO.low.default,
     clip_high: float = CISPO.high.default,
     denominator: float | Tensor | None = None,
+    aggregate: Aggregate = "tokens",
 ) -> tuple[Tensor, Metrics]:
     """Return CISPO's loss ``-weight * clip(ratio) * advantage * new_logp``, the clipped ratio without gradient.
 
@@ -133,11 +154,11 @@ def clipped_weight_loss(
     which no ratio is.
     """
     keep_BA = counted(new_logp, mask, advantage)
-    log_ratio_BA = torch.where(keep_BA, new_logp - old_logp, 0.0).detach()
+    log_ratio_BA = clamped(new_logp - old_logp, keep_BA).detach()
     ratio_BA = log_ratio_BA.exp()
     bound_BA = ratio_BA.clamp(1.0 - clip_low, 1.0 + clip_high)
-    objective_BA = bound_BA * advantage.detach() * torch.where(keep_BA, new_logp, 0.0)
-    return mean_loss(objective_BA, bound_BA != ratio_BA, log_ratio_BA, weight, keep_BA, denominator)
+    objective_BA = bound_BA * advantage.detach() * masked(new_logp, keep_BA)
+    return mean_loss(objective_BA, bound_BA != ratio_BA, log_ratio_BA, weight, keep_BA, denominator, aggregate)
 
 
 def bounded(
@@ -160,6 +181,11 @@ def counted(new_logp_BA: Tensor, mask_BA: Tensor, advantage_BA: Tensor) -> Tenso
     return torch.broadcast_to(mask_BA.bool(), shape)
 
 
+def clamped(log_ratio_BA: Tensor, keep_BA: Tensor) -> Tensor:
+    """Return log-ratios within :data:`LOG_RATIO_MOST` where ``keep_BA``, elsewhere 0."""
+    return masked(log_ratio_BA, keep_BA).clamp(-LOG_RATIO_MOST, LOG_RATIO_MOST)
+
+
 def mean_loss(
     objective_BA: Tensor,
     clipped_BA: Tensor,
@@ -167,18 +193,34 @@ def mean_loss(
     weight_BA: Tensor,
     keep_BA: Tensor,
     denominator: float | Tensor | None,
+    aggregate: Aggregate,
 ) -> tuple[Tensor, Metrics]:
-    """Return the weighted loss and the metrics that all objectives share, divided as :func:`policy_loss` says."""
+    """Return the weighted loss and the metrics that all objectives share, aggregated as :func:`policy_loss` says."""
     weight_BA = weight_BA.detach()
-    tokens = keep_BA.sum()
-    total = tokens.clamp(min=1) if denominator is None else denominator
+    total = count(keep_BA, aggregate).clamp(min=1) if denominator is None else denominator
     metrics = {
-        "clip_fraction": masked_sum(clipped_BA.float(), keep_BA) / total,
-        "ratio": masked_sum(log_ratio_BA.detach().exp(), keep_BA) / total,
-        "weight": masked_sum(weight_BA.float(), keep_BA) / total,
-        "tokens": tokens,
+        "clip_fraction": aggregated(clipped_BA.float(), keep_BA, aggregate) / total,
+        "ratio": aggregated(log_ratio_BA.detach().exp(), keep_BA, aggregate) / total,
+        "weight": aggregated(weight_BA.float(), keep_BA, aggregate) / total,
+        "tokens": keep_BA.sum(),
     }
-    return masked_sum(-weight_BA * objective_BA, keep_BA) / total, metrics
+    return aggregated(-weight_BA * objective_BA, keep_BA, aggregate) / total, metrics
+
+
+def count(keep_BA: Tensor, aggregate: Aggregate) -> Tensor:
+    """Return the number of tokens that count, or of sequences with any; a scalar."""
+    return keep_BA.sum() if aggregate == "tokens" else keep_BA.any(-1).sum()
+
+
+def aggregated(values_BA: Tensor, keep_BA: Tensor, aggregate: Aggregate) -> Tensor:
+    """Return the sum of ``values_BA`` over tokens, or over sequences of each one's mean over its tokens; a scalar.
+
+    Over :func:`count` of all micro-batches it is the mean. What is not in ``keep_BA`` has neither value nor gradient.
+    """
+    kept_BA = masked(values_BA, keep_BA)
+    if aggregate == "tokens":
+        return kept_BA.sum()
+    return (kept_BA.sum(-1) / keep_BA.sum(-1).clamp(min=1)).sum()
 
 
 def masked_sum(values_BA: Tensor, keep_BA: Tensor) -> Tensor:
@@ -195,15 +237,15 @@ def masked(values_BA: Tensor, keep_BA: Tensor) -> Tensor:
     return torch.where(keep_BA, values_BA, 0.0)
 
 
-def kl_k3(new_logp_BA: Tensor, reference_logp_BA: Tensor, mask_BA: Tensor | None = None) -> Tensor:
-    """Return the k3 estimate of KL(new, reference) of each sampled token, at least 0: ``r - 1 - log r``.
+def kl_k3(new_logp_BA: Tensor, reference_logp_BA: Tensor, mask_BA: Tensor) -> Tensor:
+    """Return the k3 estimate of KL(new || reference) of each token sampled from new: ``r - 1 - log r``, r = ref / new.
 
-    It is 0 where ``mask_BA`` (B, A), if given, is not true. Only ``new_logp_BA`` gets a gradient.
+    It is 0 where ``mask_BA`` (B, A) is not true, and at most :data:`KL_MOST`. Only ``new_logp_BA`` gets a gradient.
+    Its expected gradient is that of the other direction, KL(reference || new): ``(1 - r) grad log new`` has under new
+    the mean ``-E_ref[grad log new]``. As a loss it so keeps the policy from losing what the reference does.
     """
-    log_ratio_BA = reference_logp_BA.detach() - new_logp_BA
-    if mask_BA is not None:
-        log_ratio_BA = masked(log_ratio_BA, mask_BA.bool())
-    return log_ratio_BA.exp() - 1.0 - log_ratio_BA
+    log_ratio_BA = clamped(reference_logp_BA.detach() - new_logp_BA, mask_BA.bool())
+    return (log_ratio_BA.exp() - 1.0 - log_ratio_BA).clamp(max=KL_MOST)
 
 
 def token_logp(

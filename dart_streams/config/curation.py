@@ -26,10 +26,8 @@ class Length(Section, frozen=True):
 class Entropy(Section, frozen=True):
     """DART's selection of high-entropy steps."""
 
-    enabled: bool = True
-    """Train on the steps of highest entropy only."""
     keep: Share = 0.8
-    """The share of a group's steps to train on."""
+    """The share of a group's steps to train on, those of highest entropy; 1: all steps."""
 
 
 class Pool(Section, frozen=True):

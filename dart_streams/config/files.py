@@ -79,6 +79,7 @@ DROPPED = frozenset(
         "trainer.pulse.kept",
         "trainer.entropulse.kept",
         "telemetry.metrics_every_s",
+        "curation.entropy.enabled",
     }
 )
 """Old keys of bounds and paces, now constants: what they were in an earlier run no longer matters."""
@@ -237,8 +238,12 @@ def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
         put_moved(result, key, value)
     if not tables.get("run", {}).get("evaluate", True):
         put(result, "evaluation.episodes", 0, over=True)
+    if not tables.get("curation", {}).get("entropy", {}).get("enabled", True):
+        put(result, "curation.entropy.keep", 1.0, over=True)
     if "trainer" in result:
         result["trainer"] = without_foreign(result["trainer"])
+        # Earlier versions had the mean over tokens for every objective.
+        put(result, "trainer.aggregate", "tokens")
     return result
 
 
@@ -264,6 +269,8 @@ def hint(key: str) -> str | None:
     """Return what became of a key of an earlier version; None if it never was one."""
     if key == "run.evaluate":
         return "set evaluation.episodes = 0 for no evaluation"
+    if key == "curation.entropy.enabled":
+        return "set curation.entropy.keep = 1.0 to train on all steps"
     if key in MOVED:
         return f"it is now {' and '.join(MOVED[key])}"
     return "it is now a constant" if key in FIXED or key in DROPPED else None

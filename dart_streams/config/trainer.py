@@ -37,9 +37,9 @@ class C3po(Optional, frozen=True):
     """C3PO of Ring-lite (arXiv 2506.14731): a constant number of tokens a step."""
 
     tokens_per_step: Count = 0
-    """A step takes groups until they have this many answer tokens, and leaves out the surplus; 0: a step takes
-    ``groups_per_step`` groups. Otherwise that is the usual number of groups: dispatch admits groups by it, and a step
-    never waits for more than dispatch admits."""
+    """A step takes groups until they have this many answer tokens, and drops the surplus, to within one answer; 0: a
+    step takes ``groups_per_step`` groups. Otherwise that is the usual number of groups: dispatch admits groups by it,
+    and a step never waits for more than dispatch admits."""
 
 
 class Imitate(Optional, frozen=True):
@@ -135,6 +135,9 @@ class Trainer(Section, frozen=True):
     which is no bound."""
     clip_high: NonNegative | None = None
     """Ratios are clipped above 1 + ``clip_high``; left out, the objective's own: 0.28, ``gspo`` 0.0004."""
+    aggregate: Literal["tokens", "sequences"] | None = None
+    """The mean that the loss is: over all ``tokens`` of an update, or over its ``sequences`` (answers) of each one's
+    token mean. Left out, the objective's own: ``tokens``, ``gspo`` sequences."""
     correction: Literal["truncate", "mask", "none"] = "truncate"
     """The correction of the trainer's policy against the engine's: ``truncate`` importance weights, ``mask`` tokens of
     too large or too small a ratio, or ``none``."""
@@ -177,6 +180,8 @@ class Trainer(Section, frozen=True):
         low, high = clip_bounds.resolved(self.objective, self.clip_low, self.clip_high)
         msgspec.structs.force_setattr(self, "clip_low", low)
         msgspec.structs.force_setattr(self, "clip_high", high)
+        if self.aggregate is None:
+            msgspec.structs.force_setattr(self, "aggregate", "sequences" if self.objective == "gspo" else "tokens")
         if (factor := self.dual_clip.factor) and (self.objective == "cispo" or factor <= 1):
             raise ValueError(
                 "dual_clip.factor must be above 1 (0 is off), and cispo has none: it clips weights, not gradients"

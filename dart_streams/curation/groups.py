@@ -5,7 +5,8 @@ attempt. So a group of four is complete at four, and a lost rollout never holds 
 
 A complete group is trained on if its members' rewards differ. Rollouts that the recorder found untrainable are no
 members. Members older than the staleness bound are dropped, and if no member succeeded, one stored success of the task
-replaces one failure (DART's experience pool).
+replaces one failure (DART's experience pool). That may be a member of this very group that was stale: a stored success
+is imitated at weight 1, whatever its age, while an online member of that age would be corrected by importance weights.
 
 In the coupled mode a group without a learning signal is published as well, without members: the trainer waits for the
 whole batch, so it has to know that the group is over.
@@ -251,7 +252,7 @@ def shaped_rewards(members: Sequence[Finish | PooledSuccess], settings: Curation
 
 def selected_steps(online: list[Finish], settings: Curation) -> list[list[int]]:
     """Return the indexes of the steps to train on for each member: all, unless each of its steps has an entropy."""
-    usable = [settings.entropy.enabled and len(member.step_entropies) == member.steps for member in online]
+    usable = [len(member.step_entropies) == member.steps for member in online]
     entropies = [member.step_entropies if has else [] for member, has in zip(online, usable, strict=True)]
     chosen = entropy.select(entropies, settings.entropy.keep)
     return [

@@ -10,6 +10,7 @@ from dart_streams.errors import ConfigError
 from trainer.learning.step import OBJECTIVES, importance
 from trainer.objective import (
     clipped_weight_loss,
+    count,
     kl_k3,
     masked_weights,
     policy_loss,
@@ -169,8 +170,8 @@ def test_the_clip_of_gspo_is_by_default_the_papers(drift: float, clipped: bool) 
     assert (new.grad == 0).all().item() == clipped
 
 
-def test_the_gradient_of_gspo_is_that_of_its_formula_differentiated_as_it_stands() -> None:
-    """(pi_new(y) / pi_old(y)) ** (1 / |y|) * A, times |y| tokens over the batch's tokens."""
+def test_the_gradient_of_gspo_is_that_of_its_formula_differentiated() -> None:
+    """The mean over sequences of (pi_new(y) / pi_old(y)) ** (1 / |y|) * A: equations 5 to 7 of arXiv 2507.18071."""
     torch.manual_seed(1)
     new, mask = (-torch.rand(2, 4)).requires_grad_(), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
     old, advantage = -torch.rand(2, 4), torch.tensor([[1.5], [-0.7]])
@@ -179,10 +180,48 @@ def test_the_gradient_of_gspo_is_that_of_its_formula_differentiated_as_it_stands
     loss.backward()
     assert metrics["clip_fraction"].item() == 0.0
     plain = new.detach().clone().requires_grad_()
-    lengths = mask.sum(1)
-    ratio_B = (((plain - old) * mask).sum(1) / lengths).exp()
-    (-(ratio_B * advantage[:, 0] * lengths).sum() / mask.sum()).backward()
+    ratio_B = (((plain - old) * mask).sum(1) / mask.sum(1)).exp()
+    (-(ratio_B * advantage[:, 0]).mean()).backward()
     torch.testing.assert_close(new.grad, plain.grad)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "loss", "gradients"), [("sequences", 0.0, (-0.125, 0.5)), ("tokens", -0.6, (-0.2, 0.2))]
+)
+@pytest.mark.parametrize("name", list(OBJECTIVES))
+def test_answers_of_unequal_length_count_alike_or_by_their_tokens(
+    name: str, aggregate: str, loss: float, gradients: tuple[float, float]
+) -> None:
+    """Answers of 4 and 1 tokens with advantages +1 and -1, at ratio 1."""
+    new = torch.zeros(2, 4, requires_grad=True)
+    mask, advantage = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]]), torch.tensor([[1.0], [-1.0]])
+    found, metrics = OBJECTIVES[name](new, new.detach(), advantage, mask, torch.ones(2, 4), aggregate=aggregate)
+    found.backward()
+    assert new.grad is not None
+    assert new.grad[0].tolist() == pytest.approx([gradients[0]] * 4)
+    assert new.grad[1].tolist() == pytest.approx([gradients[1], 0.0, 0.0, 0.0])
+    if name != "cispo":  # its loss is -A log new, which is 0 here
+        assert found.item() == pytest.approx(loss)
+    assert (metrics["ratio"].item(), metrics["tokens"].item()) == (pytest.approx(1.0), 5)
+
+
+def test_gspo_by_default_counts_sequences_alike() -> None:
+    assert parse({"trainer": {"objective": "gspo"}}).trainer.aggregate == "sequences"
+    assert parse({"trainer": {"objective": "gspo", "aggregate": "tokens"}}).trainer.aggregate == "tokens"
+    assert {parse({"trainer": {"objective": name}}).trainer.aggregate for name in ("ppo", "cispo")} == {"tokens"}
+
+
+@pytest.mark.parametrize("name", list(OBJECTIVES))
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_ratio_beyond_float32_leaves_the_other_tokens_their_gradient(name: str, advantage: float) -> None:
+    new = torch.zeros(2, 1, requires_grad=True)
+    old = torch.tensor([[-100.0], [0.0]])
+    loss, _ = OBJECTIVES[name](new, old, row(advantage), torch.ones(2, 1), row(1.0), aggregate="tokens")
+    loss.backward()
+    assert math.isfinite(loss.item())
+    assert new.grad is not None
+    assert torch.isfinite(new.grad).all()
+    assert new.grad[1].item() == pytest.approx(-advantage / 2)
 
 
 def test_cispo_keeps_the_gradient_that_the_clip_of_ppo_removes() -> None:
@@ -207,14 +246,16 @@ def test_every_objective_is_reinforce_at_ratio_one_and_deaf_to_padding(name: str
     assert (metrics["tokens"].item(), metrics["clip_fraction"].item()) == (2, 0.0)
 
 
+@pytest.mark.parametrize("aggregate", ["tokens", "sequences"])
 @pytest.mark.parametrize("name", list(OBJECTIVES))
-def test_micro_batches_of_every_objective_add_up_to_the_whole(name: str) -> None:
+def test_micro_batches_of_every_objective_add_up_to_the_whole(name: str, aggregate: str) -> None:
     torch.manual_seed(2)
     new, old, weight = -torch.rand(6, 5), -torch.rand(6, 5), torch.rand(6, 5)
     mask, advantage = torch.rand(6, 5) > 0.4, torch.randn(6, 1)
-    whole, _ = OBJECTIVES[name](new, old, advantage, mask, weight)
+    whole, _ = OBJECTIVES[name](new, old, advantage, mask, weight, aggregate=aggregate)
+    shared = {"denominator": count(mask, aggregate), "aggregate": aggregate}
     cuts = (slice(0, 1), slice(1, 4), slice(4, 6))
-    parts = [OBJECTIVES[name](new[i], old[i], advantage[i], mask[i], weight[i], denominator=mask.sum()) for i in cuts]
+    parts = [OBJECTIVES[name](new[i], old[i], advantage[i], mask[i], weight[i], **shared) for i in cuts]
     assert sum(loss for loss, _ in parts).item() == pytest.approx(whole.item(), rel=1e-5)
 
 
@@ -232,10 +273,37 @@ def test_settings_that_mean_nothing_are_refused(wrong: dict) -> None:
         parse({"trainer": wrong})
 
 
+def k3(new: float, reference: float) -> float:
+    return kl_k3(row(new), row(reference), row(1.0)).item()
+
+
 def test_kl_k3_is_zero_at_equality_and_positive_elsewhere() -> None:
-    assert kl_k3(row(-1.0), row(-1.0)).item() == 0.0
-    assert kl_k3(row(-1.0), row(-2.0)).item() == pytest.approx(math.exp(-1) - 1 + 1)
-    assert kl_k3(row(-2.0), row(-1.0)).item() == pytest.approx(math.e - 1 - 1)
+    assert k3(-1.0, -1.0) == 0.0
+    assert k3(-1.0, -2.0) == pytest.approx(math.exp(-1) - 1 + 1)
+    assert k3(-2.0, -1.0) == pytest.approx(math.e - 1 - 1)
+
+
+@pytest.mark.parametrize(("new", "reference"), [(-40.0, -1.0), (-90.0, 0.0), (-1.0, -40.0), (0.0, -math.inf)])
+def test_kl_k3_is_bounded_and_has_a_finite_gradient(new: float, reference: float) -> None:
+    logp = row(new, -1.0).requires_grad_()
+    kl = kl_k3(logp, row(reference, -1.5), row(1.0, 1.0))
+    kl.sum().backward()
+    assert kl[0, 0].item() == 10.0
+    assert logp.grad is not None
+    assert logp.grad[0].tolist() == pytest.approx([0.0, 1 - math.exp(-0.5)])
+
+
+def test_the_value_of_kl_k3_is_one_direction_and_its_gradient_the_other() -> None:
+    """Over all tokens of a distribution, weighted by the policy as sampling would."""
+    logits = torch.tensor([0.3, -0.2, 0.9, 0.0], requires_grad=True)
+    reference = torch.tensor([-0.5, 0.4, 0.1, 0.2]).log_softmax(0)
+    new = logits.log_softmax(0)
+    policy = new.detach().exp()
+    expected = (policy * kl_k3(new, reference, torch.ones(4))).sum()
+    assert expected.item() == pytest.approx((policy * (new.detach() - reference)).sum().item(), rel=1e-5)
+    expected.backward()
+    forward = torch.autograd.grad((reference.exp() * (reference - logits.log_softmax(0))).sum(), logits)[0]
+    torch.testing.assert_close(logits.grad, forward, rtol=1e-5, atol=1e-7)
 
 
 def test_forbidden_tokens_take_no_probability() -> None:

@@ -327,6 +327,27 @@ def of_lengths(group: ReadyGroup, renderer: Renderer, answers: list[str]) -> Rea
     return msgspec.structs.replace(group, samples=samples)
 
 
+@pytest.mark.parametrize("aggregate", ["tokens", "sequences"])
+def test_the_first_gradient_of_a_step_is_that_of_its_mean_over_tokens_or_answers(
+    model: Path, renderer: Renderer, ranks: Ranks, aggregate: str
+) -> None:
+    config = parse({"trainer": {"aggregate": aggregate, "micro_batch": 2, "learning_rate": 0.0, "grad_clip": 1e9}})
+    made = ready(Maker(config, renderer).group(0), renderer)
+    group = of_lengths(made, renderer, ["click(start_box='(84,120)')", "wait()", "type(content='a b')"])
+    answers = group.samples
+    learned = Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False)
+    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
+    tokens = sum(len(item.answer) for item in answers)
+    assert tokens != len(answers) * len(answers[0].answer)
+    for item in answers:
+        logp = plain_logp(policy, renderer, item, group.images)
+        weight = (logp.detach() - torch.tensor(item.logprobs)).exp().clamp(max=config.trainer.truncate.cap)
+        share = tokens if aggregate == "tokens" else len(answers) * len(item.answer)
+        (-(weight * item.advantage * torch.exp(logp - logp.detach())).sum() / share).backward()
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1e9)
+    assert learned.metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-3)
+
+
 @pytest.mark.parametrize("objective", ["ppo", "gspo", "cispo"])
 def test_with_kl_and_entropy_the_gradient_of_padded_answers_is_that_of_each_alone(
     model: Path, renderer: Renderer, ranks: Ranks, objective: str
@@ -342,12 +363,13 @@ def test_with_kl_and_entropy_the_gradient_of_padded_answers_is_that_of_each_alon
         assert learned.updated
         assert all(math.isfinite(value) for value in learned.metrics.values())
     assert learned.metrics["kl_reference"] > 0
-    tokens = float(sum(len(item.answer) for item in group.samples))
+    sequences = learner.settings.aggregate == "sequences"
+    total = float(len(group.samples) if sequences else sum(len(item.answer) for item in group.samples))
     found = []
     for size in (50, 1):
         pieces = learner.collator.pieces([group], size, 10**6)
         batches = learner.collator.batches([group], pieces, len(pieces))
-        arguments = (learner.settings, 0, tokens, ranks, lambda: False, learner.reference)
+        arguments = (learner.settings, 0, total, ranks, lambda: False, learner.reference)
         sums = step.accumulate(learner.scorer, batches, None, *arguments)
         gradients = {name: full(parameter.grad) for name, parameter in learner.scorer.named_parameters()}
         learner.optimizer.zero_grad(set_to_none=True)
@@ -671,10 +693,12 @@ def test_a_release_has_what_plain_transformers_makes_of_the_probe_with_its_weigh
     assert probe.mismatch(first, release.probe.logprobs) > 1e-3, "the step changed what it says"
 
 
-@pytest.mark.parametrize("minibatches", [1, 3])
-def test_two_ranks_give_the_gradients_and_weights_of_one(model: Path, tmp_path: Path, minibatches: int) -> None:
+@pytest.mark.parametrize(("minibatches", "aggregate"), [(1, "tokens"), (3, "sequences")])
+def test_two_ranks_give_the_gradients_and_weights_of_one(
+    model: Path, tmp_path: Path, minibatches: int, aggregate: str
+) -> None:
     """Minibatches are of the same sequences, though the ranks share them otherwise."""
-    results = [step_of(model, count, tmp_path / f"{count}.pt", minibatches) for count in (1, 2)]
+    results = [step_of(model, count, tmp_path / f"{count}.pt", minibatches, aggregate=aggregate) for count in (1, 2)]
     one, two = results
     assert one["updates"] == two["updates"] == minibatches
     assert one["gradients"].keys() == two["gradients"].keys()

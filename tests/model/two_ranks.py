@@ -31,7 +31,7 @@ def ready(maker: Maker, index: int, ranks: Ranks, to_imitate: bool = False) -> R
     return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=Counter(), read_ms=0.0)
 
 
-def main(job: Mapping[str, str], model: Path, result: Path, minibatches: int, rank: int) -> None:
+def main(job: Mapping[str, str], model: Path, result: Path, minibatches: int, aggregate: str, rank: int) -> None:
     """Write the gradients before the first update, the figures, and the weights after the last.
 
     ``job`` is what torchrun would put into the environment; ``rank`` is that of adapters, or 0.
@@ -41,6 +41,7 @@ def main(job: Mapping[str, str], model: Path, result: Path, minibatches: int, ra
     trainer = {
         "micro_batch": 4,
         "minibatches": minibatches,
+        "aggregate": aggregate,
         "entropy_coef": 0.01,
         "kl_beta": 0.1,
         "imitate": {"trajectories": 1, "weight": 0.5},
@@ -83,9 +84,13 @@ def main(job: Mapping[str, str], model: Path, result: Path, minibatches: int, ra
             )
 
 
-def step_of(model: Path, count: int, result: Path, minibatches: int, rank: int = 0) -> dict[str, Any]:
+def step_of(
+    model: Path, count: int, result: Path, minibatches: int, rank: int = 0, aggregate: str = "tokens"
+) -> dict[str, Any]:
     """Return what ``count`` ranks make of the same groups, with adapters of ``rank``."""
-    ranks = [spawning.Process(target=main, args=(job, model, result, minibatches, rank)) for job in jobs(count)]
+    ranks = [
+        spawning.Process(target=main, args=(job, model, result, minibatches, aggregate, rank)) for job in jobs(count)
+    ]
     for process in ranks:
         process.start()
     try:

@@ -25,6 +25,7 @@ from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.learning import lora, minibatches, model, step, top_tokens
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
 from trainer.learning.top_tokens import TopTokens
+from trainer.objective import count
 from trainer.ranks import Ranks
 
 log = structlog.get_logger()
@@ -125,14 +126,15 @@ class Learner:
         started = time.perf_counter()
         samples = [item for group in groups for item in group.samples]
         own_tokens = sum(len(item.answer) for item in samples)
-        tokens, sequences = self.ranks.total([own_tokens, len(samples)])
+        own_total = own_tokens if self.settings.aggregate == "tokens" else sum(bool(item.answer) for item in samples)
+        tokens, sequences, total = self.ranks.total([own_tokens, len(samples), own_total])
         if not tokens:
             return StepResult(False, {}, 0, 0, 0.0)
         term = ImitationTerm.of(imitated, self.settings.imitate.weight, self.settings, self.collator, self.ranks)
         top = TopTokens()
         try:
             parts = self._minibatches(groups, version, int(sequences))
-            updates = self._updates(parts, groups, tokens, version, should_stop, top, term)
+            updates = self._updates(parts, groups, total, version, should_stop, top, term)
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise
@@ -187,7 +189,7 @@ class Learner:
         self,
         parts: Sequence[MicroBatches],
         groups: Sequence[ReadyGroup],
-        tokens: float,
+        total: float,
         version: int,
         should_stop: Callable[[], bool],
         top: TopTokens,
@@ -195,13 +197,14 @@ class Learner:
     ) -> list[Update]:
         packed = list(itertools.chain.from_iterable(parts))
         batches = self.collator.batches(groups, packed, len(packed))
-        plan: Sequence[tuple[Iterable[MicroBatch], Iterable[Tensor] | None, float]] = [(batches, None, tokens)]
+        plan: Sequence[tuple[Iterable[MicroBatch], Iterable[Tensor] | None, float]] = [(batches, None, total)]
         if len(parts) * self.settings.epochs > 1:
             kept = list(batches)
             old_BA = step.scored(self.scorer, kept, self.ranks, should_stop)
             cuts = [0, *itertools.accumulate(map(len, parts))]
             pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
-            own = [float(sum(batch.mask_BA.sum().item() for batch in kept[piece])) for piece in pieces]
+            counted = [float(count(batch.mask_BA, self.settings.aggregate or "tokens")) for batch in kept]
+            own = [sum(counted[piece]) for piece in pieces]
             shares = zip(pieces, self.ranks.total(own), strict=True)
             plan = [(kept[piece], old_BA[piece], max(share, 1.0)) for piece, share in shares] * self.settings.epochs
         updates: list[Update] = []

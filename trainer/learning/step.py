@@ -15,6 +15,7 @@ from trainer.data.collate import MicroBatch
 from trainer.learning.top_tokens import TopTokens
 from trainer.objective import (
     Metrics,
+    aggregated,
     clipped_weight_loss,
     kl_k3,
     masked,
@@ -40,7 +41,10 @@ class Stopped(Exception):
 
 
 class Sums(NamedTuple):
-    """Sums over tokens, additive over batches and ranks; those up to ``kl_reference`` are divided by all tokens."""
+    """Sums, additive over batches and ranks.
+
+    Those up to ``kl_reference`` are aggregated as the loss is, and over the update's count; the others are of tokens.
+    """
 
     loss: float
     clip_fraction: float
@@ -83,21 +87,22 @@ def accumulate(
     old_BA: Iterable[Tensor] | None,
     settings: Trainer,
     version: int,
-    tokens: float,
+    total: float,
     ranks: Ranks,
     should_stop: Callable[[], bool],
     reference: nn.Module | None = None,
     top: TopTokens | None = None,
 ) -> Sums:
-    """Add the gradient of the mean loss over ``tokens`` (of all ranks) to the parameters; return this rank's sums.
+    """Add the gradient of the mean loss to the parameters; return this rank's sums.
 
+    ``total`` is the update's count over all ranks, of tokens or of sequences (``settings.aggregate``).
     ``old_BA`` has each micro-batch's log-probabilities at the start of the step; None if this is its first update.
     ``top`` notes the tokens that stand out.
     """
     sums = Sums(*[0.0] * len(Sums._fields))
     going = unless_stopped(batches, ranks, should_stop)
     for batch, old_logp_BA in zip(going, itertools.repeat(None) if old_BA is None else old_BA, strict=False):
-        loss, part = losses(scorer, batch, old_logp_BA, settings, version, tokens, reference, top)
+        loss, part = losses(scorer, batch, old_logp_BA, settings, version, total, reference, top)
         # FSDP averages gradients over the ranks; the loss is a sum over them.
         (loss * ranks.count).backward()
         sums = sums.plus(part)
@@ -110,17 +115,17 @@ def losses(
     old_logp_BA: Tensor | None,
     settings: Trainer,
     version: int,
-    tokens: float,
+    total: float,
     reference: nn.Module | None = None,
     top: TopTokens | None = None,
 ) -> tuple[Tensor, Sums]:
-    """Return a micro-batch's share of the update's loss, and its sums.
+    """Return a micro-batch's share of the update's loss, whose denominator is ``total``, and its sums.
 
     ``old_logp_BA`` are the trainer's log-probabilities at the start of the step; None means that nothing was updated
     since, and they are those of this very pass. With a frozen ``reference`` the loss has the KL to it; importance
     weights do not apply to that.
     """
-    mask_BA = batch.mask_BA
+    mask_BA, aggregate = batch.mask_BA, settings.aggregate or "tokens"
     new_logp_BA, entropy_BA = (masked(values_BA, mask_BA) for values_BA in scorer(batch))
     old_logp_BA = new_logp_BA.detach() if old_logp_BA is None else masked(old_logp_BA, mask_BA)
     rollout_logp_BA = torch.where(batch.corrected_BA, batch.rollout_logp_BA, old_logp_BA)
@@ -133,15 +138,16 @@ def losses(
         weight_BA,
         settings.clip_low,
         settings.clip_high,
-        denominator=tokens,
+        denominator=total,
+        aggregate=aggregate,
         **({"dual_clip": settings.dual_clip.factor} if settings.dual_clip.factor else {}),
     )
-    entropy = masked_sum(entropy_BA, mask_BA) / tokens
+    entropy = aggregated(entropy_BA, mask_BA, aggregate) / total
     kl = torch.zeros((), device=policy.device)
     if reference is not None:
         with torch.no_grad():
             reference_logp_BA, _ = reference(batch)
-        kl = kl_k3(new_logp_BA, reference_logp_BA, mask_BA).sum() / tokens
+        kl = aggregated(kl_k3(new_logp_BA, reference_logp_BA, mask_BA), mask_BA, aggregate) / total
     loss = policy + settings.kl_beta * kl - settings.entropy_coef * entropy
     log_ratio_BA = old_logp_BA - rollout_logp_BA
     if top is not None and new_logp_BA.requires_grad:
@@ -158,7 +164,7 @@ def losses(
             batch.corrected_BA.sum(),
             masked_sum(altered_BA.float(), batch.corrected_BA),
             masked_sum(log_ratio_BA.abs(), batch.corrected_BA),
-            masked_sum(log_ratio_BA.exp() - 1 - log_ratio_BA, batch.corrected_BA),
+            kl_k3(rollout_logp_BA, old_logp_BA, batch.corrected_BA).sum(),
             same_BA.sum(),
             masked_sum(log_ratio_BA.abs(), same_BA),
         ]
@@ -193,7 +199,10 @@ def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float)
 
 
 def mean_metrics(sums: Sums, updates: int) -> dict[str, float]:
-    """Return a step's metrics from the sums over all ranks and its ``updates``, each a mean over tokens."""
+    """Return a step's metrics from the sums over all ranks and its ``updates``.
+
+    The first five are aggregated as the loss is (``trainer.aggregate``), the others are means over tokens.
+    """
     corrected, same = max(sums.corrected, 1.0), max(sums.same_version, 1.0)
     return {
         "loss": sums.loss / updates,

@@ -37,6 +37,17 @@ def test_the_configuration_of_an_earlier_runs_folder_is_read_too(tmp_path: Path)
     assert (config.trainer.entropy_coef, config.trainer.dual_clip.factor) == (0.1, 3.0)
 
 
+def test_a_recorded_run_on_all_steps_keeps_all_of_them():
+    tables = migrated({"curation": {"entropy": {"enabled": False, "keep": 0.8}}}, "test")
+    assert parse(tables).curation.entropy.keep == 1.0
+    with pytest.raises(ConfigError, match=r"entropy\.enabled.*set curation\.entropy\.keep = 1\.0"):
+        parse({"curation": {"entropy": {"enabled": False}}})
+
+
+def test_a_recorded_gspo_run_keeps_its_mean_over_tokens():
+    assert parse(migrated({"trainer": {"objective": "gspo"}}, "test")).trainer.aggregate == "tokens"
+
+
 def test_a_moved_key_of_a_written_configuration_works_and_is_told(tmp_path: Path):
     file = tmp_path / "config.toml"
     file.write_text('[evaluation]\ntemperature = 0.5\n\n[env]\nisolation = "problem"\n')

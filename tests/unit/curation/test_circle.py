@@ -347,7 +347,7 @@ def test_the_order_across_tasks_does_not_matter_to_difficulty_and_groups(shape):
     [
         {"budget": {"dynamic": False}},
         {"length": {"dynamic": False}},
-        {"entropy": {"enabled": False}},
+        {"entropy": {"keep": 1.0}},
         {"pool": {"enabled": False}},
         {"dispatch": {"choice": "even"}},
     ],

@@ -178,7 +178,7 @@ def test_the_four_fifths_of_highest_entropy_of_the_group_are_selected():
 
 
 def test_the_steps_left_out_still_count_in_the_statistics():
-    selected, everything = (Groups(entropy={"enabled": enabled}) for enabled in (True, False))
+    selected, everything = (Groups(entropy={"keep": keep}) for keep in (0.8, 1.0))
     made = []
     for agent in (selected, everything):
         agent.see(0, 1.0, 2, steps=5, step_entropies=[0.1, 0.2, 0.3, 0.4, 0.5])
@@ -247,7 +247,7 @@ def test_the_length_changes_successes_only_and_never_below_nothing(members, alph
 
 def test_a_steps_future_return_is_credited_against_the_groups_other_steps_of_its_number():
     """With discount 0.5, a success in 1 step is worth 1 at step 0, one in 3 steps 0.25, and a failure nothing."""
-    agent = Groups(ui_s1={"step_weight": 1.0}, entropy={"enabled": False})
+    agent = Groups(ui_s1={"step_weight": 1.0}, entropy={"keep": 1.0})
     agent.see(0, 1.0, size=3, steps=1, step_entropies=[0.1])
     agent.see(1, 1.0, size=3, steps=3, step_entropies=[0.1] * 3)
     group = agent.see(2, 0.0, size=3, steps=2)
