@@ -21,7 +21,7 @@ from dart_streams.bus import admin, sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
-from dart_streams.store import AsyncStore, SyncStore, connect
+from dart_streams.store import AsyncStore, SyncStore, connect, create_schema
 from topics import curated
 
 WARM_SHARE = 0.2
@@ -51,6 +51,7 @@ def measure(folder: Path, steps: int, groups_per_step: int) -> dict[str, Any]:
     with private_services() as running:
         config = configuration(running, folder, model, steps, groups_per_step)
         admin.apply_all(config.bus)
+        create_schema(config.store)
         maker = Maker(config, renderer_of(model, config.policy))
         for start in range(0, steps * groups_per_step, AT_ONCE):
             count = min(AT_ONCE, steps * groups_per_step - start)

@@ -25,6 +25,7 @@ from dart_streams.bus import admin
 from dart_streams.clock import now_ms
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
+from dart_streams.store import create_schema
 
 Size = Literal["tiny", "larger"]
 
@@ -131,6 +132,7 @@ def measure(folder: Path, plan: KindsPlan) -> dict[str, Any]:
         for kind in PUBLISHED:
             config = configuration(running, folder, model, plan, kind)
             admin.apply_all(config.bus)
+            create_schema(config.store)
             steps = OptimiserSteps(config, ranks)
             found[kind] = figures(asyncio.run(follow(config, folder, steps, plan.versions)))
             if kind == "full":

@@ -30,7 +30,7 @@ from dart_streams.clock import now_ms
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
 from dart_streams.launch import subreaper
-from dart_streams.store import AsyncStore, connect_async
+from dart_streams.store import AsyncStore, connect_async, create_schema
 from topics import weights, weights_serving
 from topics.values import MessagePart
 from topics.weights import WeightVersion
@@ -191,6 +191,7 @@ async def measure(folder: Path, plan: SwitchPlan) -> dict[str, Any]:
     with private_services() as running:
         config = configuration(running, folder, versions.model)
         admin.apply_all(config.bus)
+        create_schema(config.store)
         made = versions.made_up(config)
         await store(config, made)
         async with (

@@ -14,6 +14,7 @@ from hypothesis import settings
 from benchmarks.private_services import ENVIRONMENT, private_services
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, parse
+from dart_streams.store import create_schema
 
 settings.register_profile("same-examples", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)
@@ -63,9 +64,10 @@ class Services:
         self.folder = folder
         self.keyspace = f"test_{uuid.uuid4().hex[:8]}"
         self.buses: list[Bus] = []
+        self.keyspaces: set[str] = set()
 
     def config(self, **overrides: dict[str, Any]) -> Config:
-        """Return a configuration with its own topics (applied), run and state folder.
+        """Return a configuration with its own topics and tables (applied), run and state folder.
 
         ``overrides`` are tables of the configuration file: ``config(env={"slots": 2})``. The keyspace is the session's,
         for rows carry the run, and a schema takes seconds; ``store={"keyspace": …}`` asks for one more.
@@ -84,6 +86,9 @@ class Services:
             tables[name] = {**tables.get(name, {}), **table}
         config = parse(tables, source="the test's overrides")
         admin.apply_all(config.bus)
+        if config.store.keyspace not in self.keyspaces:
+            create_schema(config.store)
+            self.keyspaces.add(config.store.keyspace)
         self.buses.append(config.bus)
         return config
 

@@ -146,12 +146,15 @@ def authenticate(check: str, found: str, connect: Callable[[], None]) -> Finding
 
 
 def reach(check: str, servers: list[str], probe: Probe, title: str, setting: str) -> Finding:
-    """Check that a server answers in the right protocol."""
+    """Check that all servers answer in the right protocol; clients do with one of them."""
     where = ", ".join(servers)
-    for server in servers:
-        host, _, port = server.strip().rpartition(":")
-        if port.isdecimal() and probe(host, int(port), 2.0):
-            return Finding(check, "ok", f"{title} answers at {server}")
+    places = [(server, *server.strip().rpartition(":")[::2]) for server in servers]
+    away = [server for server, host, port in places if not (port.isdecimal() and probe(host, int(port), 2.0))]
+    if not away:
+        return Finding(check, "ok", f"{title} answers at {where}")
+    if len(away) < len(servers):
+        found = f"{title} answers at {len(servers) - len(away)} of {len(servers)} servers, not at {', '.join(away)}"
+        return Finding(check, "warn", found, f"start it, or take it out of {setting}")
     if not is_local(servers[0]):
         return Finding(check, "fail", f"no {title} at {where}", f"start it, or set {setting}")
     host, port_number = local_address(servers[0], setting)

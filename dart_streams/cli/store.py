@@ -16,7 +16,7 @@ from dart_streams.history import projection
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.projection import ProjectedRow, TableDigest
 from dart_streams.history.run_log import read_events
-from dart_streams.store import connect
+from dart_streams.store import connect, create_schema
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
@@ -36,8 +36,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 def apply(config: ConfigFile = None) -> None:
     """Create the keyspace and the tables that are missing."""
     settings = read_config(config)
-    with connected(settings):
-        note(f"keyspace {settings.store.keyspace} is complete")
+    create_schema(settings.store)
+    note(f"keyspace {settings.store.keyspace} is complete")
 
 
 @app.command("rebuild")
@@ -50,6 +50,7 @@ def rebuild(
 ) -> None:
     """Rebuild a run's rows from its topics, or from a bundle (with the screenshots it has), and compare."""
     config, source = run_or_bundle(run, state, bundle)
+    create_schema(config.store)
     with connected(config) as session:
         if wipe:
             note(f"{projection.wipe(session, config.bus.run)} rows removed")

@@ -84,6 +84,7 @@ class TrainingRun:
                 self.notify(await self.find_policy(self.supervisor))
         with self.phase("topics"):
             await self.apply_topics()
+            await asyncio.to_thread(sessions.create_schema, self.config.store)
         trains = self.config.run.trains and not self.before_only
         async with (
             Publisher(self.config.bus, "supervisor") as publisher,

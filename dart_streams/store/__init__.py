@@ -5,7 +5,7 @@ Asynchronous processes use :class:`AsyncStore`, synchronous ones :class:`SyncSto
 
 from dart_streams.store.asynchronous import AsyncStore
 from dart_streams.store.blobs import MissingBlob
-from dart_streams.store.sessions import connect, connect_async, connect_to_read
+from dart_streams.store.sessions import connect, connect_async, create_schema
 from dart_streams.store.synchronous import SyncStore
 
-__all__ = ["AsyncStore", "MissingBlob", "SyncStore", "connect", "connect_async", "connect_to_read"]
+__all__ = ["AsyncStore", "MissingBlob", "SyncStore", "connect", "connect_async", "create_schema"]

@@ -1,7 +1,10 @@
-"""Sessions with Cassandra: connected within ``store.wait_s``, with the schema applied."""
+"""Sessions with Cassandra, connected within ``store.wait_s`` once the schema is complete.
+
+Only ``dart-streams store apply``, ``store rebuild`` and a run's start create it. Nodes of a cluster refuse concurrent
+changes of a schema or disagree on them, and the replication would be that of whichever process came first.
+"""
 
 import asyncio
-import functools
 import logging
 import re
 import socket
@@ -53,17 +56,21 @@ DOWN = (NoHostAvailable, NoConnectionsAvailable, DriverException, ErrorMessage, 
 
 
 class TableGone(UserError):
-    """A table was dropped while it was used; a process that is started again makes it anew."""
+    """A table was dropped while it was used."""
 
     exit_code = 1
 
 
+class SchemaIncomplete(Exception):
+    """The keyspace, or a table of it, does not exist (yet)."""
+
+
 def connect(store: Store) -> Session:
-    """Connect and apply the schema, trying again until ``store.wait_s`` is over; it blocks meanwhile.
+    """Connect when the schema is complete, trying again until ``store.wait_s`` is over; it blocks meanwhile.
 
-    ``session.cluster.shutdown()`` closes it.
+    ``session.cluster.shutdown()`` closes it. SELECT is all that a login needs which only reads.
 
-    Raises :class:`ServiceUnavailable` if the database did not answer, or did not accept the schema, in time; at once
+    Raises :class:`ServiceUnavailable` if the database did not answer in time, or lacks a table; at once
     ``AccessRefused`` if it rejects the client or is not trusted, and ``ConfigError`` if the keyspace's name is not
     valid, or a certificate or the password can't be read.
     """
@@ -76,10 +83,9 @@ async def connect_async(store: Store) -> Session:
     return await AsyncRetrying(**connecting(store))(asyncio.to_thread, open_keyspace, store)
 
 
-async def connect_to_read(store: Store) -> Session:
-    """Do the same for whoever only reads: it makes no keyspace and no table, so SELECT is all that its login needs."""
-    opening = functools.partial(open_keyspace, store, make=False)
-    return await AsyncRetrying(**connecting(store))(asyncio.to_thread, opening)
+def create_schema(store: Store) -> None:
+    """Create the keyspace and the tables that are missing; raise as :func:`connect` does."""
+    Retrying(**connecting(store))(open_keyspace, store, create=True).cluster.shutdown()
 
 
 def check(store: Store) -> None:
@@ -94,9 +100,12 @@ def connecting(store: Store) -> dict[str, Any]:
         Deadline(wait_s),
         min(1.0, wait_s / 10),
         f"database at {at}",
-        retryable=lambda error: isinstance(error, DOWN),  # concurrent schema changes also make invalid requests
+        # concurrent schema changes also make invalid requests
+        retryable=lambda error: isinstance(error, (*DOWN, SchemaIncomplete)),
         unavailable=lambda error: ServiceUnavailable(
-            f"no Cassandra at {at} after {wait_s:g} s ({short(error)}): "
+            f"{error} after {wait_s:g} s: run `dart-streams store apply`"
+            if isinstance(error, SchemaIncomplete)
+            else f"no Cassandra at {at} after {wait_s:g} s ({short(error)}): "
             "start one with `dart-streams up`, or set store.hosts and store.port"
         ),
     )
@@ -126,20 +135,27 @@ def gone_of(error: BaseException, run: str) -> TableGone | None:
     if match is None:
         return None
     return TableGone(
-        f"table {match[1] or match[2]} is gone from the store: somebody has dropped it, with its rows. The next "
-        f"process that starts makes it again, empty; `dart-streams store rebuild --run {run}` brings them back"
+        f"table {match[1] or match[2]} is gone from the store: it was dropped, with its rows. "
+        f"`dart-streams store rebuild --run {run}` creates it again and brings them back"
     )
 
 
-def open_keyspace(store: Store, *, make: bool = True) -> Session:
-    """Connect once and apply the schema (``make``); raise one of :data:`DOWN` with nothing left open if that fails."""
+def open_keyspace(store: Store, *, create: bool = False) -> Session:
+    """Connect once; the schema is created (``create``) or has to be complete.
+
+    Raises one of :data:`DOWN` or :class:`SchemaIncomplete`, with nothing left open.
+    """
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", store.keyspace):
         raise ConfigError(
             f"store.keyspace {store.keyspace!r}: use lower-case letters, digits and _, a letter first, 48 at most"
         )
     session = open_session(store)
     try:
-        if make:
+        if (lacking := missing_tables(session, store.keyspace)) and not create:
+            exists = store.keyspace in session.cluster.metadata.keyspaces
+            what = f"lacks the tables {', '.join(lacking)}" if exists else "does not exist"
+            raise SchemaIncomplete(f"keyspace {store.keyspace} {what}")
+        if lacking:
             apply_schema(session, store.keyspace)
         session.set_keyspace(store.keyspace)
     except BaseException as error:
@@ -211,13 +227,16 @@ def place_of(store: Store) -> str:
     return f"{', '.join(store.hosts)} port {store.port}"
 
 
-def apply_schema(session: Session, keyspace: str) -> None:
-    """Create what is missing. A complete schema costs no round trip."""
-    statements = schema(keyspace)
+def missing_tables(session: Session, keyspace: str) -> list[str]:
+    """Return the tables of the schema that the keyspace lacks; it costs no round trip."""
     existing = session.cluster.metadata.keyspaces.get(keyspace)
-    if existing is not None and all(table in existing.tables for table in map(table_of, statements) if table):
-        return
-    for statement in statements:
+    tables = filter(None, map(table_of, schema(keyspace)))
+    return [table for table in tables if existing is None or table not in existing.tables]
+
+
+def apply_schema(session: Session, keyspace: str) -> None:
+    """Create what is missing, a statement after the other."""
+    for statement in schema(keyspace):
         session.execute(statement, timeout=30.0)
 
 

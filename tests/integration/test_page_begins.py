@@ -108,7 +108,7 @@ async def test_without_broker_and_store_every_page_answers_within_seconds():
 
 
 async def test_a_viewer_makes_no_keyspace_in_a_store_that_has_none_yet(services, config: Config):
-    absent = msgspec.structs.replace(config.store, keyspace=f"absent_{uuid.uuid4().hex[:8]}")
+    absent = msgspec.structs.replace(config.store, keyspace=f"absent_{uuid.uuid4().hex[:8]}", wait_s=1.0)
     source = LiveSource(msgspec.structs.replace(config, store=absent), None)
     with pytest.raises(ServiceUnavailable, match="does not exist"):
         await source.steps("t")

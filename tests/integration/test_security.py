@@ -196,7 +196,7 @@ def test_a_login_that_may_not_make_the_schema_says_what_to_grant(secured: Secure
     login = Login(user="reader", password=secured.secret("cql"))
     secured.database.add_user("reader", secured.passwords["cql"], grants=())
     with pytest.raises(AccessRefused, match="grant CREATE on all keyspaces"):
-        sessions.connect(secured.store(login=login, keyspace="not_mine"))
+        sessions.create_schema(secured.store(login=login, keyspace="not_mine"))
 
 
 COMMANDS = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cassandra.cluster import Cluster
 from typer.testing import CliRunner
 
 from dart_streams.cli import main
@@ -18,7 +19,7 @@ from dart_streams.errors import ServiceUnavailable
 from dart_streams.history import projection
 from dart_streams.history import run_folder as folder
 from dart_streams.launch.services.daemon import free_port
-from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async
+from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async, create_schema
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of
 from dart_streams.store.sessions import TableGone
 from dart_streams.store.statements import DamagedRow
@@ -146,7 +147,9 @@ async def test_a_torn_row_is_named_with_the_command_that_mends_it(session, run):
 @pytest.mark.parametrize("prepared", [False, True])
 async def test_a_table_that_was_dropped_is_named_with_the_command_that_brings_its_rows_back(services, run, prepared):
     keyspace = f"{services.keyspace}_dropped"
-    own = connect(services.config(store={"keyspace": keyspace}).store)
+    settings = msgspec.structs.replace(services.config().store, keyspace=keyspace)
+    create_schema(settings)
+    own = connect(settings)
     try:
         store, sync = AsyncStore(own, run, 1), SyncStore(own, run, 1)
         if prepared:
@@ -274,30 +277,43 @@ def test_claims_are_neither_steps_nor_rows_of_the_projection_and_go_when_the_run
 def test_a_schema_that_is_there_is_applied_again_without_harm(services, session, run):
     store = SyncStore(session, run, 1)
     store.write_trained(1, {"version": 1, "epoch": 1, "group_ids": [], "trajectory_ids": [], "metrics": {}, "at_ms": 1})
-    again = connect(services.config().store)
-    assert len(SyncStore(again, run, 1).trained()) == 1
-    again.cluster.shutdown()
+    create_schema(services.config().store)
+    assert len(store.trained()) == 1
 
 
-def test_a_table_that_is_missing_is_created_on_the_next_start(services):
+@pytest.fixture
+def keyspace(services):
+    """The settings of a keyspace that does not exist."""
     settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
-    first = connect(settings)
+    yield settings
+    with Cluster(list(settings.hosts), port=settings.port) as cluster:
+        cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {settings.keyspace}", timeout=60)
+
+
+def test_a_process_makes_no_schema_and_names_the_command_that_does(keyspace):
+    hasty = msgspec.structs.replace(keyspace, wait_s=0.5)
+    with pytest.raises(
+        ServiceUnavailable, match=f"{keyspace.keyspace} does not exist after .*dart-streams store apply"
+    ):
+        connect(hasty)
+    create_schema(keyspace)
+    first = connect(keyspace)
     first.execute("DROP TABLE trained", timeout=60)
     first.cluster.shutdown()
-    second = connect(settings)
-    try:
-        assert SyncStore(second, "run", 1).trained() == []
-    finally:
-        second.execute(f"DROP KEYSPACE {settings.keyspace}", timeout=60)
-        second.cluster.shutdown()
+    with pytest.raises(ServiceUnavailable, match="lacks the tables trained after"):
+        connect(hasty)
+    create_schema(keyspace)
+    second = connect(keyspace)
+    assert SyncStore(second, "run", 1).trained() == []
+    second.cluster.shutdown()
 
 
-def test_processes_that_start_together_on_an_empty_database_all_get_a_schema(services):
-    settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
-    with ThreadPoolExecutor(5) as pool:
-        sessions = list(pool.map(lambda _: connect(settings), range(5)))
+def test_processes_that_start_before_the_schema_wait_for_it(keyspace):
+    with ThreadPoolExecutor(6) as pool:
+        waiting = [pool.submit(connect, keyspace) for _ in range(5)]
+        pool.submit(create_schema, keyspace).result()
+        sessions = [one.result() for one in waiting]
     assert [SyncStore(session, "run", 1).trained() for session in sessions] == [[]] * 5
-    sessions[0].execute(f"DROP KEYSPACE {settings.keyspace}", timeout=60)
     for session in sessions:
         session.cluster.shutdown()
 

@@ -66,10 +66,16 @@ def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> lis
 
 
 def ensure_up(config: Config, notify: Notify = silent) -> bool:
-    """Start the local services unless something answers at every configured address; return whether any was started."""
-    servers = [*config.bus.servers.split(","), *(f"{host}:{config.store.port}" for host in config.store.hosts)]
-    if all(listens(*server.rpartition(":")[::2]) for server in servers):
-        notify("Kafka and Cassandra are up already")
+    """Start the local services unless both have a server that answers; return whether any was started.
+
+    A cluster with a broker or node away is up: clients go on with the others.
+    """
+    brokers = config.bus.servers.split(",")
+    nodes = [f"{host}:{config.store.port}" for host in config.store.hosts]
+    silent_servers = [server for server in (*brokers, *nodes) if not listens(*server.rpartition(":")[::2])]
+    if {*brokers} - {*silent_servers} and {*nodes} - {*silent_servers}:
+        away = f"; away: {', '.join(silent_servers)}" if silent_servers else ""
+        notify(f"Kafka and Cassandra are up already{away}")
         return False
     return any(service.started for service in up(config, notify))
 

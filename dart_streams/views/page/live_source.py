@@ -32,7 +32,7 @@ from dart_streams.history.run_follower import RunFollower
 from dart_streams.history.run_log import present_records
 from dart_streams.history.run_state import RunState
 from dart_streams.history.traces import RequestSegment, Timeline, lines_in
-from dart_streams.store import AsyncStore, MissingBlob, connect_to_read
+from dart_streams.store import AsyncStore, MissingBlob, connect_async
 from dart_streams.tasks import TaskSet
 from dart_streams.views.metrics import ReportInputs
 from dart_streams.views.page.bundle_source import segments_of
@@ -162,7 +162,7 @@ class LiveSource:
             if self._store is None or self._store.run != self._bus.run:
                 settings = self.config.store
                 settings = msgspec.structs.replace(settings, wait_s=min(settings.wait_s, ASKED_S))
-                session = self._store.session if self._store is not None else await connect_to_read(settings)
+                session = self._store.session if self._store is not None else await connect_async(settings)
                 self._store = AsyncStore(session, self._bus.run, settings.blob_cache_mb, wait_s=2.0)
             return self._store
 

@@ -334,3 +334,15 @@ def test_both_compilers_are_used_where_the_configuration_says_so(home: Home, tmp
         full = [at for at, word in enumerate(command) if word == "-XX:TieredStopAtLevel=4"]
         assert bool(full) == optimise
         assert all(at > quick for at in full), "the JVM takes the last word on it"
+
+
+def test_a_cluster_with_a_broker_and_a_node_away_is_up(tmp_path: Path) -> None:
+    told: list[str] = []
+    with listener() as port:
+        config = Config(
+            bus=Bus(servers=f"127.0.0.1:1,127.0.0.1:{port},127.0.0.1:2"),
+            store=Store(hosts=("127.0.0.1", "127.0.0.9"), port=port),
+            run=Run(state_dir=str(tmp_path)),
+        )
+        assert local.ensure_up(config, told.append) is False
+    assert told == [f"Kafka and Cassandra are up already; away: 127.0.0.1:1, 127.0.0.1:2, 127.0.0.9:{port}"]
