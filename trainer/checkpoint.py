@@ -1,8 +1,13 @@
-"""Checkpoints: model, optimiser and state, complete under their final name or not there at all."""
+"""Checkpoints: model, optimiser and state, complete under their final name or not there at all.
 
+What is restored is what was written: every file is compared with the manifest first, and nothing in it is run as code.
+"""
+
+import pickle
 import re
 import shutil
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from dart_streams import fsync as durable
 from dart_streams.errors import UserError
 from trainer import crash_points
+from trainer.checkpoint_manifest import MANIFEST, FileDigest, Manifest, read
+from trainer.checkpoint_reader import METADATA, ForeignObject, TensorPlanner, TensorReader
 from trainer.learning import lora
 from trainer.ranks import Ranks
 from trainer.state import TrainerState
@@ -27,6 +34,7 @@ SCALING = "scaling"
 """The key of what adapters are multiplied with, which is not among the tensors that are trained."""
 NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 PARTIAL = ".partial-"
+DAMAGED = ".damaged-"
 
 log = structlog.get_logger()
 
@@ -37,15 +45,21 @@ class CheckpointNotWritten(UserError):
     exit_code = 1
 
 
+class CheckpointsDamaged(UserError):
+    """All checkpoints of a run are damaged."""
+
+
 @dataclass
 class Checkpoints:
     """The checkpoints of a run in one folder that all ranks share. All methods are collective.
 
-    The tensors are written shard by shard by their own rank, and can be read by another number of ranks.
+    The tensors are written shard by shard by their own rank, and can be read by another number of ranks. Every file's
+    digest is in the manifest. ``frozen_sha256`` is of the weights that are used beside those that are trained.
     """
 
     folder: Path
     ranks: Ranks
+    frozen_sha256: str = ""
 
     def __post_init__(self) -> None:
         # A single rank saves without collectives on purpose, and torch warns of it.
@@ -54,12 +68,16 @@ class Checkpoints:
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainerState, epoch: int) -> None:
         """Write a checkpoint: first aside, durable, then under its name. Older ones but one are removed.
 
-        Raises CheckpointNotWritten if its disk is full or fails; what was written of it is removed.
+        ``epoch`` must be the same on all ranks. Raises CheckpointNotWritten, on all ranks, if the disk of one is full
+        or fails; what was written is removed.
         """
         name = f"epoch-{epoch:04d}-step-{state.train_step:08d}"
         partial = self.folder / f"{PARTIAL}{name}"
         try:
-            self._write(partial, self.folder / name, model, optimizer, state)
+            digests = self._write_tensors(partial, model, optimizer)
+            with self.ranks.failing_together():
+                if self.ranks.first:
+                    self._complete(partial, self.folder / name, digests, state)
         except (CheckpointException, OSError) as error:
             if self.ranks.first:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -69,41 +87,59 @@ class Checkpoints:
                 "are free there: make room, and start the trainer again; it goes on from the checkpoint before"
             ) from error
 
-    def _write(
-        self,
-        partial: Path,
-        final: Path,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        state: TrainerState,
-    ) -> None:
-        if self.ranks.first:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-        self.ranks.barrier()
+    def _write_tensors(
+        self, partial: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> list[FileDigest]:
+        """Write the tensors of all ranks to ``partial``; return the digests of their files."""
+        with self.ranks.failing_together():
+            if self.ranks.first:
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir(parents=True)
         writer = dcp.FileSystemWriter(partial, thread_count=1, sync_files=True)
         # A single rank has nobody to plan with: that is a quarter of the time.
         dcp.save(tensors(model, optimizer), storage_writer=writer, no_dist=self.ranks.count == 1)
-        if self.ranks.first:
-            crash_points.reach(crash_points.IN_CHECKPOINT)
-            durable.write(partial / STATE, msgspec.json.encode(state))
-            durable.sync(partial)
-            shutil.rmtree(final, ignore_errors=True)
-            partial.rename(final)
-            durable.sync(self.folder)
-            for old in self.complete()[:-KEPT]:
-                shutil.rmtree(old, ignore_errors=True)
+        own = f"__{self.ranks.rank}_*"
+        with self.ranks.failing_together():
+            digests = [FileDigest.of(file) for file in sorted(partial.glob(own))]
+        return self.ranks.gathered(digests)
+
+    def _complete(self, partial: Path, final: Path, digests: Sequence[FileDigest], state: TrainerState) -> None:
+        """Write what the first rank has to, and give the checkpoint its name. Then older ones go."""
+        crash_points.reach(crash_points.IN_CHECKPOINT)
+        for missing in [one.name for one in digests if not (partial / one.name).exists()]:
+            raise FileNotFoundError(f"{missing} of another rank is not there: do all ranks share this folder?")
+        durable.write(partial / STATE, msgspec.json.encode(state))
+        files = (*digests, *(FileDigest.of(partial / name) for name in (METADATA, STATE)))
+        manifest = Manifest(files=files, frozen_sha256=self.frozen_sha256)
+        durable.write(partial / MANIFEST, manifest.encoded())
+        durable.sync(partial)
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        durable.sync(self.folder)
+        self._remove_older()
 
     def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> TrainerState | None:
-        """Load the newest checkpoint into model and optimiser and return its state; None if there is none."""
-        found = self.complete() if self.ranks.first else []
-        newest: Path | None = self.ranks.from_first(found[-1] if found else None)
-        if newest is None:
+        """Load the newest undamaged checkpoint into model and optimiser and return its state; None if there is none.
+
+        Damaged ones that are newer are set aside, and what they had is trained again. The optimiser's settings stay
+        those of the configuration. Raises CheckpointsDamaged if there are none but damaged ones, UserError if the
+        checkpoint is of another policy.
+        """
+        found = self._newest_undamaged()
+        if found is None:
             return None
+        newest, manifest = found
+        frozen = self.ranks.from_first(self.frozen_sha256)
+        if frozen and manifest.frozen_sha256 not in ("", frozen):
+            raise UserError(
+                f"checkpoint {newest} was trained beside other frozen weights (the base of adapters, or the reference "
+                f"of trainer.kl_beta): their SHA-256 was {manifest.frozen_sha256}, and is {frozen}. A run keeps its "
+                "policy.path and, with adapters, its trainer.publish.dtype"
+            )
         saved = tensors(model, optimizer)
         try:
-            dcp.load(saved, storage_reader=dcp.FileSystemReader(newest))
-        except CheckpointException as error:
+            dcp.load(saved, storage_reader=TensorReader(newest), planner=TensorPlanner())
+        except (CheckpointException, ForeignObject, pickle.UnpicklingError) as error:
             raise UserError(
                 f"checkpoint {newest} is not of this policy ({reason_of(error)}): a run keeps its policy.path and its "
                 "trainer.lora (rank and targets); start another run, with `dart-streams run --init` if from its weights"
@@ -113,13 +149,67 @@ class Checkpoints:
                 f"checkpoint {newest} has adapters that count {float(saved[SCALING]):g} times (alpha / rank), not "
                 f"{lora.scaling_in(model):g} times: a run keeps its trainer.lora.alpha"
             )
-        options = StateDictOptions(strict=not has_frozen(model))
+        _, present = get_state_dict(model, optimizer)
         set_state_dict(
-            model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"], options=options
+            model,
+            optimizer,
+            model_state_dict=saved["model"],
+            optim_state_dict={**present, "state": saved["optimizer"]},
+            options=StateDictOptions(strict=not has_frozen(model)),
         )
         state = msgspec.json.decode((newest / STATE).read_bytes(), type=TrainerState)
         log.info("checkpoint restored", folder=str(newest), train_step=state.train_step, version=state.version)
         return state
+
+    def _newest_undamaged(self) -> tuple[Path, Manifest] | None:
+        """Return the newest checkpoint whose files are those that were written; None if there is none at all."""
+        names: list[Path] = self.ranks.from_first(self.complete() if self.ranks.first else [])
+        damages: dict[Path, str] = {}
+        for place in reversed(names):
+            manifest: Manifest | str = self.ranks.from_first(read(place) if self.ranks.first else None)
+            damage = manifest if isinstance(manifest, str) else self._damage(place, manifest)
+            if not damage and isinstance(manifest, Manifest):
+                if self.ranks.first:
+                    self._set_aside(damages)
+                self.ranks.barrier()
+                return place, manifest
+            damages[place] = damage
+        if damages:
+            listed = "; ".join(f"{place.name}: {damage}" for place, damage in damages.items())
+            raise CheckpointsDamaged(
+                f"no checkpoint in {self.folder} can be used ({listed}): put one back from a copy, or start another "
+                "run from the newest weights with `dart-streams run --init`; to train this one from its beginning, "
+                "remove the folder"
+            )
+        return None
+
+    def _damage(self, place: Path, manifest: Manifest) -> str:
+        """Return what is wrong with the files of a checkpoint; each rank looks at its share of them."""
+        share = manifest.files[self.ranks.rank :: self.ranks.count]
+        found = self.ranks.gathered([damage for file in share if (damage := file.damage_in(place))])
+        return ", ".join(found)
+
+    def _set_aside(self, damages: Mapping[Path, str]) -> None:
+        """Give damaged checkpoints a name under which they are not found again."""
+        for place, damage in damages.items():
+            aside = place.with_name(f"{DAMAGED}{place.name}")
+            log.error(
+                "checkpoint damaged: the one before is taken, and the steps since are made again",
+                folder=str(place),
+                reason=damage,
+                kept_as=str(aside),
+            )
+            shutil.rmtree(aside, ignore_errors=True)
+            place.rename(aside)
+        if damages:
+            durable.sync(self.folder)
+
+    def _remove_older(self) -> None:
+        """Remove all checkpoints, damaged ones too, that are older than the newest ``KEPT``."""
+        kept = self._numbered()[-KEPT:]
+        for number, place in [*self._numbered(), *self._numbered(DAMAGED)]:
+            if number < kept[0][0]:
+                shutil.rmtree(place, ignore_errors=True)
 
     def remove_partial(self, epoch: int) -> None:
         """Remove what trainers of earlier epochs left that ended while they wrote a checkpoint."""
@@ -130,8 +220,12 @@ class Checkpoints:
 
     def complete(self) -> list[Path]:
         """Return the complete checkpoints, the newest last: of the newest epoch, the one with the most steps."""
-        named = [(match, path) for path in self.folder.glob("epoch-*") if (match := NAME.fullmatch(path.name))]
-        return [path for _, path in sorted((tuple(map(int, match.groups())), path) for match, path in named)]
+        return [place for _, place in self._numbered()]
+
+    def _numbered(self, prefix: str = "") -> list[tuple[tuple[int, int], Path]]:
+        """Return the folders of this prefix by epoch and step."""
+        names = ((NAME.fullmatch(place.name.removeprefix(prefix)), place) for place in self.folder.glob(f"{prefix}e*"))
+        return sorted(((int(match[1]), int(match[2])), place) for match, place in names if match)
 
 
 def reason_of(error: BaseException) -> str:
@@ -142,15 +236,15 @@ def reason_of(error: BaseException) -> str:
 def tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the sharded tensors of both, by names that do not depend on the number of ranks.
 
-    Frozen parameters, which the model's directory has, are left out.
+    Frozen parameters, which the model's directory has, are left out, and so are the optimiser's settings.
     """
     of_model, of_optimizer = get_state_dict(model, optimizer)
     if has_frozen(model):
         trained = {name for name, value in model.named_parameters() if value.requires_grad}
         of_model = {name: value for name, value in of_model.items() if name in trained}
         scaling = torch.tensor(lora.scaling_in(model), dtype=torch.float64)
-        return {"model": of_model, "optimizer": of_optimizer, SCALING: scaling}
-    return {"model": of_model, "optimizer": of_optimizer}
+        return {"model": of_model, "optimizer": of_optimizer["state"], SCALING: scaling}
+    return {"model": of_model, "optimizer": of_optimizer["state"]}
 
 
 def has_frozen(model: torch.nn.Module) -> bool:

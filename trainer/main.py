@@ -106,12 +106,13 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         life.callback(session.cluster.shutdown)
         store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
         learner = Learner(folder, renderer, config.trainer, ranks)
-        checkpoints = Checkpoints(config.run.folder / "checkpoints", ranks)
+        checkpoints = Checkpoints(config.run.folder / "checkpoints", ranks, learner.frozen_sha256)
         restored = checkpoints.restore(learner.scorer, learner.optimizer)
         snapshot = learner.snapshot()
-        publisher, epoch = None, 0
+        publisher = None
+        # All ranks write into a folder that is named by the epoch, which one of them claims.
+        epoch: int = ranks.from_first(store.claim_epoch(config.policy.model_id) if ranks.first else None)
         if ranks.first:
-            epoch = store.claim_epoch(config.policy.model_id)
             checkpoints.remove_partial(epoch)
             publisher = life.enter_context(WeightPublisher(config, epoch))
         state: TrainerState = ranks.from_first(publisher.begin(restored, snapshot) if publisher else None)

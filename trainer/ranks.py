@@ -56,6 +56,17 @@ class Ranks:
         """Return whether the flag is set on any rank."""
         return self.largest(float(flag)) > 0
 
+    @contextlib.contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Raise OSError on every rank if the block raised one on any, so that none waits for one that gave up."""
+        failure = ""
+        try:
+            yield
+        except OSError as error:
+            failure = str(error) or type(error).__name__
+        if found := [text for text in self.gathered([failure]) if text]:
+            raise OSError(found[0])
+
     def barrier(self) -> None:
         """Return when every rank has come here."""
         if self.count > 1:

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from dart_streams.clock import since_ms
 from dart_streams.config import Trainer
+from dart_streams.policy import weights
 from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
@@ -93,8 +94,11 @@ class Learner:
         self.collator = Collator(renderer, share_prompts=model.can_share_prompts(scorer, renderer))
         self.scorer = model.shard(scorer, mesh, settings.dtype)
         self.reference: model.Scorer | None = None
+        self.frozen_sha256 = ""
+        """The digest of the weights that are used beside those that are trained, on rank 0; empty if there are none."""
         if settings.kl_beta:
             frozen = model.load(folder, renderer, ranks.device).requires_grad_(False)
+            self.frozen_sha256 = weights.digest_of(weights.own_state(frozen.policy)) if ranks.first else ""
             self.reference = model.shard(frozen, mesh, settings.dtype)
         # No weight decay: a run is too short for it to matter, and it would pull a pretrained model from its weights.
         self.optimizer = torch.optim.AdamW(
@@ -107,6 +111,7 @@ class Learner:
         """Under adapters, the frozen weights as they are published, on rank 0."""
         if settings.lora.rank:
             self.base = model.gathered(self.scorer.policy, ranks.first, self.published)
+            self.frozen_sha256 = weights.digest_of(self.base) if ranks.first else ""
 
     def learn(
         self,

@@ -1,0 +1,113 @@
+"""Trainers of several ranks: killed anywhere, resumed with as many ranks or another number, and on a full disk."""
+
+import contextlib
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dart_streams.policy import tiny
+from dart_streams.policy import weights as weight_files
+from tests.faults import disk
+from tests.model import sharded_layer
+from tests.model.forkserver import jobs
+from tests.model.test_trainer_run import KILLS_S, Run, ended, training
+from trainer import checkpoint_manifest, crash_points
+from trainer.checkpoint import Checkpoints
+
+KILLS = [
+    *((crash_points.AFTER_STEP, 2), (crash_points.IN_CHECKPOINT, 2), (crash_points.AFTER_CHECKPOINT, 2)),
+    *((crash_points.BEFORE_EVENT, 1), (crash_points.AFTER_FILES, 2), (crash_points.AFTER_EVENT, 2)),
+    (crash_points.BEFORE_STEP, 2),
+]
+"""Each point with the number of ranks that is killed there."""
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "tiny"
+    tiny.build(folder)
+    return folder
+
+
+@pytest.fixture
+def run(services: Any, model: Path) -> Callable[[], Run]:
+    def make() -> Run:
+        trainer = {"groups_per_step": 1, "micro_batch": 4, "max_train_steps": STEPS}
+        return Run(services.config(policy={"path": str(model)}, trainer=trainer, curation={"max_staleness": 100}))
+
+    return make
+
+
+@pytest.mark.timeout(KILLS_S)
+def test_killed_anywhere_with_one_rank_or_two_it_ends_as_one_that_was_left_alone(run: Callable[[], Run]) -> None:
+    alone, killed = run(), run()
+    for ours in (alone, killed):
+        ours.add([ours.maker.group(index) for index in range(STEPS)])
+    assert alone.train() == 0
+    folder = killed.config.run.folder / "checkpoints"
+    for point, count in KILLS:
+        with contextlib.ExitStack() as life:
+            first, *_ = [life.enter_context(training(killed.config, f"{point}:1", job=job)) for job in jobs(count)]
+            assert ended(first) == -signal.SIGKILL, point
+        assert len(list(folder.glob(".*"))) == (point == crash_points.IN_CHECKPOINT), "the next trainer removes it"
+    with contextlib.ExitStack() as life:
+        ranks = [life.enter_context(training(killed.config, job=job)) for job in jobs(2)]
+        assert [ended(rank) for rank in ranks] == [0, 0]
+
+    assert [row["group_ids"] for row in killed.trained()] == [[f"group-{index}"] for index in range(STEPS)]
+    losses, expected = ([row["metrics"]["loss"] for row in ours.trained()] for ours in (killed, alone))
+    assert losses == pytest.approx(expected, abs=1e-4)
+    final, wanted = (load_file(Path(ours.versions()[-1].uri) / weight_files.FILE) for ours in (killed, alone))
+    for name, weight in wanted.items():
+        torch.testing.assert_close(final[name], weight, rtol=0, atol=1e-4)
+    for place in folder.iterdir():
+        manifest = checkpoint_manifest.read(place)
+        assert isinstance(manifest, checkpoint_manifest.Manifest)
+        assert {file.name for file in manifest.files} >= {"__0_0.distcp", "__1_0.distcp"}
+        assert not [damage for file in manifest.files if (damage := file.damage_in(place))]
+
+
+@pytest.mark.parametrize(("saved_by", "read_by"), [(2, 1), (1, 2)])
+def test_a_checkpoint_is_read_by_another_number_of_ranks(tmp_path: Path, saved_by: int, read_by: int) -> None:
+    folder = tmp_path / "checkpoints"
+    saved = sharded_layer.results(saved_by, folder, sharded_layer.two_steps, tmp_path / "saved")
+    found = sharded_layer.results(read_by, folder, sharded_layer.resumed, tmp_path / "found")
+    assert found == [[2, pytest.approx(saved[0])]] * read_by
+
+
+def test_a_torn_shard_of_the_second_rank_has_both_take_the_checkpoint_before(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    sharded_layer.results(2, folder, sharded_layer.two_steps, tmp_path / "saved")
+    shard = folder / "epoch-0001-step-00000002" / "__1_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    first, second = sharded_layer.results(2, folder, sharded_layer.resumed, tmp_path / "found")
+    assert first == second
+    assert first[0] == 1
+    assert sorted(place.name for place in folder.iterdir()) == [
+        ".damaged-epoch-0001-step-00000002",
+        "epoch-0001-step-00000001",
+    ]
+
+
+@pytest.mark.skipif(bool(disk.possible()), reason="mounting a small disk needs root")
+def test_on_a_full_disk_all_ranks_say_so_and_leave_the_checkpoint_before(tmp_path: Path) -> None:
+    with disk.small_disk(tmp_path / "disk", 1) as place:
+        found = sharded_layer.results(2, place / "checkpoints", sharded_layer.a_full_disk, tmp_path / "found")
+    for said, left, restored in found:
+        assert "epoch-0001-step-00000002 can't be written" in said
+        assert "No space left" in said
+        assert left == ["epoch-0001-step-00000001"]
+        assert restored == 1
+
+
+def test_ranks_that_share_no_folder_are_told_so(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints"
+    found = sharded_layer.results(2, place, sharded_layer.a_rank_without_the_folder, tmp_path / "found")
+    assert all("do all ranks share this folder?" in str(said) for said in found)
+    assert Checkpoints(place, None).complete() == []  # type: ignore[arg-type]
