@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import msgspec
 import structlog
@@ -14,6 +15,7 @@ from dart_streams.config import Config
 from dart_streams.telemetry import names, spans
 from topics.trained import TrainedStep
 from trainer import crash_points
+from trainer import refusals as refused
 from trainer.checkpoint import CheckpointNotWritten, Checkpoints
 from trainer.data.batch_builder import Batch, BatchFeed
 from trainer.data.samples import REASONS, ReadyGroup
@@ -24,8 +26,12 @@ from trainer.learning.learner import Learner, StepResult
 from trainer.learning.step import Stopped
 from trainer.publish import Rank0Outputs
 from trainer.ranks import Ranks
+from trainer.refusals import Refusal, Refusals, TrainingDiverged
 from trainer.reporting import refused_counts, step_metrics
 from trainer.state import TrainerState
+
+MOST_SKIPPED = 5
+"""Batches in a row without a finite gradient after which the trainer ends."""
 
 log = structlog.get_logger()
 
@@ -42,10 +48,14 @@ class Loop:
     outputs: Rank0Outputs | None
     epoch: int
     stop: threading.Event
+    refusals: Refusals
 
     def __post_init__(self) -> None:
         self.settings = self.config.trainer
         self.run_id = self.config.bus.run
+        self.skipped_in_a_row = 0
+        self.not_finite_groups = 0
+        """Groups of batches that were skipped since the last step, because no gradient was finite."""
 
     def run(self, state: TrainerState) -> None:
         """Train from ``state`` on, and end with a checkpoint of the last step."""
@@ -69,6 +79,16 @@ class Loop:
                     break
         if saved_step < state.train_step:
             self._save(state)
+
+    def _refuse(self, step: TrainedStep, fault: str) -> NoReturn:
+        """Note that a step's weights are not finite, and end the trainer."""
+        refusal = Refusal(train_step=step.train_step, group_ids=tuple(step.group_ids), fault=fault)
+        refusals = self.refusals.after(refusal)
+        file = self.checkpoints.folder / refused.FILE
+        if self.outputs:
+            self.outputs.check()
+            refusals.write(file)
+        raise refusals.error(file)
 
     def _save(self, state: TrainerState) -> None:
         """Write a checkpoint, unless this trainer is fenced: its successor resumes from the newest one there is."""
@@ -102,8 +122,9 @@ class Loop:
         result = self._learn(batch, imitated[: len(imitation.beside)], imitated[len(imitation.beside) :], state.version)
         crash_points.reach(crash_points.AFTER_STEP)
         if not result.updated:
-            return self._skip(state, batch), saved_step
+            return self._skip(state, batch, result), saved_step
         step = self._trained_step(state, batch, imitation, result)
+        self.skipped_in_a_row = self.not_finite_groups = 0
         after = state.after(batch.position, step, self._memory(state, batch, imitation))
         return after, self._complete(after, step, batch, saved_step)
 
@@ -121,11 +142,26 @@ class Loop:
         train_ms = result.train_ms + since_ms(started)
         return result._replace(metrics=metrics, train_ms=train_ms, updates=result.updates + made)
 
-    def _skip(self, state: TrainerState, batch: Batch) -> TrainerState:
-        """Go past a batch that gave no update: nothing in it could be trained, or its gradient was not finite."""
-        log.warning("batch skipped", groups=[ready.group.group_id for ready in batch.groups])
+    def _skip(self, state: TrainerState, batch: Batch, result: StepResult) -> TrainerState:
+        """Go past a batch that gave no update: nothing in it could be trained, or its gradient was not finite.
+
+        Raises TrainingDiverged if that has been so for :data:`MOST_SKIPPED` batches; a trainer that is started again
+        goes on from the checkpoint, which is before all of them.
+        """
+        reason = "no gradient was finite" if result.lost else "nothing in it could be trained"
+        groups = [ready.group.group_id for ready in batch.groups]
+        log.warning("batch skipped", groups=groups, reason=reason)
+        not_finite = len(batch.groups) if result.lost else 0
+        self.not_finite_groups += not_finite + batch.refused
+        self.skipped_in_a_row += result.lost > 0
+        if self.skipped_in_a_row >= MOST_SKIPPED:
+            raise TrainingDiverged(
+                f"{self.skipped_in_a_row} batches in a row gave no gradient that is finite, the last of the groups "
+                f"{', '.join(groups[:8])}, with the weights of version {state.version}: lower trainer.learning_rate, "
+                "or see whether policy.path is sound; started again, the trainer tries them again from its checkpoint"
+            )
         if self.outputs:
-            self.outputs.reporter.dropped(batch)
+            self.outputs.reporter.dropped(batch, not_finite)
             self.outputs.publisher.publish_consumed(batch.position.groups_consumed)
         return msgspec.structs.replace(state, position=batch.position)
 
@@ -148,7 +184,7 @@ class Loop:
             epoch=self.epoch,
             group_ids=[ready.group.group_id for ready in batch.groups],
             trajectory_ids=[member.trajectory_id for ready in batch.groups for member in ready.group.members],
-            metrics=step_metrics(batch, result, state.version, refused),
+            metrics=step_metrics(batch, result, state.version, refused, self.not_finite_groups + batch.refused),
             at_ms=now_ms(),
             imitated=[identity for group in imitation.beside for identity in trajectories_of(group)],
             sft_updates=[trajectories_of(group) for group in imitation.phase],
@@ -159,7 +195,8 @@ class Loop:
         """Make a step count, and return the step of the newest checkpoint.
 
         0. A trainer that was fenced does none of it. One that is fenced between two of them may send its version still,
-           which every reader ignores; its row is refused by the database.
+           which every reader ignores; its row is refused by the database. Nor is any of it done with weights that are
+           not finite: that is noted, for the trainer that is started again, and ends this one.
         1. The checkpoint: from here on the groups are trained, whatever happens. A process that dies before it trains
            them again, from the same weights.
         2. The version: files, then the event. A process that dies before it publishes these weights when it resumes.
@@ -167,6 +204,8 @@ class Loop:
         4. The offsets in Kafka, for people only.
         """
         snapshot = self.learner.snapshot()
+        if fault := self.learner.fault_of(snapshot):
+            self._refuse(step, fault)
         started = time.perf_counter()
         if state.train_step % self.settings.checkpoint_every == 0:
             self._save(state)

@@ -28,6 +28,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dart_streams.config import Config
+from dart_streams.errors import UserError
 from dart_streams.policy import cpu_features, recipe
 from dart_streams.policy.rendering import renderer_of
 from dart_streams.store import SyncStore, connect
@@ -35,6 +36,7 @@ from dart_streams.telemetry import setup
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curated
 from topics.curated import CuratedGroup
+from trainer import refusals
 from trainer.checkpoint import Checkpoints
 from trainer.data.batch_builder import BatchBuilder, BatchFeed, TokenBudget
 from trainer.data.consumer import CuratedConsumer
@@ -109,6 +111,13 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         checkpoints = Checkpoints(config.run.folder / "checkpoints", ranks, learner.frozen_sha256)
         restored = checkpoints.restore(learner.scorer, learner.optimizer)
         snapshot = learner.snapshot()
+        if fault := learner.fault_of(snapshot):
+            raise UserError(not_finite(folder, restored, fault))
+        refused = checkpoints.folder / refusals.FILE
+        left_out: refusals.Refusals = ranks.from_first(refusals.read(refused, config) if ranks.first else None)
+        left_out = left_out.since(restored.train_step if restored else 0)
+        if len(left_out.refused) >= refusals.MOST:
+            raise left_out.error(refused)
         publisher = None
         # All ranks write into a folder that is named by the epoch, which one of them claims.
         epoch: int = ranks.from_first(store.claim_epoch(config.policy.model_id) if ranks.first else None)
@@ -121,7 +130,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         life.callback(prefetcher.close)
         builder, outputs = None, None
         if publisher:
-            builder = start_builder(config, prefetcher, state, epoch, life)
+            builder = start_builder(config, prefetcher, state, epoch, life, left_out.group_ids)
             outputs = Rank0Outputs(builder.consumer, publisher, store, StepReporter())
             if state.last is not None:
                 outputs.record_last(state.last)
@@ -136,13 +145,28 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
             clip_high=config.trainer.clip_high,
         )
         feed = BatchFeed(ranks, prefetcher, builder, stop, TokenBudget.of(config))
-        Loop(config, ranks, learner, feed, checkpoints, outputs, epoch, stop).run(state)
+        Loop(config, ranks, learner, feed, checkpoints, outputs, epoch, stop, left_out).run(state)
         log.info("training ended", stopped=stop.is_set())
     return 0
 
 
+def not_finite(folder: Path, restored: TrainerState | None, fault: str) -> str:
+    """Return why training does not start from weights that are not finite."""
+    if restored is None:
+        return f"policy.path: the model in {folder} is not finite: {fault}. Use one that is"
+    return (
+        f"the checkpoint of step {restored.train_step} has weights that are not finite: {fault}. Remove its folder, so "
+        "that the one before is taken, or start another run from a sound version with `dart-streams run --init`"
+    )
+
+
 def start_builder(
-    config: Config, prefetcher: Prefetcher, state: TrainerState, epoch: int, life: contextlib.ExitStack
+    config: Config,
+    prefetcher: Prefetcher,
+    state: TrainerState,
+    epoch: int,
+    life: contextlib.ExitStack,
+    left_out: frozenset[str],
 ) -> BatchBuilder:
     """Start the consumer thread and return what makes batches of its arrivals."""
     size = config.trainer.groups_per_step
@@ -165,7 +189,7 @@ def start_builder(
     life.enter_context(consumer)
     stalls = StallDetector(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
     batch_size = 1 if config.trainer.c3po.tokens_per_step else size
-    return BatchBuilder(consumer, state.position, batch_size, config.curation.max_staleness, stalls, ahead)
+    return BatchBuilder(consumer, state.position, batch_size, config.curation.max_staleness, stalls, ahead, left_out)
 
 
 @contextlib.contextmanager

@@ -18,15 +18,18 @@ from trainer.learning.learner import StepResult
 
 SHOWN = (
     *("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms"),
-    *("imitation_nll", "imitation_share", "sft_updates"),
+    *("imitation_nll", "imitation_share", "sft_updates", "updates_not_finite", "not_finite_groups"),
 )
 
 log = structlog.get_logger()
 
 
-def step_metrics(batch: Batch, result: StepResult, version: int, refused: Mapping[str, float]) -> dict[str, float]:
+def step_metrics(
+    batch: Batch, result: StepResult, version: int, refused: Mapping[str, float], not_finite: int = 0
+) -> dict[str, float]:
     """Return all finite metrics of a step; ``refused`` counts over all ranks.
 
+    ``not_finite`` groups were left out since the step before, because their gradient or their weights were not finite.
     ``staleness/N`` counts the groups that were N versions behind, ``reward/PAGE`` is the mean over a page's members
     from online rollouts. ``rss_mb`` is rank 0's memory.
     """
@@ -38,6 +41,7 @@ def step_metrics(batch: Batch, result: StepResult, version: int, refused: Mappin
         "tokens": result.tokens,
         "sequences": result.sequences,
         "updates": result.updates,
+        "updates_not_finite": result.lost,
         "groups": len(groups),
         "reward": sum(rewards) / len(rewards) if rewards else math.nan,
         "staleness_mean": sum(ages) / max(len(ages), 1),
@@ -46,6 +50,7 @@ def step_metrics(batch: Batch, result: StepResult, version: int, refused: Mappin
         "train_ms": result.train_ms,
         "idle_share": batch.waited_ms / busy_ms if busy_ms else 0.0,
         "stale_groups": batch.stale,
+        "not_finite_groups": not_finite,
         "tokens_left_out": batch.tokens_left_out,
         "tokens_per_s": result.tokens * 1000 / result.train_ms if result.train_ms else 0.0,
         "rss_mb": psutil.Process().memory_info().rss / 2**20,
@@ -94,8 +99,8 @@ class StepReporter:
         self._step.set(train_step)
         for name, value in step.items():
             self._metric.set(value, {"name": name})
-        for name, histogram in self._histograms.items():
-            histogram.record(step[name])
+        for name in self._histograms.keys() & step.keys():  # what could not be measured is not there
+            self._histograms[name].record(step[name])
         self._groups.add(len(batch.groups))
         for ready in batch.groups:
             self._read_ms.record(ready.read_ms)
@@ -109,17 +114,19 @@ class StepReporter:
             version=version,
             **{name: round(step[name], 4) for name in SHOWN if name in step},
         )
-        if step["same_version_mismatch"] > MISMATCH_ALARM_NATS:
+        if step.get("same_version_mismatch", 0.0) > MISMATCH_ALARM_NATS:
             log.warning(
                 "engine and trainer disagree on log-probabilities of the same weights",
                 mismatch_nats=round(step["same_version_mismatch"], 4),
                 alarm_nats=MISMATCH_ALARM_NATS,
-                tokens=int(step["same_version_tokens"]),
+                tokens=int(step.get("same_version_tokens", 0)),
                 check="the rollout worker's model directory, dtype and prompt settings",
             )
 
-    def dropped(self, batch: Batch) -> None:
-        """Count the groups and steps of a batch that were not trained."""
+    def dropped(self, batch: Batch, not_finite: int = 0) -> None:
+        """Count the groups and steps of a batch that were not trained, ``not_finite`` of its own groups among them."""
         self._dropped.add(batch.stale, {"why": "stale"})
+        if lost := batch.refused + not_finite:
+            self._dropped.add(lost, {"why": "not_finite"})
         for reason, count in refused_counts(batch.groups).items():
             self._dropped.add(count, {"why": reason})

@@ -14,6 +14,7 @@ from transformers import AutoModelForImageTextToText
 
 from dart_streams import fsync as durable
 from dart_streams.errors import UserError
+from dart_streams.policy import finite
 from topics.weights import WeightKind, WeightPart
 
 FILE = "model.safetensors"
@@ -48,8 +49,11 @@ def save(
     """Write ``state_dict`` to the directory ``uri``, small files ``beside`` it, and return the file's SHA-256 (hex).
 
     The file appears under its final name only when it is complete; on a local disk all of it is durable on return. Of
-    tensors that share memory (tied embeddings) the first is kept, as Hugging Face does.
+    tensors that share memory (tied embeddings) the first is kept, as Hugging Face does. Raises
+    :class:`~dart_streams.policy.finite.NotFinite`, and writes nothing, if a value is infinite or not a number.
     """
+    if fault := finite.fault_in(state_dict.items()):
+        raise finite.NotFinite(f"weights that are not finite are not written to {uri}: {fault}")
     name = FILES[kind]
     filesystem, folder = fsspec.core.url_to_fs(uri)
     local_disk = "file" in protocols(filesystem)

@@ -320,6 +320,8 @@ def trainer(inputs: ReportInputs) -> dict[str, Any]:
         "truncated_share": spread(column(learned, "truncated_share")),
         "kl_reference": spread(column(learned, "kl_reference")) if settings.kl_beta else None,
         "stale_groups": int(sum(column(inside, "stale_groups"))),
+        "not_finite_groups": int(sum(column(inside, "not_finite_groups"))),
+        "updates_not_finite": int(sum(column(inside, "updates_not_finite"))),
         "imitation": imitation(inside),
     }
 

@@ -34,7 +34,8 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What rank 0 broadcasts: train on ``groups``, or wait if there are none, or stop.
 
     ``position`` is that in the log once all groups taken so far are trained or dropped. ``ahead`` are groups to read
-    ahead, ``dropped`` those that nobody will train. ``stale`` counts those dropped for their age since the last batch.
+    ahead, ``dropped`` those that nobody will train. ``stale`` counts those dropped for their age since the last batch,
+    ``refused`` those of steps whose weights were refused.
     """
 
     groups: list[CuratedGroup]
@@ -42,6 +43,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     ahead: list[CuratedGroup]
     dropped: list[CuratedGroup]
     stale: int
+    refused: int = 0
     stop: bool
 
 
@@ -55,12 +57,13 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     position: Position
     stale: int
     waited_ms: float
+    refused: int = 0
     tokens_left_out: int = 0
 
 
 @dataclass
 class BatchBuilder:
-    """Rank 0's side: takes arrivals in the log's order, drops repeats and stale groups.
+    """Rank 0's side: takes arrivals in the log's order, drops repeats, stale groups and those ``left_out``.
 
     ``ahead`` is filled by others with what has arrived, for the other ranks to read ahead.
     """
@@ -71,9 +74,11 @@ class BatchBuilder:
     max_staleness: int
     stalls: StallDetector
     ahead: deque[CuratedGroup]
+    left_out: frozenset[str] = frozenset()
     chosen: list[CuratedGroup] = field(default_factory=list)
     dropped: list[CuratedGroup] = field(default_factory=list)
     stale: int = 0
+    refused: int = 0
 
     def build(self, version: int, timeout_s: float, stop: threading.Event) -> BatchPlan:
         """Return a full plan, or after ``timeout_s`` one without groups. Groups taken so far are kept for the next."""
@@ -99,6 +104,11 @@ class BatchBuilder:
             if all(group.group_id != one.group_id for one in self.chosen):
                 self.dropped.append(group)
             return
+        if group.group_id in self.left_out:
+            log.warning("group left out", group=group.group_id, reason="the weights of its step were not finite")
+            self.dropped.append(group)
+            self.refused += 1
+            return
         age = staleness(group, version)
         if age > self.max_staleness:
             log.warning("stale group dropped", group=group.group_id, staleness=age, bound=self.max_staleness)
@@ -115,11 +125,12 @@ class BatchBuilder:
             ahead=[self.ahead.popleft() for _ in range(len(self.ahead))],
             dropped=self.dropped,
             stale=self.stale if full else 0,
+            refused=self.refused if full else 0,
             stop=stop,
         )
         self.dropped = []
         if full:
-            self.chosen, self.stale = [], 0
+            self.chosen, self.stale, self.refused = [], 0, 0
         return plan
 
 
@@ -167,7 +178,7 @@ class BatchFeed:
 
     def _start_batch(self) -> None:
         self._gathered: list[ReadyGroup] = []
-        self._tokens, self._stale, self._waited_ms = 0.0, 0, 0.0
+        self._tokens, self._stale, self._refused, self._waited_ms = 0.0, 0, 0, 0.0
 
     @property
     def held(self) -> int:
@@ -210,6 +221,7 @@ class BatchFeed:
         taken = [self.prefetcher.take(group) for group in plan.groups]
         self._gathered += taken
         self._stale += plan.stale
+        self._refused += plan.refused
         if self.budget and taken:
             self._tokens += self.ranks.total([tokens_of(taken)])[0]
 
@@ -220,7 +232,12 @@ class BatchFeed:
             groups = fitted(groups, int(tokens_of(groups) * self.budget.tokens / self._tokens))
             left_out = int(self._tokens - self.ranks.total([tokens_of(groups)])[0])
         batch = Batch(
-            groups=groups, position=position, stale=self._stale, waited_ms=self._waited_ms, tokens_left_out=left_out
+            groups=groups,
+            position=position,
+            stale=self._stale,
+            waited_ms=self._waited_ms,
+            refused=self._refused,
+            tokens_left_out=left_out,
         )
         self._start_batch()
         return batch

@@ -6,6 +6,7 @@ transitions. What differs: there is no value function, so only successes are imi
 drawn uniformly from the newest, not by priority; and single steps may be left out (``curation.entropy``).
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -85,12 +86,13 @@ class SftUpdate(NamedTuple):
 
 
 def sft_metrics(updates: Sequence[SftUpdate], policy_tokens: float) -> dict[str, float]:
-    """Return the metrics of a supervised phase that ends a step on ``policy_tokens``; none without an update."""
-    tokens = sum(update.tokens for update in updates)
+    """Return the metrics of a supervised phase that ends a step on ``policy_tokens``: of the updates that were made."""
+    made = [update for update in updates if math.isfinite(update.grad_norm)]
+    tokens = sum(update.tokens for update in made)
     if not tokens:
         return {}
     return {
-        "sft_updates": float(len(updates)),
-        "sft_nll": sum(update.nll * update.tokens for update in updates) / tokens,
+        "sft_updates": float(len(made)),
+        "sft_nll": sum(update.nll * update.tokens for update in made) / tokens,
         "sft_share": tokens / (tokens + policy_tokens),
     }

@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from dart_streams.clock import since_ms
 from dart_streams.config import Trainer
-from dart_streams.policy import weights
+from dart_streams.policy import finite, weights
 from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
@@ -51,7 +51,7 @@ class StepResult(NamedTuple):
     """What a step gave. ``updated`` is false if there was nothing to learn from, or no gradient was finite.
 
     ``top_tokens`` stand out by their part in the gradient or by their importance ratio.
-    ``updates`` were made: those of a gradient that was not finite are left out.
+    ``updates`` were made, ``lost`` were not, because their gradient was not finite: nothing is measured of those.
     """
 
     updated: bool
@@ -60,6 +60,7 @@ class StepResult(NamedTuple):
     sequences: int
     train_ms: float
     updates: int = 0
+    lost: int = 0
     top_tokens: Sequence[TrainedToken] = ()
 
 
@@ -143,20 +144,21 @@ class Learner:
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise
-        own = functools.reduce(step.Sums.plus, (update.sums for update in updates))
+        made = [update for update in updates if math.isfinite(update.grad_norm)]
+        measured, lost = made or updates, len(updates) - len(made)
+        own = functools.reduce(step.Sums.plus, (update.sums for update in measured))
         *sums, first_loss, gradient = self.ranks.total([*own, updates[0].sums.loss, top.gradient])
         noted = top_tokens.shared(self.ranks.gathered(top.kept), gradient)
-        metrics = step.mean_metrics(step.Sums(*sums), len(updates))
+        metrics = step.mean_metrics(step.Sums(*sums), len(measured))
         if len(updates) > 1:
             metrics["first_loss"] = first_loss
-        metrics["grad_norm"] = sum(update.grad_norm for update in updates) / len(updates)
-        lost = sum(not math.isfinite(update.grad_norm) for update in updates)
+        metrics["grad_norm"] = sum(update.grad_norm for update in measured) / len(measured)
         if lost:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
-        made = len(updates) - lost
         if term is not None and made:
             metrics |= term.metrics(tokens)
-        return StepResult(made > 0, metrics, int(tokens), int(sequences), since_ms(started), made, noted)
+        took_ms = since_ms(started)
+        return StepResult(bool(made), metrics, int(tokens), int(sequences), took_ms, len(made), lost, noted)
 
     def imitate(self, groups: Sequence[ReadyGroup]) -> SftUpdate | None:
         """Make one update on the mean negative log-likelihood of groups; None if there is nothing to train on."""
@@ -235,6 +237,37 @@ class Learner:
             tensors = model.gathered(self.scorer.policy, self.ranks.first, self.published)
             found = model.probe_of(self.scorer, self.collator.renderer, self.settings.dtype)
         return WeightSnapshot(tensors, found, self._adapter())
+
+    def fault_of(self, snapshot: WeightSnapshot) -> str:
+        """Return what is not finite of a snapshot, or of what the next step starts from; empty if all is. Collective.
+
+        Weights that make no finite log-probabilities of the probe are none to sample from, whatever their values.
+        """
+        found = self._fault_in_snapshot(snapshot) if self.ranks.first else ""
+        faults = self.ranks.gathered([found or finite.fault_in(self._own_tensors())])
+        return next(filter(None, faults), "")
+
+    def _fault_in_snapshot(self, snapshot: WeightSnapshot) -> str:
+        adapter = snapshot.adapter.tensors if snapshot.adapter else {}
+        if fault := finite.fault_in(itertools.chain(snapshot.tensors.items(), adapter.items())):
+            return fault
+        odd = [value for value in snapshot.probe.logprobs if not math.isfinite(value)]
+        if not odd:
+            return ""
+        return (
+            f"a log-probability of the fixed probe is {odd[0]}; of all weights the largest value is "
+            f"{finite.largest(snapshot.tensors.items())}"
+        )
+
+    def _own_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Return this rank's shards of what is trained, and of the optimiser's state of it."""
+        model.reshard(self.scorer)  # parameters that a pass has gathered are others than the optimiser's
+        for name, parameter in self.scorer.named_parameters():
+            if parameter.requires_grad:
+                own = name.removeprefix("policy.")
+                yield own, lora.local(parameter)
+                for part, value in self.optimizer.state.get(parameter, {}).items():
+                    yield f"{part} of {own}", lora.local(value)
 
     def _adapter(self) -> Adapter | None:
         settings = self.settings.lora

@@ -6,7 +6,6 @@ the gradient to ``logp`` as backward computed it: weight, advantage, ratio, clip
 """
 
 import heapq
-import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -17,6 +16,8 @@ from torch import Tensor
 from topics.trained import TrainedToken
 from trainer.data.collate import MicroBatch
 
+MOST = 1e12
+"""The largest number of :data:`topics.values.Real`."""
 KEPT = 5
 """Tokens kept of each kind: by their part in the gradient, and by the distance of their importance ratio from 1."""
 
@@ -41,7 +42,7 @@ class TopTokens:
     ) -> None:
         """Note a micro-batch: ``log_ratio`` is old over rollout, ``slope`` the gradient of the loss to ``logp``.
 
-        What is not finite is left out: such a step changes nothing.
+        What no record can have is left out: what is not finite, or beyond the bounds of :class:`TrainedToken`.
         """
         part_BA = torch.where(batch.mask_BA, slope_BA.abs() * (1 - logp_BA.exp()), 0.0).nan_to_num(0.0, 0.0, 0.0)
         distance_BA = torch.where(batch.corrected_BA, log_ratio_BA.abs(), 0.0).nan_to_num(0.0, 0.0, 0.0)
@@ -49,7 +50,7 @@ class TopTokens:
         found = [places(values_BA) for values_BA in (part_BA, distance_BA)]
         for row, column in dict.fromkeys(place for part in found for place in part):
             numbers = [float(values_BA[row, column]) for values_BA in (logp_BA, log_ratio_BA, weight_BA)]
-            if not batch.mask_BA[row, column] or not all(map(math.isfinite, numbers)):
+            if not batch.mask_BA[row, column] or not all(abs(number) <= MOST for number in numbers):
                 continue
             trajectory_id, step = batch.places[row]
             logprob, log_ratio, weight = numbers

@@ -49,6 +49,7 @@ def alarms(state: RunState, now_ms: int, *, live: bool) -> list[Alarm]:
         entropy_collapse(values(steps, "entropy")),
         reward_collapse(values(steps, "reward")),
         engine_gap(steps[-1] if steps else None),
+        not_finite(steps[-1] if steps else None),
     ]
     return [alarm for alarm in found if alarm is not None]
 
@@ -108,3 +109,14 @@ def engine_gap(newest: TrainedStep | None) -> Alarm | None:
         return None
     text = f"engine and trainer disagree by {gap:.3g} nats a token on the same weights in step {newest.train_step}"
     return Alarm("gap", text, "step", {"id": str(newest.train_step)})
+
+
+def not_finite(newest: TrainedStep | None) -> Alarm | None:
+    """Return an alarm if a step skipped updates, or groups since the one before, because they were not finite."""
+    if newest is None:
+        return None
+    updates, groups = (int(newest.metrics.get(name, 0)) for name in ("updates_not_finite", "not_finite_groups"))
+    if not updates and not groups:
+        return None
+    text = f"step {newest.train_step} skipped {updates} updates and {groups} groups: they gave no finite numbers"
+    return Alarm("not-finite", text, "step", {"id": str(newest.train_step)})

@@ -65,6 +65,16 @@ def test_a_stale_group_is_dropped_and_counted_with_the_next_batch(builder: Batch
     assert (plan.dropped, plan.stale, plan.position.groups_consumed) == ([], 1, 3)
 
 
+def test_a_group_whose_step_was_refused_is_left_out_and_counted_with_the_next_batch(builder: BatchBuilder) -> None:
+    builder.left_out = frozenset({"b"})
+    waiting = plan_after(builder, group("b"))
+    assert ([one.group_id for one in waiting.dropped], waiting.refused) == (["b"], 0)
+    plan = plan_after(builder, group("a"), group("c"))
+    assert ([one.group_id for one in plan.groups], plan.refused, plan.stale) == (["a", "c"], 1, 0)
+    assert plan.position.groups_consumed == 3, "dispatch does not wait for it"
+    assert plan_after(builder, group("d"), group("e")).refused == 0
+
+
 def ready(wanted: CuratedGroup) -> ReadyGroup:
     return ReadyGroup(group=wanted, samples=[], images={"s": b"1234"}, refused=Counter(), read_ms=0.0)
 

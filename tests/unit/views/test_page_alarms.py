@@ -17,6 +17,7 @@ from dart_streams.views.page.alarms import (
     engine_gap,
     entropy_collapse,
     fault_burst,
+    not_finite,
     reward_collapse,
 )
 from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
@@ -76,6 +77,14 @@ def test_a_gap_between_engine_and_trainer_is_that_of_the_newest_step():
     assert engine_gap(step(7, same_version_mismatch=MISMATCH_ALARM_NATS)) is None
     assert engine_gap(step(7, reward=1.0)) is None, "no token was sampled by the version that was trained"
     assert engine_gap(None) is None
+
+
+def test_what_a_step_skipped_for_not_being_finite_is_an_alarm():
+    alarm = not_finite(step(7, updates_not_finite=1.0, not_finite_groups=8.0))
+    assert alarm is not None and alarm.params == {"id": "7"}
+    assert "1 updates and 8 groups" in alarm.text
+    assert not_finite(step(7, updates_not_finite=0.0, not_finite_groups=0.0)) is None
+    assert not_finite(None) is None
 
 
 def test_a_run_has_the_alarms_of_all_that_is_wrong_and_stalls_only_while_it_should_turn():

@@ -138,6 +138,7 @@ function accounts(report) {
       ["orders lost", `${report.lost === null ? "unknown" : number(report.lost)}, still open ${number(report.open)}`], ["failed loads", number(report.failed_loads)], ["weights served", digests(report.served_weights)],
       ["engine–trainer gap", `${number(trainer.mismatch.mean)} nats a token, mean; ${number(trainer.mismatch.max)} max`],
       ["objective", `${trainer.objective.name}, clip ${trainer.objective.clip_low} below and ${trainer.objective.clip_high} above; ${number(trainer.updates)} updates`],
+      ["not finite, skipped", trainer.updates_not_finite || trainer.not_finite_groups ? `${number(trainer.updates_not_finite)} updates, ${number(trainer.not_finite_groups)} groups` : null],
       ...Object.entries(report.answers_wrong ?? {}).map(([treated, kinds]) => /** @type {[string, string | null]} */ ([`wrong in answers that were ${treated}`, Object.entries(kinds).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") || null])),
       ["KL from the initial policy", trainer.kl_reference ? `${number(trainer.kl_reference.mean)} nats a token, mean; ${number(trainer.kl_reference.max)} max (beta ${trainer.objective.kl_beta})` : null]]),
     cpu.length ? shares("CPU seconds in training, by process", cpu, (s) => `${number(s)} s`) : null);

@@ -1,0 +1,107 @@
+"""A trainer whose weights stop being finite: nothing of them is kept or published, and no group is lost silently."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dart_streams.config import parse
+from dart_streams.errors import UserError
+from dart_streams.policy import tiny, weights
+from tests.model.test_trainer_run import Run
+from trainer import main, refusals
+from trainer.data.batch_builder import Batch
+from trainer.data.consumer import Position
+from trainer.learning.learner import StepResult
+from trainer.loop import MOST_SKIPPED, Loop
+from trainer.ranks import Ranks
+from trainer.refusals import MOST, Refusal, Refusals, TrainingDiverged, VersionRefused
+from trainer.state import TrainerState
+
+FAR = 1e37
+"""A learning rate whose first step makes weights that are finite, and log-probabilities that are not."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "tiny"
+    tiny.build(folder)
+    return folder
+
+
+@pytest.fixture
+def run(services: Any, model: Path) -> Callable[..., Run]:
+    def make(**trainer: Any) -> Run:
+        settings = {"groups_per_step": 1, "micro_batch": 4, "max_train_steps": 3, **trainer}
+        return Run(services.config(policy={"path": str(model)}, trainer=settings, curation={"max_staleness": 100}))
+
+    return make
+
+
+def test_weights_that_make_no_numbers_are_refused_and_with_other_settings_every_group_is_trained(
+    run: Callable[..., Run],
+) -> None:
+    ours = run()
+    ours.add([ours.maker.group(index) for index in range(3)])
+    for number, error in enumerate([*[VersionRefused] * (MOST - 1), TrainingDiverged, TrainingDiverged]):
+        with pytest.raises(error, match=r"step 1 gave weights that are not finite: .*value is .*e\+37, in \S+") as said:
+            ours.train(learning_rate=FAR)
+        if error is VersionRefused:
+            assert f"without the step's groups (group-{number})" in str(said.value)
+    checkpoints = ours.config.run.folder / "checkpoints"
+    assert [place.name for place in checkpoints.iterdir()] == [refusals.FILE]
+    assert {event.version for event in ours.versions()} == {0}
+    assert len({event.sha256 for event in ours.versions()}) == 1
+    assert ours.trained() == []
+    assert ours.train() == 0
+    assert [row["group_ids"] for row in ours.trained()] == [["group-0"], ["group-1"], ["group-2"]]
+
+
+def test_the_groups_of_a_refused_step_are_left_out_and_counted(run: Callable[..., Run]) -> None:
+    ours = run(max_train_steps=2)
+    ours.add([ours.maker.group(index) for index in range(3)])
+    file = ours.config.run.folder / "checkpoints" / refusals.FILE
+    refused = Refusal(train_step=2, group_ids=("group-1",), fault="layer has nan")
+    Refusals(settings=refusals.digest(ours.config)).after(refused).write(file)
+    assert ours.train() == 0
+    rows = ours.trained()
+    assert [row["group_ids"] for row in rows] == [["group-0"], ["group-2"]]
+    assert [row["metrics"]["not_finite_groups"] for row in rows] == [0, 1]
+    assert ours.versions()[-1].groups_consumed == 3, "dispatch does not wait for it"
+
+
+def test_a_model_that_is_not_finite_is_refused_before_anything_is_published(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    ours, folder = run(), tmp_path / "model"
+    tiny.build(folder)
+    tensors = load_file(folder / weights.FILE)
+    name = next(name for name in tensors if name.endswith("mlp.down_proj.weight"))
+    tensors[name].view(-1)[0] = float("nan")
+    save_file(tensors, folder / weights.FILE, metadata=weights.FORMAT)
+    with pytest.raises(UserError, match=rf"policy\.path: the model in {folder} is not finite: .*down_proj\.weight has"):
+        policy = msgspec.structs.replace(ours.config.policy, path=str(folder))
+        main.run(msgspec.structs.replace(ours.config, policy=policy))
+    assert ours.versions() == []
+
+
+def test_batches_without_a_finite_gradient_end_the_trainer_when_there_were_too_many() -> None:
+    loop = Loop(
+        parse({}),
+        Ranks(0, 1, torch.device("cpu")),
+        *[None] * 4,
+        1,
+        threading.Event(),
+        Refusals(settings=""),  # type: ignore[arg-type]
+    )
+    batch = Batch(groups=[], position=Position(groups_consumed=1), stale=0, waited_ms=0.0)
+    for _ in range(MOST_SKIPPED - 1):
+        assert loop._skip(TrainerState(), batch, StepResult(False, {}, 4, 1, 1.0, lost=1)).position == batch.position
+        loop._skip(TrainerState(), batch, StepResult(False, {}, 0, 0, 0.0))
+    with pytest.raises(TrainingDiverged, match=rf"{MOST_SKIPPED} batches in a row gave no gradient that is finite"):
+        loop._skip(TrainerState(), batch, StepResult(False, {}, 4, 1, 1.0, lost=1))
