@@ -24,7 +24,7 @@ from trainer.learning.imitation import StepImitation, planned, trajectories_of
 from trainer.learning.imitation_term import sft_metrics
 from trainer.learning.learner import Learner, StepResult
 from trainer.learning.step import Stopped
-from trainer.publish import Rank0Outputs
+from trainer.rank0_outputs import Rank0Outputs
 from trainer.ranks import Ranks
 from trainer.refusals import Refusal, Refusals, TrainingDiverged
 from trainer.reporting import refused_counts, step_metrics

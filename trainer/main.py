@@ -43,7 +43,8 @@ from trainer.data.consumer import CuratedConsumer
 from trainer.data.prefetch import GroupReader, Prefetcher
 from trainer.learning.learner import Learner
 from trainer.loop import Loop
-from trainer.publish import Rank0Outputs, WeightPublisher
+from trainer.publish import WeightPublisher
+from trainer.rank0_outputs import Rank0Outputs
 from trainer.ranks import joined
 from trainer.reporting import StepReporter
 from trainer.state import TrainerState
@@ -123,7 +124,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         epoch: int = ranks.from_first(store.claim_epoch(config.policy.model_id) if ranks.first else None)
         if ranks.first:
             checkpoints.remove_partial(epoch)
-            publisher = life.enter_context(WeightPublisher(config, epoch))
+            publisher = life.enter_context(WeightPublisher(config, epoch, stop=stop))
         state: TrainerState = ranks.from_first(publisher.begin(restored, snapshot) if publisher else None)
         reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count)
         prefetcher = Prefetcher(reader.read)

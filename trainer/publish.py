@@ -1,27 +1,29 @@
 """What rank 0 publishes: weight versions (files first, durable at their URI, then the event) and trained steps."""
 
 import contextlib
+import functools
 import itertools
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from typing import Self
 
-import fsspec
 import msgspec
 import structlog
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
-from safetensors import SafetensorError
 
 from dart_streams import weight_location
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.heartbeats import Heartbeats
+from dart_streams.policy import weight_storage
 from dart_streams.policy import weights as weight_files
-from dart_streams.store import SyncStore
+from dart_streams.policy.weight_storage import StorageUnreachable
 from dart_streams.telemetry.spans import current_headers
 from topics import Topic, trained, weights, weights_serving
 from topics.trained import TrainedStep
@@ -29,23 +31,18 @@ from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer import crash_points
-from trainer.data.consumer import CuratedConsumer, Fenced
 from trainer.learning.learner import WeightSnapshot
-from trainer.reporting import StepReporter
+from trainer.patient_writing import written
 from trainer.state import TrainerState, asks_for_whole, first_version, needed, needed_from
 from trainer.version_writer import BASE, VersionWriter, WrittenVersion
 
 SEND_S = 30.0
 CLOSE_S = 5.0
+LOOK_SHARE = 20
+"""Weights that a worker could not load are looked at for at most one part in so many of the time."""
 FOLDER = re.compile(rf"v(\d+)-e(\d+)(?:{BASE})?")
 
 log = structlog.get_logger()
-
-
-class VersionNotWritten(UserError):
-    """Weights that could not be written to their URI; a trainer that resumes publishes them."""
-
-    exit_code = 1
 
 
 class VersionDamaged(UserError):
@@ -54,23 +51,18 @@ class VersionDamaged(UserError):
     exit_code = 1
 
 
-@contextlib.contextmanager
-def refused_if_not_written(version: int, uri: str) -> Iterator[None]:
-    """Raise VersionNotWritten, with what to do, if the files of a version cannot be written."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise VersionNotWritten(
-            f"weight version {version} can't be written to {uri} ({error}): make room, and start the trainer "
-            "again; it publishes these weights then"
-        ) from error
-
-
 class WeightPublisher:
     """Publishes the versions of one trainer incarnation, each under a path of its own. For rank 0; use as a context."""
 
-    def __init__(self, config: Config, epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: Config,
+        epoch: int,
+        clock: Callable[[], float] = time.monotonic,
+        stop: threading.Event | None = None,
+    ) -> None:
         self.bus = config.bus
+        self.stop = stop or threading.Event()
         self.base = weight_location.base_of(config)
         self.keep = max(1, config.trainer.keep_versions)
         self.liveness_s = config.rollout.liveness_s
@@ -78,6 +70,8 @@ class WeightPublisher:
         self.weights = WeightState(model_id=config.policy.model_id)
         self.published: dict[str, WeightVersion] = {}
         """The versions that are stored, by their place, the oldest first."""
+        self.look_again = Deadline(0.0)
+        """When weights that a worker could not load are looked at next."""
         self.writer = VersionWriter(config.trainer.publish)
         self.serving: dict[str, WeightsServing] = {}
         self.heartbeats = Heartbeats(clock)
@@ -113,8 +107,8 @@ class WeightPublisher:
         version = first_version(restored.version if restored else None, found.newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:
-            with refused_if_not_written(found.newest.version, found.newest.uri):
-                resumed = self._resume(found.newest, snapshot)
+            resume = functools.partial(self._resume, found.newest, snapshot)
+            resumed = written(resume, found.newest.version, found.newest.uri, self.stop)
             self._send_again(resumed, start.position.groups_consumed)
         else:
             self.publish(start, snapshot)
@@ -129,7 +123,8 @@ class WeightPublisher:
 
     def _resume(self, newest: WeightVersion, snapshot: WeightSnapshot) -> WeightVersion:
         """Go on after the newest version; its files are written again if they are damaged."""
-        if newest.kind == "full" and (damage := weight_files.damage(newest.parts[-1])):
+        parts = [] if newest.kind == "delta" else newest.parts  # of a delta all is written whole now anyway
+        if damage := next(filter(None, map(weight_files.damage, parts)), ""):
             log.warning("weights written again", version=newest.version, reason=damage)
             newest = self.writer.write_whole(newest, weight_files.distinct(snapshot.tensors))
         return self.writer.resume(newest, snapshot.tensors, snapshot.adapter)
@@ -142,8 +137,8 @@ class WeightPublisher:
         uri = f"{self.base}/v{state.version:06d}-e{self.epoch}"
         self._read_serving()
         whole = self._whole_is_asked_for("the next version")
-        with refused_if_not_written(state.version, uri):
-            files = self.writer.write(uri, state.version, *snapshot, whole=whole)
+        write = functools.partial(self.writer.write, uri, state.version, *snapshot, whole=whole)
+        files = written(write, state.version, uri, self.stop)
         crash_points.reach(crash_points.AFTER_FILES)
         self._send_version(
             WeightVersion(
@@ -175,18 +170,28 @@ class WeightPublisher:
         if newest.kind == "full":
             self._refuse_damaged(newest)
         elif self._whole_is_asked_for("the newest version"):
-            with refused_if_not_written(newest.version, newest.uri):
-                healed = self.writer.write_whole(newest, self.writer.newest_tensors())
+            write = functools.partial(self.writer.write_whole, newest, self.writer.newest_tensors())
+            healed = written(write, newest.version, newest.uri, self.stop)
             self._send_again(healed, newest.groups_consumed)
 
     def _refuse_damaged(self, newest: WeightVersion) -> None:
         alive = self.heartbeats.alive(self.liveness_s)
         failed = [one.failed_version == newest.version for one in self.serving.values() if one.worker_id in alive]
-        if any(failed) and (damage := weight_files.damage(newest.parts[-1])):
+        if not any(failed) or not self.look_again.expired:
+            return
+        started = time.monotonic()
+        try:
+            damage = weight_files.damage(newest.parts[-1])
+        except StorageUnreachable as error:
+            log.warning("weights not looked at", version=newest.version, reason=str(error))
+            damage = ""
+        if damage:
             raise VersionDamaged(
                 f"the files of the newest weights are damaged ({damage}): started again, the trainer resumes from its "
                 "checkpoint, which has these weights, and writes them again"
             )
+        # All of the file was read, which may take a minute; the worker tries again every few seconds.
+        self.look_again = Deadline(LOOK_SHARE * (time.monotonic() - started))
 
     def _whole_is_asked_for(self, what: str) -> bool:
         newest = self.weights.newest
@@ -248,7 +253,7 @@ class WeightPublisher:
 
         The newest ``keep`` stay, whatever a live rollout worker serves or may be fetching, and what these are made
         from. What was read of workers has arrived since the version before, so a dead worker's last version stays for
-        one version longer than it must.
+        one version longer than it must. What can't be removed now is tried again with the next version.
         """
         newest = self.weights.newest
         if newest is None:
@@ -257,52 +262,14 @@ class WeightPublisher:
         stay = needed(list(self.published.values()), self.keep, oldest)
         self.published = {version.uri: version for version in stay}
         kept = {part.uri.rpartition("/")[2] for version in stay for part in version.parts}
-        filesystem, folder = fsspec.core.url_to_fs(self.base)
-        for path in filesystem.ls(folder, detail=False):
-            name = path.rstrip("/").rpartition("/")[2]
-            match = FOLDER.fullmatch(name)
-            if match and name not in kept and int(match[1]) < oldest and int(match[2]) <= self.epoch:
-                with contextlib.suppress(FileNotFoundError):
-                    filesystem.rm(path, recursive=True)
-
-
-class Rank0Outputs(NamedTuple):
-    """What only rank 0 has: the ways out of the process."""
-
-    consumer: CuratedConsumer
-    publisher: WeightPublisher
-    store: SyncStore
-    reporter: StepReporter
-
-    def check(self) -> None:
-        """Raise :class:`Fenced` if a newer trainer has claimed its epoch, or what ended the consumer's thread.
-
-        The database is asked: that trainer's first event may not have been read here yet.
-        """
-        self.consumer.check()
-        claimed = self.store.claimed_epoch(self.consumer.model_id)
-        if claimed > self.publisher.epoch:
-            raise self._fenced_by(claimed)
-
-    def record(self, step: TrainedStep) -> None:
-        """Write a step's row into the store's ``trained``, then its event; the same step again overwrites the row.
-
-        What the step imitated is in its event alone: the row has no column for it. Raises :class:`Fenced`, and writes
-        neither, if a newer trainer has claimed its epoch.
-        """
-        row, model_id = msgspec.structs.asdict(step), self.consumer.model_id
-        if not self.store.write_trained_by_claim(model_id, self.publisher.epoch, row.pop("train_step"), row):
-            raise self._fenced_by(self.store.claimed_epoch(model_id))
-        self.publisher.publish_trained(step)
-
-    def record_last(self, step: TrainedStep) -> None:
-        """Record the newest step of a checkpoint, unless its event is there, and so its row, from before.
-
-        What was measured after the checkpoint is in those alone.
-        """
-        known = sync_clients.read_events(self.publisher.bus, "trained-log", trained.TOPIC)
-        if (step.epoch, step.train_step) not in {(event.epoch, event.train_step) for event in known}:
-            self.record(step)
-
-    def _fenced_by(self, newer: int) -> Fenced:
-        return Fenced.by(newer, self.publisher.epoch, self.consumer.model_id, self.publisher.bus.run)
+        storage = weight_storage.of(self.base)
+        try:
+            with storage.reached():
+                for path in storage.filesystem.ls(storage.folder, detail=False):
+                    name = path.rstrip("/").rpartition("/")[2]
+                    match = FOLDER.fullmatch(name)
+                    if match and name not in kept and int(match[1]) < oldest and int(match[2]) <= self.epoch:
+                        with contextlib.suppress(FileNotFoundError):
+                            storage.filesystem.rm(path, recursive=True)
+        except OSError as error:
+            log.warning("old weights not removed", reason=str(error))

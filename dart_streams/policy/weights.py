@@ -7,14 +7,13 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import fsspec
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
-from dart_streams import fsync as durable
 from dart_streams.errors import UserError
-from dart_streams.policy import finite
+from dart_streams.policy import finite, weight_storage
+from dart_streams.policy.weight_storage import Storage
 from topics.weights import WeightKind, WeightPart
 
 FILE = "model.safetensors"
@@ -48,30 +47,23 @@ def save(
 ) -> str:
     """Write ``state_dict`` to the directory ``uri``, small files ``beside`` it, and return the file's SHA-256 (hex).
 
+    Raises :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if ``uri`` is of a store that is away.
     The file appears under its final name only when it is complete; on a local disk all of it is durable on return. Of
     tensors that share memory (tied embeddings) the first is kept, as Hugging Face does. Raises
     :class:`~dart_streams.policy.finite.NotFinite`, and writes nothing, if a value is infinite or not a number.
     """
     if fault := finite.fault_in(state_dict.items()):
         raise finite.NotFinite(f"weights that are not finite are not written to {uri}: {fault}")
-    name = FILES[kind]
-    filesystem, folder = fsspec.core.url_to_fs(uri)
-    local_disk = "file" in protocols(filesystem)
+    storage = weight_storage.of(uri)
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
-        local = Path(scratch) / name
+        local = Path(scratch) / FILES[kind]
         save_file(distinct(state_dict), local, metadata={**FORMAT, **metadata})
         sha256 = digest(local)
-        filesystem.makedirs(folder, exist_ok=True)
-        for other, data in beside.items():
-            filesystem.pipe_file(f"{folder}/{other}", data)
-        filesystem.put_file(str(local), f"{folder}/{name}.partial")
-    if local_disk:
-        for other in (*beside, f"{name}.partial"):
-            durable.sync(Path(folder) / other)
-    filesystem.mv(f"{folder}/{name}.partial", f"{folder}/{name}")
-    if local_disk:
-        durable.sync(Path(folder))
-        durable.sync(Path(folder).parent)
+        with storage.reached():
+            storage.make_folder()
+            for other, data in beside.items():
+                storage.write(other, data)
+            storage.put(local, local.name)
     return sha256
 
 
@@ -79,15 +71,16 @@ def fetch(part: WeightPart, cache: Path) -> Path:
     """Return a local directory that holds the file of ``part``, verified.
 
     Local URIs are used where they lie; others are copied once into ``cache``. Raises :class:`WrongDigest` if the file's
-    SHA-256 is not the published one, :class:`MissingWeights` if there is no such file.
+    SHA-256 is not the published one, :class:`MissingWeights` if there is no such file,
+    :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if the store is away.
     """
-    filesystem, folder = fsspec.core.url_to_fs(part.uri)
-    if "file" in protocols(filesystem):
-        verify(Path(folder) / FILES[part.kind], part)
-        return Path(folder)
-    target = cache / f"{folder.rpartition('/')[2]}-{part.kind}-{part.digest_of_file[:16]}"
+    storage = weight_storage.of(part.uri)
+    if storage.is_local:
+        verify(Path(storage.folder) / FILES[part.kind], part)
+        return Path(storage.folder)
+    target = cache / f"{storage.folder.rpartition('/')[2]}-{part.kind}-{part.digest_of_file[:16]}"
     if not (target / FILES[part.kind]).is_file():
-        download(filesystem, folder, target, part)
+        download(storage, target, part)
     return target
 
 
@@ -148,7 +141,11 @@ def verify(file: Path, part: WeightPart) -> None:
     """Raise unless ``file`` is that of ``part``."""
     if not file.is_file():
         raise MissingWeights(f"version {part.version}: no {part.kind} weights at {part.uri} ({file} does not exist)")
-    found = digest(file)
+    compare(digest(file), part)
+
+
+def compare(found: str, part: WeightPart) -> None:
+    """Raise WrongDigest unless a file's SHA-256 is that of ``part``."""
     if found != part.digest_of_file:
         raise WrongDigest(
             f"version {part.version} ({part.kind}) at {part.uri}: sha256 {found}, published {part.digest_of_file}"
@@ -156,31 +153,39 @@ def verify(file: Path, part: WeightPart) -> None:
 
 
 def damage(part: WeightPart) -> str:
-    """Return what is wrong with the file of ``part``; empty if nothing is, or if it is not on a local disk."""
-    filesystem, folder = fsspec.core.url_to_fs(part.uri)
-    if "file" not in protocols(filesystem):
-        return ""
+    """Return what is wrong with the file of ``part``, empty if nothing is; it is read whole, wherever it lies.
+
+    Raises :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if its store is away: nobody knows then.
+    """
+    storage = weight_storage.of(part.uri)
     try:
-        verify(Path(folder) / FILES[part.kind], part)
-    except (WrongDigest, MissingWeights, OSError) as error:
+        with storage.reached():
+            found = storage.digest(FILES[part.kind])
+        compare(found, part)
+    except weight_storage.StorageUnreachable:
+        raise
+    except FileNotFoundError:
+        return f"version {part.version}: no {part.kind} weights at {part.uri}"
+    except (WrongDigest, OSError) as error:
         return str(error)
     return ""
 
 
-def download(filesystem: fsspec.AbstractFileSystem, folder: str, target: Path, part: WeightPart) -> None:
+def download(storage: Storage, target: Path, part: WeightPart) -> None:
     """Copy the file of ``part`` into the directory ``target``, which appears only when it is complete and verified."""
     target.parent.mkdir(parents=True, exist_ok=True)
     file = FILES[part.kind]
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         partial = Path(scratch) / "weights"
         partial.mkdir()
-        try:
-            filesystem.get_file(f"{folder}/{file}", str(partial / file))
-        except FileNotFoundError:
-            raise MissingWeights(f"version {part.version}: no {part.kind} weights at {part.uri}") from None
-        for name in BESIDE:
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.get_file(f"{folder}/{name}", str(partial / name))
+        with storage.reached():
+            try:
+                storage.filesystem.get_file(f"{storage.folder}/{file}", str(partial / file))
+            except FileNotFoundError:
+                raise MissingWeights(f"version {part.version}: no {part.kind} weights at {part.uri}") from None
+            for name in BESIDE:
+                with contextlib.suppress(FileNotFoundError):
+                    storage.filesystem.get_file(f"{storage.folder}/{name}", str(partial / name))
         verify(partial / file, part)
         partial.replace(target)
 
@@ -195,9 +200,3 @@ def distinct(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         seen.add(tensor.data_ptr())
         kept[name] = tensor.detach().to("cpu").contiguous()
     return kept
-
-
-def protocols(filesystem: fsspec.AbstractFileSystem) -> tuple[str, ...]:
-    """Return the URL schemes a file system answers to."""
-    protocol = filesystem.protocol
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

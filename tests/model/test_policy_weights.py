@@ -2,16 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import Any, ClassVar
 
 import fsspec
 import pytest
 import torch
-from fsspec.implementations.memory import MemoryFileSystem
 
 from dart_streams import config
 from dart_streams.errors import UserError
-from dart_streams.policy import weights
+from dart_streams.policy import weight_storage, weights
 from topics.weights import WeightPart
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.weight": torch.ones(4)}
@@ -91,44 +89,10 @@ def test_files_are_on_the_disk_before_they_have_their_name(tmp_path: Path, monke
     ]
 
 
-class ObjectStore(MemoryFileSystem):
-    """As S3 is: no folders, and no rename; what is written is there whole or not at all. Keeps what it has done."""
-
-    protocol = "objects"
-    store: ClassVar[dict[str, Any]] = {}
-    pseudo_dirs: ClassVar[list[str]] = [""]
-    done: ClassVar[list[str]] = []
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Do nothing: there are no folders."""
-
-    def pipe_file(self, path: str, *args: Any, **kwargs: Any) -> None:
-        super().pipe_file(path, *args, **kwargs)
-        self.done.append(f"put {Path(path).name}")
-
-    def put_file(self, lpath: str, rpath: str, *args: Any, **kwargs: Any) -> None:
-        super().put_file(lpath, rpath, *args, **kwargs)
-        self.done.append(f"put {Path(rpath).name}")
-
-    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        super().cp_file(path1, path2, **kwargs)
-        self.done.append(f"copy to {Path(path2).name}")
-
-
-def test_on_an_object_store_the_weights_get_their_name_last(tmp_path: Path) -> None:
-    fsspec.register_implementation("objects", ObjectStore, clobber=True)
-    sha256 = weights.save(STATE, "objects://bucket/v3", {weights.PROBE: b"{}"})
-    partial = f"{weights.FILE}.partial"
-    assert ObjectStore.done == [f"put {weights.PROBE}", f"put {partial}", f"copy to {weights.FILE}"]
-    assert sorted(Path(name).name for name in ObjectStore.store) == [weights.FILE, weights.PROBE]
-    folder = weights.fetch(version("objects://bucket/v3", sha256), tmp_path)
-    assert sorted(file.name for file in folder.iterdir()) == [weights.FILE, weights.PROBE]
-
-
 def test_this_environment_speaks_the_protocol_of_the_object_store_that_clusters_are_given() -> None:
     settings = config.load(Path(__file__).parents[2] / "deploy/k8s/components/object-store/dart.toml")
     filesystem, folder = fsspec.core.url_to_fs(settings.trainer.weights_uri, anon=True)
-    assert "s3" in weights.protocols(filesystem)
+    assert "s3" in weight_storage.Storage(filesystem, folder, settings.trainer.weights_uri).protocols
     assert f"s3://{folder}" == settings.trainer.weights_uri
 
 
