@@ -32,13 +32,14 @@ ORDER: dict[OrderStage, frozenset[OrderStage]] = {
 """The life of one sample of a group. A fault is ordered again with the next attempt number until the limit exhausts it;
 a cancelled rollout with the same number, when the broker delivers its order again. Only a reward is ever curated."""
 
-WeightStage = Literal["announced", "published", "fenced", "outdated", "served", "failed", "superseded"]
+WeightStage = Literal["announced", "published", "fenced", "foreign", "outdated", "served", "failed", "superseded"]
 WEIGHTS: dict[WeightStage, frozenset[WeightStage]] = {
-    "announced": frozenset({"published", "fenced", "outdated"}),
+    "announced": frozenset({"published", "fenced", "foreign", "outdated"}),
     "published": frozenset({"served", "failed", "superseded"}),
     "failed": frozenset({"served", "superseded"}),
     "served": frozenset({"superseded"}),
     "fenced": frozenset(),
+    "foreign": frozenset(),
     "outdated": frozenset(),
     "superseded": frozenset(),
 }
@@ -73,6 +74,11 @@ def next_attempt(outcome: OutcomeKind, attempt: int, attempts: int) -> int | Non
     return attempt + 1 if outcome in FAULTS and attempt + 1 < attempts else None
 
 
+MOST_AHEAD = 10_000_000
+"""How far an epoch or a version may be beyond the newest seen. Trainers count them one by one; a record that is farther
+ahead is of no trainer, and would rule the topic for ever."""
+
+
 def is_fenced(epoch: int, newest_epoch: int) -> bool:
     """Say whether a trainer of ``epoch`` has no say any more: one of a newer epoch has written to the same topic.
 
@@ -81,18 +87,32 @@ def is_fenced(epoch: int, newest_epoch: int) -> bool:
     return epoch < newest_epoch
 
 
-Announcement = Literal["fenced", "outdated", "repeated", "published"]
-"""How a weights record relates to the newest epoch and version seen: of a fenced trainer; of an older version; the
-newest version again, with more groups consumed or by a trainer that took over; a new version."""
+def is_foreign(number: int, newest: int) -> bool:
+    """Say whether an epoch or a version is of no trainer, by the ``newest`` seen (-1 before the first)."""
+    return number - newest > MOST_AHEAD
+
+
+def is_ignored(epoch: int, newest_epoch: int) -> bool:
+    """Say whether a record of ``epoch`` is of a fenced trainer or of none."""
+    return is_fenced(epoch, newest_epoch) or is_foreign(epoch, newest_epoch)
+
+
+Announcement = Literal["fenced", "foreign", "outdated", "repeated", "published"]
+"""How a weights record relates to the newest epoch and version seen: of a fenced trainer; of no trainer; of an older
+version; the newest version again, with more groups consumed or by a trainer that took over; a new version."""
+IGNORED: frozenset[Announcement] = frozenset({"fenced", "foreign"})
+"""What changes nothing."""
 
 
 def announcement(epoch: int, version: int, announced: WeightVersion) -> Announcement:
     """Return what ``announced`` is after the newest ``epoch`` and ``version`` seen (-1 before the first).
 
-    All but a fenced record raise the epoch, also those that bring no newer version.
+    All but those :data:`IGNORED` raise the epoch, also those that bring no newer version.
     """
     if is_fenced(announced.epoch, epoch):
         return "fenced"
+    if is_foreign(announced.epoch, epoch) or is_foreign(announced.version, version):
+        return "foreign"
     if announced.version < version:
         return "outdated"
     return "repeated" if announced.version == version else "published"
@@ -111,8 +131,8 @@ class WeightState(msgspec.Struct, frozen=True, kw_only=True):
         return -1 if self.newest is None else self.newest.version
 
     def admits(self, announced: WeightVersion) -> bool:
-        """Say whether a record is of this model and not of a fenced trainer."""
-        return announced.model_id == self.model_id and announcement(self.epoch, -1, announced) != "fenced"
+        """Say whether a record is of this model, and neither of a fenced trainer nor of none."""
+        return announced.model_id == self.model_id and announcement(self.epoch, self.version, announced) not in IGNORED
 
     def accept(self, announced: WeightVersion) -> "WeightState":
         """Return the state after one more record; one that is not admitted changes nothing."""

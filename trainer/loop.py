@@ -69,6 +69,7 @@ class Loop:
             if not batch.groups:
                 if self.outputs:  # groups dropped while waiting must not count as dispatch's backlog
                     self.outputs.publisher.publish_consumed(batch.position.groups_consumed - self.feed.held)
+                    self.outputs.check_versions()
                     self.outputs.publisher.heal()
                 continue
             with self._span(state, batch):

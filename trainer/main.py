@@ -13,6 +13,7 @@ rank of a job that another launcher starts.
 """
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from dart_streams.bus import sync_clients
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.policy import cpu_features, recipe
@@ -34,8 +36,9 @@ from dart_streams.policy.rendering import renderer_of
 from dart_streams.store import SyncStore, connect
 from dart_streams.telemetry import setup
 from dart_streams.telemetry.stall_detector import StallDetector
-from topics import curated
+from topics import curated, weights
 from topics.curated import CuratedGroup
+from topics.transitions import WeightState
 from trainer import refusals
 from trainer.checkpoint import Checkpoints
 from trainer.data.batch_builder import BatchBuilder, BatchFeed, TokenBudget
@@ -121,7 +124,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
             raise left_out.error(refused)
         publisher = None
         # All ranks write into a folder that is named by the epoch, which one of them claims.
-        epoch: int = ranks.from_first(store.claim_epoch(config.policy.model_id) if ranks.first else None)
+        epoch: int = ranks.from_first(claimed_epoch(config, store) if ranks.first else None)
         if ranks.first:
             checkpoints.remove_partial(epoch)
             publisher = life.enter_context(WeightPublisher(config, epoch, stop=stop))
@@ -131,7 +134,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         life.callback(prefetcher.close)
         builder, outputs = None, None
         if publisher:
-            builder = start_builder(config, prefetcher, state, epoch, life, left_out.group_ids)
+            builder = start_builder(config, store, prefetcher, state, epoch, life, left_out.group_ids)
             outputs = Rank0Outputs(builder.consumer, publisher, store, StepReporter())
             if state.last is not None:
                 outputs.record_last(state.last)
@@ -161,8 +164,17 @@ def not_finite(folder: Path, restored: TrainerState | None, fault: str) -> str:
     )
 
 
+def claimed_epoch(config: Config, store: SyncStore) -> int:
+    """Return a new epoch, beyond those claimed and those that readers of ``weights`` take for a trainer's."""
+    known = WeightState(model_id=config.policy.model_id)
+    for record in sync_clients.read_events(config.bus, "trainer-epochs", weights.TOPIC):
+        known = known.accept(record)
+    return store.claim_epoch(config.policy.model_id, beyond=max(known.epoch, 0))
+
+
 def start_builder(
     config: Config,
+    store: SyncStore,
     prefetcher: Prefetcher,
     state: TrainerState,
     epoch: int,
@@ -184,6 +196,7 @@ def start_builder(
         config.policy.model_id,
         epoch,
         capacity=PREFETCH_STEPS * size,
+        claimed=functools.partial(store.claimed_epoch, config.policy.model_id),
         on_group=on_group,
         is_full=lambda: consumer.queued() >= size and prefetcher.held_bytes > limit_bytes,
     )

@@ -113,7 +113,7 @@ class WeightPublisher:
         else:
             self.publish(start, snapshot)
         after = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
-        of_model = (record for record in after[len(before) :] if record.model_id == found.model_id)
+        of_model = (record for record in after[len(before) :] if found.admits(record))
         meanwhile = itertools.takewhile(lambda record: record.epoch < self.epoch, of_model)
         overtaking = max((record.version for record in meanwhile), default=-1)
         if overtaking >= version:

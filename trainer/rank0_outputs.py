@@ -8,7 +8,7 @@ from dart_streams.bus import sync_clients
 from dart_streams.store import SyncStore
 from topics import trained
 from topics.trained import TrainedStep
-from trainer.data.consumer import CuratedConsumer, Fenced
+from trainer.data.consumer import CuratedConsumer, Fenced, Overtaken
 from trainer.publish import WeightPublisher
 from trainer.reporting import StepReporter
 
@@ -30,6 +30,14 @@ class Rank0Outputs(NamedTuple):
         claimed = self.store.claimed_epoch(self.consumer.model_id)
         if claimed > self.publisher.epoch:
             raise self._fenced_by(claimed)
+        self.check_versions()
+
+    def check_versions(self) -> None:
+        """Raise :class:`Overtaken` if the topic's newest version is none of this trainer's."""
+        self.consumer.check()
+        newest, own = self.consumer.weights.newest, self.publisher.weights
+        if newest is not None and newest.version > own.version:
+            raise Overtaken.by(newest, self.publisher.bus)
 
     def record(self, step: TrainedStep) -> None:
         """Write a step's row into the store's ``trained``, then its event; the same step again overwrites the row.

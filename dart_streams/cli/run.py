@@ -156,12 +156,13 @@ async def evaluated(config: Config) -> evaluation.EvaluationResult:
         following(config.bus, publisher, config.telemetry.stall_s) as watch,
     ):
         progress = await watch.until(
-            lambda progress: progress.served_version is not None,
+            lambda progress: progress.served_by(watch.heartbeats.alive(config.rollout.liveness_s)) is not None,
             "a rollout worker to serve a weight version",
             config.bus.wait_s,
             "Start the deployment's workers first: this command only orders episodes",
         )
-        return await evaluate_policy(config, tasks, watch, publisher, progress.served_version or 0)
+        served = progress.served_by(watch.heartbeats.alive(config.rollout.liveness_s))
+        return await evaluate_policy(config, tasks, watch, publisher, served or 0)
 
 
 def report(

@@ -21,7 +21,7 @@ from dart_streams.store.blobs import chunks
 from topics import observations, trained, weights
 from topics.observations import Observation
 from topics.trained import TrainedStep
-from topics.transitions import is_fenced
+from topics.transitions import is_ignored
 from topics.weights import WeightVersion
 from workers.recorder.trajectory_summary import Incomplete, broken, summarise
 
@@ -74,7 +74,7 @@ def rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
                 if event.end is not None:
                     ended.add(event.trajectory_id)
                     yield from finished(run, under_way.pop(event.trajectory_id))
-            case TrainedStep() if not is_fenced(event.epoch, trained_epoch):
+            case TrainedStep() if not is_ignored(event.epoch, trained_epoch):
                 trained_epoch = event.epoch
                 yield ProjectedRow("trained", (run, *(getattr(event, name) for name in statements.TRAINED_COLUMNS)))
             case WeightVersion():

@@ -6,7 +6,7 @@ Repeats (delivery is at least once) change nothing.
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -23,7 +23,7 @@ from topics.rollout_orders import RolloutOrder
 from topics.task_difficulty import TaskDifficulty
 from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
-from topics.transitions import is_fenced
+from topics.transitions import IGNORED, announcement, is_ignored
 from topics.values import BlobRef, Purpose
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
@@ -246,7 +246,7 @@ class RunState(ActivityState):
     def _trained(self, event: TrainedStep, _: LogRecord) -> None:
         """Note a step: of a trainer that took over the one that counts, of one that was fenced none."""
         known = self.trained.get(event.train_step)
-        if is_fenced(event.epoch, self.trained_epoch) or (known is not None and known.epoch == event.epoch):
+        if is_ignored(event.epoch, self.trained_epoch) or (known is not None and known.epoch == event.epoch):
             return
         self.trained_epoch = event.epoch
         if known is not None:
@@ -261,7 +261,8 @@ class RunState(ActivityState):
             change(self.imitated_by[identity], step.train_step)
 
     def _version(self, event: WeightVersion, record: LogRecord) -> None:
-        if is_fenced(event.epoch, self.epochs.get(event.model_id, -1)):
+        newest = self.newest_version
+        if announcement(self.epochs.get(event.model_id, -1), -1 if newest is None else newest, event) in IGNORED:
             return
         self.epochs[event.model_id] = event.epoch
         known = self.versions.get(event.version)
@@ -356,7 +357,14 @@ class RunState(ActivityState):
     @property
     def served_version(self) -> int | None:
         """The newest version that every known worker serves or has passed."""
-        return min((worker.version for worker in self.serving.values()), default=None)
+        return self.served_by(self.serving)
+
+    def served_by(self, workers: Collection[str]) -> int | None:
+        """Return the newest version that each of these workers serves or has passed; None if none has announced one.
+
+        The topic keeps the records of workers that will not come back, as after a resume with fewer of them.
+        """
+        return min((self.serving[name].version for name in workers if name in self.serving), default=None)
 
     @property
     def groups_consumed(self) -> int:

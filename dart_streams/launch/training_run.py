@@ -172,11 +172,9 @@ class TrainingRun:
         return follower.heartbeats.alive(self.config.rollout.liveness_s)
 
     def served(self, follower: RunFollower) -> int | None:
-        """Return the newest version that every rollout worker serves: of an attached run, every live one."""
-        serving = follower.progress.serving
-        if not self.attached:
-            return follower.progress.served_version
-        return min((serving[name].version for name in self.live_workers(follower)), default=None)
+        """Return the newest version that all rollout workers of this start serve; of an attached run, all live ones."""
+        own = {spec.name for spec in self.processes.rollout}
+        return follower.progress.served_by(self.live_workers(follower) if self.attached else own)
 
     async def order_demonstrations(self, follower: RunFollower, publisher: Publisher) -> set[str]:
         """Order a demonstration of each training task, which needs no weights, for the pool; return their ids."""

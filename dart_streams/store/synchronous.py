@@ -101,35 +101,36 @@ class SyncStore:
         row = self._retrying(lambda: self.session.execute(query, (self.run, model_id)).one())
         return int(row[0]) if row else 0
 
-    def claim_epoch(self, model_id: str) -> int:
-        """Return a new epoch, greater than all claimed before for this model in this run.
+    def claim_epoch(self, model_id: str, beyond: int = 0) -> int:
+        """Return a new epoch, greater than all claimed before for this model in this run, and than ``beyond``.
 
         From then on no step of an older one is written (:meth:`write_trained_by_claim`).
 
         Raises :class:`ServiceUnavailable` if the database did not answer, or :data:`CLAIM_TRIES` claims were faster.
         """
         for _ in range(CLAIM_TRIES):
-            claimed = self._retrying(lambda: self._try_claim(model_id))
+            claimed = self._retrying(lambda: self._try_claim(model_id, beyond))
             if claimed is not None and self._retrying(functools.partial(self._raise_claim, model_id, claimed)):
                 return claimed
         raise ServiceUnavailable(
             f"could not claim an epoch of model {model_id!r} in {CLAIM_TRIES} tries: are other trainers starting?"
         )
 
-    def _try_claim(self, model_id: str) -> int | None:
+    def _try_claim(self, model_id: str, beyond: int) -> int | None:
         # A claim whose answer was lost may have been applied; the next try then continues from it.
         place = (self.run, model_id)
         created = self.session.execute(
-            "INSERT INTO epochs (run, model_id, epoch) VALUES (%s, %s, 1) IF NOT EXISTS", place
+            "INSERT INTO epochs (run, model_id, epoch) VALUES (%s, %s, %s) IF NOT EXISTS", (*place, beyond + 1)
         )
         row = created.one()
         if row[0]:
-            return 1
+            return beyond + 1
         epoch = row[-1]
+        claimed = max(epoch, beyond) + 1
         raised = self.session.execute(
-            "UPDATE epochs SET epoch = %s WHERE run = %s AND model_id = %s IF epoch = %s", (epoch + 1, *place, epoch)
+            "UPDATE epochs SET epoch = %s WHERE run = %s AND model_id = %s IF epoch = %s", (claimed, *place, epoch)
         )
-        return epoch + 1 if raised.one()[0] else None
+        return claimed if raised.one()[0] else None
 
     def _raise_claim(self, model_id: str, epoch: int) -> bool:
         """Note a claim beside the steps; return False if a newer one is noted there."""

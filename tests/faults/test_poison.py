@@ -85,7 +85,7 @@ class Trainer:
     async def train(self) -> None:
         """Take groups and announce versions, for ever; what ends the consumer is raised here."""
         await self.announce()
-        with CuratedConsumer(self.config.bus, Position(), self.config.policy.model_id, 1, capacity=64) as consumer:
+        with CuratedConsumer(self.config.bus, Position(), self.config.policy.model_id, 1, 64, lambda: 1) as consumer:
             while True:
                 arrival = await asyncio.to_thread(consumer.take, 0.5)
                 if arrival is None or arrival.group.group_id in self.groups:

@@ -226,6 +226,9 @@ def test_epochs_strictly_increase_also_when_trainers_start_together(session, run
     assert len(set(claimed)) == 8
     assert store.claim_epoch("tiny") > max(claimed)
     assert store.claim_epoch("another") == 1
+    assert store.claim_epoch("another", beyond=7) == 8
+    assert store.claim_epoch("another", beyond=3) == 9
+    assert store.claim_epoch("third", beyond=4) == 5, "also where the table was emptied"
 
 
 def row_of(version: int, epoch: int) -> dict[str, Any]:

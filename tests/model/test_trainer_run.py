@@ -512,6 +512,7 @@ def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_
         "tiny",
         1,
         99,
+        lambda: 1,
         on_group=lambda one: taken.append(one.group_id),
         is_full=full,
     )

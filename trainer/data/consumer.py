@@ -23,6 +23,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from topics import curated, weights
 from topics.curated import CuratedGroup
+from topics.transitions import WeightState
 from topics.weights import WeightVersion
 
 POLL_MS = 200
@@ -47,6 +48,24 @@ class Fenced(UserError):
         return cls(
             f"a newer trainer (epoch {newer}) has taken over model {model_id!r} of run {run!r}: this one (epoch "
             f"{epoch}) stops. Nothing needs to be done, unless both were started by mistake"
+        )
+
+
+class Overtaken(UserError):
+    """Somebody who is no trainer has announced an epoch or a version that readers take for newer than this trainer's.
+
+    A trainer that is started again claims an epoch, and numbers its weights, beyond what it finds.
+    """
+
+    exit_code = 1
+
+    @classmethod
+    def by(cls, event: WeightVersion, bus: Bus) -> "Overtaken":
+        """Return the error of a trainer that found ``event`` on ``weights``."""
+        return cls(
+            f"{bus.prefix}{weights.TOPIC.name} has version {event.version} of epoch {event.epoch} at "
+            f"{event.uri[:200]!r}, which no trainer of this run has published: rollout workers would wait for its "
+            "weights. Started again, this trainer goes on beyond these numbers. Find out who else writes to the topic"
         )
 
 
@@ -92,6 +111,7 @@ class CuratedConsumer:
     """Reads in a thread of its own; use it as a context, and take arrivals in order with :meth:`take`.
 
     ``on_group`` is called in that thread with each group, to read it ahead; while ``is_full``, no more is fetched.
+    ``claimed`` gives the newest epoch that a trainer has claimed: a record of a later one is of no trainer.
     """
 
     bus: Bus
@@ -99,13 +119,16 @@ class CuratedConsumer:
     model_id: str
     epoch: int
     capacity: int
+    claimed: Callable[[], int]
     on_group: Callable[[CuratedGroup], None] = lambda _: None
     is_full: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         self._queue: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._newer: WeightVersion | None = None
+        self.weights = WeightState(model_id=self.model_id)
+        """What everyone who reads ``weights`` takes for the newest."""
+        self._error: UserError | None = None
         self._commit: Position | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="curated")
 
@@ -120,7 +143,8 @@ class CuratedConsumer:
     def take(self, timeout_s: float) -> Arrival | None:
         """Return the next group, or None if none came within ``timeout_s``.
 
-        Raises :class:`Fenced` if a newer trainer runs, and whatever error ended the thread.
+        Raises :class:`Fenced` if a newer trainer runs, :class:`Overtaken` if there only seems to be one, and whatever
+        error ended the thread.
         """
         deadline = Deadline(timeout_s)
         while True:
@@ -133,8 +157,8 @@ class CuratedConsumer:
 
     def check(self) -> None:
         """Raise what :meth:`take` would raise, without taking anything."""
-        if self._newer is not None:
-            raise Fenced.by(self._newer.epoch, self.epoch, self.model_id, self.bus.run)
+        if self._error is not None:
+            raise self._error
         if self._ended.done():
             self._ended.result()
 
@@ -168,9 +192,24 @@ class CuratedConsumer:
     def _check_fencing(self, announcements: sync_clients.TopicReader) -> None:
         for record in announcements.poll(timeout_ms=0):
             with contextlib.suppress(Undecodable):
-                event: WeightVersion = decode(weights.TOPIC, record.value, record.headers)
-                if event.model_id == self.model_id and event.epoch > self.epoch:
-                    self._newer = event
+                self._note_announced(decode(weights.TOPIC, record.value, record.headers))
+
+    def _note_announced(self, event: WeightVersion) -> None:
+        if event.model_id == self.model_id and not self.weights.admits(event) and event.epoch > self.epoch:
+            log.warning(
+                "weights record ignored",
+                version=event.version,
+                epoch=event.epoch,
+                reason="no trainer is so far ahead: it is ignored by everyone. Find out who else writes to the topic",
+            )
+        known = self.weights.accept(event)
+        if known.epoch > self.epoch and self._error is None:
+            claimed = self.claimed()
+            if claimed > self.epoch:
+                self._error = Fenced.by(claimed, self.epoch, self.model_id, self.bus.run)
+            else:
+                self._error = Overtaken.by(event, self.bus)
+        self.weights = known
 
     def _apply(self, record: Any, producer: KafkaProducer) -> None:
         try:

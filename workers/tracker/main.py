@@ -33,7 +33,7 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import trained
 from topics.observations import Observation
 from topics.trained import TrainedStep
-from topics.transitions import is_fenced
+from topics.transitions import is_ignored
 from workers.runtime import lifecycle
 from workers.tracker.filmstrip import caption_of, filmstrip
 from workers.tracker.points import SampleTrajectory, TrackerRun, point_of, sampled
@@ -157,7 +157,7 @@ class TrackedRun:
             await self._commit()
 
     async def _track(self, step: TrainedStep) -> None:
-        if is_fenced(step.epoch, self.epoch):
+        if is_ignored(step.epoch, self.epoch):
             return
         self.epoch = step.epoch
         self.tool.log(point_of(step))

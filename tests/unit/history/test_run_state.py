@@ -219,6 +219,31 @@ def test_a_version_is_served_when_every_worker_serves_it():
     assert (progress.newest_version, progress.served_version, progress.groups_consumed) == (1, 0, 8)
 
 
+def test_workers_that_a_resumed_run_has_no_more_are_not_waited_for():
+    progress = fold(
+        ("weights-serving", 0, START, serving(3, 5, worker="rollout-1")),
+        ("weights-serving", 1, START, serving(7, 5, worker="rollout-0")),
+    )
+    assert progress.served_by({"rollout-0"}) == 7
+    assert progress.served_by({"rollout-0", "rollout-1"}) == 3
+    assert progress.served_by({"rollout-0", "rollout-2"}) == 7, "one that has announced nothing yet serves nothing"
+    assert progress.served_by({"rollout-2"}) is None
+
+
+@pytest.mark.parametrize(("number", "epoch"), [(10**9, 1), (1, 10**9)])
+def test_a_record_that_no_trainer_wrote_is_no_version(number, epoch):
+    far = WeightVersion(
+        model_id="tiny", version=number, uri="w", sha256="", train_step=1, epoch=epoch, groups_consumed=0
+    )
+    progress = fold(("weights", 0, START, version(0)), ("weights", 1, START, far), ("weights", 2, START, version(1, 8)))
+    assert sorted(progress.versions) == [0, 1]
+
+
+def test_a_step_that_no_trainer_wrote_hides_none_of_those_that_come():
+    progress = fold(*(("trained", n, START, step(n, epoch, "g")) for n, epoch in enumerate((1, 10**9, 1), start=1)))
+    assert sorted(progress.trained) == [1, 3]
+
+
 def test_staleness_is_of_online_members_when_their_group_is_curated():
     def member(source, low):
         return Member(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from topics import transitions
 from topics.transitions import (
     FAULTS,
+    MOST_AHEAD,
     ORDER,
     REWARDED,
     WEIGHTS,
@@ -135,6 +136,36 @@ def state_after(*records: WeightVersion) -> WeightState:
 )
 def test_what_a_record_is_after_version_5_of_epoch_2(version, epoch, expected):
     assert announcement(2, 5, announced(version, epoch)) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "epoch", "expected"),
+    [
+        (5 + MOST_AHEAD, 2, "published"),
+        (6 + MOST_AHEAD, 2, "foreign"),
+        (10**9, 2, "foreign"),
+        (6, 2 + MOST_AHEAD, "published"),
+        (6, 3 + MOST_AHEAD, "foreign"),
+        (0, 10**9, "foreign"),
+        (10**9, 1, "fenced"),
+    ],
+)
+def test_a_record_far_ahead_is_of_no_trainer_and_one_less_far_counts(version, epoch, expected):
+    assert announcement(2, 5, announced(version, epoch)) == expected
+
+
+@given(st.lists(RECORDS, max_size=8), st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4))
+def test_records_of_nobody_change_nothing_wherever_they_stand(records, strangers):
+    mixed = list(records)
+    for place, is_version in strangers:
+        mixed.insert(min(place, len(mixed)), announced(10**9, 1) if is_version else announced(1, 10**9))
+    assert state_after(*mixed) == state_after(*records)
+
+
+def test_a_version_as_large_as_the_newest_is_none_of_a_stranger():
+    """A run that has counted so far goes on: only the distance counts."""
+    state = state_after(announced(MOST_AHEAD - 1)).accept(announced(2 * MOST_AHEAD - 2))
+    assert state.accept(announced(2 * MOST_AHEAD - 1)).version == 2 * MOST_AHEAD - 1
 
 
 def test_the_first_record_is_published():
