@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from dart_streams import fsync as durable
 from dart_streams.errors import UserError
 from trainer import crash_points
-from trainer.checkpoint_manifest import MANIFEST, FileDigest, Manifest, read
+from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest, read
 from trainer.checkpoint_reader import METADATA, ForeignObject, TensorPlanner, TensorReader
 from trainer.learning import lora
 from trainer.ranks import Ranks
@@ -89,7 +89,7 @@ class Checkpoints:
 
     def _write_tensors(
         self, partial: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> list[FileDigest]:
+    ) -> list[CheckpointFile]:
         """Write the tensors of all ranks to ``partial``; return the digests of their files."""
         with self.ranks.failing_together():
             if self.ranks.first:
@@ -100,17 +100,17 @@ class Checkpoints:
         dcp.save(tensors(model, optimizer), storage_writer=writer, no_dist=self.ranks.count == 1)
         own = f"__{self.ranks.rank}_*"
         with self.ranks.failing_together():
-            digests = [FileDigest.of(file) for file in sorted(partial.glob(own))]
+            digests = [CheckpointFile.of(file) for file in sorted(partial.glob(own))]
         return self.ranks.gathered(digests)
 
-    def _complete(self, partial: Path, final: Path, digests: Sequence[FileDigest], state: TrainerState) -> None:
+    def _complete(self, partial: Path, final: Path, digests: Sequence[CheckpointFile], state: TrainerState) -> None:
         """Write what the first rank has to, and give the checkpoint its name. Then older ones go."""
         crash_points.reach(crash_points.IN_CHECKPOINT)
         for missing in [one.name for one in digests if not (partial / one.name).exists()]:
             raise FileNotFoundError(f"{missing} of another rank is not there: do all ranks share this folder?")
         durable.write(partial / STATE, msgspec.json.encode(state))
-        files = (*digests, *(FileDigest.of(partial / name) for name in (METADATA, STATE)))
-        manifest = Manifest(files=files, frozen_sha256=self.frozen_sha256)
+        files = (*digests, *(CheckpointFile.of(partial / name) for name in (METADATA, STATE)))
+        manifest = CheckpointManifest(files=files, frozen_sha256=self.frozen_sha256)
         durable.write(partial / MANIFEST, manifest.encoded())
         durable.sync(partial)
         shutil.rmtree(final, ignore_errors=True)
@@ -161,17 +161,17 @@ class Checkpoints:
         log.info("checkpoint restored", folder=str(newest), train_step=state.train_step, version=state.version)
         return state
 
-    def _newest_undamaged(self) -> tuple[Path, Manifest] | None:
+    def _newest_undamaged(self) -> tuple[Path, CheckpointManifest] | None:
         """Return the newest checkpoint whose files are those that were written; None if there is none at all."""
         names: list[Path] = self.ranks.from_first(self.complete() if self.ranks.first else [])
         damages: dict[Path, str] = {}
         for place in reversed(names):
-            manifest: Manifest | str = self.ranks.from_first(read(place) if self.ranks.first else None)
+            manifest: CheckpointManifest | str = self.ranks.from_first(read(place) if self.ranks.first else None)
             damage = manifest if isinstance(manifest, str) else self._damage(place, manifest)
-            if not damage and isinstance(manifest, Manifest):
-                if self.ranks.first:
-                    self._set_aside(damages)
-                self.ranks.barrier()
+            if not damage and isinstance(manifest, CheckpointManifest):
+                with self.ranks.failing_together():
+                    if self.ranks.first:
+                        self._set_aside(damages)
                 return place, manifest
             damages[place] = damage
         if damages:
@@ -183,7 +183,7 @@ class Checkpoints:
             )
         return None
 
-    def _damage(self, place: Path, manifest: Manifest) -> str:
+    def _damage(self, place: Path, manifest: CheckpointManifest) -> str:
         """Return what is wrong with the files of a checkpoint; each rank looks at its share of them."""
         share = manifest.files[self.ranks.rank :: self.ranks.count]
         found = self.ranks.gathered([damage for file in share if (damage := file.damage_in(place))])

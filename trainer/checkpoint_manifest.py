@@ -10,7 +10,7 @@ from dart_streams.policy.weights import digest
 MANIFEST = "manifest.json"
 
 
-class FileDigest(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a checkpoint: its name, its size in bytes, its SHA-256 (hex)."""
 
     name: str
@@ -18,7 +18,7 @@ class FileDigest(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
     @classmethod
-    def of(cls, file: Path) -> "FileDigest":
+    def of(cls, file: Path) -> "CheckpointFile":
         """Return what there is of a file now; raise OSError if it can't be read."""
         return cls(name=file.name, size=file.stat().st_size, sha256=digest(file))
 
@@ -37,13 +37,13 @@ class FileDigest(msgspec.Struct, frozen=True, kw_only=True):
         return "" if found == self.sha256 else f"{self.name} was changed: its SHA-256 is {found}, not {self.sha256}"
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a checkpoint; ``frozen_sha256`` is of the weights that are used beside them and not among them.
 
     ``sha256`` is of the manifest itself, without it.
     """
 
-    files: tuple[FileDigest, ...]
+    files: tuple[CheckpointFile, ...]
     frozen_sha256: str = ""
     sha256: str = ""
 
@@ -54,11 +54,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(own))
 
 
-def read(folder: Path) -> Manifest | str:
+def read(folder: Path) -> CheckpointManifest | str:
     """Return the manifest of the checkpoint in ``folder``, or what is wrong with it."""
     try:
         data = (folder / MANIFEST).read_bytes()
-        found = msgspec.json.decode(data, type=Manifest)
+        found = msgspec.json.decode(data, type=CheckpointManifest)
     except FileNotFoundError:
         return f"{MANIFEST} is missing: it was removed, or this checkpoint is of a dart_streams that wrote none"
     except OSError as error:

@@ -26,7 +26,7 @@ from trainer.learning.learner import Learner, StepResult
 from trainer.learning.step import Stopped
 from trainer.rank0_outputs import Rank0Outputs
 from trainer.ranks import Ranks
-from trainer.refusals import Refusal, Refusals, TrainingDiverged
+from trainer.refusals import RefusedStep, RefusedSteps, TrainingDiverged
 from trainer.reporting import refused_counts, step_metrics
 from trainer.state import TrainerState
 
@@ -48,7 +48,7 @@ class Loop:
     outputs: Rank0Outputs | None
     epoch: int
     stop: threading.Event
-    refusals: Refusals
+    refusals: RefusedSteps
 
     def __post_init__(self) -> None:
         self.settings = self.config.trainer
@@ -83,7 +83,7 @@ class Loop:
 
     def _refuse(self, step: TrainedStep, fault: str) -> NoReturn:
         """Note that a step's weights are not finite, and end the trainer."""
-        refusal = Refusal(train_step=step.train_step, group_ids=tuple(step.group_ids), fault=fault)
+        refusal = RefusedStep(train_step=step.train_step, group_ids=tuple(step.group_ids), fault=fault)
         refusals = self.refusals.after(refusal)
         file = self.checkpoints.folder / refused.FILE
         if self.outputs:

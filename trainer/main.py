@@ -118,7 +118,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         if fault := learner.fault_of(snapshot):
             raise UserError(not_finite(folder, restored, fault))
         refused = checkpoints.folder / refusals.FILE
-        left_out: refusals.Refusals = ranks.from_first(refusals.read(refused, config) if ranks.first else None)
+        left_out: refusals.RefusedSteps = ranks.from_first(refusals.read(refused, config) if ranks.first else None)
         left_out = left_out.since(restored.train_step if restored else 0)
         if len(left_out.refused) >= refusals.MOST:
             raise left_out.error(refused)

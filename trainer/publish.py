@@ -39,7 +39,7 @@ from trainer.version_writer import BASE, VersionWriter, WrittenVersion
 SEND_S = 30.0
 CLOSE_S = 5.0
 LOOK_SHARE = 20
-"""Weights that a worker could not load are looked at for at most one part in so many of the time."""
+"""Weights that a worker could not load are looked at for at most one part in twenty of the time."""
 FOLDER = re.compile(rf"v(\d+)-e(\d+)(?:{BASE})?")
 
 log = structlog.get_logger()

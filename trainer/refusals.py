@@ -16,7 +16,7 @@ from dart_streams.errors import UserError
 
 FILE = "refused.json"
 MOST = 3
-"""Refusals without a checkpoint between them after which the trainer ends for good."""
+"""RefusedSteps without a checkpoint between them after which the trainer ends for good."""
 
 
 class VersionRefused(UserError):
@@ -29,7 +29,7 @@ class TrainingDiverged(UserError):
     """Step after step is not finite: a person must change something."""
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedStep(msgspec.Struct, frozen=True, kw_only=True):
     """Step ``train_step`` of these groups gave weights of which ``fault`` says what is not finite."""
 
     train_step: int
@@ -37,26 +37,26 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     fault: str
 
 
-class Refusals(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The refusals of trainers with the settings of this digest, the oldest first."""
 
     settings: str
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedStep, ...] = ()
 
     @property
     def group_ids(self) -> frozenset[str]:
         """The groups that are left out."""
         return frozenset(group_id for refusal in self.refused for group_id in refusal.group_ids)
 
-    def since(self, train_step: int) -> "Refusals":
+    def since(self, train_step: int) -> "RefusedSteps":
         """Return the refusals that came after a checkpoint of ``train_step`` steps."""
-        return Refusals(
+        return RefusedSteps(
             settings=self.settings, refused=tuple(one for one in self.refused if one.train_step > train_step)
         )
 
-    def after(self, refusal: Refusal) -> "Refusals":
+    def after(self, refusal: RefusedStep) -> "RefusedSteps":
         """Return the refusals with one more."""
-        return Refusals(settings=self.settings, refused=(*self.refused, refusal))
+        return RefusedSteps(settings=self.settings, refused=(*self.refused, refusal))
 
     def error(self, file: Path) -> UserError:
         """Return what the newest refusal ends the trainer with; ``file`` is where refusals are kept."""
@@ -82,14 +82,14 @@ class Refusals(msgspec.Struct, frozen=True, kw_only=True):
         durable.sync(file.parent)
 
 
-def read(file: Path, config: Config) -> Refusals:
+def read(file: Path, config: Config) -> RefusedSteps:
     """Return the refusals of trainers with these settings; none if the file is not there, or no such file."""
     settings = digest(config)
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=Refusals)
+        found = msgspec.json.decode(file.read_bytes(), type=RefusedSteps)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-        return Refusals(settings=settings)
-    return found if found.settings == settings else Refusals(settings=settings)
+        return RefusedSteps(settings=settings)
+    return found if found.settings == settings else RefusedSteps(settings=settings)
 
 
 def digest(config: Config) -> str:

@@ -1,6 +1,6 @@
 """The file system that weights lie on, the local disk or any that fsspec knows: its errors in one way.
 
-A store that can't be reached is told from one that has no such file, whatever its library raises.
+A store that can't be reached is another error than a file that is missing, whatever its library raises.
 """
 
 import contextlib

@@ -74,6 +74,11 @@ CASES = {
         "tests/model/test_trainer_lora.py::test_killed_anywhere_every_version_is_the_trainers_to_the_bit",
         "tests/model/test_adapters.py",
     ),
+    "ranks-killed": ("tests/model/test_trainer_ranks.py",),
+    "checkpoints-damaged": ("tests/model/test_checkpoint.py",),
+    "not-finite": ("tests/model/test_trainer_diverges.py", "tests/model/test_finite.py"),
+    "weights-away": ("tests/model/test_weight_storage.py",),
+    "weights-strangers": ("tests/model/test_trainer_strangers.py",),
     "engine-thread": ("tests/model/test_engine_thread.py", "tests/model/test_vllm_engine.py"),
 }
 """The tests of each case. Those of ``tests/model`` run in the model's environment."""

@@ -12,7 +12,7 @@ import torch
 from dart_streams.errors import UserError
 from trainer import checkpoint_manifest
 from trainer.checkpoint import Checkpoints, CheckpointsDamaged
-from trainer.checkpoint_manifest import MANIFEST, FileDigest, Manifest
+from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest
 from trainer.checkpoint_reader import METADATA, ForeignObject, TensorReader
 from trainer.ranks import Ranks
 from trainer.state import TrainerState
@@ -56,7 +56,7 @@ def test_weights_and_moments_come_back_and_the_learning_rate_is_that_of_the_conf
 def test_every_file_of_a_checkpoint_has_its_digest(tmp_path: Path) -> None:
     folder = Training(tmp_path).step(1)
     manifest = checkpoint_manifest.read(folder)
-    assert isinstance(manifest, Manifest)
+    assert isinstance(manifest, CheckpointManifest)
     assert {file.name for file in manifest.files} == {file.name for file in folder.iterdir()} - {MANIFEST}
 
 
@@ -165,8 +165,8 @@ class Code:
 def rewrite(folder: Path, name: str, data: bytes) -> None:
     """Change a file of a checkpoint and the manifest with it, as someone would who means to."""
     (folder / name).write_bytes(data)
-    files = [FileDigest.of(file) for file in folder.iterdir() if file.name != MANIFEST]
-    (folder / MANIFEST).write_bytes(Manifest(files=tuple(files)).encoded())
+    files = [CheckpointFile.of(file) for file in folder.iterdir() if file.name != MANIFEST]
+    (folder / MANIFEST).write_bytes(CheckpointManifest(files=tuple(files)).encoded())
 
 
 def test_nothing_in_a_checkpoint_is_run_even_if_its_digests_are_made_to_fit(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from trainer.data.consumer import Position
 from trainer.learning.learner import StepResult
 from trainer.loop import MOST_SKIPPED, Loop
 from trainer.ranks import Ranks
-from trainer.refusals import MOST, Refusal, Refusals, TrainingDiverged, VersionRefused
+from trainer.refusals import MOST, RefusedStep, RefusedSteps, TrainingDiverged, VersionRefused
 from trainer.state import TrainerState
 
 FAR = 1e37
@@ -66,8 +66,8 @@ def test_the_groups_of_a_refused_step_are_left_out_and_counted(run: Callable[...
     ours = run(max_train_steps=2)
     ours.add([ours.maker.group(index) for index in range(3)])
     file = ours.config.run.folder / "checkpoints" / refusals.FILE
-    refused = Refusal(train_step=2, group_ids=("group-1",), fault="layer has nan")
-    Refusals(settings=refusals.digest(ours.config)).after(refused).write(file)
+    refused = RefusedStep(train_step=2, group_ids=("group-1",), fault="layer has nan")
+    RefusedSteps(settings=refusals.digest(ours.config)).after(refused).write(file)
     assert ours.train() == 0
     rows = ours.trained()
     assert [row["group_ids"] for row in rows] == [["group-0"], ["group-2"]]
@@ -97,7 +97,7 @@ def test_batches_without_a_finite_gradient_end_the_trainer_when_there_were_too_m
         *[None] * 4,
         1,
         threading.Event(),
-        Refusals(settings=""),  # type: ignore[arg-type]
+        RefusedSteps(settings=""),  # type: ignore[arg-type]
     )
     batch = Batch(groups=[], position=Position(groups_consumed=1), stale=0, waited_ms=0.0)
     for _ in range(MOST_SKIPPED - 1):

@@ -216,6 +216,33 @@ def test_a_checkpoint_of_other_adapters_is_refused_with_the_key(
         checkpoints.restore(learner.scorer, learner.optimizer)
 
 
+@pytest.mark.parametrize(
+    ("trainer", "is_other", "said"),
+    [
+        ({}, True, r"other frozen weights .*policy\.path"),
+        ({"publish": {"dtype": "bfloat16"}}, False, r"other frozen weights .*trainer\.publish\.dtype"),
+        ({"lora": {"rank": 0}, "kl_beta": 0.1}, True, r"other frozen weights .*trainer\.kl_beta"),
+    ],
+    ids=["base", "rounded base", "reference"],
+)
+def test_a_run_does_not_go_on_beside_other_frozen_weights_of_the_same_shape(
+    policy: Path, renderer: Renderer, ranks: Ranks, tmp_path: Path, trainer: dict[str, Any], is_other: bool, said: str
+) -> None:
+    tiny.build(tmp_path / "other", seed=1)
+    before = settings(**({} if "publish" in trainer else trainer)).trainer
+    saved = Learner(policy, renderer, before, ranks)
+    learn(saved, renderer, 0)
+    Checkpoints(tmp_path / "checkpoints", ranks, saved.frozen_sha256).save(
+        saved.scorer, saved.optimizer, TrainerState(version=1, train_step=1), 1
+    )
+    folder = tmp_path / "other" if is_other else policy
+    learner = Learner(folder, renderer, settings(**trainer).trainer, ranks)
+    with pytest.raises(UserError, match=said):
+        Checkpoints(tmp_path / "checkpoints", ranks, learner.frozen_sha256).restore(learner.scorer, learner.optimizer)
+    again = Learner(policy, renderer, before, ranks)
+    assert Checkpoints(tmp_path / "checkpoints", ranks, again.frozen_sha256).restore(again.scorer, again.optimizer)
+
+
 @pytest.mark.parametrize("minibatches", [1, 3])
 def test_two_ranks_train_and_publish_what_one_does(policy: Path, tmp_path: Path, minibatches: int) -> None:
     """Rank 3 of an adapter on two ranks: A's rows are shared unequally, and each rank merges the rows it has."""

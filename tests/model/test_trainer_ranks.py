@@ -68,7 +68,7 @@ def test_killed_anywhere_with_one_rank_or_two_it_ends_as_one_that_was_left_alone
         torch.testing.assert_close(final[name], weight, rtol=0, atol=1e-4)
     for place in folder.iterdir():
         manifest = checkpoint_manifest.read(place)
-        assert isinstance(manifest, checkpoint_manifest.Manifest)
+        assert isinstance(manifest, checkpoint_manifest.CheckpointManifest)
         assert {file.name for file in manifest.files} >= {"__0_0.distcp", "__1_0.distcp"}
         assert not [damage for file in manifest.files if (damage := file.damage_in(place))]
 

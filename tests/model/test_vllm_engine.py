@@ -27,7 +27,7 @@ from dart_streams.policy import exporting, probe, resident_weights, tiny, weight
 from dart_streams.policy.rendering import CHATML, Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
 from dart_streams.store import MissingBlob
-from tests.model import adapted_versions, plain_transformers
+from tests.model import adapted_versions, object_store, plain_transformers
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -542,6 +542,25 @@ def test_of_weights_fetched_from_elsewhere_only_the_served_copy_is_kept(engine, 
     assert len(list(Path(engine.cache.name).iterdir())) == 1
     made = loop.run(engine.generate(request(6)))
     assert [segment.version for segment in made.versions] == [11]
+
+
+def test_while_the_store_is_away_the_weights_that_serve_stay_and_the_next_try_loads(
+    engine, loop, policies, monkeypatch
+):
+    place = f"objects://{object_store.BUCKET}"
+    trainer = msgspec.structs.replace(policies.config.trainer, weights_uri=place)
+    monkeypatch.setattr(engine, "config", msgspec.structs.replace(policies.config, trainer=trainer))
+    with object_store.registered() as store:
+        sha256 = weights.save(policies.model.state_dict(), f"{place}/12")
+        version = msgspec.structs.replace(policies.versions[0], version=12, uri=f"{place}/12", sha256=sha256)
+        store.away.append(object_store.EndpointConnectionError("no endpoint"))
+        with pytest.raises(LoadFault, match=r"can't be reached \(EndpointConnectionError: no endpoint\)"):
+            loop.run(engine.load(version))
+        made = loop.run(engine.generate(request(6)))
+        assert 12 not in [segment.version for segment in made.versions]
+        serve(engine, loop, version)
+        made = loop.run(engine.generate(request(6)))
+        assert [segment.version for segment in made.versions] == [12]
 
 
 @pytest.fixture

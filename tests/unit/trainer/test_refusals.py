@@ -6,11 +6,11 @@ import pytest
 
 from dart_streams.config import parse
 from trainer import refusals
-from trainer.refusals import MOST, Refusal, Refusals, TrainingDiverged, VersionRefused
+from trainer.refusals import MOST, RefusedStep, RefusedSteps, TrainingDiverged, VersionRefused
 
 
-def refusal(step: int, *groups: str) -> Refusal:
-    return Refusal(train_step=step, group_ids=groups, fault="layer.weight has nan (float32)")
+def refusal(step: int, *groups: str) -> RefusedStep:
+    return RefusedStep(train_step=step, group_ids=groups, fault="layer.weight has nan (float32)")
 
 
 def test_the_groups_of_refused_steps_are_left_out_by_trainers_of_the_same_settings(tmp_path: Path) -> None:
@@ -31,14 +31,14 @@ def test_a_file_that_is_none_of_refusals_leaves_nothing_out(tmp_path: Path, cont
 
 
 def test_a_checkpoint_ends_a_row_of_refusals() -> None:
-    found = Refusals(settings="").after(refusal(4, "a")).after(refusal(6, "b"))
+    found = RefusedSteps(settings="").after(refusal(4, "a")).after(refusal(6, "b"))
     assert found.since(3).group_ids == {"a", "b"}
     assert found.since(4).group_ids == {"b"}
     assert found.since(6).group_ids == frozenset()
 
 
 def test_the_first_refusals_are_tried_again_without_their_groups_and_the_last_ends_training(tmp_path: Path) -> None:
-    found, errors = Refusals(settings=""), []
+    found, errors = RefusedSteps(settings=""), []
     for number in range(MOST):
         found = found.after(refusal(4, f"group-{number}"))
         errors.append(found.error(tmp_path / refusals.FILE))
