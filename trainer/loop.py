@@ -88,7 +88,10 @@ class Loop:
         file = self.checkpoints.folder / refused.FILE
         if self.outputs:
             self.outputs.check()
-            refusals.write(file)
+            try:
+                refusals.write(file)
+            except OSError as error:
+                log.error("refusal not noted: the same groups are tried again", file=str(file), reason=str(error))
         raise refusals.error(file)
 
     def _save(self, state: TrainerState) -> None:
@@ -141,7 +144,8 @@ class Loop:
         metrics = result.metrics | sft_metrics(updates, result.tokens)
         made = sum(math.isfinite(update.grad_norm) for update in updates)
         train_ms = result.train_ms + since_ms(started)
-        return result._replace(metrics=metrics, train_ms=train_ms, updates=result.updates + made)
+        made, lost = result.updates + made, result.lost + len(updates) - made
+        return result._replace(metrics=metrics, train_ms=train_ms, updates=made, lost=lost)
 
     def _skip(self, state: TrainerState, batch: Batch, result: StepResult) -> TrainerState:
         """Go past a batch that gave no update: nothing in it could be trained, or its gradient was not finite.

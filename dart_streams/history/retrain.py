@@ -21,6 +21,7 @@ from dart_streams.history.run_state import RunState
 from dart_streams.policy import cpu_features, recipe, resident_weights
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import renderer_of
+from dart_streams.policy.weight_storage import StorageUnreachable
 from dart_streams.store.blobs import MissingBlob
 from topics.curated import CuratedGroup
 from topics.observations import Observation
@@ -181,11 +182,16 @@ def success_of(state: RunState, step: TrainedStep, trajectory_id: str) -> Rememb
 
 
 def weights_before(state: RunState, step: TrainedStep) -> Path | None:
-    """Return the directory of the weights that a step started from, or None if they are gone."""
+    """Return the directory of the weights that a step started from, or None if they are gone.
+
+    Raises StorageUnreachable if their store is away: nobody knows then.
+    """
     version = state.versions.get(step.version - 1)
     if version is None:
         return None
     try:
         return resident_weights.whole(version.event, Path(tempfile.gettempdir()))
+    except StorageUnreachable:
+        raise
     except (weight_files.MissingWeights, weight_files.WrongDigest, OSError):
         return None

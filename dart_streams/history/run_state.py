@@ -132,6 +132,7 @@ class RunState(ActivityState):
         self.published_digests: defaultdict[int, set[str]] = defaultdict(set)
         self.served_digests: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
         self.epochs: dict[str, int] = {}
+        self.highest_version = -1
         self.serving: dict[str, WeightsServing] = {}
         self.served: dict[tuple[int, str], WeightsServing] = {}
         self.switches: deque[WeightSwitch] = deque()
@@ -261,9 +262,9 @@ class RunState(ActivityState):
             change(self.imitated_by[identity], step.train_step)
 
     def _version(self, event: WeightVersion, record: LogRecord) -> None:
-        newest = self.newest_version
-        if announcement(self.epochs.get(event.model_id, -1), -1 if newest is None else newest, event) in IGNORED:
+        if announcement(self.epochs.get(event.model_id, -1), self.highest_version, event) in IGNORED:
             return
+        self.highest_version = max(self.highest_version, event.version)
         self.epochs[event.model_id] = event.epoch
         known = self.versions.get(event.version)
         self.published_digests[event.version].add(event.sha256)
