@@ -157,7 +157,7 @@ class Checkpoints:
             optim_state_dict={**present, "state": saved["optimizer"]},
             options=StateDictOptions(strict=not has_frozen(model)),
         )
-        state = msgspec.json.decode((newest / STATE).read_bytes(), type=TrainerState)
+        state = state_in(newest)
         log.info("checkpoint restored", folder=str(newest), train_step=state.train_step, version=state.version)
         return state
 
@@ -226,6 +226,17 @@ class Checkpoints:
         """Return the folders of this prefix by epoch and step."""
         names = ((NAME.fullmatch(place.name.removeprefix(prefix)), place) for place in self.folder.glob(f"{prefix}e*"))
         return sorted(((int(match[1]), int(match[2])), place) for match, place in names if match)
+
+
+def state_in(checkpoint: Path) -> TrainerState:
+    """Return the state of a checkpoint whose files are undamaged."""
+    try:
+        return msgspec.json.decode((checkpoint / STATE).read_bytes(), type=TrainerState)
+    except msgspec.DecodeError as error:
+        raise UserError(
+            f"checkpoint {checkpoint} is whole, but this dart_streams does not read its {STATE} ({error}): it was "
+            "written by another version, which can resume it"
+        ) from error
 
 
 def reason_of(error: BaseException) -> str:

@@ -33,10 +33,12 @@ class Rank0Outputs(NamedTuple):
         self.check_versions()
 
     def check_versions(self) -> None:
-        """Raise :class:`Overtaken` if the topic's newest version is none of this trainer's."""
+        """Raise :class:`Overtaken` if the topic's newest version is none of this trainer's, or counts other groups."""
         self.consumer.check()
-        newest, own = self.consumer.weights.newest, self.publisher.weights
-        if newest is not None and newest.version > own.version:
+        newest, own = self.consumer.weights.newest, self.publisher.weights.newest
+        if newest is None or own is None:
+            return
+        if (newest.version, newest.epoch, newest.groups_consumed) > (own.version, own.epoch, own.groups_consumed):
             raise Overtaken.by(newest, self.publisher.bus)
 
     def record(self, step: TrainedStep) -> None:

@@ -152,6 +152,13 @@ def test_an_undamaged_checkpoint_of_another_model_is_not_called_damaged(tmp_path
         Training(tmp_path, width=5).restore()
 
 
+def test_a_state_of_another_program_version_is_not_called_damaged(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    rewrite(training.step(1), STATE, b'{"version": "one"}')
+    with pytest.raises(UserError, match="written by another version"):
+        training.restore()
+
+
 class Code:
     """What runs code when it is unpickled: a name, and the call that makes it."""
 

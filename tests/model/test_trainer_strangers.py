@@ -28,7 +28,7 @@ def run(services: Any, model: Path) -> Run:
     return Run(services.config(policy={"path": str(model)}, trainer=trainer, curation={"max_staleness": 10**9}))
 
 
-def announce(ours: Run, version: int, epoch: int) -> None:
+def announce(ours: Run, version: int, epoch: int, groups_consumed: int = 0) -> None:
     """Write a record as a program would that is no trainer of this run."""
     event = WeightVersion(
         model_id=ours.config.policy.model_id,
@@ -37,7 +37,7 @@ def announce(ours: Run, version: int, epoch: int) -> None:
         sha256="0" * 64,
         train_step=version,
         epoch=epoch,
-        groups_consumed=0,
+        groups_consumed=groups_consumed,
     )
     record = encode(weights.TOPIC, event)
     with contextlib.closing(sync_clients.producer(ours.config.bus, "stranger")) as producer:
@@ -76,6 +76,10 @@ def test_a_record_far_ahead_changes_nothing_and_one_that_readers_take_is_passed_
         assert ended(trainer) == 1, "of its own epoch, but none of its versions"
     found = [(event.epoch, event.version) for event in run.versions()]
     assert found == [(1, 0), (10**9, 1), (1, 10**9), (1, 1), (5, 7), (6, 8), (6, 9), (6, 20)]
+    with training(run.config) as trainer:
+        until(lambda: newest(run).version == 21, "the weights of the second step again")
+        announce(run, 21, 7, groups_consumed=10**12)
+        assert ended(trainer) == 1, "dispatch would count all groups as consumed"
     assert run.train(max_train_steps=2) == 0
-    assert (newest(run).epoch, newest(run).version) == (7, 21)
+    assert (newest(run).epoch, newest(run).version, newest(run).groups_consumed) == (8, 22, 2)
     assert [row["group_ids"] for row in run.trained()] == [["group-0"], ["group-1"]]
