@@ -4,7 +4,7 @@ Pure, and never eval. Coordinates are absolute pixels of the image that the poli
 :func:`dart_streams.screens.smart_resize`).
 """
 
-from dart_streams.actions.grammar import LONGEST_ANSWER, Unparsable, call, format, parse, quote
+from dart_streams.actions.grammar import Unparsable, call, format, parse, quote
 from dart_streams.actions.typed import (
     Action,
     Button,
@@ -25,7 +25,6 @@ from dart_streams.actions.typed import (
 )
 
 __all__ = [
-    "LONGEST_ANSWER",
     "Action",
     "Button",
     "CallUser",

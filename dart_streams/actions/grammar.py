@@ -28,9 +28,6 @@ from dart_streams.actions.typed import (
 
 Point = tuple[int, int]
 
-LONGEST_ANSWER = 10_000
-"""Characters of an answer that are looked at; longer ones are refused."""
-
 
 class Unparsable(ValueError):
     """An answer that is no action; the text says what was wrong, and ``kind`` the kind of it, for counts."""
@@ -100,8 +97,6 @@ def parse(answer: str) -> Action:
 
     Raises :class:`Unparsable` if there is no action or more than one, or its name or an argument is not of the grammar.
     """
-    if len(answer) > LONGEST_ANSWER:
-        raise Unparsable(f"the answer has {len(answer)} characters, more than {LONGEST_ANSWER}")
     marker = MARKER.match(answer)
     if marker is None:
         raise Unparsable("the answer has no line that begins with 'Action:'")
@@ -124,19 +119,20 @@ def split_call(text: str) -> tuple[str, dict[str, str]]:
     head = CALL.fullmatch(text)
     if head is None:
         raise Unparsable(f"not a call like click(start_box='(x,y)'): {text[:80]!r}")
-    rest, arguments = head["arguments"].strip(), {}
-    while rest:
-        argument = ARGUMENT.match(rest)
+    written, begin = head["arguments"].strip(), 0
+    arguments: dict[str, str] = {}
+    while begin < len(written):
+        argument = ARGUMENT.match(written, begin)
         if argument is None:
-            raise Unparsable(f"not an argument like key='value': {rest[:80]!r}")
+            raise Unparsable(f"not an argument like key='value': {written[begin : begin + 80]!r}")
         if argument["key"] in arguments:
             raise Unparsable(f"argument {argument['key']!r} is given twice")
         arguments[argument["key"]] = unquote(argument["single"] or argument["double"] or "")
-        rest = rest[argument.end() :]
-        if argument["comma"] and not rest:
+        begin = argument.end()
+        if argument["comma"] and begin == len(written):
             raise Unparsable("an argument is missing after the last comma")
-        if rest and not argument["comma"]:
-            raise Unparsable(f"a comma is missing before {rest[:80]!r}")
+        if begin < len(written) and not argument["comma"]:
+            raise Unparsable(f"a comma is missing before {written[begin : begin + 80]!r}")
     return head["name"], arguments
 
 
@@ -215,9 +211,10 @@ ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()} | {'\\"': '"'}
 ESCAPED = re.compile(r"\\.", re.DOTALL)
 CALL = re.compile(r"(?P<name>[a-z_]+)\((?P<arguments>.*)\)", re.DOTALL)
+SINGLE, DOUBLE = (rf"[^{quote}\\]*+(?:\\.[^{quote}\\]*+)*" for quote in ("'", '"'))
+"""What stands between quotes."""
 ARGUMENT = re.compile(
-    r"(?P<key>[a-z_]+)\s*=\s*(?:'(?P<single>(?:[^'\\]|\\.)*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\")\s*(?P<comma>,?)\s*",
-    re.DOTALL,
+    rf"(?P<key>[a-z_]+)\s*=\s*(?:'(?P<single>{SINGLE})'|\"(?P<double>{DOUBLE})\")\s*(?P<comma>,?)\s*", re.DOTALL
 )
 # ASCII only: of the other digits and spaces, float() refuses some.
 NUMBER = r"\s*\d{1,5}(?:\.\d{1,6})?\s*"

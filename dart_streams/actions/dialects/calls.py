@@ -1,11 +1,13 @@
 """Function calls as UI-TARS models write them, ``name(key='value', …)``: found in an answer and taken apart.
 
 Values are not Python literals: an apostrophe or a line break in a text may be escaped or not. A quoted value ends at a
-quote after which the call can go on or be over. Every step of the scan moves forward, so its time is that of the text.
+quote after which the call can go on or be over. Every step of the scan moves forward, and where texts may end is looked
+for once, so its time is that of the answer.
 """
 
+import bisect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
@@ -16,15 +18,21 @@ Note = Callable[[Kind, str], None]
 Parameters = tuple[str, ...]
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]{0,30}"
-LABEL = re.compile(r"Action:\s*")
+LABEL = re.compile(r"(?:\*\*)?Action[ \t]?[:\uff1a](?:\*\*)?\s*")
+WHOLE = (")", "]", ">")
+"""How a place ends that was not cut off; what is left of other values may be a part of them."""
+AS_WRITTEN = "Action:"
+"""The label; others like it are noted."""
+OPENS, CLOSES, COMMAS = "(\uff08", ")\uff09", ",\uff0c"
+"""Punctuation and its full-width forms, which are noted."""
 THOUGHT = re.compile(r"\s*(?:Thought|Reflection|Action_Summary):", re.ASCII)
-HEAD = re.compile(rf"(?P<name>{NAME})[ \t]*\(", re.ASCII)
+HEAD = re.compile(rf"(?P<name>{NAME})[ \t]*(?P<opens>[{OPENS}])", re.ASCII)
 KEY = re.compile(rf"(?P<key>{NAME})[ \t]*=[ \t]*", re.ASCII)
 BARE = re.compile(
     r"<\|box_start\|>[^<]*<\|box_end\|>|<(?:point|bbox)>[^<]*</(?:point|bbox)>|\([^()]*\)|\[[^\[\]]*\]|[^,()\s]+"
 )
 SPACE = re.compile(r"\s*")
-AFTER_VALUE = re.compile(rf"\s*(?:\)|,\s*\)|,?\s*{NAME}[ \t]*=)", re.ASCII)
+AFTER_VALUE = re.compile(rf"\s*(?:[{CLOSES}]|[{COMMAS}]\s*[{CLOSES}]|[{COMMAS}]?\s*{NAME}[ \t]*=)", re.ASCII)
 QUOTES = {"'": "'", '"': '"', "\u2018": "\u2019", "\u201c": "\u201d"}
 
 
@@ -34,6 +42,18 @@ class Call(msgspec.Struct, frozen=True):
     name: str
     arguments: dict[str, str]
     end: int
+
+
+class TextEnds(msgspec.Struct, frozen=True):
+    """Where a text between these quotes may end, in order.
+
+    ``over`` are quotes after which the answer is over or the next action comes; ``closed`` those after which the call
+    is closed; ``last`` is one after which nothing comes, or -1.
+    """
+
+    over: list[int]
+    closed: list[int]
+    last: int
 
 
 class Scanner:
@@ -56,6 +76,7 @@ class Scanner:
         self.parameters = parameters
         self.texts = texts
         self.note = note
+        self.text_ends: dict[str, TextEnds] = {}
 
     def calls(self) -> list[Call]:
         """Return the calls of the answer; raise :class:`Unparsable` if there is none, or one cannot be read."""
@@ -72,11 +93,14 @@ class Scanner:
     def first(self) -> int:
         """Return where the first call begins, noting what should not be before it."""
         labels = [match for match in LABEL.finditer(self.text) if self.is_call(match.end())]
+        line = 0
         for label in labels:
-            before = self.text[: label.start()]
-            if not before.rpartition("\n")[2].strip():
-                self.check_before(before)
+            line = max(line, self.text.rfind("\n", line, label.start()) + 1)
+            if not self.text[line : label.start()].strip():
+                self.check_before(self.text[: label.start()])
+                self.check_label(label)
                 return label.end()
+            line = label.start()
         if labels:
             self.note("marker", "'Action:' does not begin a line")
             return labels[0].end()
@@ -98,6 +122,11 @@ class Scanner:
         if before.strip() and not THOUGHT.match(before):
             self.note("text", "only a thought may stand before the action")
 
+    def check_label(self, label: re.Match[str]) -> None:
+        """Note a label that is written otherwise."""
+        if label[0].rstrip() != AS_WRITTEN:
+            self.note("marker", f"{label[0].strip()!r} instead of {AS_WRITTEN!r}")
+
     def is_call(self, position: int) -> bool:
         """Say whether a known action is called here."""
         head = HEAD.match(self.text, position)
@@ -110,6 +139,7 @@ class Scanner:
             return None
         label = LABEL.match(self.text, begin)
         if label is not None and self.is_call(label.end()):
+            self.check_label(label)
             return label.end()
         if self.is_call(begin):
             if "\n\n" not in self.text[end:begin].replace("\r\n", "\n"):
@@ -130,8 +160,9 @@ class Scanner:
         arguments: dict[str, str] = {}
         if name != head["name"]:
             self.note("name", f"the action {head['name']!r} is spelled {name!r}")
+        self.check_width(head["opens"])
         position = skip(self.text, head.end())
-        while position < len(self.text) and self.text[position] != ")":
+        while position < len(self.text) and self.text[position] not in CLOSES:
             key, value, position = self.argument(name, position, arguments)
             if key in arguments:
                 self.note("argument", f"argument {key!r} is given twice")
@@ -139,7 +170,13 @@ class Scanner:
             position = self.after_argument(position)
         if position >= len(self.text):
             self.note("cut", f"the call of {name} is not closed")
+        self.check_width(self.text[position : position + 1])
         return Call(name, arguments, position + 1)
+
+    def check_width(self, mark: str) -> None:
+        """Note a punctuation mark that is full-width."""
+        if mark and not mark.isascii():
+            self.note("argument", f"full-width punctuation: {mark!r}")
 
     def argument(self, name: str, position: int, given: Mapping[str, str]) -> tuple[str, str, int]:
         """Take an argument; return its name, its value and where the text after it begins."""
@@ -166,10 +203,11 @@ class Scanner:
         ends = self.text_end(begin, quote) if is_text else self.value_end(begin, quote)
         if ends is not None:
             return unquote(self.text[begin:ends]), ends + 1
-        if is_text:
+        rest = self.text[begin:].rstrip()
+        if is_text or not rest.endswith(WHOLE):
             raise Unparsable(f"the value of {key!r} is not closed: the answer was cut off", "cut")
         self.note("cut", f"the value of {key!r} is not closed")
-        return self.text[begin:].rstrip(), len(self.text)
+        return rest, len(self.text)
 
     def value_end(self, begin: int, quote: str) -> int | None:
         """Return where a plain value ends: at the first quote after which the call goes on or is over."""
@@ -184,18 +222,29 @@ class Scanner:
 
         If there is none, at the first after which the call is over, or the answer.
         """
-        fallback = None
-        for position in self.unescaped(begin, quote):
-            closed = skip(self.text, position + 1)
-            if closed == len(self.text):
-                return position if fallback is None else fallback
-            if self.text[closed] != ")":
-                continue
-            after = skip(self.text, closed + 1)
-            if after == len(self.text) or self.goes_on(closed + 1, after):
-                return position
-            fallback = position if fallback is None else fallback
-        return fallback
+        if quote not in self.text_ends:
+            self.text_ends[quote] = self.find_text_ends(quote)
+        found = self.text_ends[quote]
+        over, closed = (bisect.bisect_left(places, begin) for places in (found.over, found.closed))
+        if over < len(found.over):
+            return found.over[over]
+        if closed < len(found.closed):
+            return found.closed[closed]
+        return found.last if found.last >= begin else None
+
+    def find_text_ends(self, quote: str) -> TextEnds:
+        """Return where texts between such quotes may end in the whole answer."""
+        over, closed, last = list[int](), list[int](), -1
+        for position in self.unescaped(0, quote):
+            after = skip(self.text, position + 1)
+            if after == len(self.text):
+                last = position
+            elif self.text[after] in CLOSES:
+                closed.append(position)
+                following = skip(self.text, after + 1)
+                if following == len(self.text) or self.goes_on(after + 1, following):
+                    over.append(position)
+        return TextEnds(over, closed, last)
 
     def goes_on(self, end: int, begin: int) -> bool:
         """Say whether, after a call that ends at ``end``, another action or thought begins at ``begin``.
@@ -218,20 +267,24 @@ class Scanner:
         key = KEY.match(self.text, head.end())
         return key is not None and key["key"] in self.parameters[head["name"].lower()]
 
-    def unescaped(self, begin: int, quote: str) -> list[int]:
-        """Return where quotes are that no backslash escapes."""
-        quotes = re.compile(rf"\\.|({quote})", re.DOTALL)
-        return [match.start() for match in quotes.finditer(self.text, begin) if match[1]]
+    def unescaped(self, begin: int, quote: str) -> Iterator[int]:
+        """Yield where quotes are that no backslash escapes."""
+        quotes = re.compile(rf"\\+{quote}?|{quote}")
+        for match in quotes.finditer(self.text, begin):
+            backslashes = match[0].count("\\")
+            if backslashes % 2 == 0 and match[0].endswith(quote):
+                yield match.end() - 1
 
     def after_argument(self, position: int) -> int:
         """Return where the next argument begins, or the closing parenthesis is."""
         position = skip(self.text, position)
-        if self.text.startswith(",", position):
+        if position < len(self.text) and self.text[position] in COMMAS:
+            self.check_width(self.text[position])
             after = skip(self.text, position + 1)
-            if self.text.startswith(")", after):
+            if self.text[after : after + 1] in tuple(CLOSES):
                 self.note("argument", "an argument is missing after the last comma")
             return after
-        if position < len(self.text) and self.text[position] != ")":
+        if position < len(self.text) and self.text[position] not in CLOSES:
             self.note("argument", f"a comma is missing before {self.text[position : position + 40]!r}")
             if KEY.match(self.text, position) is None:
                 raise Unparsable(f"not an argument: {self.text[position : position + 40]!r}")

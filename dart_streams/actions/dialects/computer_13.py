@@ -7,6 +7,7 @@ notches of the wheel.
 import re
 from collections.abc import Callable
 
+from dart_streams.actions.dialects import json_reader
 from dart_streams.actions.dialects.computer_13_prompt import SYSTEM
 from dart_streams.actions.dialects.dialect import (
     Coordinates,
@@ -20,15 +21,13 @@ from dart_streams.actions.dialects.dialect import (
     written_size,
 )
 from dart_streams.actions.dialects.json_calls import (
-    FENCED,
     Fields,
     JsonDialect,
-    bounded,
     compact,
     keys,
     keys_in,
     loose_objects,
-    object_of,
+    objects_of,
     one_key,
     optional_number,
     text,
@@ -54,7 +53,10 @@ from dart_streams.actions.typed import (
 )
 
 WORDS: dict[str, type[Wait] | type[Finished] | type[CallUser]] = {"WAIT": Wait, "DONE": Finished, "FAIL": CallUser}
-WORD_FENCE = re.compile(r"```[ \t]*(WAIT|DONE|FAIL)[ \t]*```")
+FENCE = re.compile(r"```(?:(?:json)?\s*+(?P<word>WAIT|DONE|FAIL)\s*+```|(?P<kind>[A-Za-z0-9_+-]*+)(?P<blank>\s*+))")
+"""The beginning of a code block, or the whole of one that holds a word."""
+ENDS = re.compile(r"(?P<more>[\s}]*+)(?:(?P<closed>```)|(?=[,;]?\s*+(?P<next>\{))|\Z)")
+"""What may follow an object in a code block."""
 
 
 class Computer13(JsonDialect, frozen=True, kw_only=True):
@@ -63,7 +65,7 @@ class Computer13(JsonDialect, frozen=True, kw_only=True):
     def read(self, answer: str, view: View) -> Reading:
         """Read an answer; raise :class:`Unparsable` if it says no action, or has something wrong and may not."""
         found = Found(view)
-        for item in items(bounded(answer), found):
+        for item in items(answer, found):
             if isinstance(item, str):
                 found.add(WORDS[item]())
             else:
@@ -129,33 +131,50 @@ def keyboard(action: Action) -> Fields:
 def items(answer: str, found: Found) -> list[Fields | str]:
     """Return the actions of an answer, as objects or words; raise :class:`Unparsable` if there is none."""
     plain = answer.strip()
+    if (visible := plain.strip(json_reader.INVISIBLE)) != plain:
+        found.note("text", "characters without a width")
+        plain = visible
     if plain in WORDS:
         return [plain]
-    fences = list(FENCED.finditer(answer))
-    if fences:
-        if answer[fences[-1].end() :].strip():
+    listed: list[Fields | str] = []
+    end = 0
+    while fence := FENCE.search(answer, end):
+        block, end = of_block(answer, fence, found)
+        listed += block
+    if listed:
+        if answer[end:].strip():
             found.note("text", "words after the action")
-        return [part for fence in fences for part in of_block(fence[1].strip(), found)]
-    if word := WORD_FENCE.search(answer):
-        return [word[1]]
+        return listed
     if not (plain.startswith("{") and plain.endswith("}")):
         found.note("marker", "the action is not in a code block")
     return list(loose_objects(plain, found))
 
 
-def of_block(inside: str, found: Found) -> list[Fields | str]:
-    """Return the actions in a code block: a word, an object, or a list of them."""
-    if inside in WORDS:
-        return [inside]
-    if inside.startswith("["):
-        listed = object_of(f'{{"all":{inside}}}')["all"]
-        if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
-            raise Unparsable(f"not a list of actions: {inside[:80]!r}")
-        return list(listed)
-    try:
-        return [object_of(inside)]
-    except Unparsable:
-        return list(loose_objects(inside, found))
+def of_block(answer: str, fence: re.Match[str], found: Found) -> tuple[list[Fields | str], int]:
+    """Return the actions in a code block, words or objects, and where the text after it begins."""
+    if fence["word"]:
+        return [fence["word"]], fence.end()
+    begin = fence.end()
+    if answer[begin : begin + 1] not in {"{", "[", "\uff5b"}:
+        found.note("text", "a code block without an action")
+        closing = answer.find("```", begin)
+        return [], len(answer) if closing < 0 else closing + 3
+    if fence["kind"] not in {"", "json"} or "\n" not in fence["blank"]:
+        found.note("marker", "the code block does not begin with a line ```json")
+    listed: list[Fields | str] = []
+    while True:
+        value, after, wrong = json_reader.read(answer, begin, lambda place: ENDS.match(answer, place) is not None)
+        found.wrong += wrong
+        listed += objects_of(value)
+        ends = ENDS.match(answer, after)
+        assert ends is not None
+        if "}" in ends["more"]:
+            found.note("json", "a brace too many")
+        if ends["next"] is None:
+            if not ends["closed"]:
+                found.note("cut", "the code block is not closed")
+            return listed, ends.end()
+        begin = ends.start("next")
 
 
 class InterpretedObject:
@@ -186,7 +205,7 @@ class InterpretedObject:
 
     def place(self, needed: bool = False) -> tuple[int, int, bool]:
         """Return the pixel of ``x`` and ``y``, or the pointer's, and whether it is that."""
-        x, y = optional_number(self.fields, "x"), optional_number(self.fields, "y")
+        x, y = optional_number(self.fields, "x", self.found), optional_number(self.fields, "y", self.found)
         if x is None and y is None and not needed:
             return *self.found.pointer, True
         if x is None or y is None:
@@ -200,7 +219,7 @@ class InterpretedObject:
     def click(self, kind: Button | None = None, count: int | None = None) -> None:
         """Add a click."""
         x, y, at_pointer = self.place()
-        times = count or optional_number(self.fields, "num_clicks") or 1
+        times = count or optional_number(self.fields, "num_clicks", self.found) or 1
         if times not in range(1, MOST_CLICKS + 1):
             raise Unparsable(f"num_clicks is from 1 to {MOST_CLICKS}, not {times:g}")
         self.found.add(Click(x, y, kind or self.button(), int(times)), at_pointer)
@@ -224,8 +243,8 @@ class InterpretedObject:
     def scroll(self) -> None:
         """Add a turn of the wheel, or one in each direction."""
         turns: list[tuple[float, Direction, Direction]] = [
-            (optional_number(self.fields, "dx") or 0.0, "right", "left"),
-            (optional_number(self.fields, "dy") or 0.0, "up", "down"),
+            (optional_number(self.fields, "dx", self.found) or 0.0, "right", "left"),
+            (optional_number(self.fields, "dy", self.found) or 0.0, "up", "down"),
         ]
         chosen = [turn for turn in turns if turn[0]]
         if not chosen:

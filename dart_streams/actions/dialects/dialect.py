@@ -4,6 +4,7 @@ A dialect is read by one reader that understands what it can and notes what was 
 ``strict`` refuses an answer with anything wrong.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -19,14 +20,16 @@ Several = Literal["first", "all"]
 Role = Literal["system", "user"]
 Place = tuple[int, int]
 
-Kind = Literal["marker", "text", "name", "argument", "quotes", "cut", "key", "amount", "place", "outside", "several"]
+Kind = Literal[
+    "marker", "text", "name", "argument", "quotes", "json", "cut", "key", "amount", "place", "outside", "several"
+]
 """What can be wrong with an answer that is still understood.
 
 ``marker``: what introduces an action is not where it should be; ``text``: other words stand where none belong;
 ``name``: an action by another name; ``argument``: one unknown, given twice or in another form; ``quotes``: a value
-without its quotes; ``cut``: the end is missing; ``key``: keys in another form; ``amount``: a scroll by nothing or by
-too much; ``place``: a place in another form; ``outside``: a place beyond the image; ``several``: actions after the
-first, which were left out.
+without its quotes, or in others; ``json``: JSON in another form; ``cut``: the end is missing; ``key``: keys in
+another form; ``amount``: a scroll by nothing or by too much; ``place``: a place in another form; ``outside``: a place
+beyond the image; ``several``: actions after the first, which were left out.
 """
 
 
@@ -108,8 +111,12 @@ class Found:
     def place(self, numbers: Sequence[float], coordinates: Coordinates) -> Place:
         """Return the pixel of a place as written: x and y, or a box, whose centre is meant.
 
-        One beyond the image is noted, and becomes the nearest in it.
+        One beyond the image is noted, and becomes the nearest in it. Raises :class:`Unparsable` for shares of the image
+        (0 to 1), which would all be its first pixel.
         """
+        if all(0 < number < 1 for number in numbers):
+            units = "pixels" if coordinates == "absolute" else "thousandths of it"
+            raise Unparsable(f"a place in the image is in {units}, not a share of it: {tuple(numbers)}", "place")
         width, height = self.view.width, self.view.height
         x, y = numbers if len(numbers) == 2 else ((numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2)
         if coordinates == "relative":
@@ -138,6 +145,13 @@ class Found:
         return Reading(tuple(self.actions), tuple(self.wrong))
 
 
+FULL_WIDTH = {ord(wide): plain for wide, plain in zip("\uff08\uff09\uff3b\uff3d\uff0c", "()[],", strict=True)} | {
+    0xFF10 + digit: str(digit) for digit in range(10)
+}
+"""Full-width digits and punctuation of a place, and what they mean."""
+TAGS = re.compile(r"<\|box_(?:start|end)\|>|</?(?:point|bbox)>")
+NUMBER = re.compile(r"-?[0-9]{1,5}(?:\.[0-9]{1,6})?", re.ASCII)
+PLACE = re.compile(r"[\s()\[\],]*(?:-?[0-9]{1,5}(?:\.[0-9]{1,6})?[\s()\[\],]*){2,4}", re.ASCII)
 WHOLE = 1000
 """Relative coordinates: the image is so wide, and so high."""
 MOST_NOTCHES = 100
@@ -155,6 +169,13 @@ def written_place(x: int, y: int, view: View, coordinates: Coordinates) -> Place
 def written_size(view: View, coordinates: Coordinates) -> tuple[int, int]:
     """Return the size of the image in which coordinates are written."""
     return (view.width, view.height) if coordinates == "absolute" else (WHOLE, WHOLE)
+
+
+def written_numbers(written: str) -> tuple[float, ...] | None:
+    """Return the two or four numbers of a place that stand in a text, its tags and brackets aside; None if none do."""
+    bare = TAGS.sub(" ", written.translate(FULL_WIDTH))
+    numbers = tuple(float(number) for number in NUMBER.findall(bare)) if PLACE.fullmatch(bare) else ()
+    return numbers if len(numbers) in {2, 4} else None
 
 
 def signed(action: Scroll) -> int:

@@ -5,12 +5,16 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.actions.dialects.dialect import Coordinates, Found, Several, Strictness, split_keys
-from dart_streams.actions.grammar import LONGEST_ANSWER, Unparsable
+from dart_streams.actions.dialects import json_reader
+from dart_streams.actions.dialects.dialect import Coordinates, Found, Several, Strictness, split_keys, written_numbers
+from dart_streams.actions.grammar import Unparsable
 
-FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
+FENCE_MARK = re.compile(r"```(?:json)?")
+BETWEEN = re.compile(r"(?:[\s,;}]++|```(?:json)?)*")
+"""What may stand between objects that should be alone, and after the last."""
 CHARACTERS = {" ": "space", "\t": "tab", "\n": "enter", "\r": "enter"}
 """Keys that OSWorld and pyautogui also name by what they type."""
+NUMERIC = re.compile(r"\s*-?[0-9]{1,7}(?:\.[0-9]{1,6})?\s*", re.ASCII)
 LARGEST = 1_000_000
 """Numbers beyond it are no place, and no amount, of anything."""
 
@@ -31,58 +35,87 @@ class JsonDialect(msgspec.Struct, frozen=True, kw_only=True):
         return answer
 
 
-def bounded(answer: str) -> str:
-    """Return an answer; raise :class:`Unparsable` if it is too long to be looked at."""
-    if len(answer) > LONGEST_ANSWER:
-        raise Unparsable(f"the answer has {len(answer)} characters, more than {LONGEST_ANSWER}")
-    return answer
-
-
-def decoded(text: str) -> Any:
-    """Return what a JSON text says; raise :class:`Unparsable` if it is none."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Unparsable(f"not JSON ({error}): {text[:80]!r}") from None
-
-
-def object_of(text: str) -> Fields:
-    """Return the object that a JSON text says; raise :class:`Unparsable` if it is none."""
-    value = decoded(text)
+def objects_of(value: Any) -> list[Fields]:
+    """Return the objects that a value is: one, or a list of them. Raises :class:`Unparsable` for anything else."""
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return list(value)
     if not isinstance(value, dict):
-        raise Unparsable(f"not a JSON object: {text[:80]!r}")
-    return value
+        raise Unparsable(f"not a JSON object: {str(value)[:80]!r}")
+    return [value]
+
+
+def objects_between(text: str, begin: int, end: int, found: Found) -> list[Fields]:
+    """Return the objects that fill a text from ``begin`` to ``end``."""
+    region = text[:end]
+    fields: list[Fields] = []
+    while begin < end:
+        value, after, wrong = json_reader.read(region, begin, lambda place: between(region, place) is not None)
+        found.wrong += wrong
+        fields += objects_of(value)
+        begin = between(region, after) or end
+        if "}" in region[after:begin]:
+            found.note("json", "a brace too many")
+    return fields
+
+
+def between(text: str, position: int) -> int | None:
+    """Return where the next object begins, or the text ends; None if other words come first."""
+    match = BETWEEN.match(text, position)
+    end = match.end() if match else position
+    return end if end == len(text) or text[end] == "{" else None
 
 
 def loose_objects(text: str, found: Found) -> list[Fields]:
-    """Return the objects in a text that should hold nothing else: the whole between braces, else one a line."""
-    begin, end = text.find("{"), text.rfind("}")
+    """Return the objects in a text that should hold nothing else, from its first brace to its last."""
+    begin, end = text.find("{"), text.rfind("}") + 1
     if begin < 0:
         raise Unparsable(f"no JSON object in the answer: {text[:80]!r}")
-    if end < begin:
+    if end <= begin:
         raise Unparsable(f"the JSON object is not closed: {text[begin : begin + 80]!r}", "cut")
-    if text[:begin].strip() or text[end + 1 :].strip():
+    if any(FENCE_MARK.sub("", words).strip() for words in (text[:begin], text[end:])):
         found.note("text", "words around the JSON object")
-    try:
-        return [object_of(text[begin : end + 1])]
-    except Unparsable:
-        lines = [line.strip() for line in text[begin : end + 1].splitlines() if line.strip()]
-        if len(lines) < 2:
-            raise
-        return [object_of(line) for line in lines]
+    return objects_between(text, begin, end, found)
 
 
-def optional_number(fields: Fields, key: str) -> float | None:
+def optional_number(fields: Fields, key: str, found: Found) -> float | None:
     """Return a number; None if it is not given."""
-    return None if fields.get(key) is None else number(fields, key)
+    return None if fields.get(key) is None else number(fields, key, found)
 
 
-def number(fields: Fields, key: str) -> float:
-    """Return a number."""
+def number(fields: Fields, key: str, found: Found) -> float:
+    """Return a number; one that is written as a text is noted."""
     value = fields.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > LARGEST:
+    if isinstance(value, str) and NUMERIC.fullmatch(value):
+        found.note("argument", f"{key} is a text, not a number")
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
         raise Unparsable(f"{key} is not a number up to {LARGEST}: {str(value)[:80]}")
     return float(value)
+
+
+def numbers(value: Any, found: Found) -> tuple[float, ...]:
+    """Return the two or four numbers of a place; other forms than a list of two are noted."""
+    match value:
+        case [int() | float(), int() | float()]:
+            return tuple(number({"coordinate": part}, "coordinate", found) for part in value)
+        case [[_, _] as inner] | [[_, _, _, _] as inner] | [str() as inner]:
+            written: Any = inner
+        case [[first, second], [third, fourth]]:
+            written = [first, second, third, fourth]
+        case {"x": x, "y": y}:
+            written = [x, y]
+        case str():
+            found.note("place", f"coordinate is a text: {value[:80]!r}")
+            if (read := written_numbers(value)) is not None:
+                return read
+            raise Unparsable(f"coordinate is not a list of two numbers: {value[:80]!r}", "place")
+        case [_, _] | [_, _, _, _]:
+            found.note("place", f"coordinate is not a list of two numbers: {str(value)[:80]}")
+            return tuple(number({"coordinate": part}, "coordinate", found) for part in value)
+        case _:
+            raise Unparsable(f"coordinate is not a list of two numbers: {str(value)[:80]}", "place")
+    found.note("place", f"coordinate is not a list of two numbers: {str(value)[:80]}")
+    return numbers(written, found)
 
 
 def text(fields: Fields, key: str) -> str:

@@ -7,7 +7,7 @@ the pointer. Pixels of a scroll are notches of the wheel, as OSWorld's agent for
 import re
 from collections.abc import Callable
 
-from dart_streams.actions.dialects import qwen_prompt
+from dart_streams.actions.dialects import json_reader, qwen_prompt
 from dart_streams.actions.dialects.dialect import (
     Coordinates,
     Found,
@@ -22,13 +22,13 @@ from dart_streams.actions.dialects.dialect import (
 from dart_streams.actions.dialects.json_calls import (
     Fields,
     JsonDialect,
-    bounded,
     compact,
-    decoded,
     keys,
+    keys_in,
     loose_objects,
     number,
-    object_of,
+    numbers,
+    objects_of,
     text,
 )
 from dart_streams.actions.grammar import Unparsable
@@ -49,6 +49,13 @@ from dart_streams.actions.typed import (
 
 TOOL = "computer_use"
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+BEGINS = re.compile(rf"\s*+(```[a-z]*\s*+)?(?=[{json_reader.INVISIBLE}]*+[\[{{\uff5b])")
+"""What may stand between the tag and a call."""
+ENDS = re.compile(
+    rf"(?P<more>[\s}}]*+)(?:```\s*+)?"
+    rf"(?:(?P<words>[^{{}}\[\]\"'`<>]*+)(?P<closed>{CLOSE})|(?=[,;]?\s*+(?P<next>{{))|(?={OPEN})|\Z)"
+)
+"""What may follow a call: words without any of JSON's marks, its tag, or the next call."""
 CLICKS: dict[str, tuple[Button, int]] = {
     "left_click": ("left", 1),
     "right_click": ("right", 1),
@@ -67,7 +74,7 @@ class QwenComputerUse(JsonDialect, frozen=True, kw_only=True):
     def read(self, answer: str, view: View) -> Reading:
         """Read an answer; raise :class:`Unparsable` if it says no action, or has something wrong and may not."""
         found = Found(view)
-        for call in tool_calls(bounded(answer), found):
+        for call in tool_calls(answer, found):
             InterpretedToolCall(found, arguments_of(call, found), self.coordinates).add()
         return found.reading(self.strictness, self.several)
 
@@ -115,21 +122,52 @@ def without_place(action: Action) -> Fields:
 
 
 def tool_calls(answer: str, found: Found) -> list[Fields]:
-    """Return the calls of an answer; raise :class:`Unparsable` if there is none, or one is not JSON."""
-    first, *blocks = answer.split(OPEN)
-    if not blocks:
+    """Return the calls of an answer; raise :class:`Unparsable` if there is none, or one has no single meaning."""
+    opening = answer.find(OPEN)
+    if opening < 0:
         found.note("marker", f"no {OPEN} before the call")
-        fence = re.sub(r"```(?:json)?", "", first)
-        return loose_objects(fence, found)
-    calls = []
-    for block in blocks:
-        inside, closed, after = block.partition(CLOSE)
-        if not closed:
-            found.note("cut", f"no {CLOSE} after the call")
-        if after.strip() and block is blocks[-1]:
-            found.note("text", f"words after the call: {after.strip()[:40]!r}")
-        calls.append(object_of(inside.strip()))
+        return loose_objects(answer, found)
+    calls: list[Fields] = []
+    end = 0
+    while opening >= 0:
+        begin = opening + len(OPEN)
+        if begins := BEGINS.match(answer, begin):
+            if begins[1]:
+                found.note("marker", "a code fence within the call")
+            block, end = objects_in_tags(answer, begins.end(), found)
+            calls += block
+        else:
+            found.note("marker", f"{OPEN} without a call after it")
+            end = begin
+        opening = answer.find(OPEN, end)
+    if not calls:
+        raise Unparsable(f"no JSON object after {OPEN}: {answer[end : end + 80]!r}")
+    if answer[end:].strip():
+        found.note("text", f"words after the call: {answer[end:].strip()[:40]!r}")
     return calls
+
+
+def objects_in_tags(answer: str, begin: int, found: Found) -> tuple[list[Fields], int]:
+    """Return the objects between tags, the first of which begins at ``begin``, and where the text after them begins."""
+    calls: list[Fields] = []
+    while True:
+        value, end, wrong = json_reader.read(answer, begin, lambda place: ENDS.match(answer, place) is not None)
+        found.wrong += wrong
+        calls += objects_of(value)
+        if len(calls) > 1 or isinstance(value, list):
+            found.note("marker", "a list of calls, or several, between the same tags")
+        ends = ENDS.match(answer, end)
+        assert ends is not None
+        if "}" in ends["more"]:
+            found.note("json", "a brace too many")
+        if (ends["words"] or "").strip():
+            found.note("text", f"words between the call and {CLOSE}")
+        if ends["closed"]:
+            return calls, ends.end()
+        if not ends["next"]:
+            found.note("cut", f"no {CLOSE} after the call")
+            return calls, ends.end()
+        begin = ends.start("next")
 
 
 def arguments_of(call: Fields, found: Found) -> Fields:
@@ -138,9 +176,12 @@ def arguments_of(call: Fields, found: Found) -> Fields:
     if "action" in call and arguments is None:
         found.note("argument", f"the arguments are not within a call of {TOOL}")
         return call
+    if arguments is None and "parameters" in call:
+        found.note("argument", "the arguments are named parameters")
+        arguments = call["parameters"]
     if isinstance(arguments, str):
         found.note("argument", "the arguments are a text, not an object")
-        arguments = decoded(arguments)
+        [arguments] = loose_objects(arguments, found)
     if not isinstance(arguments, dict):
         raise Unparsable(f"a call has no arguments: {str(call)[:80]}")
     if call.get("name") != TOOL:
@@ -159,12 +200,15 @@ class InterpretedToolCall:
     def add(self) -> None:
         """Add it; raise :class:`Unparsable` if it lacks something."""
         name = text(self.arguments, "action")
+        if (spelled := re.sub(r"[ -]", "_", name.strip().lower())) != name:
+            self.found.note("name", f"the action {name[:80]!r} is spelled {spelled[:80]!r}")
+            name = spelled
         if name in LOOSE_NAMES:
             self.found.note("name", f"{name} is not an action of {TOOL}: read as {LOOSE_NAMES[name]}")
             name = LOOSE_NAMES[name]
         if name not in GRAMMAR:
             raise Unparsable(f"unknown action {name[:80]!r}: known are {', '.join(GRAMMAR)}")
-        if unknown := sorted(self.arguments.keys() - KNOWN):
+        if unknown := sorted(self.arguments.keys() - KNOWN - {"start_coordinate"}):
             self.found.note("argument", f"unknown arguments: {', '.join(unknown)[:80]}")
         GRAMMAR[name](self)
 
@@ -173,12 +217,8 @@ class InterpretedToolCall:
         written = self.arguments.get("coordinate")
         if written is None and not needed:
             return *self.found.pointer, True
-        if not isinstance(written, list) or len(written) not in {2, 4}:
-            raise Unparsable(f"coordinate is not a list of two numbers: {str(written)[:80]}", "place")
-        numbers = [number({"coordinate": part}, "coordinate") for part in written]
-        if len(numbers) == 4:
-            self.found.note("place", "a box of four numbers: its centre is meant")
-        return *self.found.place(numbers, self.coordinates), False
+        read = numbers(written, self.found)
+        return *self.found.place(read, self.coordinates), False
 
     def click(self, button: Button, count: int) -> None:
         """Add a click."""
@@ -191,16 +231,27 @@ class InterpretedToolCall:
         self.found.add(Move(x, y))
 
     def drag(self) -> None:
-        """Add a drag from where the pointer is."""
+        """Add a drag from where the pointer is; the start that other tools name is noted."""
         start = self.found.pointer
+        if "start_coordinate" in self.arguments:
+            self.found.note("argument", f"start_coordinate is not an argument of {TOOL}")
+            start = self.found.place(numbers(self.arguments["start_coordinate"], self.found), self.coordinates)
         x, y, _ = self.place(needed=True)
         self.found.add(Drag(*start, x, y), at_pointer=True)
 
     def scroll(self, up: Direction, down: Direction) -> None:
         """Add a turn of the wheel; up and right are positive."""
-        pixels = number(self.arguments, "pixels")
+        pixels = number(self.arguments, "pixels", self.found)
         x, y, at_pointer = self.place()
         self.found.add(Scroll(x, y, up if pixels > 0 else down, self.found.amount(pixels)), at_pointer)
+
+    def key(self) -> None:
+        """Add a combination of keys; those that another tool would have as its text are noted."""
+        if "keys" not in self.arguments and isinstance(self.arguments.get("text"), str):
+            self.found.note("key", "keys are named text")
+            self.found.add(Hotkey(keys_in(self.arguments["text"], self.found)))
+        else:
+            self.found.add(Hotkey(keys(self.arguments, "keys", self.found)))
 
     def terminate(self) -> None:
         """Add the end: success or failure."""
@@ -219,7 +270,7 @@ def clicks(button: Button, count: int) -> Build:
 
 
 GRAMMAR: dict[str, Build] = {
-    "key": lambda call: call.found.add(Hotkey(keys(call.arguments, "keys", call.found))),
+    "key": InterpretedToolCall.key,
     "type": lambda call: call.found.add(Type(text(call.arguments, "text"))),
     "mouse_move": InterpretedToolCall.move,
     **{name: clicks(*kind) for name, kind in CLICKS.items()},

@@ -14,6 +14,8 @@ from dart_streams.actions import grammar, keys
 from dart_streams.actions.dialects import ui_tars_prompts
 from dart_streams.actions.dialects.calls import Call, Parameters, Scanner
 from dart_streams.actions.dialects.dialect import (
+    FULL_WIDTH,
+    TAGS,
     Coordinates,
     Found,
     Place,
@@ -23,9 +25,10 @@ from dart_streams.actions.dialects.dialect import (
     Strictness,
     View,
     split_keys,
+    written_numbers,
     written_place,
 )
-from dart_streams.actions.grammar import LONGEST_ANSWER, Unparsable
+from dart_streams.actions.grammar import Unparsable
 from dart_streams.actions.typed import (
     Action,
     Button,
@@ -47,9 +50,6 @@ from dart_streams.actions.typed import (
 Style = Literal["point", "box"]
 
 BOX_TOKENS = ("<|box_start|>", "<|box_end|>")
-TAGS = re.compile(r"<\|box_(?:start|end)\|>|</?(?:point|bbox)>")
-PLACE = re.compile(r"[\s()\[\],]*(?:-?[0-9]{1,5}(?:\.[0-9]{1,6})?[\s()\[\],]*){2,4}", re.ASCII)
-NUMBER = re.compile(r"-?[0-9]{1,5}(?:\.[0-9]{1,6})?", re.ASCII)
 PLAIN_BOX = re.compile(r"\b(start_box|end_box)='(\([0-9]{1,5},\s?[0-9]{1,5}\))'")
 BOX_NAMES = {"point": "start_box", "start_point": "start_box", "end_point": "end_box", "hotkey": "key"}
 """Other names of parameters."""
@@ -68,8 +68,6 @@ class UiTars(msgspec.Struct, frozen=True, kw_only=True):
 
     def read(self, answer: str, view: View) -> Reading:
         """Read an answer; raise :class:`Unparsable` if it says no action, or has something wrong and may not."""
-        if len(answer) > LONGEST_ANSWER:
-            raise Unparsable(f"the answer has {len(answer)} characters, more than {LONGEST_ANSWER}")
         found = Found(view)
         for call in Scanner(answer, PARAMETERS, GRAMMAR, ("content",), found.note).calls():
             InterpretedCall(found, call, self.coordinates).add()
@@ -120,6 +118,8 @@ class InterpretedCall:
                 self.found.note("argument", f"{name} takes {list(parameters)}, not {key!r}")
             elif value or key == "content":
                 self.arguments[key] = value
+        if "start_box" in required and {"x", "y"} <= self.call.arguments.keys() and "start_box" not in self.arguments:
+            self.arguments["start_box"] = f"({self.call.arguments['x']},{self.call.arguments['y']})"
         if missing := [key for key in required if key not in self.arguments]:
             raise Unparsable(f"{name} lacks {', '.join(missing)}")
         self.found.add(build(self))
@@ -133,11 +133,15 @@ class InterpretedCall:
         if key not in self.arguments:
             return self.found.pointer
         written = self.arguments[key]
-        bare = TAGS.sub(" ", written)
-        numbers = [float(number) for number in NUMBER.findall(bare)]
-        if PLACE.fullmatch(bare) is None or len(numbers) not in {2, 4}:
+        numbers = written_numbers(written)
+        if numbers is None:
             raise Unparsable(f"not a place like (x,y) or <point>x y</point>: {written[:80]!r}", "place")
-        if written.count("<point>") != written.count("</point>") or (bare == written and "," not in written):
+        tagged = TAGS.search(written) is not None
+        if (
+            written.count("<point>") != written.count("</point>")
+            or not (tagged or "," in written)
+            or (written != written.translate(FULL_WIDTH))
+        ):
             self.found.note("place", f"not quite a place: {written[:80]!r}")
         return self.found.place(numbers, self.coordinates)
 

@@ -34,6 +34,9 @@ QWEN = (
     '<tool_call>{"name": "computer_use", "arguments": {"action": "scroll", "pixels": -5}}</tool_call>',
     '<tool_call>{"name": "computer_use", "arguments": {"action": "type", "text": "a\\u00e9\\n"}}</tool_call>',
     '{"action": "terminate", "status": "success"}',
+    "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'type', 'text': 'it\\'s', 'time': None,}}</tool_call>",
+    '<tool_call>{"name": "computer_use", "arguments": {"action": "mouse_move", "coordinate": "[1, 2]"}}</tool_call>',
+    '<tool_call>{"name": "computer_use", "arguments": {"action": "type", "text": "say "</tool_call>" }"}}</tool_call>',
 )
 COMPUTER_13 = (
     '```json\n{"action_type": "CLICK", "x": 10, "y": 20.5, "button": "left", "num_clicks": 2}\n```',
@@ -42,6 +45,7 @@ COMPUTER_13 = (
     '[{"action_type": "MOVE_TO", "x": 1, "y": 2}, {"action_type": "MOUSE_DOWN"}]',
     "```WAIT```",
     "FAIL",
+    '```json\n{"action_type": "TYPING", "text": "```\nx"\n```\t"}\n```',
 )
 BASES: dict[type, tuple[str, ...]] = {
     Native: UI_TARS,
@@ -55,6 +59,7 @@ PIECES = (
     *("\u0661", "\x1d", "\u2028", "\ufeff", "\ud800", "\U0001f600", "\u2019", "é", "中"),
     *("1e999", "-1", "99999", "9" * 400, "NaN", "Infinity", "null", "true", "1.5", "0"),
     *("[" * 3000, "{" * 3000, '{"a":' * 1500, "(" * 500, "'" * 500, "\\" * 500, " " * 3000, "Action: click(" * 200),
+    *("'}", '"}', "', '", ", ", "\\'", "\\x41", "\\U0001f600", "None", "//", "\uff0c", "\uff1a", "\u200b", "```json\n"),
     *("__import__('os')", "eval(", "\\u0000", "\\ud800", "{0}", "%s"),
 )
 DIALECTS: tuple[Dialect, ...] = (
@@ -108,7 +113,7 @@ def check(dialect: Dialect, text: str) -> str:
         keys = action.keys if isinstance(action, Hotkey) else (getattr(action, "key", "a"),)
         assert all(len(key.split()) == 1 for key in keys)
     canonical = format_all(reading.actions)
-    assert len(canonical) > 9000 or parse_all(canonical) == reading.actions
+    assert parse_all(canonical) == reading.actions
     return "read"
 
 

@@ -1,0 +1,288 @@
+"""JSON as models write it: values taken from an answer, and what was wrong with them. Pure, in linear time.
+
+What has one meaning is understood: other quotes, a line break within a text, a comma too many, Python's ``None``. All
+of it is noted. A value ends where its syntax says so, not at the first ``</tool_call>`` or code fence: a text may
+contain these.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dart_streams.actions.dialects.dialect import Kind, Wrong
+from dart_streams.actions.grammar import Unparsable
+
+DEEPEST = 16
+"""Objects and lists within each other."""
+LONGEST_NUMBER = 40
+"""Characters of a number."""
+QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019"}
+PUNCTUATION = {"\uff0c": ",", "\u3001": ",", "\uff1a": ":", "\uff5b": "{", "\uff5d": "}", "\uff08": "(", "\uff09": ")"}
+"""Full-width forms, and what they mean."""
+WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
+JSON_WORDS = frozenset({"true", "false", "null"})
+INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
+"""A byte order mark, and characters without a width."""
+BLANK = re.compile(rf"(?:[\s{INVISIBLE}]++|//[^\n]*+)*")
+"""Between values; a comment to the end of its line too."""
+JSON_BLANK = re.compile(r"[ \t\r\n]*")
+NUMBER = re.compile(r"[-+]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][-+]?[0-9]++)?")
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*+")
+KEY = r"[\"'\u201c\u2018]?[A-Za-z_][A-Za-z0-9_ -]{0,40}[\"'\u201d\u2019]?\s*+[:\uff1a]"
+CONTROL = re.compile(r"[\x00-\x1f]")
+ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(x[0-9a-fA-F]{2}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})|(.))", re.DOTALL)
+"""An escape of JSON, one of Python, or any other."""
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+PLAIN_ESCAPES = frozenset('"\\/')
+KNOWN_ESCAPES = frozenset({*ESCAPES, *PLAIN_ESCAPES, *QUOTES, *QUOTES.values()})
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+OF_TEXT = {close: re.compile(rf"[^{close}\\]*+(?:\\.[^{close}\\]*+)*", re.DOTALL) for close in QUOTES.values()}
+"""A text up to the first closing quote that no backslash escapes."""
+GOES_ON = re.compile(rf"\s*+(?:[,\uff0c]?\s*+{KEY}|[,\uff0c]\s*+[}}\]]|[:\uff1a])")
+"""What follows a text within an object, or a key, that is not the last."""
+CLOSED = re.compile(r"\s*+[,\uff0c]?[\s})\]\uff5d]*+")
+
+Ends = Callable[[int], bool]
+"""Says whether a value may end here: what follows it is the end of the answer, or what closes a call."""
+
+
+class JsonReader:
+    """Reads values from an answer, and notes in ``wrong`` what JSON would not allow.
+
+    With ``inner_quotes`` a text may have quotes that should have been escaped: it ends at the first one after which the
+    object goes on, or the call is over as ``ends`` says.
+    """
+
+    def __init__(self, text: str, ends: Ends, *, inner_quotes: bool = False) -> None:
+        self.text = text
+        self.ends = ends
+        self.inner_quotes = inner_quotes
+        self.wrong: list[Wrong] = []
+
+    def note(self, kind: Kind, detail: str) -> None:
+        """Note something wrong, once."""
+        if (wrong := Wrong(kind, detail)) not in self.wrong:
+            self.wrong.append(wrong)
+
+    def skip(self, position: int) -> int:
+        """Return where the next character is that means something."""
+        blank = BLANK.match(self.text, position)
+        end = blank.end() if blank else position
+        plain = JSON_BLANK.match(self.text, position)
+        if plain is None or plain.end() < end:
+            self.note("json", "characters between values that JSON does not have")
+        return end
+
+    def mark(self, position: int) -> str:
+        """Return the punctuation mark here, in its usual form; empty at the end."""
+        written = self.text[position : position + 1]
+        if written in PUNCTUATION:
+            self.note("json", "full-width punctuation")
+        return PUNCTUATION.get(written, written)
+
+    def value(self, position: int, depth: int = 0) -> tuple[Any, int]:
+        """Return the value that begins here, and where it ends; raise :class:`Unparsable` if there is none."""
+        position = self.skip(position)
+        match self.mark(position):
+            case "{" if depth < DEEPEST:
+                return self.object(position + 1, depth + 1)
+            case "[" | "(" if depth < DEEPEST:
+                return self.list(position, depth + 1)
+            case "{" | "[" | "(":
+                raise Unparsable(f"not JSON: more than {DEEPEST} values within each other")
+            case quote if quote in QUOTES:
+                return self.string(position)
+        if number := NUMBER.match(self.text, position):
+            return self.number(number[0]), number.end()
+        if word := WORD.match(self.text, position):
+            return self.word(word[0]), word.end()
+        raise self.refusal(position)
+
+    def refusal(self, position: int) -> Unparsable:
+        """Return the error that says what stands here; at the end of the answer, that it was cut off."""
+        rest = self.text[position : position + 80]
+        if not rest:
+            return Unparsable("not JSON: the answer was cut off", "cut")
+        return Unparsable(f"not JSON at character {position}: {rest!r}")
+
+    def object(self, position: int, depth: int) -> tuple[dict[str, Any], int]:
+        """Return the object whose first key comes next."""
+        fields: dict[str, Any] = {}
+        while True:
+            position = self.skip(position)
+            if self.mark(position) == "}":
+                if fields:
+                    self.note("json", "a comma after the last value")
+                return fields, position + 1
+            key, position = self.key(position)
+            value, position = self.value(position, depth)
+            if key in fields:
+                raise Unparsable(f"{key[:80]!r} is given twice")
+            fields[key] = value
+            position = self.skip(position)
+            match self.mark(position):
+                case ",":
+                    position += 1
+                case "}":
+                    return fields, position + 1
+                case following if following in QUOTES:
+                    self.note("json", "a comma is missing between two values")
+                case _:
+                    return fields, self.unclosed(position)
+
+    def unclosed(self, position: int) -> int:
+        """Note that the last brace of an object is missing; raise :class:`Unparsable` unless what follows says so."""
+        if position >= len(self.text) or not self.ends(position):
+            raise self.refusal(position)
+        self.note("cut", "an object is not closed")
+        return position
+
+    def key(self, position: int) -> tuple[str, int]:
+        """Return the key that begins here, and where the text after its colon begins."""
+        if self.mark(position) in QUOTES:
+            key, position = self.string(position)
+        elif word := WORD.match(self.text, position):
+            self.note("quotes", "a key without quotes")
+            key, position = word[0], word.end()
+        else:
+            raise self.refusal(position)
+        position = self.skip(position)
+        if self.mark(position) != ":":
+            raise self.refusal(position)
+        return key, position + 1
+
+    def list(self, position: int, depth: int) -> tuple[list[Any], int]:
+        """Return the list that begins here; a tuple of Python is one."""
+        close = "]"
+        if self.mark(position) == "(":
+            self.note("json", "parentheses around a list")
+            close = ")"
+        items: list[Any] = []
+        position += 1
+        while True:
+            position = self.skip(position)
+            if self.mark(position) == close:
+                if items:
+                    self.note("json", "a comma after the last value")
+                return items, position + 1
+            value, position = self.value(position, depth)
+            items.append(value)
+            position = self.skip(position)
+            following = self.mark(position)
+            if following == close:
+                return items, position + 1
+            if following != ",":
+                raise self.refusal(position)
+            position += 1
+
+    def string(self, position: int) -> tuple[str, int]:
+        """Return the text that begins with the quote here, unescaped."""
+        opening = self.text[position]
+        close = QUOTES[opening]
+        if opening != '"':
+            self.note("quotes", f"a text between {opening} and {close}")
+        begin, end = position + 1, self.first_quote(position + 1, close)
+        if self.inner_quotes and not self.ends_at(end):
+            while not self.ends_at(end):
+                end = self.first_quote(end + 1, close)
+            self.note("quotes", "quotes within a text that are not escaped")
+        return self.unescaped(self.text[begin:end]), end + 1
+
+    def first_quote(self, begin: int, close: str) -> int:
+        """Return where the next closing quote is that is not escaped."""
+        text = OF_TEXT[close].match(self.text, begin)
+        if text is None or text.end() >= len(self.text) or self.text[text.end()] != close:
+            raise Unparsable("not JSON: a text is not closed, the answer was cut off", "cut")
+        return text.end()
+
+    def ends_at(self, quote: int) -> bool:
+        """Say whether a text may end with this quote."""
+        if GOES_ON.match(self.text, quote + 1):
+            return True
+        closed = CLOSED.match(self.text, quote + 1)
+        end = closed.end() if closed else quote + 1
+        return "}" in self.text[quote + 1 : end] and self.ends(end)
+
+    def unescaped(self, written: str) -> str:
+        """Return what a text means; raise :class:`Unparsable` for half a character, or one of two meanings."""
+        if CONTROL.search(written):
+            self.note("json", "a line break or another control character within a text, which JSON escapes")
+        escapes = list(ESCAPE.finditer(written)) if "\\" in written else []
+        letters = [escape for escape in escapes if escape[1] or escape[3] in ESCAPES]
+        if letters and any(escape[3] and escape[3] not in KNOWN_ESCAPES for escape in escapes):
+            raise Unparsable(f"not JSON: backslashes that escape, and others that do not: {written[:80]!r}")
+        meant = ESCAPE.sub(self.escape, written) if escapes else written
+        if not SURROGATE.search(meant):
+            return meant
+        try:
+            return meant.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            raise Unparsable("not JSON: a text has half of a surrogate pair") from None
+
+    def escape(self, match: re.Match[str]) -> str:
+        """Return what an escape means; one that JSON does not have stands for itself, but a quote."""
+        if match[1]:
+            return chr(int(match[1], 16))
+        if match[2]:
+            self.note("json", "an escape of Python within a text")
+            return chr(int(match[2][1:], 16))
+        character = match[3]
+        if character in ESCAPES:
+            return ESCAPES[character]
+        if character in PLAIN_ESCAPES:
+            return character
+        self.note("json", "a backslash before a character that JSON does not escape")
+        return character if character in QUOTES else f"\\{character}"
+
+    def number(self, written: str) -> int | float:
+        """Return a number."""
+        if len(written) > LONGEST_NUMBER:
+            raise Unparsable(f"not JSON: a number of more than {LONGEST_NUMBER} characters")
+        if re.fullmatch(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", written) is None:
+            self.note("json", "a number in another form")
+        return int(written) if re.fullmatch(r"[-+]?[0-9]+", written) else float(written)
+
+    def word(self, written: str) -> bool | str | None:
+        """Return what a word without quotes means."""
+        if written in WORDS:
+            if written not in JSON_WORDS:
+                self.note("json", "True, False or None, as Python writes them")
+            return WORDS[written]
+        self.note("quotes", "a text without quotes")
+        return written
+
+
+def read(text: str, position: int, ends: Ends) -> tuple[Any, int, list[Wrong]]:
+    """Return the value that begins at ``position``, where it ends, and what was wrong with it.
+
+    Where it ends must be an end as ``ends`` says. What JSON reads as it is has nothing wrong. Raises
+    :class:`Unparsable` if there is no value of one meaning.
+    """
+    plain = JsonReader(text, ends)
+    refusal = None
+    try:
+        value, end = plain.value(position)
+        if ends(end):
+            return value, end, plain.wrong or disagreement(text[position:end], value)
+    except Unparsable as error:
+        refusal = error
+    inner = JsonReader(text, ends, inner_quotes=True)
+    try:
+        value, end = inner.value(position)
+    except Unparsable as error:
+        raise refusal or error from None
+    if not ends(end):
+        raise refusal or inner.refusal(end)
+    return value, end, inner.wrong
+
+
+def disagreement(text: str, value: Any) -> list[Wrong]:
+    """Return what is wrong with a text of which nothing was noted: nothing, if JSON reads the same in it."""
+    try:
+        if msgspec.json.decode(text) == value:
+            return []
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        pass
+    return [Wrong("json", "JSON reads it otherwise, or not at all")]
