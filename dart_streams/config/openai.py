@@ -1,5 +1,6 @@
 """A model behind an OpenAI-compatible endpoint as the inference engine."""
 
+from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import field
@@ -9,6 +10,12 @@ from dart_streams.config.section import Optional
 
 RESERVED = ("model", "messages", "n", "stream", "logprobs", "return_token_ids", "logit_bias")
 """Fields of a request's body that the engine itself decides."""
+SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("length_penalty", "min_tokens", "ignore_eos", "stop", "stop_token_ids", "seed", "allowed_token_ids", "bad_words"),
+    *("use_beam_search", "structured_outputs", "response_format", "truncate_prompt_tokens"),
+)
+"""Fields that change which tokens are drawn, and with which log-probabilities."""
 
 
 class Openai(Optional, frozen=True):
@@ -24,13 +31,15 @@ class Openai(Optional, frozen=True):
     """Ask for token ids and log-probabilities, and refuse to start without them. Only vLLM's server is known to give
     both; it must serve the model of ``policy.path``, whose tokenizer and chat template the trainer uses."""
     instructions: str = ""
-    """What the system message adds about the actions, ``{width}`` and ``{height}`` being the newest screenshot's;
-    empty: the UI-TARS actions in words. Ignored with ``trainable``, where the prompt is the trainer's."""
+    """What the system message adds, ``{width}`` and ``{height}`` being the newest screenshot's; empty: the actions in
+    words with ``policy.dialect.name = "native"``, nothing with another dialect, whose prompt tells its own. Not with
+    ``trainable``, where the prompt is the trainer's."""
     demonstrate: bool = False
     """Play orders for demonstrations with the endpoint, not with the backend's oracle."""
-    options: dict[str, str | int | float | bool] = field(default_factory=dict)
-    """Further fields of a request's body, such as ``reasoning_effort``. ``max_completion_tokens`` here takes the place
-    of ``max_tokens``."""
+    options: dict[str, str | int | float | bool | list[Any] | dict[str, Any]] = field(default_factory=dict)
+    """Further fields of a request's body, such as ``reasoning_effort``, or ``chat_template_kwargs`` of vLLM's server.
+    ``max_completion_tokens`` here takes the place of ``max_tokens``. With ``trainable`` none that changes which tokens
+    are drawn."""
 
     def __post_init__(self) -> None:
         """Refuse a key in the configuration itself, or in the clear, and fields that the engine sets."""
@@ -50,3 +59,8 @@ class Openai(Optional, frozen=True):
             )
         if taken := sorted(set(RESERVED) & self.options.keys()):
             raise ValueError(f"options may not have {', '.join(taken)}: the engine sets them")
+        if self.trainable and (biased := sorted(set(SAMPLING) & self.options.keys())):
+            raise ValueError(
+                f"options may not have {', '.join(biased)} with trainable = true: the trainer would take the tokens "
+                "for drawn from the policy's own distribution"
+            )

@@ -1,43 +1,42 @@
-"""Chat completions of an OpenAI-compatible endpoint: the body of a request, and what a response says. Pure."""
+"""Chat completions of an OpenAI-compatible endpoint: what a response says. Pure.
+
+An answer is the model's; what the endpoint itself took, hid, parsed or broke off is a fault of the endpoint.
+"""
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
 
-from dart_streams.config.openai import Openai
-from topics.values import MessagePart, Sampling
 from workers.rollout.engine import EngineFault
 
 LONGEST_TEXT = 2**20
 """Characters of an answer; a record has no room for more."""
 LONGEST_TOKEN = 2**31 - 1
-NEVER = -100.0
-"""The bias of a token that is never sampled; the API's lowest."""
-UI_TARS = """\
-The newest image is the screen: {width} x {height} pixels, (0,0) is the upper left corner. \
-Answer in exactly this form, with one action and nothing behind it:
-Thought: why
-Action: one of these calls
-click(start_box='(x,y)'), left_double(start_box='(x,y)'), right_single(start_box='(x,y)')
-drag(start_box='(x,y)', end_box='(x,y)')
-scroll(start_box='(x,y)', direction='up')  (or down, left, right)
-type(content='text')  (\\n at its end presses Enter)
-hotkey(key='ctrl c')  (keys separated by spaces)
-wait()
-finished(content='answer')  (the task is done)
-call_user()  (the task cannot be done)"""
-"""The actions in words, for models that were not trained on them."""
+ENDED = frozenset({None, "stop", "eos", "eos_token", "stop_sequence", "end_turn", "length", "max_tokens"})
+"""What endpoints give as ``finish_reason`` of an answer that the model itself ended, or that reached its bound."""
+BOUND = frozenset({"length", "max_tokens"})
+REASONS = {
+    "content_filter": "its content filter took the answer, or a part of it",
+    "tool_calls": "it made tool calls of the answer: serve the model without a tool parser",
+    "function_call": "it made a function call of the answer: serve the model without a tool parser",
+    "model_length": "the model's context is full: set smaller policy.max_images, policy.max_texts or policy.max_tokens",
+    "abort": "it broke off the answer",
+}
+"""Why an answer that ended otherwise is a fault of the endpoint, and no wrong answer of the model."""
 
 
 class EndpointMessage(msgspec.Struct, frozen=True):
-    """The answer. A ``refusal`` is one too."""
+    """The answer. A ``refusal`` is one too; reasoning and tool calls, in whatever form, are none."""
 
     content: str | None = None
     refusal: str | None = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -65,6 +64,7 @@ class Usage(msgspec.Struct, frozen=True):
     """Tokens that were counted."""
 
     prompt_tokens: int = 0
+    completion_tokens: int | None = None
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -100,13 +100,50 @@ def decode(data: bytes) -> Completion:
     return completion
 
 
-def text_of(completion: Completion) -> str:
-    """Return the text of an answer: a refusal's too, for it is what the model said. Raises EngineFault if too long."""
-    message = completion.choices[0].message
-    text = message.content or message.refusal or ""
+def text_of(completion: Completion, most_tokens: int) -> str:
+    """Return the text of an answer of at most ``most_tokens``: a refusal's too, for it is what the model said.
+
+    Raises EngineFault for what says nothing about the model's answer: see :func:`refuse_faults`, or an answer without a
+    text that has tokens all the same.
+    """
+    refuse_faults(completion, most_tokens)
+    choice = completion.choices[0]
+    message = choice.message
+    if message.tool_calls:
+        raise EngineFault(f"the endpoint's answer is no text: {REASONS['tool_calls']}")
+    if not (text := message.content or message.refusal or ""):
+        refuse_hidden(completion)
+    return text
+
+
+def refuse_faults(completion: Completion, most_tokens: int) -> None:
+    """Raise EngineFault unless the model ended its answer, or the answer has the ``most_tokens`` it was allowed."""
+    choice = completion.choices[0]
+    if choice.finish_reason not in ENDED:
+        why = REASONS.get(choice.finish_reason or "", "that is not known as the end of an answer")
+        raise EngineFault(f"the endpoint ended the answer with finish_reason {choice.finish_reason!r}: {why}")
+    made = completion.usage.completion_tokens if completion.usage else None
+    if choice.finish_reason in BOUND and made is not None and made + 1 < most_tokens:
+        raise EngineFault(
+            f"the endpoint ended the answer after {made} tokens of {most_tokens}: its context is full, or it has a "
+            "smaller bound of its own. Set smaller policy.max_images, policy.max_texts or policy.max_tokens"
+        )
+    text = choice.message.content or choice.message.refusal or ""
     if len(text) > LONGEST_TEXT:
         raise EngineFault(f"the answer has {len(text)} characters, more than {LONGEST_TEXT}")
-    return text
+
+
+def refuse_hidden(completion: Completion) -> None:
+    """Raise EngineFault if an answer without a text has tokens, which are then reasoning; one may also be empty."""
+    choice = completion.choices[0]
+    made = completion.usage.completion_tokens if completion.usage else None
+    reasoned = choice.message.reasoning or choice.message.reasoning_content
+    if reasoned or choice.finish_reason in {None, *BOUND} or (made or 0) > 1:
+        counted = f"all {made} tokens" if made else "the tokens"
+        raise EngineFault(
+            f"the endpoint's answer has no text, {counted} of it are reasoning or hidden: set policy.max_tokens "
+            "higher, switch reasoning off (rollout.openai.options), or serve the model without a reasoning parser"
+        )
 
 
 def sampled_tokens(completion: Completion, image_token: int) -> SampledTokens | str:
@@ -131,47 +168,6 @@ def collapsed(token_ids: Sequence[int], image_token: int) -> list[int]:
     """Return a prompt's token ids with each run of image tokens as one: the inverse of ``rendering.expand``."""
     runs = itertools.groupby(token_ids)
     return [token for token, run in runs for _ in (range(1) if token == image_token else run)]
-
-
-def messages(turns: Sequence[MessagePart], images: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a prompt as messages, one for each run of turns of a role; ``images`` are data URLs by sha256."""
-
-    def part(turn: MessagePart) -> dict[str, Any]:
-        if turn.image is not None:
-            return {"type": "image_url", "image_url": {"url": images[turn.image.sha256]}}
-        return {"type": "text", "text": turn.text or ""}
-
-    runs = itertools.groupby(turns, key=lambda turn: turn.role)
-    return [{"role": role, "content": [part(turn) for turn in of_role]} for role, of_role in runs]
-
-
-def instructed(turns: Sequence[MessagePart], instructions: str, width: int, height: int) -> list[MessagePart]:
-    """Return a prompt whose system message ends with the instructions; ``width`` and ``height`` are in pixels."""
-    text = (instructions or UI_TARS).replace("{width}", str(width)).replace("{height}", str(height))
-    if turns and turns[0].role == "system":
-        first = msgspec.structs.replace(turns[0], text=f"{turns[0].text or ''}\n\n{text}".strip())
-        return [first, *turns[1:]]
-    return [MessagePart(role="system", text=text), *turns]
-
-
-def body(
-    settings: Openai, prompt: Sequence[dict[str, Any]], sampling: Sampling, banned_tokens: Iterable[int] = ()
-) -> bytes:
-    """Return the body of a request; of a trainable one, tokens that the trainer's policy never draws are ruled out."""
-    fields: dict[str, Any] = {
-        "model": settings.model,
-        "messages": prompt,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "max_tokens": sampling.max_tokens,
-    }
-    if "max_completion_tokens" in settings.options:
-        del fields["max_tokens"]
-    fields |= settings.options
-    if settings.trainable:
-        fields |= {"logprobs": True, "return_token_ids": True}
-        fields["logit_bias"] = {str(token): NEVER for token in banned_tokens}
-    return msgspec.json.encode(fields)
 
 
 def retry_after_s(value: str | None, date: str | None) -> float | None:

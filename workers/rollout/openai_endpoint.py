@@ -30,6 +30,8 @@ NOT_TAKEN = frozenset({429, 503})
 """Responses to requests that were not computed."""
 REFUSED = frozenset({401, 403, 404})
 """Responses that another try does not change: a wrong key, or no such address or model."""
+REJECTED = frozenset({400, 422})
+"""Responses to a body that another one might not get."""
 EXCERPT = 200
 
 log = structlog.get_logger()
@@ -37,6 +39,10 @@ log = structlog.get_logger()
 
 class EndpointRefused(AccessRefused):
     """The endpoint rejects the key, or has no such model or address."""
+
+
+class RequestRejected(EngineFault):
+    """The endpoint rejects this body: a field of it, or its length."""
 
 
 class ChatEndpoint:
@@ -119,7 +125,7 @@ class ChatEndpoint:
                 f"{reason}. Check rollout.openai.base_url, rollout.openai.model ({self.model!r}) and "
                 "rollout.openai.api_key"
             )
-        raise EngineFault(reason)
+        raise RequestRejected(reason) if status in REJECTED else EngineFault(reason)
 
     def _excerpt(self, data: bytes) -> str:
         """Return the beginning of a response as text for people; an endpoint may quote the key."""

@@ -26,9 +26,9 @@ from dart_streams.store import AsyncStore, MissingBlob, connect_async
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling, VersionSpan
 from topics.weights import WeightVersion
-from workers.rollout import openai_chat
+from workers.rollout import openai_body, openai_chat
 from workers.rollout.engine import EngineFault, Generation, LoadFault
-from workers.rollout.openai_endpoint import ChatEndpoint, EndpointRefused
+from workers.rollout.openai_endpoint import ChatEndpoint, EndpointRefused, RequestRejected
 
 if TYPE_CHECKING:  # torch
     from dart_streams.policy.rendering import Prompt, Renderer
@@ -54,6 +54,8 @@ class OpenaiEngine:
         self.endpoint = ChatEndpoint(self.settings, config.rollout.max_in_flight)
         self.renderer: Renderer | None = None
         self.untrainable = 0
+        self.explicit = True
+        """Whether bodies have every sampling parameter: only an endpoint's first answer shows that it refuses some."""
         self._resources = contextlib.AsyncExitStack()
 
     async def start(self, version: WeightVersion) -> None:
@@ -113,7 +115,7 @@ class OpenaiEngine:
         turns = [MessagePart(role="user", text="Wait."), MessagePart(role="user", image=ref)]
         sampling = Sampling(max_tokens=min(TRIAL_TOKENS, self.config.policy.max_tokens))
         try:
-            generation = await self._ask(turns, {"trial": screen.getvalue()}, sampling, Deadline(START_S))
+            generation = await self._ask_as_it_takes(turns, {"trial": screen.getvalue()}, sampling)
         except EngineFault as fault:
             raise ServiceUnavailable(f"rollout.openai: {fault}") from None
         if self.settings.trainable and not generation.tokens:
@@ -122,6 +124,28 @@ class OpenaiEngine:
                 "why): serve policy.path with vLLM's server, or set rollout.openai.trainable = false and run.minutes = "
                 "0 to evaluate it or to collect demonstrations"
             )
+
+    async def _ask_as_it_takes(
+        self, turns: Sequence[MessagePart], blobs: dict[str, bytes], sampling: Sampling
+    ) -> Generation:
+        """Ask with every sampling parameter, and if that is rejected with those alone that each endpoint knows.
+
+        A trainable answer needs all of them: what a server fills in itself would be another policy's.
+        """
+        try:
+            return await self._ask(turns, blobs, sampling, Deadline(START_S))
+        except RequestRejected as rejection:
+            if self.settings.trainable:
+                raise
+            self.explicit = False
+            generation = await self._ask(turns, blobs, sampling, Deadline(START_S))
+            log.warning(
+                "endpoint rejects sampling parameters",
+                left_out=sorted(openai_body.NEUTRAL),
+                reason=str(rejection),
+                effect="what it fills in itself is not known here; hosted models sample neutrally",
+            )
+            return generation
 
     async def _ask(
         self, turns: Sequence[MessagePart], blobs: dict[str, bytes], sampling: Sampling, deadline: Deadline
@@ -135,10 +159,12 @@ class OpenaiEngine:
         else:
             newest = next((turn.image for turn in reversed(turns) if turn.image is not None), None)
             width, height = images[newest.sha256][1] if newest is not None else (0, 0)
-            turns = openai_chat.instructed(turns, self.settings.instructions, width, height)
-        body = openai_chat.body(self.settings, openai_chat.messages(turns, urls), sampling, banned)
+            dialect = self.config.policy.dialect.name
+            turns = openai_body.instructed(turns, self.settings.instructions, dialect, width, height)
+        messages = openai_body.messages(turns, urls)
+        body = openai_body.body(self.settings, messages, sampling, banned, explicit=self.explicit)
         completion = await self.endpoint.complete(body, deadline)
-        return self._generation(completion, prompt)
+        return self._generation(completion, prompt, openai_body.most_tokens(self.settings, sampling))
 
     def _encoded(self, data: bytes) -> tuple[str, tuple[int, int]]:
         """Return an image as a data URL, and its size in pixels.
@@ -159,27 +185,33 @@ class OpenaiEngine:
             raise EngineFault(f"a screenshot of the prompt is no usable image: {error}") from None
         return f"data:{media_type};base64,{base64.b64encode(data).decode()}", size
 
-    def _generation(self, completion: openai_chat.Completion, prompt: "Prompt | None") -> Generation:
-        """Return what a response says: with tokens if they are the trainer's, else with the text alone."""
-        text = openai_chat.text_of(completion)
-        counted = completion.usage.prompt_tokens if completion.usage else 0
-        fields: dict[str, Any] = {"text": text, "entropies": [], "prompt_tokens": max(0, min(counted, 2**31 - 1))}
-        alone = Generation(**fields, tokens=[], logprobs=[], versions=[], prompt_sha="")
-        if prompt is None or self.renderer is None:
-            return alone
-        sampled = openai_chat.sampled_tokens(completion, self.renderer.config.image_token_id)
-        if isinstance(sampled, str):
-            return self._without_tokens(alone, sampled)
-        if sampled.prompt != prompt.token_ids:
-            return self._without_tokens(alone, "the endpoint makes other tokens of the prompt than the trainer does")
-        spans = [VersionSpan(version=FIRST, start=0, end=len(sampled.tokens))]
-        return Generation(
-            **fields, tokens=sampled.tokens, logprobs=sampled.logprobs, versions=spans, prompt_sha=prompt.sha
-        )
+    def _generation(self, completion: openai_chat.Completion, prompt: "Prompt | None", most_tokens: int) -> Generation:
+        """Return what a response says: with tokens if they are the trainer's, else with the text alone.
 
-    def _without_tokens(self, alone: Generation, reason: str) -> Generation:
+        Of tokens the text is theirs: a server may have taken reasoning or special tokens out of its own.
+        """
+        counted = completion.usage.prompt_tokens if completion.usage else 0
+        fields: dict[str, Any] = {"entropies": [], "prompt_tokens": max(0, min(counted, 2**31 - 1))}
+        if prompt is not None and self.renderer is not None:
+            sampled = openai_chat.sampled_tokens(completion, self.renderer.config.image_token_id)
+            if not isinstance(sampled, str) and sampled.prompt != prompt.token_ids:
+                sampled = "the endpoint makes other tokens of the prompt than the trainer does"
+            if not isinstance(sampled, str):
+                openai_chat.refuse_faults(completion, most_tokens)
+                return Generation(
+                    **fields,
+                    text=self.renderer.text(sampled.tokens),
+                    tokens=sampled.tokens,
+                    logprobs=sampled.logprobs,
+                    versions=[VersionSpan(version=FIRST, start=0, end=len(sampled.tokens))],
+                    prompt_sha=prompt.sha,
+                )
+            self._note_untrainable(sampled)
+        text = openai_chat.text_of(completion, most_tokens)
+        return Generation(**fields, text=text, tokens=[], logprobs=[], versions=[], prompt_sha="")
+
+    def _note_untrainable(self, reason: str) -> None:
         """Count an answer that cannot be trained on; the first of them, and each hundredth, is logged."""
         if self.untrainable % 100 == 0:
             log.warning("answers cannot be trained on", reason=reason, before=self.untrainable)
         self.untrainable += 1
-        return alone

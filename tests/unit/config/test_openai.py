@@ -37,6 +37,10 @@ def tables(run: dict | None = None, curation: dict | None = None, **openai) -> d
         (tables(base_url="https://api.example/v1?key=x"), ["base_url", "api_key"]),
         (tables(base_url="http://api.example/v1", api_key="env:KEY"), ["api_key", "in the clear", "https://"]),
         (tables(options={"stream": True, "model": "x"}), ["rollout.openai: options", "model, stream"]),
+        (
+            tables(options={"top_k": 1, "seed": 3}, trainable=True),
+            ["rollout.openai: options", "seed, top_k", "trainable"],
+        ),
     ],
 )
 def test_a_wrong_combination_names_its_keys(wrong, keys):

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from topics.values import MessagePart
 from workers.rollout.engine import EngineFault
+from workers.rollout.openai_body import instructed, messages
 from workers.rollout.openai_chat import (
     SampledTokens,
     collapsed,
     decode,
-    instructed,
-    messages,
     retry_after_s,
     sampled_tokens,
     text_of,
@@ -47,7 +46,7 @@ def completion(**choice: Any) -> Any:
 def test_any_bytes_are_a_completion_or_the_one_error(data: bytes):
     try:
         made = decode(data)
-        assert isinstance(text_of(made), str)
+        assert isinstance(text_of(made, 9), str)
         assert isinstance(sampled_tokens(made, IMAGE), SampledTokens | str)
     except EngineFault as fault:
         assert str(fault)
@@ -86,9 +85,9 @@ def test_collapsing_undoes_the_expansion_of_images_that_something_parts(tokens: 
 def test_the_instructions_join_the_system_message_or_make_one():
     user = MessagePart(role="user", text="Do it.")
     system = MessagePart(role="system", text="You use a computer.")
-    [first, rest] = instructed([system, user], "Screen {width}x{height}: {other}", 3, 4)
+    [first, rest] = instructed([system, user], "Screen {width}x{height}: {other}", "native", 3, 4)
     assert (first.text, rest) == ("You use a computer.\n\nScreen 3x4: {other}", user)
-    assert [turn.role for turn in instructed([user], "", 3, 4)] == ["system", "user"]
+    assert [turn.role for turn in instructed([user], "", "native", 3, 4)] == ["system", "user"]
 
 
 def test_turns_of_one_role_are_one_message():

@@ -4,9 +4,11 @@ import asyncio
 import base64
 import io
 
+import msgspec
 import pytest
 from PIL import Image
 
+from dart_streams.actions import dialects
 from dart_streams.config import Config, parse
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
 from dart_streams.launch.services.daemon import free_port
@@ -16,6 +18,7 @@ from topics.values import BlobRef, MessagePart, Sampling
 from workers.rollout import openai_chat, openai_endpoint
 from workers.rollout.engine import EngineFault, Generation
 from workers.rollout.main import FIXED
+from workers.rollout.openai_body import NEUTRAL
 from workers.rollout.openai_engine import OpenaiEngine
 
 KEY = "sk-secret-of-the-test"
@@ -49,13 +52,14 @@ def request(image: str = "screen", **sampling) -> ActionRequest:
     )
 
 
-def config(url: str, within_s: float = 60.0, **fields) -> Config:
+def config(url: str, within_s: float = 60.0, policy: dict | None = None, **fields) -> Config:
     openai = {"base_url": url, "model": "m", "api_key": "env:TEST_OPENAI_KEY", **fields}
     return parse(
         {
             "rollout": {"engine": "openai", "openai": openai},
             "run": {"minutes": 0},
             "env": {"request_timeout_s": within_s},
+            "policy": policy or {},
         }
     )
 
@@ -80,6 +84,7 @@ async def test_a_good_answer_is_its_text_without_tokens():
     assert (made.tokens, made.logprobs, made.versions, made.prompt_sha, made.prompt_tokens) == ([], [], [], "", 7)
     [body] = endpoint.bodies
     assert (body["model"], body["temperature"], body["top_p"], body["max_tokens"]) == ("m", 0.5, 0.9, 77)
+    assert {name: body[name] for name in NEUTRAL} == NEUTRAL, "a server fills in what is left out"
     assert not {"logprobs", "return_token_ids", "logit_bias", "stream"} & body.keys(), (
         "hosted models refuse unknown fields"
     )
@@ -246,11 +251,106 @@ async def test_the_first_answer_is_asked_for_with_an_image():
     assert any(part["type"] == "image_url" for message in body["messages"] for part in message["content"])
 
 
-async def test_a_refusal_and_an_empty_answer_are_answers():
-    refused = {"choices": [{"message": {"content": None, "refusal": "I can't do that."}}]}
-    async with served(says(refused), says({"choices": [{"message": {"content": None}}]})) as endpoint:
-        assert (await answered(endpoint.url)).text == "I can't do that."
-        assert (await answered(endpoint.url)).text == ""
+@pytest.mark.parametrize("status", [400, 422])
+async def test_an_endpoint_that_rejects_sampling_parameters_is_asked_without_them(status):
+    """OpenAI's own models do, and sample neutrally of themselves."""
+    rejection = says({"error": {"message": "Unrecognized request argument supplied: top_k"}}, status)
+    async with served(rejection, says(chat())) as endpoint:
+        engine = OpenaiEngine(config(endpoint.url), read)
+        await engine.start(FIXED)
+        await engine.generate(request(temperature=0.5))
+        await engine.stop()
+    first, *others = endpoint.bodies
+    assert first.keys() >= NEUTRAL.keys()
+    assert [body.keys() & NEUTRAL.keys() for body in others] == [set(), set()]
+    assert others[-1]["temperature"] == 0.5
+
+
+async def test_a_rejection_after_the_start_is_an_error_of_its_request_alone():
+    async with served(says(chat()), says({"error": "no"}, 400), says(chat())) as endpoint:
+        engine = OpenaiEngine(config(endpoint.url), read)
+        await engine.start(FIXED)
+        with pytest.raises(EngineFault, match="400"):
+            await engine.generate(request())
+        await engine.generate(request())
+        await engine.stop()
+    assert endpoint.bodies[-1].keys() >= NEUTRAL.keys()
+
+
+async def test_a_dialects_own_instructions_stand_alone_and_each_part_is_a_message_of_its_own():
+    said = dialects.UiTars().opening("Click it.", dialects.View(WIDTH, HEIGHT))
+    screen = BlobRef(sha256="screen", size=1, width=WIDTH, height=HEIGHT)
+    turns = [MessagePart(role=role, text=text, separate=True) for role, text in said]
+    turns.append(MessagePart(role="user", image=screen, separate=True))
+    asked = msgspec.structs.replace(request(), turns=turns)
+    async with served(says(chat())) as endpoint:
+        dialect = {"name": "ui-tars"}
+        engine = OpenaiEngine(config(endpoint.url, policy={"dialect": dialect, "max_tokens": 400}), read)
+        async with engine.endpoint:
+            await engine.generate(asked)
+    sent = [
+        (message["role"], [part.get("text") for part in message["content"]])
+        for message in endpoint.bodies[0]["messages"]
+    ]
+    assert sent == [(role, [text]) for role, text in said] + [("user", [None])]
+
+
+async def test_instructions_of_the_configuration_are_added_to_a_dialects_own():
+    async with served(says(chat())) as endpoint:
+        policy = {"dialect": {"name": "computer_13"}, "max_tokens": 400}
+        engine = OpenaiEngine(config(endpoint.url, policy=policy, instructions="Of {width} pixels."), read)
+        async with engine.endpoint:
+            await engine.generate(request())
+    assert endpoint.bodies[0]["messages"][0]["content"][0]["text"] == "You use a computer.\n\nOf 392 pixels."
+
+
+ANSWER = "Action: wait()"
+
+
+@pytest.mark.parametrize(
+    ("message", "choice", "usage", "reason"),
+    [
+        ({"content": ANSWER}, {"finish_reason": "content_filter"}, {}, "content_filter.*its content filter"),
+        ({"content": None}, {"finish_reason": "content_filter"}, {}, "content_filter"),
+        ({"content": None, "tool_calls": [{"id": "1"}]}, {"finish_reason": "tool_calls"}, {}, "tool parser"),
+        ({"content": "I click.", "tool_calls": [{"id": "1"}]}, {"finish_reason": "stop"}, {}, "tool parser"),
+        ({"content": ""}, {"finish_reason": "function_call"}, {}, "function_call"),
+        ({"content": ANSWER}, {"finish_reason": "abort"}, {}, "broke off"),
+        ({"content": ANSWER}, {"finish_reason": "error"}, {}, "'error'"),
+        ({"content": ANSWER}, {"finish_reason": "insufficient_system_resource"}, {}, "insufficient_system_resource"),
+        ({"content": "Thought"}, {"finish_reason": "model_length"}, {}, "context is full"),
+        ({"content": "Thought"}, {"finish_reason": "length"}, {"completion_tokens": 7}, "7 tokens of 77"),
+        ({"content": None, "reasoning": "I"}, {"finish_reason": "length"}, {"completion_tokens": 77}, "all 77 tokens"),
+        ({"content": "", "reasoning_content": "I"}, {"finish_reason": "stop"}, {}, "reasoning or hidden"),
+        ({"content": ""}, {"finish_reason": "stop"}, {"completion_tokens": 40}, "all 40 tokens"),
+        ({"content": ""}, {"finish_reason": "length"}, {}, "reasoning or hidden"),
+        ({"content": None}, {}, {}, "reasoning or hidden"),
+    ],
+)
+async def test_what_the_endpoint_took_hid_or_broke_off_is_its_fault_and_no_wrong_answer(message, choice, usage, reason):
+    said = {"choices": [{"message": message, **choice}], "usage": {"prompt_tokens": 7, **usage}}
+    async with served(says(said)) as endpoint:
+        with pytest.raises(EngineFault, match=reason):
+            await answered(endpoint.url, asked=request(max_tokens=77))
+
+
+@pytest.mark.parametrize(
+    ("message", "choice", "usage", "text"),
+    [
+        ({"content": None, "refusal": "I can't do that."}, {"finish_reason": "stop"}, {}, "I can't do that."),
+        ({"content": ""}, {"finish_reason": "stop"}, {"completion_tokens": 1}, ""),
+        ({"content": None}, {"finish_reason": "stop"}, {}, ""),
+        ({"content": "Thought: so"}, {"finish_reason": "length"}, {"completion_tokens": 77}, "Thought: so"),
+        ({"content": "Thought: so"}, {"finish_reason": "length"}, {}, "Thought: so"),
+        ({"content": ANSWER, "reasoning": "I think."}, {"finish_reason": "stop"}, {"completion_tokens": 9}, ANSWER),
+        ({"content": ANSWER, "tool_calls": []}, {"finish_reason": "eos"}, {}, ANSWER),
+        ({"content": ANSWER}, {}, {}, ANSWER),
+    ],
+)
+async def test_what_the_model_said_is_its_answer_right_or_wrong(message, choice, usage, text):
+    said = {"choices": [{"message": message, **choice}], "usage": {"prompt_tokens": 7, **usage}}
+    async with served(says(said)) as endpoint:
+        assert (await answered(endpoint.url, asked=request(max_tokens=77))).text == text
 
 
 async def test_a_screenshot_that_is_no_image_is_an_error_of_the_request():
