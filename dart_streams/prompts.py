@@ -17,6 +17,9 @@ from dart_streams.screens import smart_resize
 from topics.observations import Observation
 from topics.values import BlobRef, MessagePart
 
+Step = tuple[str | None, BlobRef | None]
+"""The answer that led to a screen, None before the first, and the screen."""
+
 
 def turns(observations: Sequence[Observation], policy: Policy) -> list[MessagePart]:
     """Return the prompt for the action that follows ``observations`` (steps 0..n of one trajectory, in order).
@@ -24,22 +27,34 @@ def turns(observations: Sequence[Observation], policy: Policy) -> list[MessagePa
     The last ``policy.max_images`` screens are shown, the present one included; of the earlier answers the last
     ``policy.max_texts`` are kept, so an answer can stand without its screen.
     """
+    steps = [(None if each.taken is None else each.taken.text, each.screenshot) for each in observations]
+    return turns_of(observations[0].instruction, view_of(observations[:1], policy), steps, policy)
+
+
+def longest(instruction: str, size: tuple[int, int], steps: int, policy: Policy, answer: str = "") -> list[MessagePart]:
+    """Return the longest prompt of episodes of ``steps`` steps, with screens of this size and the same answers."""
+    screen = BlobRef(sha256="", size=0, width=size[0], height=size[1])
+    answered: list[Step] = [(answer, screen)] * min(steps - 1, max(policy.max_texts, policy.max_images))
+    return turns_of(instruction, View(*policy_size(screen, policy)), [(None, screen), *answered], policy)
+
+
+def turns_of(instruction: str, view: View, steps: Sequence[Step], policy: Policy) -> list[MessagePart]:
+    """Return the prompt after ``steps``, each the answer that led to a screen, and the screen."""
     dialect = policy.dialect.made
     separate = True if dialect.separate else msgspec.UNSET
-    last = len(observations) - 1
-    view = view_of(observations[:1], policy)
+    last = len(steps) - 1
 
     def part(
         role: Literal["system", "user", "assistant"], text: str | None = None, image: BlobRef | None = None
     ) -> MessagePart:
         return MessagePart(role=role, text=text, image=image, separate=separate)
 
-    result = [part(role, text) for role, text in dialect.opening(observations[0].instruction, view)]
-    for index, observation in enumerate(observations):
-        if observation.taken is not None and index > last - policy.max_texts:
-            result.append(part("assistant", dialect.recalled(observation.taken.text)))
-        if index > last - policy.max_images and observation.screenshot is not None:
-            result.append(part("user", image=observation.screenshot))
+    result = [part(role, text) for role, text in dialect.opening(instruction, view)]
+    for index, (answer, screen) in enumerate(steps):
+        if answer is not None and index > last - policy.max_texts:
+            result.append(part("assistant", dialect.recalled(answer)))
+        if index > last - policy.max_images and screen is not None:
+            result.append(part("user", image=screen))
     return result
 
 

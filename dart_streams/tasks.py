@@ -173,6 +173,11 @@ class TaskSet:
         if len(self._by_id) != len(everything):
             raise ConfigError("task set: a page is listed twice, or its seeds for two purposes overlap")
 
+    @property
+    def most_steps(self) -> int:
+        """How many steps the longest episode may have; 0 without tasks."""
+        return max((page.max_steps for page in self.pages), default=0)
+
     def get(self, task_id: str) -> Task:
         """Return the task of this id; raise :class:`ConfigError` if the set has none."""
         try:

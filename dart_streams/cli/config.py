@@ -7,8 +7,9 @@ import msgspec
 import tomli_w
 import typer
 
+from dart_streams import context
 from dart_streams import tasks as task_sets
-from dart_streams.cli.options import DEFAULT_CONFIG, AsJson
+from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, read_config
 from dart_streams.cli.output import note, show_json
 from dart_streams.config import Config, Tasks, load
 from dart_streams.config.files import errors_of, read_tables, renamed
@@ -54,10 +55,19 @@ def errors_in(file: Path) -> list[str]:
         return [str(error)]
     if "pages" in tables:
         return task_errors(file)
-    errors = list(errors_of(Config, renamed(tables, str(file))))
+    errors = list(errors_of(Config, renamed(tables, str(file)))) or context_errors(file)
     section = tables.get("tasks", {})
     name = section.get("file", Tasks().file) if isinstance(section, dict) else Tasks().file
     return errors + task_errors(file.parent / str(name))
+
+
+def context_errors(file: Path) -> list[str]:
+    """Return what is wrong with a configuration's prompts for the model that it names, as far as its files tell."""
+    config = read_config(file)
+    if not config.policy.path:
+        return []
+    reason = context.refusal(Path(config.policy.path), config, context.most_steps(config))
+    return [f"policy: {reason}"] if reason else []
 
 
 def task_errors(file: Path) -> list[str]:

@@ -202,8 +202,13 @@ def check_model(config: Config) -> Finding:
         return Finding("model", "fail", f"{folder} has no {', '.join(missing)}", advice)
     if not (program := programs().model).exists():
         return Finding("model", "warn", f"{folder} was not checked: no {program}", "make setup")
-    if (found := model_fit.ask(folder.absolute(), program)).reason:
-        return Finding("model", "fail", f"{folder} cannot be the policy: {found.reason}", "set another policy.path")
+    if (found := model_fit.ask(folder.absolute(), program, config)).reason:
+        return Finding(
+            "model",
+            "fail",
+            f"{folder} cannot be the policy: {found.reason}",
+            "set another policy.path, or other keys of [policy]",
+        )
     return Finding("model", "ok", f"{folder} ({found.architecture})")
 
 

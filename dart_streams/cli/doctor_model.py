@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import typer
 
+from dart_streams import context
 from dart_streams.cli.output import show, show_json
 from dart_streams.config import Config
 from dart_streams.launch import gpu_memory, host_memory, model_files
@@ -24,7 +25,8 @@ class Allocation(msgspec.Struct, frozen=True):
 class GpuFit(msgspec.Struct, frozen=True):
     """The answer: the GPUs of each process if it fits, else what to change.
 
-    ``second_set`` is where ``rollout.vllm.second_set`` puts it on such a GPU. ``cache_blocks`` and ``requests`` of full
+    ``too_long`` says why the longest prompt does not fit into the model's context, empty if it does. ``second_set`` is
+    where ``rollout.vllm.second_set`` puts it on such a GPU. ``cache_blocks`` and ``requests`` of full
     length are those of a rollout GPU, ``requests_with_second_set`` those with a second set of weights beside the first.
     """
 
@@ -38,6 +40,7 @@ class GpuFit(msgspec.Struct, frozen=True):
     cache_blocks: int
     requests: int
     requests_with_second_set: int
+    too_long: str
     advice: list[str]
     allocations: list[Allocation]
 
@@ -71,6 +74,7 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
         cache_blocks=max(0, gpu_memory.cache_blocks(model, config, gpu_gib, place == "device")),
         requests=gpu_memory.requests_at_once(model, config, gpu_gib, place == "device"),
         requests_with_second_set=gpu_memory.requests_at_once(model, config, gpu_gib, second_set=True),
+        too_long=context.refusal(folder, config, context.most_steps(config)),
         advice=[] if found else gpu_memory.advice(model, config, gpus, gpu_gib),
         allocations=rows,
     )
@@ -101,7 +105,9 @@ def report(folder: Path, config: Config, gpus: int, gpu_gib: float, *, as_json: 
             f"{found.sequence_tokens:,} tokens{beside(found)}"
         )
         typer.echo(sentence(found))
-    if not found.fits:
+        if found.too_long:
+            typer.echo(f"Its context is too small: {found.too_long}.")
+    if not found.fits or found.too_long:
         raise typer.Exit(1)
 
 

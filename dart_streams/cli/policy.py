@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dart_streams import tasks
 from dart_streams.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.cli.output import note, notes
-from dart_streams.config import Config, Policy
+from dart_streams.config import Config
+from dart_streams.context import most_steps
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.launch.model_fit import Fit
 from dart_streams.policy import recipe
@@ -65,36 +66,46 @@ def build(
 
 @app.command()
 def check(
-    model: Annotated[Path, typer.Argument(help="A Hugging Face directory.", metavar="DIR")], as_json: AsJson = False
+    model: Annotated[Path, typer.Argument(help="A Hugging Face directory.", metavar="DIR")],
+    config: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Say whether a model can be the policy here; if not, why, and exit with code 1. Loads none of its weights."""
-    found = fit_of(model.absolute())
+    """Say whether a model can be the policy of a configuration here; if not, why, and exit with code 1.
+
+    Loads none of its weights. Its context must have room for the longest prompt of the configuration.
+    """
+    found = fit_of(model.absolute(), read_config(config))
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     elif not found.reason:
-        typer.echo(f"{found.architecture}: transformers trains it, and vLLM serves it")
+        typer.echo(
+            f"{found.architecture}: transformers trains it, and vLLM serves it. The longest prompt has "
+            f"{found.prompt:,} tokens, the context {found.context:,}"
+        )
     if found.reason:
         if not as_json:
             raise UserError(f"{model} cannot be the policy: {found.reason}")
         raise typer.Exit(1)
 
 
-def fit_of(model_dir: Path) -> Fit:
+def fit_of(model_dir: Path, settings: Config) -> Fit:
     """Return the class of a model that transformers and vLLM both take, or the reason why one does not."""
     from workers.rollout import vllm_settings
 
     os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
     from dart_streams.policy import fit
+    from dart_streams.policy.context import counted
+    from dart_streams.policy.rendering import renderer_of
 
-    limits = Policy()
     try:
-        architecture = fit.check(model_dir, limits.min_pixels, limits.max_pixels)
+        architecture = fit.check(model_dir, settings.policy.min_pixels, settings.policy.max_pixels)
+        longest = counted(renderer_of(model_dir, settings.policy), settings, most_steps(settings))
         from workers.rollout import vllm_fit  # Its import takes longest, and what does not fit without it needs none.
 
-        vllm_fit.check(model_dir)
+        context = vllm_fit.check(model_dir)
     except UserError as error:
         return Fit(reason=str(error))
-    return Fit(architecture=architecture)
+    return Fit(architecture=architecture, context=context, prompt=longest.prompt, reason=longest.refusal(context))
 
 
 @app.command()

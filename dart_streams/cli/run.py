@@ -10,13 +10,14 @@ import msgspec
 import typer
 from rich.console import Console
 
+from dart_streams import context
 from dart_streams import tasks as task_sets
 from dart_streams.bus.clients import Publisher
 from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, RunConfig, RunId, State, find_run, read_config, run_config
 from dart_streams.cli.output import note, show
 from dart_streams.config import Config
 from dart_streams.connection import auth
-from dart_streams.errors import UserError
+from dart_streams.errors import ConfigError, UserError
 from dart_streams.history import evaluation, run_folder
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import following
@@ -122,9 +123,13 @@ def with_model(init: Path | None, config: Config) -> Config:
 
 def refuse_unfit_model(config: Config) -> None:
     """Raise ConfigError, with the reason, if the configuration names a model that cannot be the policy."""
+    if config.policy.path and run_processes.needs_model(config):
+        folder = run_processes.named_policy(config)
+        if reason := context.refusal(folder, config, context.most_steps(config)):
+            raise ConfigError(f"policy.path: {folder}: {reason}")
     if config.policy.path and config.rollout.engine == "vllm":
         folder = run_processes.named_policy(config)
-        model_fit.refuse_unfit(folder, run_processes.programs().model)
+        model_fit.refuse_unfit(folder, run_processes.programs().model, config)
         if config.trainer.lora.rank:
             linear = list(model_files.linear_layers(model_files.shapes_in(folder)))
             adapter_memory.adapted_layers(linear, config.trainer.lora)

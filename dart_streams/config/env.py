@@ -1,6 +1,6 @@
 """Environment workers and their backends."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
@@ -22,6 +22,9 @@ class Backend(Optional, frozen=True):
 
 class Miniwob(Backend, frozen=True):
     """The ``miniwob`` backend: MiniWoB++ in Chromium."""
+
+    screen: ClassVar[tuple[int, int]] = (160, 210)
+    """Width and height of every page, in pixels."""
 
     isolation: Isolation = "context"
     """A browser ``context`` for each episode; or, for less CPU, a ``document`` loaded afresh in a wiped context; or,
@@ -126,6 +129,9 @@ class Desktops(Optional, frozen=True):
 class Simulated(Backend, frozen=True):
     """The ``simulated`` backend: log-normal latencies of one sigma. A ``[workload]`` takes their place."""
 
+    screen: ClassVar[tuple[int, int]] = (160, 210)
+    """Width and height of every screen, in pixels."""
+
     reset_ms: NonNegative = 20.0
     """Median of a reset."""
     step_ms: NonNegative = 5.0
@@ -180,3 +186,10 @@ class Env(Section, frozen=True):
                 return self.simulated
             case _:
                 return self.installed
+
+    @property
+    def screen(self) -> tuple[int, int] | None:
+        """Width and height of every screen in pixels; None if they are the machines' or another package's."""
+        if isinstance(backend := self.selected, Desktop):
+            return backend.width, backend.height
+        return backend.screen if isinstance(backend, Miniwob | Simulated) else None

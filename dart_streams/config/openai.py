@@ -32,7 +32,7 @@ class Openai(Optional, frozen=True):
     both; it must serve the model of ``policy.path``, whose tokenizer and chat template the trainer uses."""
     instructions: str = ""
     """What the system message adds, ``{width}`` and ``{height}`` being the newest screenshot's; empty: the actions in
-    words with ``policy.dialect.name = "native"``, nothing with another dialect, whose prompt tells its own. Not with
+    words with ``policy.dialect.name = "native"``, nothing with another dialect, whose prompt has its own. Not with
     ``trainable``, where the prompt is the trainer's."""
     demonstrate: bool = False
     """Play orders for demonstrations with the endpoint, not with the backend's oracle."""

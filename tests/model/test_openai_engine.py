@@ -3,18 +3,21 @@
 import asyncio
 import hashlib
 import io
+import json
 import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+import structlog
 import torch
 from PIL import Image, ImageDraw
 
 from dart_streams.config import Config, parse
 from dart_streams.errors import AccessRefused, UserError
-from dart_streams.policy import tiny, weights
+from dart_streams.policy import probe, tiny, weights
 from dart_streams.policy.rendering import Renderer
 from tests.model import plain_transformers, vllm_server
 from topics.action_requests import ActionRequest
@@ -70,6 +73,9 @@ def request(number: int, images: int = 1, text: str = "Click button 7.", **sampl
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("policy") / "tiny"
     tiny.build(made)
+    # As Qwen2.5-VL has it: a server fills in from it whatever a request leaves open.
+    fields = {"do_sample": True, "temperature": 1e-6, "top_k": 1, "top_p": 0.001, "repetition_penalty": 1.05}
+    (made / "generation_config.json").write_text(json.dumps({**fields, "presence_penalty": 1.5, "min_p": 0.9}))
     return made
 
 
@@ -81,7 +87,7 @@ def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     assert KEY not in log.read_text()
 
 
-def settings(folder: Path, url: str, **fields) -> Config:
+def settings(folder: Path, url: str, base: Path | None = None, **fields) -> Config:
     openai = {"base_url": url, "model": vllm_server.NAME, "api_key": "env:TEST_KEY", "trainable": True, **fields}
     return parse(
         {
@@ -89,6 +95,7 @@ def settings(folder: Path, url: str, **fields) -> Config:
             "rollout": {"engine": "openai", "max_in_flight": 8, "openai": openai},
             "env": {"request_timeout_s": 120.0},
             "run": {"minutes": 9.0 if openai["trainable"] else 0.0},
+            "trainer": {"weights_uri": str(base or "")},
         }
     )
 
@@ -123,6 +130,63 @@ def in_process(folder: Path, loop: asyncio.Runner, tmp_path_factory: pytest.Temp
     loop.run(made.start(version))
     yield made
     loop.run(made.stop())
+
+
+def first_version(base: Path, stored: probe.Probe) -> WeightVersion:
+    """Return a first version as the trainer publishes it, as far as the engine reads it: its probe."""
+    (base / "v0").mkdir()
+    (base / "v0" / weights.PROBE).write_bytes(msgspec.json.encode(stored))
+    return WeightVersion(
+        model_id="tiny",
+        version=0,
+        uri=str(base / "v0"),
+        sha256="0" * 64,
+        train_step=0,
+        epoch=1,
+        groups_consumed=0,
+    )
+
+
+def test_an_endpoint_that_agrees_with_the_trainer_about_its_probe_starts(
+    engine, folder, url, loop, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TEST_KEY", KEY)
+    stored = plain_transformers.measured_of(folder, engine.renderer)
+    made = OpenaiEngine(settings(folder, url, tmp_path), read)
+    with structlog.testing.capture_logs() as logged:
+        loop.run(made.start(first_version(tmp_path, stored)))
+    loop.run(made.stop())
+    [checked] = [line for line in logged if line["event"] == "parity checked"]
+    assert checked["tokens"] >= 0.5 * len(stored.tokens)
+
+
+def test_an_endpoint_that_disagrees_is_refused_with_the_likely_reasons(
+    engine, folder, url, loop, monkeypatch, tmp_path
+):
+    """As one that serves another model of the same tokenizer and chat template does."""
+    monkeypatch.setenv("TEST_KEY", KEY)
+    stored = plain_transformers.measured_of(folder, engine.renderer)
+    other = msgspec.structs.replace(stored, logprobs=[value - 0.1 for value in stored.logprobs])
+    made = OpenaiEngine(settings(folder, url, tmp_path), read)
+    with pytest.raises(probe.ParityFault, match=r"by 0\.1.* nats .*parity_nats.*policy\.path"):
+        loop.run(made.start(first_version(tmp_path, other)))
+    loop.run(made.stop())
+
+
+def test_rollouts_of_a_group_differ_whatever_the_models_generation_config_says(engine, loop):
+    async def draw():
+        return await asyncio.gather(*(engine.generate(request(7)) for _ in range(8)))
+
+    assert len({tuple(made.tokens) for made in loop.run(draw())}) == 8
+
+
+def test_parts_that_are_messages_of_their_own_give_the_trainers_prompt(engine, loop):
+    """As those of UI-TARS: three messages of the user before the answer."""
+    asked = request(8, images=2)
+    turns = [msgspec.structs.replace(turn, separate=True) for turn in asked.turns]
+    made = loop.run(engine.generate(msgspec.structs.replace(asked, turns=turns)))
+    assert made.tokens
+    assert made.prompt_sha == engine.renderer.prompt(turns).sha != engine.renderer.prompt(asked.turns).sha
 
 
 @pytest.mark.parametrize("images", [0, 1, 2])

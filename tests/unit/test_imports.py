@@ -39,7 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "dart_streams.second_set",
         "dart_streams.connection",
     ),
-    ("dart_streams.telemetry",),
+    ("dart_streams.telemetry", "dart_streams.context"),
     ("dart_streams.bus", "dart_streams.store"),
     ("dart_streams.curation",),
     ("dart_streams.policy",),

@@ -26,7 +26,7 @@ from dart_streams.screens import smart_resize
 from dart_streams.tasks import Task
 from workers.env.environment import EnvironmentFault, Screen, Size, rescale
 
-SIZE: Size = (160, 210)
+SIZE: Size = Simulated.screen
 BOX: Size = (36, 28)
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf")
 

@@ -4,7 +4,7 @@
 consumes       ``action-requests`` (group ``rollout``), ``weights`` and ``weights-serving`` (whole, without a group)
 produces       ``actions`` (to the partition that the request names), ``weights-serving``, ``action-requests.dlq``
 waits for      a first weight version; then requests, newer weights, and the rolling update to allow a switch. With an
-               engine of fixed weights: requests alone
+               engine of fixed weights: requests alone, after the first version that it is compared with, if it trains
 unblocked by   the trainer; environment workers; the other rollout workers' records, or their missing heartbeats
 =============  ==================================================================================================
 """
@@ -82,7 +82,8 @@ async def connect(
     watcher = await resources.enter_async_context(WeightWatcher(config, worker_id, publisher))
     resources.push_async_callback(engine.stop)
     if config.rollout.fixed_weights:
-        await engine.start(FIXED)
+        compared = config.rollout.openai.trainable and config.run.trains
+        await engine.start(await watcher.first_version() if compared else FIXED)
         first = FirstVersion(FIXED.version)
     else:
         first = await start_engine(engine, watcher)

@@ -60,8 +60,8 @@ def instructed(
 ) -> list[MessagePart]:
     """Return a prompt whose system message ends with the instructions; ``width`` and ``height`` are in pixels.
 
-    Without any the actions of the native dialect are told in words. Other dialects tell their own: two action spaces in
-    one prompt would contradict each other.
+    Without any these are the native dialect's actions in words. Other dialects have their own: two action spaces in one
+    prompt would contradict each other.
     """
     text = instructions or (UI_TARS if dialect == "native" else "")
     if not text:

@@ -40,9 +40,11 @@ class EndpointMessage(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """The log-probability (nats) of a sampled token."""
+    """The log-probability (nats) of a sampled token, and those of others that were asked for."""
 
     logprob: float
+    token: str = ""
+    top_logprobs: "list[TokenLogprob] | None" = None
 
 
 class Logprobs(msgspec.Struct, frozen=True):
@@ -75,6 +77,19 @@ class Completion(msgspec.Struct, frozen=True):
     prompt_token_ids: list[int] | None = None
 
 
+class ListedModel(msgspec.Struct, frozen=True):
+    """A model of an endpoint's list; ``max_model_len`` is vLLM's."""
+
+    id: str = ""
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """The models of an endpoint."""
+
+    data: list[ListedModel]
+
+
 class SampledTokens(msgspec.Struct, frozen=True):
     """The tokens of an answer with their log-probabilities (nats), one each, and the prompt's as the endpoint made it.
 
@@ -98,6 +113,15 @@ def decode(data: bytes) -> Completion:
     if not completion.choices:
         raise EngineFault("the endpoint's response has no choices")
     return completion
+
+
+def context_of(data: bytes, model: str) -> int | None:
+    """Return the tokens of a model's context from an endpoint's list of models; None if that does not say."""
+    try:
+        listed = msgspec.json.decode(data, type=ModelList).data
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return next((one.max_model_len for one in listed if one.id == model), None)
 
 
 def text_of(completion: Completion, most_tokens: int) -> str:

@@ -17,7 +17,7 @@ from dart_streams.connection.auth import secret
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused
 from workers.rollout.engine import EngineFault
-from workers.rollout.openai_chat import Completion, decode, retry_after_s
+from workers.rollout.openai_chat import Completion, context_of, decode, retry_after_s
 
 CONNECT_S = 10.0
 KEEP_ALIVE_S = 4.0
@@ -53,6 +53,7 @@ class ChatEndpoint:
 
     def __init__(self, settings: Openai, connections: int) -> None:
         self.url = settings.base_url.rstrip("/") + "/chat/completions"
+        self.models_url = settings.base_url.rstrip("/") + "/models"
         self.model = settings.model
         self.key = secret(settings.api_key, "rollout.openai.api_key") if settings.api_key else ""
         self.connections = connections
@@ -101,6 +102,18 @@ class ChatEndpoint:
                 self._open_at = Deadline(asked_s)
             log.info("endpoint not ready", status=status, retry_after_s=asked_s, tried=tried)
             await self._wait(deadline, pause_s(tried) if asked_s is None else asked_s, reason)
+
+    async def context(self, deadline: Deadline) -> int | None:
+        """Return the tokens of the model's context, as vLLM's server and others list it; None if this one does not."""
+        try:
+            async with (
+                deadline.timeout(),
+                self._session.get(self.models_url, allow_redirects=False) as response,
+            ):
+                data = await response.content.read(MOST_BYTES)
+        except (TimeoutError, aiohttp.ClientError, ConnectionError):
+            return None
+        return context_of(data, self.model)
 
     async def _post(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         headers = {"Content-Type": "application/json"}

@@ -17,6 +17,9 @@ import msgspec
 import structlog
 from PIL import Image, UnidentifiedImageError
 
+from dart_streams import prompts
+from dart_streams.actions import Wait
+from dart_streams.actions.dialects import View
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
@@ -39,7 +42,7 @@ START_S = 60.0
 FIRST = 0
 """The weight version that the endpoint's tokens count as."""
 TRIAL_SIDE = 56
-TRIAL_TOKENS = 16
+"""Of the first screens, in pixels, where those of the environment are not known."""
 
 log = structlog.get_logger()
 
@@ -74,6 +77,8 @@ class OpenaiEngine:
             self.read = AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
         await self._resources.enter_async_context(self.endpoint)
         await self._try_out()
+        if self.renderer is not None:
+            await self._check_parity(version, self.renderer)
         log.info("endpoint answers", url=self.endpoint.url, model=self.settings.model, version=version.version)
 
     async def generate(self, request: ActionRequest) -> Generation:
@@ -108,22 +113,52 @@ class OpenaiEngine:
         await self._resources.aclose()
 
     async def _try_out(self) -> None:
-        """Generate once; what the configuration needs and the endpoint does not give is found here."""
+        """Generate once, with as many screens as a prompt has: what the endpoint lacks or refuses is found here."""
+        policy, size = self.config.policy, self.config.env.screen or (TRIAL_SIDE, TRIAL_SIDE)
         screen = io.BytesIO()
-        Image.new("RGB", (TRIAL_SIDE, TRIAL_SIDE), "white").save(screen, "PNG")
-        ref = BlobRef(sha256="trial", size=len(screen.getvalue()), width=TRIAL_SIDE, height=TRIAL_SIDE)
-        turns = [MessagePart(role="user", text="Wait."), MessagePart(role="user", image=ref)]
-        sampling = Sampling(max_tokens=min(TRIAL_TOKENS, self.config.policy.max_tokens))
+        Image.new("RGB", size, "white").save(screen, "PNG")
+        wait = policy.dialect.made.write(Wait(), View(*size))
+        turns = prompts.longest("Wait.", size, policy.max_images, policy, wait)
+        blobs = {turn.image.sha256: screen.getvalue() for turn in turns if turn.image is not None}
+        sampling = self.config.sampling()
         try:
-            generation = await self._ask_as_it_takes(turns, {"trial": screen.getvalue()}, sampling)
+            generation = await self._ask_as_it_takes(turns, blobs, sampling)
         except EngineFault as fault:
             raise ServiceUnavailable(f"rollout.openai: {fault}") from None
+        context = await self.endpoint.context(Deadline(START_S))
+        if context is not None and (needed := generation.prompt_tokens + sampling.max_tokens) > context:
+            raise UserError(
+                f"a prompt with {policy.max_images} screens and its answer need {needed:,} tokens, more than the "
+                f"{context:,} of the model's context at {self.endpoint.url}: set smaller policy.max_images, "
+                "policy.max_pixels or policy.max_tokens, or serve it with a larger one"
+            )
         if self.settings.trainable and not generation.tokens:
             raise UserError(
                 "rollout.openai.trainable = true, but the endpoint's first answer cannot be trained on (the log says "
                 "why): serve policy.path with vLLM's server, or set rollout.openai.trainable = false and run.minutes = "
                 "0 to evaluate it or to collect demonstrations"
             )
+
+    async def _check_parity(self, version: WeightVersion, renderer: "Renderer") -> None:
+        """Compare the endpoint with the trainer's first version; raise UserError if they disagree, or it cannot be."""
+        from dart_streams.policy import probe
+        from workers.rollout import openai_parity
+
+        screen = await asyncio.to_thread(probe.screen)
+
+        async def ask(
+            turns: Sequence[MessagePart], sampling: Sampling, fields: dict[str, Any]
+        ) -> openai_chat.Completion:
+            blobs = {turn.image.sha256: screen for turn in turns if turn.image is not None}
+            images = await self._images(blobs)
+            messages = openai_body.messages(turns, {sha256: url for sha256, (url, _) in images.items()})
+            body = openai_body.body(self.settings, messages, sampling, renderer.banned_tokens, **fields)
+            return await self.endpoint.complete(body, Deadline(START_S))
+
+        try:
+            await openai_parity.check(self.config, version, renderer, ask)
+        except EngineFault as fault:
+            raise ServiceUnavailable(f"rollout.openai: {fault}") from None
 
     async def _ask_as_it_takes(
         self, turns: Sequence[MessagePart], blobs: dict[str, bytes], sampling: Sampling
@@ -132,13 +167,14 @@ class OpenaiEngine:
 
         A trainable answer needs all of them: what a server fills in itself would be another policy's.
         """
+        within_s = max(START_S, self.config.env.request_timeout_s)
         try:
-            return await self._ask(turns, blobs, sampling, Deadline(START_S))
+            return await self._ask(turns, blobs, sampling, Deadline(within_s))
         except RequestRejected as rejection:
             if self.settings.trainable:
                 raise
             self.explicit = False
-            generation = await self._ask(turns, blobs, sampling, Deadline(START_S))
+            generation = await self._ask(turns, blobs, sampling, Deadline(within_s))
             log.warning(
                 "endpoint rejects sampling parameters",
                 left_out=sorted(openai_body.NEUTRAL),
@@ -151,7 +187,7 @@ class OpenaiEngine:
         self, turns: Sequence[MessagePart], blobs: dict[str, bytes], sampling: Sampling, deadline: Deadline
     ) -> Generation:
         """Return the answer to a prompt, whose images are in ``blobs``."""
-        images = {sha256: await asyncio.to_thread(self._encoded, data) for sha256, data in blobs.items()}
+        images = await self._images(blobs)
         urls = {sha256: url for sha256, (url, _) in images.items()}
         prompt, banned = None, list[int]()
         if self.renderer is not None:
@@ -165,6 +201,10 @@ class OpenaiEngine:
         body = openai_body.body(self.settings, messages, sampling, banned, explicit=self.explicit)
         completion = await self.endpoint.complete(body, deadline)
         return self._generation(completion, prompt, openai_body.most_tokens(self.settings, sampling))
+
+    async def _images(self, blobs: dict[str, bytes]) -> dict[str, tuple[str, tuple[int, int]]]:
+        """Return images as data URLs, with their sizes in pixels."""
+        return {sha256: await asyncio.to_thread(self._encoded, data) for sha256, data in blobs.items()}
 
     def _encoded(self, data: bytes) -> tuple[str, tuple[int, int]]:
         """Return an image as a data URL, and its size in pixels.
@@ -193,7 +233,7 @@ class OpenaiEngine:
         counted = completion.usage.prompt_tokens if completion.usage else 0
         fields: dict[str, Any] = {"entropies": [], "prompt_tokens": max(0, min(counted, 2**31 - 1))}
         if prompt is not None and self.renderer is not None:
-            sampled = openai_chat.sampled_tokens(completion, self.renderer.config.image_token_id)
+            sampled = openai_chat.sampled_tokens(completion, self.renderer.image_token)
             if not isinstance(sampled, str) and sampled.prompt != prompt.token_ids:
                 sampled = "the endpoint makes other tokens of the prompt than the trainer does"
             if not isinstance(sampled, str):

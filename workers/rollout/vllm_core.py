@@ -85,6 +85,11 @@ class VllmCore:
         """The layers' dtype."""
         return str(self.llm.model_config.dtype).removeprefix("torch.")
 
+    @property
+    def context(self) -> int:
+        """Tokens of the longest prompt with its answer: the model's, or as many as the key-value cache holds."""
+        return int(self.llm.model_config.max_model_len)
+
     def image_encoder(self, renderer: Renderer) -> vllm_images.ImageEncoder:
         """Return what encodes images for this engine, with a renderer's bounds; it may be used on any thread."""
         return vllm_images.ImageEncoder(self.llm.model_config, renderer)

@@ -25,7 +25,9 @@ import structlog
 
 from dart_streams import weight_location
 from dart_streams.config import Config
+from dart_streams.errors import UserError
 from dart_streams.policy import probe, recipe, weights
+from dart_streams.policy.context import counted
 from dart_streams.policy.rendering import Prompt, renderer_of
 from dart_streams.policy.resident_weights import ResidentWeights
 from dart_streams.store import AsyncStore, connect_async
@@ -228,6 +230,9 @@ class VllmEngine:
         switching.result()
         encode = await self.thread.call(lambda core: core.image_encoder(self.renderer))
         self.images = ImageCache(encode, self.read, IMAGE_CACHE_BYTES)
+        context = await self.thread.call(lambda core: core.context)
+        if self.config.env.screen and (reason := counted(self.renderer, self.config, steps=1).refusal(context)):
+            raise UserError(f"no first prompt fits (rollout.vllm.kv_cache_gib may hold less than a context): {reason}")
         screen = await asyncio.to_thread(encode, probe.screen())
         await self.thread.generate(self.renderer.prompt(probe.turns()), [screen], Sampling(max_tokens=2))
         await self.check_parity(self.thread, screen, folder, version)

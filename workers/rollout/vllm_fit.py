@@ -8,10 +8,11 @@ from vllm import EngineArgs
 from dart_streams.policy.rendering import UnsupportedModel
 
 
-def check(model_dir: Path) -> None:
-    """Raise :class:`UnsupportedModel` unless vLLM has an implementation of its own of this model, which takes images.
+def check(model_dir: Path) -> int:
+    """Return the tokens of a model's context, if vLLM has an implementation of its own of it, which takes images.
 
-    Its fallback, which runs transformers' code, is not counted: nothing of it was tried here.
+    Its fallback, which runs transformers' code, is not counted: nothing of it was tried here. Raises
+    :class:`UnsupportedModel` if it has none.
     """
     try:
         config = EngineArgs(
@@ -24,3 +25,4 @@ def check(model_dir: Path) -> None:
         raise UnsupportedModel(
             f"vLLM {vllm.__version__} serves {', '.join(config.architectures)}, but not as a decoder that takes images"
         )
+    return int(config.max_model_len)

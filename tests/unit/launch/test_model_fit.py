@@ -22,23 +22,23 @@ def program(folder: Path, *lines: str) -> Path:
 
 def test_the_last_line_is_the_answer_whatever_libraries_print_before(tmp_path: Path) -> None:
     asked = program(tmp_path, "print('a library greets')", 'print(\'{"architecture": "X"}\')')
-    assert ask(tmp_path, asked) == Fit(architecture="X")
-    refuse_unfit(tmp_path, asked)
+    assert ask(tmp_path, asked, Config()) == Fit(architecture="X")
+    refuse_unfit(tmp_path, asked, Config())
 
 
 def test_the_reason_of_a_refusal_is_passed_on(tmp_path: Path) -> None:
     asked = program(tmp_path, 'print(\'{"reason": "has no eyes"}\')', "sys.exit(1)")
     with pytest.raises(ConfigError, match=r"policy\.path: .* cannot be the policy: has no eyes"):
-        refuse_unfit(tmp_path, asked)
+        refuse_unfit(tmp_path, asked, Config())
 
 
 def test_a_check_that_fails_itself_is_a_refusal_with_its_last_words(tmp_path: Path) -> None:
     asked = program(tmp_path, "sys.exit('Traceback\\nImportError: no vllm')")
-    assert "ImportError: no vllm" in ask(tmp_path, asked).reason
+    assert "ImportError: no vllm" in ask(tmp_path, asked, Config()).reason
 
 
 def test_without_the_other_environment_nothing_is_refused_here(tmp_path: Path) -> None:
-    refuse_unfit(tmp_path, tmp_path / "nothing")
+    refuse_unfit(tmp_path, tmp_path / "nothing", Config())
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ import base64
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
+from dart_streams.config import Miniwob
 from dart_streams.deadline import Deadline
 from workers.env.environment import EnvironmentFault
 from workers.env.miniwob.devtools import DevTools
 from workers.env.miniwob.inputs import MOUSE, Call, batches, waits_for_frame
 from workers.env.miniwob.process_load import ProcessLoad, hangs
 
-WIDTH, HEIGHT = 160, 210
+WIDTH, HEIGHT = Miniwob.screen
 """The page proper (pixels); the rest of the viewport shows the page's score board."""
 LAYOUT_WIDTH, LAYOUT_HEIGHT = 500, 320
 CLIP = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}

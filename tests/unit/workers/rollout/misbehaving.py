@@ -74,6 +74,13 @@ class Misbehaving:
         self.headers: list[dict[str, str]] = []
         self.times_s: list[float] = []
         self.url = ""
+        self.context: int | None = None
+        """What the list of models gives as the model's ``max_model_len``; None: there is no list."""
+
+    async def list_models(self, _: web.Request) -> web.StreamResponse:
+        if self.context is None:
+            raise web.HTTPNotFound
+        return web.json_response({"data": [{"id": "m", "max_model_len": self.context}]})
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.times_s.append(asyncio.get_running_loop().time())
@@ -89,6 +96,7 @@ async def served(*answers: Answer, port: int = 0) -> AsyncIterator[Misbehaving]:
     made = Misbehaving(*answers)
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", made.handle)
+    app.router.add_get("/v1/models", made.list_models)
     # A client that leaves cancels its handler, as vLLM's server aborts its request.
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()

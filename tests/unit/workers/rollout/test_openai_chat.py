@@ -13,6 +13,7 @@ from workers.rollout.openai_body import instructed, messages
 from workers.rollout.openai_chat import (
     SampledTokens,
     collapsed,
+    context_of,
     decode,
     retry_after_s,
     sampled_tokens,
@@ -50,6 +51,19 @@ def test_any_bytes_are_a_completion_or_the_one_error(data: bytes):
         assert isinstance(sampled_tokens(made, IMAGE), SampledTokens | str)
     except EngineFault as fault:
         assert str(fault)
+
+
+@given(st.binary(max_size=100) | JSON.map(msgspec.json.encode))
+def test_any_list_of_models_gives_a_context_or_none(data: bytes):
+    assert context_of(data, "m") is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "context"),
+    [({"id": "m", "max_model_len": 512}, 512), ({"id": "m"}, None), ({"id": "other", "max_model_len": 512}, None)],
+)
+def test_the_context_is_that_of_the_model_itself(entry: dict[str, Any], context: int | None):
+    assert context_of(msgspec.json.encode({"data": [{"id": "x", "object": "model"}, entry]}), "m") == context
 
 
 def test_tokens_and_log_probabilities_are_taken_if_each_is_there():

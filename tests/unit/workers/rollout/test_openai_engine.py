@@ -10,7 +10,7 @@ from PIL import Image
 
 from dart_streams.actions import dialects
 from dart_streams.config import Config, parse
-from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
+from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
 from dart_streams.launch.services.daemon import free_port
 from tests.unit.workers.rollout.misbehaving import Answer, Hang, chat, says, served, truncates, writes
 from topics.action_requests import ActionRequest
@@ -351,6 +351,33 @@ async def test_what_the_model_said_is_its_answer_right_or_wrong(message, choice,
     said = {"choices": [{"message": message, **choice}], "usage": {"prompt_tokens": 7, **usage}}
     async with served(says(said)) as endpoint:
         assert (await answered(endpoint.url, asked=request(max_tokens=77))).text == text
+
+
+async def test_the_first_prompt_has_as_many_screens_as_any_and_the_policys_own_words():
+    async with served(says(chat())) as endpoint:
+        policy = {"max_images": 3, "dialect": {"name": "computer_13"}, "max_tokens": 400}
+        engine = OpenaiEngine(config(endpoint.url, policy=policy), read)
+        await engine.start(FIXED)
+        await engine.stop()
+    [body] = endpoint.bodies
+    parts = [part for message in body["messages"] for part in message["content"]]
+    assert sum(part["type"] == "image_url" for part in parts) == 3
+    assert all(part["text"] for part in parts if part["type"] == "text"), "some endpoints refuse an empty text"
+    assert "MOVE_TO" in parts[0]["text"]
+
+
+@pytest.mark.parametrize(("context", "starts"), [(None, True), (207, True), (206, False)])
+async def test_a_context_without_room_for_a_prompt_and_its_answer_ends_the_start(context, starts):
+    """Here a prompt has 7 tokens. vLLM's server would cut the answer short, one of a few tokens unnoticed."""
+    async with served(says(chat())) as endpoint:
+        endpoint.context = context
+        engine = OpenaiEngine(config(endpoint.url, policy={"max_tokens": 200}), read)
+        if starts:
+            await engine.start(FIXED)
+        else:
+            with pytest.raises(UserError, match=r"need 207 tokens, more than the 206.*policy\.max_images"):
+                await engine.start(FIXED)
+        await engine.stop()
 
 
 async def test_a_screenshot_that_is_no_image_is_an_error_of_the_request():
