@@ -42,6 +42,7 @@ OF_TEXT = {close: re.compile(rf"[^{close}\\]*+(?:\\.[^{close}\\]*+)*", re.DOTALL
 """A text up to the first closing quote that no backslash escapes."""
 GOES_ON = re.compile(rf"\s*+(?:[,\uff0c]?\s*+{KEY}|[,\uff0c]\s*+[}}\]]|[:\uff1a])")
 """What follows a text within an object, or a key, that is not the last."""
+BRACE = re.compile(r"\s*+[}\uff5d]")
 CLOSED = re.compile(r"\s*+[,\uff0c]?[\s})\]\uff5d]*+")
 
 Ends = Callable[[int], bool]
@@ -52,7 +53,7 @@ class JsonReader:
     """Reads values from an answer, and notes in ``wrong`` what JSON would not allow.
 
     With ``inner_quotes`` a text may have quotes that should have been escaped: it ends at the first one after which the
-    object goes on, or the call is over as ``ends`` says.
+    object goes on, or the call is over as ``ends`` says. A brace after another quote has two meanings.
     """
 
     def __init__(self, text: str, ends: Ends, *, inner_quotes: bool = False) -> None:
@@ -186,6 +187,8 @@ class JsonReader:
         begin, end = position + 1, self.first_quote(position + 1, close)
         if self.inner_quotes and not self.ends_at(end):
             while not self.ends_at(end):
+                if BRACE.match(self.text, end + 1):
+                    raise Unparsable("not JSON: an object that ends, or quotes within a text that are not escaped")
                 end = self.first_quote(end + 1, close)
             self.note("quotes", "quotes within a text that are not escaped")
         return self.unescaped(self.text[begin:end]), end + 1

@@ -181,7 +181,8 @@ def arguments_of(call: Fields, found: Found) -> Fields:
         arguments = call["parameters"]
     if isinstance(arguments, str):
         found.note("argument", "the arguments are a text, not an object")
-        [arguments] = loose_objects(arguments, found)
+        listed = loose_objects(arguments, found)
+        arguments = listed[0] if len(listed) == 1 else None
     if not isinstance(arguments, dict):
         raise Unparsable(f"a call has no arguments: {str(call)[:80]}")
     if call.get("name") != TOOL:

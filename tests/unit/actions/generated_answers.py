@@ -35,8 +35,9 @@ QWEN = (
     '<tool_call>{"name": "computer_use", "arguments": {"action": "type", "text": "a\\u00e9\\n"}}</tool_call>',
     '{"action": "terminate", "status": "success"}',
     "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'type', 'text': 'it\\'s', 'time': None,}}</tool_call>",
+    '<tool_call>{"name": "computer_use", "arguments": "{\\"action\\": \\"wait\\"} {\\"a\\": 1}"}</tool_call>',
     '<tool_call>{"name": "computer_use", "arguments": {"action": "mouse_move", "coordinate": "[1, 2]"}}</tool_call>',
-    '<tool_call>{"name": "computer_use", "arguments": {"action": "type", "text": "say "</tool_call>" }"}}</tool_call>',
+    '<tool_call>{"name": "computer_use", "arguments": {"action": "type", "text": "say "</tool_call>" ]"}}</tool_call>',
 )
 COMPUTER_13 = (
     '```json\n{"action_type": "CLICK", "x": 10, "y": 20.5, "button": "left", "num_clicks": 2}\n```',
