@@ -93,7 +93,7 @@ class Vllm(Optional, frozen=True):
     started again; with ``switch_mode = "finish"`` a switch takes as long as the answers under way."""
     parity_nats: AboveZero = 0.005
     """A worker refuses to serve if its log-probabilities differ by more than this, in the mean of a fixed probe, from
-    the trainer's; half precision in both needs more than the default."""
+    the trainer's; half precision in both needs more than the default. Also of an endpoint with ``openai.trainable``."""
 
 
 class Rollout(Section, frozen=True):

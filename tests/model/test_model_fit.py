@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 from transformers import BertConfig, CLIPConfig, MllamaConfig
 
+from dart_streams import prompts
 from dart_streams.cli.main import main
+from dart_streams.cli.policy import fit_of
 from dart_streams.config import parse
+from dart_streams.context import INSTRUCTION_TOKENS, estimated
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.launch import model_fit
 from dart_streams.policy import fit, tiny
-from dart_streams.policy.rendering import UnsupportedModel
+from dart_streams.policy.context import counted
+from dart_streams.policy.rendering import UnsupportedModel, renderer_of
 from tests.model.families import FAMILIES
 from workers.rollout import vllm_settings
 
@@ -130,6 +134,32 @@ def test_a_model_that_vllm_does_not_implement_is_refused(copy: Path) -> None:
         vllm_fit.check(copy)
 
 
+def test_the_longest_prompt_is_counted_as_it_is_rendered(qwen: Path) -> None:
+    config = parse({"policy": {"max_images": 2, "max_texts": 3, "max_tokens": 24}})
+    renderer = renderer_of(qwen, config.policy)
+    longest = counted(renderer, config, steps=9)
+    turns = prompts.longest("", (160, 210), 9, config.policy)
+    shown = sum(turn.image is not None for turn in turns)
+    rendered = renderer.expanded(renderer.prompt(turns).token_ids, [(160, 210)] * shown)
+    assert (longest.images, longest.image, longest.answers) == (2, 48, 3)
+    assert longest.prompt == len(rendered) + 3 * 24 + INSTRUCTION_TOKENS
+    estimate = estimated(784, config, steps=9)
+    assert estimate.prompt <= longest.prompt, "an estimate refuses nothing that fits"
+
+
+def test_a_context_that_is_too_small_is_refused_with_what_is_too_long(copy: Path) -> None:
+    model = json.loads((copy / "config.json").read_text())
+    model["text_config"]["max_position_embeddings"] = 256
+    (copy / "config.json").write_text(json.dumps(model))
+    config = parse({"policy": {"path": str(copy), "max_images": 2, "max_tokens": 64}})
+    found = fit_of(copy, config)
+    assert found.context == 256 < found.prompt
+    assert "2 screens of 48" in found.reason
+    assert "context 256" in found.reason
+    fitting = parse({"policy": {"path": str(copy), "max_images": 1, "max_texts": 0, "max_tokens": 64}})
+    assert not fit_of(copy, fitting).reason
+
+
 def test_the_command_says_why_and_a_run_is_refused_with_its_reason(
     qwen: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,10 +168,11 @@ def test_the_command_says_why_and_a_run_is_refused_with_its_reason(
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dart_streams.cli "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert model_fit.ask(qwen, program) == model_fit.Fit(architecture="Qwen2_5_VLForConditionalGeneration")
+    assert (found := model_fit.ask(qwen, program, parse({}))).architecture == "Qwen2_5_VLForConditionalGeneration"
+    assert 0 < found.prompt < found.context == 4096
     BertConfig().save_pretrained(copy)
     with pytest.raises(ConfigError, match=r"policy\.path: .* cannot be the policy: .* of the type 'bert'"):
-        model_fit.refuse_unfit(copy, program)
+        model_fit.refuse_unfit(copy, program, parse({}))
     monkeypatch.setattr(sys, "argv", ["dart-streams", "policy", "check", str(copy)])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -178,6 +178,11 @@ def test_rollouts_of_a_group_differ_whatever_the_models_generation_config_says(e
         return await asyncio.gather(*(engine.generate(request(7)) for _ in range(8)))
 
     assert len({tuple(made.tokens) for made in loop.run(draw())}) == 8
+    engine.explicit = False
+    try:
+        assert len({tuple(made.tokens) for made in loop.run(draw())}) == 1, "the server fills in top_k = 1"
+    finally:
+        engine.explicit = True
 
 
 def test_parts_that_are_messages_of_their_own_give_the_trainers_prompt(engine, loop):

@@ -110,21 +110,24 @@ class ChatEndpoint:
                 deadline.timeout(),
                 self._session.get(self.models_url, allow_redirects=False) as response,
             ):
-                data = await response.content.read(MOST_BYTES)
-        except (TimeoutError, aiohttp.ClientError, ConnectionError):
+                return context_of(await self._read(response), self.model)
+        except (TimeoutError, aiohttp.ClientError, ConnectionError, EngineFault):
             return None
-        return context_of(data, self.model)
 
     async def _post(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         headers = {"Content-Type": "application/json"}
         # A redirect would carry the key and the screenshots elsewhere.
         async with self._session.post(self.url, data=body, headers=headers, allow_redirects=False) as response:
-            data = bytearray()
-            async for chunk in response.content.iter_any():
-                data += chunk
-                if len(data) > MOST_BYTES:
-                    raise EngineFault(f"{self.url} answered more than {MOST_BYTES >> 20} MiB")
-            return response.status, response.headers, bytes(data)
+            return response.status, response.headers, await self._read(response)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        """Return a response's body; raise EngineFault if it is too large."""
+        data = bytearray()
+        async for chunk in response.content.iter_any():
+            data += chunk
+            if len(data) > MOST_BYTES:
+                raise EngineFault(f"{response.url} answered more than {MOST_BYTES >> 20} MiB")
+        return bytes(data)
 
     async def _wait(self, deadline: Deadline, seconds: float, reason: str) -> None:
         """Wait; raise EngineFault with the reason at once if the deadline would pass meanwhile."""
