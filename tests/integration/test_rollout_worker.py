@@ -155,6 +155,30 @@ async def test_a_worker_that_is_there_first_waits_for_the_first_weights(services
     assert (first.worker_id, first.version) == ("rollout-0", 0)
 
 
+class Compared(ScriptedEngine):
+    """Keeps the version that it was started with."""
+
+    started: WeightVersion | None = None
+
+    async def start(self, version: WeightVersion) -> None:
+        self.started = version
+        await super().start(version)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+async def test_an_endpoint_to_train_on_starts_with_the_trainers_first_version_to_be_compared_with(services, trains):
+    """Any other has nothing to be compared with: it waits for nobody."""
+    openai = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "trainable": trains}
+    run = {"minutes": 9.0 if trains else 0.0}
+    config = services.config(rollout={"engine": "openai", "openai": openai}, run=run)
+    engine, reader = Compared(config), Reader(config, weights_serving.TOPIC)
+    async with Publisher(config.bus, "test") as publisher, reader as serving, worker(config, engine=engine):
+        if trains:
+            await publisher.publish(weights.TOPIC, version(0))
+        await serving.until(lambda seen: seen and seen[0])
+    assert engine.started == (version(0) if trains else main.FIXED)
+
+
 async def test_a_worker_told_to_stop_before_there_are_weights_ends_at_once(services):
     config = services.config(rollout=QUICK)
     async with worker(config) as living:
