@@ -234,6 +234,16 @@ def test_the_second_set_is_counted_where_the_key_puts_it(folder: Path, wanted: s
     )
 
 
+def test_a_context_without_room_for_the_longest_prompt_is_said_and_fails(tmp_path: Path):
+    small = ui_tars(tmp_path / "model")
+    (small / "config.json").write_text(json.dumps(UI_TARS | {"max_position_embeddings": 512}))
+    arguments = ["doctor", "--config", str(CONFIGS / "eight-gpus.toml"), "--model", str(small), "--gpus", "8"]
+    done = CliRunner().invoke(main.build(arguments), arguments)
+    assert done.exit_code == 1
+    assert "It fits" in done.output
+    assert "Its context is too small" in done.output
+
+
 def test_a_target_that_the_model_does_not_have_is_named_with_those_it_has(folder: Path):
     config = parse({"trainer": {"lora": {"rank": 8, "targets": ["query"]}}})
     with pytest.raises(UserError, match=r"trainer\.lora\.targets: .*'query'; it has .*q_proj"):
