@@ -26,8 +26,8 @@ class GpuFit(msgspec.Struct, frozen=True):
     """The answer: the GPUs of each process if it fits, else what to change.
 
     ``too_long`` says why the longest prompt does not fit into the model's context, empty if it does. ``second_set`` is
-    where ``rollout.vllm.second_set`` puts it on such a GPU. ``cache_blocks`` and ``requests`` of full
-    length are those of a rollout GPU, ``requests_with_second_set`` those with a second set of weights beside the first.
+    where ``rollout.vllm.second_set`` puts it on such a GPU. ``cache_blocks`` and ``requests`` of full length are those
+    of a rollout GPU, ``requests_with_second_set`` those with a second set of weights beside the first.
     """
 
     fits: bool

@@ -123,12 +123,12 @@ def with_model(init: Path | None, config: Config) -> Config:
 
 def refuse_unfit_model(config: Config) -> None:
     """Raise ConfigError, with the reason, if the configuration names a model that cannot be the policy."""
-    if config.policy.path and run_processes.needs_model(config):
-        folder = run_processes.named_policy(config)
-        if reason := context.refusal(folder, config, context.most_steps(config)):
-            raise ConfigError(f"policy.path: {folder}: {reason}")
-    if config.policy.path and config.rollout.engine == "vllm":
-        folder = run_processes.named_policy(config)
+    if not config.policy.path or not run_processes.needs_model(config):
+        return
+    folder = run_processes.named_policy(config)
+    if reason := context.refusal(folder, config, context.most_steps(config)):
+        raise ConfigError(f"policy.path: {folder}: {reason}")
+    if config.rollout.engine == "vllm":
         model_fit.refuse_unfit(folder, run_processes.programs().model, config)
         if config.trainer.lora.rank:
             linear = list(model_files.linear_layers(model_files.shapes_in(folder)))
