@@ -507,6 +507,27 @@ def test_a_worker_whose_weights_give_something_else_than_the_trainers_does_not_s
     assert loop.run(engine.generate(request(7))).tokens, "what was scored leaves nothing behind"
 
 
+def test_a_worker_without_room_for_a_first_prompt_and_its_answer_does_not_serve(engine, loop, policies, monkeypatch):
+    policy = msgspec.structs.replace(engine.config.policy, max_tokens=4000)
+    monkeypatch.setattr(engine, "config", msgspec.structs.replace(engine.config, policy=policy))
+    with pytest.raises(UserError, match=r"kv_cache_gib.*1 screens of 48.*its answer 4,000.*context 4,096"):
+        loop.run(engine.start(policies.versions[0]))
+
+
+def test_an_answer_that_the_context_cuts_short_is_a_fault_and_no_wrong_answer(engine, loop):
+    """One that ends at max_tokens is the policy's own: it is read as it is."""
+    asked = request(images=0, max_tokens=32, temperature=0.0)
+    [*others, last] = asked.turns
+    room = 4096 - 8 - len(engine.renderer.prompt(asked.turns).token_ids)
+    step = len(engine.renderer.answer_tokens("7" * 100)) - 1
+    long = msgspec.structs.replace(last, text=last.text + "7" * (100 * room // step))
+    full = msgspec.structs.replace(asked, turns=[*others, long])
+    assert 4064 < len(engine.renderer.prompt(full.turns).token_ids) < 4096
+    with pytest.raises(EngineFault, match=r"context is full after \d+ tokens of 32"):
+        loop.run(engine.generate(full))
+    assert len(loop.run(engine.generate(asked)).tokens) == 32
+
+
 def test_weights_without_a_probe_are_served(engine, loop, policies):
     uri = str(policies.folder / "no-probe")
     sha256 = weights.save(policies.model.state_dict(), uri)

@@ -149,7 +149,10 @@ class VllmCore:
                 request.first_token_s = now_s
         for output in outputs:
             request = self.requests.pop(output.request_id)
-            request.future.set_result(generation_of(request, output))
+            if (fault := cut_short(request, output)) is not None:
+                request.future.set_exception(fault)
+            else:
+                request.future.set_result(generation_of(request, output))
 
     def abort(self, request: EngineRequest) -> None:
         """Abort a request if it is in flight."""
@@ -180,6 +183,17 @@ class VllmCore:
         for request in aborted:
             self.add(request)
         return (time.perf_counter() - started) * 1000
+
+
+def cut_short(request: EngineRequest, output: Any) -> EngineFault | None:
+    """Return the fault of an answer that neither the policy nor ``max_tokens`` ended: it says nothing of the policy."""
+    completion, most = output.outputs[0], request.sampling.max_tokens
+    if completion.finish_reason != "length" or len(completion.token_ids) >= most:
+        return None
+    return EngineFault(
+        f"the context is full after {len(completion.token_ids)} tokens of {most}, with a prompt of "
+        f"{len(output.prompt_token_ids)}: set smaller policy.max_images, policy.max_texts or policy.max_tokens"
+    )
 
 
 def generation_of(request: EngineRequest, output: Any) -> Generation:
