@@ -202,7 +202,10 @@ class Scanner:
         """Return a value that begins here, unescaped, and where the text after its closing quote begins."""
         ends = self.text_end(begin, quote) if is_text else self.value_end(begin, quote)
         if ends is not None:
-            return unquote(self.text[begin:ends]), ends + 1
+            value = unquote(self.text[begin:ends])
+            if not is_text and value != quote and next(self.unescaped(begin, quote)) != ends:
+                raise Unparsable(f"quotes within the value of {key!r}: {value[:80]!r}", "quotes")
+            return value, ends + 1
         rest = self.text[begin:].rstrip()
         if is_text or not rest.endswith(WHOLE):
             raise Unparsable(f"the value of {key!r} is not closed: the answer was cut off", "cut")

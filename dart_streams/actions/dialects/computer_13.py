@@ -27,9 +27,11 @@ from dart_streams.actions.dialects.json_calls import (
     keys,
     keys_in,
     loose_objects,
+    numbers,
     objects_of,
     one_key,
     optional_number,
+    place_elsewhere,
     text,
 )
 from dart_streams.actions.grammar import MOST_CLICKS, Unparsable, button
@@ -206,6 +208,8 @@ class InterpretedObject:
     def place(self, needed: bool = False) -> tuple[int, int, bool]:
         """Return the pixel of ``x`` and ``y``, or the pointer's, and whether it is that."""
         x, y = optional_number(self.fields, "x", self.found), optional_number(self.fields, "y", self.found)
+        if x is None and y is None and (written := place_elsewhere(self.fields, KNOWN)) is not None:
+            return *self.found.place(numbers(written, self.found), self.coordinates), False
         if x is None and y is None and not needed:
             return *self.found.pointer, True
         if x is None or y is None:
@@ -264,6 +268,8 @@ class InterpretedObject:
 
 
 NAMES_OF_TYPE = {"action_type", "action"}
+KNOWN = frozenset({"x", "y", "button", "num_clicks", "dx", "dy", "text", "key", "keys"})
+"""All parameters."""
 Build = Callable[[InterpretedObject], None]
 
 GRAMMAR: dict[str, tuple[tuple[str, ...], Build]] = {

@@ -1,6 +1,7 @@
 """Actions that models write as JSON: objects found in an answer, and their values checked."""
 
 import re
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ BETWEEN = re.compile(r"(?:[\s,;}]++|```(?:json)?)*")
 CHARACTERS = {" ": "space", "\t": "tab", "\n": "enter", "\r": "enter"}
 """Keys that OSWorld and pyautogui also name by what they type."""
 NUMERIC = re.compile(r"\s*-?[0-9]{1,7}(?:\.[0-9]{1,6})?\s*", re.ASCII)
+PLACES = ("coordinate", "coordinates", "position", "point", "start_box")
+"""Names under which models write a place."""
 LARGEST = 1_000_000
 """Numbers beyond it are no place, and no amount, of anything."""
 
@@ -116,6 +119,24 @@ def numbers(value: Any, found: Found) -> tuple[float, ...]:
             raise Unparsable(f"coordinate is not a list of two numbers: {str(value)[:80]}", "place")
     found.note("place", f"coordinate is not a list of two numbers: {str(value)[:80]}")
     return numbers(written, found)
+
+
+def place_elsewhere(fields: Fields, known: Container[str]) -> Any:
+    """Return the place that fields of other names give, as x and y or in one; None if none does.
+
+    Raises :class:`Unparsable` if something else there may be one.
+    """
+    unknown = {key: value for key, value in fields.items() if key not in known}
+    if {"x", "y"} <= unknown.keys():
+        return [unknown["x"], unknown["y"]]
+    found = [key for key in PLACES if key in unknown]
+    if len(found) == 1:
+        return unknown[found[0]]
+    several = sorted(key for key, value in unknown.items() if isinstance(value, list | dict))
+    single = sorted(key for key, value in unknown.items() if isinstance(value, int | float))
+    if several or len(single) > 1:
+        raise Unparsable(f"a place may be among {', '.join(several or single)[:80]}", "place")
+    return None
 
 
 def text(fields: Fields, key: str) -> str:

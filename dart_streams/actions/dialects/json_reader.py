@@ -174,6 +174,9 @@ class JsonReader:
             following = self.mark(position)
             if following == close:
                 return items, position + 1
+            if following == "}":
+                self.note("cut", "a list is not closed")
+                return items, position
             if following != ",":
                 raise self.refusal(position)
             position += 1

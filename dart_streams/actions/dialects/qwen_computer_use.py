@@ -29,6 +29,7 @@ from dart_streams.actions.dialects.json_calls import (
     number,
     numbers,
     objects_of,
+    place_elsewhere,
     text,
 )
 from dart_streams.actions.grammar import Unparsable
@@ -216,6 +217,8 @@ class InterpretedToolCall:
     def place(self, needed: bool = False) -> tuple[int, int, bool]:
         """Return the pixel of ``coordinate``, or the pointer's, and whether it is that."""
         written = self.arguments.get("coordinate")
+        if written is None:
+            written = place_elsewhere(self.arguments, KNOWN)
         if written is None and not needed:
             return *self.found.pointer, True
         read = numbers(written, self.found)

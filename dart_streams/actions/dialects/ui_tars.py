@@ -118,11 +118,19 @@ class InterpretedCall:
                 self.found.note("argument", f"{name} takes {list(parameters)}, not {key!r}")
             elif value or key == "content":
                 self.arguments[key] = value
-        if "start_box" in required and {"x", "y"} <= self.call.arguments.keys() and "start_box" not in self.arguments:
-            self.arguments["start_box"] = f"({self.call.arguments['x']},{self.call.arguments['y']})"
+        if "start_box" in parameters and "start_box" not in self.arguments and (place := self.place_elsewhere()):
+            self.arguments["start_box"] = place
         if missing := [key for key in required if key not in self.arguments]:
             raise Unparsable(f"{name} lacks {', '.join(missing)}")
         self.found.add(build(self))
+
+    def place_elsewhere(self) -> str:
+        """Return the place that arguments of other names give, as x and y or in one; empty if none does."""
+        given = self.call.arguments
+        if {"x", "y"} <= given.keys():
+            return f"({given['x']},{given['y']})"
+        places = [value for key, value in given.items() if key not in self.arguments and written_numbers(value)]
+        return places[0] if len(places) == 1 else ""
 
     def text(self, key: str) -> str:
         """Return an argument; empty if it is not given."""
