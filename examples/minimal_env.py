@@ -4,7 +4,10 @@ Runs in the in-memory circle: no Kafka, no Cassandra, no model. ``.venv/streams/
 """
 
 import asyncio
+import io
 import random
+
+from PIL import Image
 
 from dart_streams.actions import Action, Click
 from dart_streams.config import parse
@@ -14,6 +17,7 @@ from topics.action_requests import ActionRequest
 from workers.env.environment import Screen
 
 COLUMNS, SIDE = 4, 64
+Image.new("RGB", (SIDE, SIDE), "white").save(drawn := io.BytesIO(), "PNG")
 
 
 class GuessTheColumn:
@@ -38,7 +42,10 @@ class GuessTheColumn:
         return float(self.found)
 
     def screen(self) -> Screen:
-        return Screen(image=b"", media_type="image/png", width=SIDE, height=SIDE, instruction="Click", done=self.found)
+        image = drawn.getvalue()
+        return Screen(
+            image=image, media_type="image/png", width=SIDE, height=SIDE, instruction="Click", done=self.found
+        )
 
 
 def policy(request: ActionRequest) -> str:

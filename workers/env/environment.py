@@ -4,7 +4,7 @@ A process serves many slots; an environment belongs to one episode.
 """
 
 from collections.abc import AsyncIterator
-from typing import Protocol, cast
+from typing import Protocol
 
 import msgspec
 
@@ -36,7 +36,11 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(Protocol):
-    """One episode's environment. Every call is bounded in time by the backend and raises :class:`EnvironmentFault`."""
+    """One episode's environment. Every call is bounded in time by the backend and raises :class:`EnvironmentFault`.
+
+    What it does otherwise (raises anything else, returns what is no screen or no reward, ignores that it is cancelled)
+    is an ``env_error`` of its episode as well: :mod:`workers.env.fault_boundary`.
+    """
 
     async def reset(self, task: Task) -> Screen:
         """Start the task afresh, with no state of an earlier episode, and return its first screen."""
@@ -90,13 +94,6 @@ class EnvironmentBackend(Protocol):
 
     async def stop(self) -> None:
         """Free everything."""
-
-
-async def giving_up(environment: Environment) -> float:
-    """Return the reward of an episode that ends by ``call_user``: 0, unless the environment says otherwise."""
-    if not hasattr(environment, "give_up"):
-        return 0.0
-    return await cast(Refuser, environment).give_up()
 
 
 def rescale(action: Action, source: Size, target: Size) -> Action:

@@ -226,11 +226,15 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         reason = "step limit" if kind == "truncated" else "call_user" if evaluated.gave_up and kind == "failure" else ""
         return EpisodeEnd(kind=kind, reward=reward, reason=reason)
 
-    def end_timed_out(self) -> EpisodeEnd:
+    def end_timed_out(self, calling: str = "") -> EpisodeEnd:
         """Return the end of an episode past its wall-clock limit: a fault of what it waited for, without a reward.
 
-        Slowness says nothing about the policy's actions, so it is nothing to train on.
+        ``calling`` is the environment's call that has not returned, if that is what it waited for. Slowness says
+        nothing about the policy's actions, so it is nothing to train on.
         """
+        if calling:
+            reason = f"straggler: waited for the environment's {calling}()"
+            return EpisodeEnd(kind="env_error", reward=None, reason=reason)
         if self.awaits_action:
             return EpisodeEnd(kind="policy_error", reward=None, reason="straggler: waited for an action")
         if not self.observations:

@@ -7,8 +7,7 @@ yet. Its observation is published once the screenshot is durable, so that whoeve
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -28,18 +27,10 @@ from topics.rollout_orders import RolloutOrder
 from topics.transitions import FAULTS
 from topics.values import BlobRef
 from workers.env import metrics
-from workers.env.environment import (
-    Environment,
-    EnvironmentBackend,
-    EnvironmentFault,
-    Oracle,
-    Screen,
-    Size,
-    giving_up,
-    rescale,
-)
+from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, Size, rescale
 from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop, new_trajectory_id
 from workers.env.episode_spans import EpisodeSpans
+from workers.env.fault_boundary import ContainedBackend
 from workers.env.metrics import State
 from workers.env.policy_client import InvalidResponse, PolicyClient
 
@@ -73,7 +64,7 @@ class EpisodeRunner:
     ) -> None:
         self.config = config
         self.host = worker_id
-        self.backend = backend
+        self.backend = ContainedBackend(backend)
         self.store = store
         self.publisher = publisher
         self.policy = policy
@@ -126,8 +117,8 @@ class EpisodeRun:
         self.spans = EpisodeSpans(state.trajectory_id, task.task_id, state.order, runner.host)
         self.screenshot_write: asyncio.Task[None] | None = None
         self.publication: asyncio.Task[None] | None = None
-        self.environment: Environment | None = None
-        self.oracle: AsyncIterator[actions.Action] | None = None
+        self.environment = runner.backend.environment()
+        self.demonstrates = False
         self.screen_size: Size = (1, 1)
         self.shown_s = 0.0
         self.was_reset = False
@@ -141,11 +132,10 @@ class EpisodeRun:
                 end = await self._play()
         except EnvironmentFault as fault:
             end = EpisodeEnd(kind="env_error", reward=None, reason=str(fault))
-        except TimeoutError as error:
-            if limit.expired():
-                end = self.state.end_timed_out()
-            else:
-                end = EpisodeEnd(kind="env_error", reward=None, reason=f"time-out in the environment: {error}")
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            end = self.state.end_timed_out(self.environment.calling)
         except asyncio.CancelledError:
             await self._close(EpisodeEnd(kind="cancelled", reward=None, reason="the worker was stopped"))
             raise
@@ -156,7 +146,7 @@ class EpisodeRun:
 
     async def _close(self, end: EpisodeEnd) -> None:
         """Publish the last observation and close the environment, concurrently."""
-        await asyncio.gather(self._publish(self.state.last_observation(end, now_ms())), self._release())
+        await asyncio.gather(self._publish(self.state.last_observation(end, now_ms())), self.environment.close())
         report_end(self.state.order, end)
 
     def _publish(self, observation: Observation) -> asyncio.Future[None]:
@@ -179,12 +169,6 @@ class EpisodeRun:
         patience_s = OBSERVATION_PATIENCE_S if self.requesting else 0.0
         await self.runner.publisher.publish(observations.TOPIC, observation, patience_s=patience_s)
 
-    async def _release(self) -> None:
-        if self.oracle is not None:
-            await cast(Any, self.oracle).aclose()
-        if self.environment is not None:
-            await self.environment.close()
-
     async def _play(self) -> EpisodeEnd:
         move: Move = await self._reset()
         while not isinstance(move, Stop):
@@ -197,39 +181,32 @@ class EpisodeRun:
                     move = await self._evaluate(move)
         return move.end
 
-    @property
-    def _environment(self) -> Environment:
-        assert self.environment is not None
-        return self.environment
-
     async def _reset(self) -> Move:
         self.set_state("reset")
         started = time.perf_counter()
-        self.environment = await self.runner.backend.open(self.task)
+        await self.environment.open(self.task)
         screen = await self.environment.reset(self.task)
         metrics.reset_ms.record(since_ms(started))
         self.was_reset = True
         self.note_reset("")
-        self.screen_size = (screen.width, screen.height)
         if self.state.order.purpose == "demonstration" and not self.config.rollout.demonstrates:
-            if not hasattr(self.environment, "demonstrate"):
-                name = type(self.environment).__name__
-                raise EnvironmentFault(f"{name} has no oracle: it cannot demonstrate a task")
-            self.oracle = cast(Oracle, self.environment).demonstrate(self.task)
+            await self.environment.begin_demonstration(self.task)
+            self.demonstrates = True
         return self._observe(screen, 0.0)
 
     async def _evaluate(self, move: Evaluate) -> Stop:
         self.set_state("evaluate")
         if move.gave_up:
-            return Stop(self.state.end_evaluated(move, await giving_up(self._environment)))
+            return Stop(self.state.end_evaluated(move, await self.environment.give_up()))
         started = time.perf_counter()
-        reward = await self._environment.evaluate()
+        reward = await self.environment.evaluate()
         metrics.evaluate_ms.record(since_ms(started))
         return Stop(self.state.end_evaluated(move, reward))
 
     def _observe(self, screen: Screen, execute_ms: float) -> Move:
         self.set_state("wait")
         self.shown_s = time.perf_counter()
+        self.screen_size = (screen.width, screen.height)
         ref, self.screenshot_write = None, None
         if screen.image is not None:
             ref = ref_of(screen.image, screen.media_type, screen.width, screen.height)
@@ -252,18 +229,17 @@ class EpisodeRun:
             published = self._publish(latest)
             self.spans.begin_step(latest.step)
         with self.spans.current():
-            move = await (self._request(attempt) if self.oracle is None else self._demonstrate(self.oracle))
+            move = await (self._demonstrate() if self.demonstrates else self._request(attempt))
         if published is not None:
             if not published.done():
                 self.runner.publisher.hurry()
             await published
         return move
 
-    async def _demonstrate(self, oracle: AsyncIterator[actions.Action]) -> Move:
+    async def _demonstrate(self) -> Move:
         self.set_state("step")
-        try:
-            action = await anext(oracle)
-        except StopAsyncIteration:
+        action = await self.environment.next_action()
+        if action is None:
             return Evaluate(cut=False)
         self.state, move = self.state.demonstrate(rescale(action, self.screen_size, self._policy_size()))
         return move
@@ -320,7 +296,7 @@ class EpisodeRun:
 
     async def _step(self, action: actions.Action, action_id: str, last: bool) -> Screen:
         """Execute an action given in pixels of the policy's image."""
-        return await self._environment.step(rescale(action, self._policy_size(), self.screen_size), action_id, last)
+        return await self.environment.step(rescale(action, self._policy_size(), self.screen_size), action_id, last)
 
     def _policy_size(self) -> Size:
         policy = self.config.policy

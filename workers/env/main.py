@@ -14,7 +14,7 @@ to another one, which plays them from their start, as new trajectories.
 import contextlib
 import functools
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
@@ -27,8 +27,8 @@ from dart_streams.store import AsyncStore, connect_async
 from topics import action_requests, actions, observations, rollout_orders
 from topics.rollout_orders import RolloutOrder
 from workers.env.backends import backend_of
-from workers.env.environment import Preparer
 from workers.env.episode_runner import EpisodeRunner
+from workers.env.fault_boundary import ContainedBackend
 from workers.env.health import WorkerHealth
 from workers.env.health_gate import HealthGate
 from workers.env.metrics import SlotTimes
@@ -102,12 +102,12 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         "topics": functools.partial(watch_topics, publisher, used),
     }
     if ahead := getattr(backend, "ahead", 0):
-        expect = functools.partial(expect_order, cast(Preparer, backend), task_set)
+        expect = functools.partial(expect_order, runner.backend, task_set)
         background["orders ahead"] = functools.partial(orders.read_ahead, ahead, expect)
     return lifecycle.Worker(functools.partial(orders.serve, play, config.env.slots), background)
 
 
-def expect_order(backend: Preparer, task_set: tasks.TaskSet, order: RolloutOrder) -> None:
+def expect_order(backend: ContainedBackend, task_set: tasks.TaskSet, order: RolloutOrder) -> None:
     """Have a backend prepare for an order that waits; who plays the order rejects one of an unknown task."""
     with contextlib.suppress(ConfigError):
         backend.expect(task_set.get(order.task_id))

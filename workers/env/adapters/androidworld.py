@@ -16,8 +16,9 @@ from dart_streams.config import Config
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.tasks import Task
 from workers.env.adapters.dialects import androidworld
-from workers.env.adapters.settings import bounded, encoded, options, screen
+from workers.env.adapters.settings import bounded, encoded, number_of, options, screen, text_of
 from workers.env.environment import EnvironmentFault, Screen
+from workers.env.returned_values import shown
 
 ANSWER_CHARACTERS = 300
 
@@ -86,7 +87,7 @@ class AndroidWorldEnvironment:
                 await self._ask("POST", "/reset", go_home="true")
                 self.task = task
                 await self._ask("POST", "/task/initialize", **place(task))
-                self.goal = str((await self._ask("GET", "/task/goal", **place(task))).get("goal", ""))
+                self.goal = text_of(await self._ask("GET", "/task/goal", **place(task)), "goal")
                 return await self._screen()
         except TimeoutError:
             found = self.url or "a server that is free"
@@ -103,10 +104,10 @@ class AndroidWorldEnvironment:
 
     async def evaluate(self) -> float:
         """Return the task's score of the present state."""
-        found = (await self._ask("GET", "/task/score", **place(self._required()))).get("score")
-        if not isinstance(found, int | float):
-            raise EnvironmentFault(f"{self.url}/task/score answers no score: {found!r}")
-        return bounded(found)
+        found = await self._ask("GET", "/task/score", **place(self._required()))
+        if found.get("score") is None:
+            raise EnvironmentFault(f"{self.url}/task/score answers no score: {shown(found)}")
+        return bounded(number_of(found, "score"))
 
     async def close(self) -> None:
         """Tear the task down and give the server back, once; never raises."""

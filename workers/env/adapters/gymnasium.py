@@ -16,7 +16,7 @@ from dart_streams.errors import ServiceUnavailable
 from dart_streams.tasks import Task
 from workers.env.adapters import dialects
 from workers.env.adapters.gymnasium_process import GymnasiumProcess
-from workers.env.adapters.settings import bounded, encoded, options, screen
+from workers.env.adapters.settings import bounded, encoded, flag_of, number_of, options, screen, text_of
 from workers.env.environment import EnvironmentFault, Screen
 
 
@@ -137,8 +137,8 @@ class GymnasiumEnvironment:
         except BaseException:
             await asyncio.shield(self._give_back(faulty=True))
             raise
-        self.reward += float(answer["reward"])
-        self.shown = screen(encoded(answer["image"]), str(answer["instruction"]), bool(answer["done"]))
+        self.reward += number_of(answer, "reward")
+        self.shown = screen(encoded(answer.get("image")), text_of(answer, "instruction"), flag_of(answer, "done"))
         return self.shown
 
     async def _give_back(self, faulty: bool) -> None:

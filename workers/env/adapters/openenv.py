@@ -15,7 +15,7 @@ from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.tasks import Task
 from workers.env.adapters import dialects
-from workers.env.adapters.settings import bounded, encoded, field_of, options, screen
+from workers.env.adapters.settings import bounded, encoded, field_of, flag_of, number_of, options, screen, text_of
 from workers.env.environment import EnvironmentFault, Screen
 
 MESSAGE_BYTES = 64 * 2**20
@@ -137,11 +137,11 @@ class OpenEnvEnvironment:
             raise
         if answer is not None:
             observation = answer.get("observation") or {}
-            self.reward += float(answer.get("reward") or 0.0)
+            self.reward += number_of(answer, "reward")
             if kind == "reset":
-                self.instruction = str(field_of(observation, self.settings.instruction) or "")
+                self.instruction = text_of(observation, self.settings.instruction)
             image = encoded(field_of(observation, self.settings.screenshot))
-            self.shown = screen(image, self.instruction, bool(answer.get("done")))
+            self.shown = screen(image, self.instruction, flag_of(answer, "done"))
         return self._required()
 
     async def _exchange(self, kind: str, data: Any, limit_s: float) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """What the adapters' tables of options and their screens have in common."""
 
 import base64
-import binascii
 import io
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
 from workers.env.environment import EnvironmentFault, Screen
+from workers.env.returned_values import shown
 
 T = TypeVar("T")
 
@@ -32,16 +33,15 @@ def encoded(found: Any) -> bytes:
     if isinstance(found, str):
         try:
             return base64.b64decode(found.partition("base64,")[2] or found, validate=True)
-        except binascii.Error as error:
+        except ValueError as error:  # also of a text that is not ASCII
             raise EnvironmentFault(f"the screenshot is no base64: {error}") from None
     try:
         height, width = len(found), len(found[0])
         raw = bytes(channel for row in found for pixel in row for channel in pixel[:3])
-        image = Image.frombytes("RGB", (width, height), raw)
+        buffer = io.BytesIO()
+        Image.frombytes("RGB", (width, height), raw).save(buffer, "PNG", compress_level=1)
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise EnvironmentFault(f"the screenshot is neither base64 nor rows of pixels: {error}") from None
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 
@@ -63,6 +63,34 @@ def field_of(fields: Mapping[str, Any], path: str) -> Any:
     return found
 
 
+def number_of(answer: Mapping[str, Any], path: str) -> float:
+    """Return the finite number at a path of an answer, 0 if there is none; raise EnvironmentFault for anything else."""
+    found = field_of(answer, path)
+    if found is None:
+        return 0.0
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise EnvironmentFault(f"{path} is {shown(found)}: it is a number")
+    return float(found)
+
+
+def flag_of(answer: Mapping[str, Any], path: str) -> bool:
+    """Return the truth value at a path of an answer, False if there is none; raise EnvironmentFault for any other."""
+    found = field_of(answer, path)
+    if not isinstance(found, bool | None):
+        raise EnvironmentFault(f"{path} is {shown(found)}: it is true or false")
+    return bool(found)
+
+
+def text_of(answer: Mapping[str, Any], path: str) -> str:
+    """Return the text at a path of an answer, empty if there is none; raise EnvironmentFault for anything else."""
+    found = field_of(answer, path)
+    if not isinstance(found, str | None):
+        raise EnvironmentFault(f"{path} is {shown(found)}: it is a text")
+    return found or ""
+
+
 def bounded(reward: float) -> float:
-    """Return a reward within [0, 1]."""
-    return min(max(float(reward), 0.0), 1.0)
+    """Return a sum of finite rewards within [0, 1]; raise EnvironmentFault if it is not finite itself."""
+    if not math.isfinite(reward):
+        raise EnvironmentFault(f"the rewards of the episode add up to {reward}")
+    return min(max(reward, 0.0), 1.0)

@@ -1,0 +1,221 @@
+"""The boundary around environments: whatever their code does, it is that episode's fault, and never the worker's end.
+
+An environment may be anybody's code. All calls of it pass here, from ``open`` to ``close``: what it returns is checked
+(:mod:`workers.env.returned_values`), and what it raises becomes an :class:`~workers.env.environment.EnvironmentFault`
+that names the call. Each call is a task of its own, so that one that ignores its cancellation is left behind, and one
+that cancels itself, or raises SystemExit, ends neither the episode's task nor the event loop.
+
+What ends the process itself (``os._exit``, a crash in a C library, a call that blocks the event loop for ever) is reported
+by :mod:`workers.env.lethal_orders` and :mod:`workers.env.blocked_loop`.
+"""
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import structlog
+
+from dart_streams.actions import Action
+from dart_streams.tasks import Task
+from workers.env.environment import EnvironmentBackend, EnvironmentFault, Preparer, Screen
+from workers.env.returned_values import checked_action, checked_reward, checked_screen, printable
+
+CANCEL_S = 5.0
+"""How long a cancelled call may take to end; then the episode goes on without it."""
+CLOSE_S = 60.0
+"""How long an episode's end waits for ``close``."""
+FRAMES = 8
+"""Of a traceback, the innermost ones."""
+NO_MORE = object()
+"""What a demonstration that has ended yields."""
+
+log = structlog.get_logger()
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """What a call has raised."""
+
+    error: BaseException
+
+
+class ContainedBackend:
+    """A backend whose environments raise nothing but EnvironmentFault."""
+
+    def __init__(self, backend: EnvironmentBackend) -> None:
+        self.backend = backend
+        self.left_behind: set[asyncio.Task[Any]] = set()
+        """Calls that have not ended though their episodes have."""
+
+    def environment(self) -> "ContainedEnvironment":
+        """Return an environment for one episode, which is not opened yet."""
+        return ContainedEnvironment(self)
+
+    def expect(self, task: Task) -> None:
+        """Have the backend prepare for an episode of ``task`` that is to come; never raises."""
+        try:
+            cast(Preparer, self.backend).expect(task)
+        except BaseException as error:  # noqa: BLE001 - anybody's code, which is called in a task of the worker's own
+            log.warning("environment is not prepared", task=task.task_id, reason=reason_of("expect", error))
+
+    async def call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        """Return what a call returns; raise EnvironmentFault for whatever it raises.
+
+        When cancelled, the call is cancelled, and left behind if it has not ended after :data:`CANCEL_S`.
+        """
+        running = asyncio.create_task(ended(make), name=f"environment: {name}")
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({running}, timeout=CANCEL_S)
+            self.leave_behind(name, running)
+            raise
+        if running.cancelled():
+            raise EnvironmentFault(f"{name}() was cancelled by the environment itself")
+        outcome = running.result()
+        if isinstance(outcome, Raised):
+            raise EnvironmentFault(reason_of(name, outcome.error)) from None
+        return outcome
+
+    def leave_behind(self, name: str, running: asyncio.Task[Any]) -> None:
+        """Keep a call that has not ended until it does, and say so."""
+        if not running.done():
+            log.warning("environment does not return", call=name, reason="it ignores that its episode has ended")
+            self.left_behind.add(running)
+            running.add_done_callback(self.left_behind.discard)
+
+
+class ContainedEnvironment:
+    """One episode's environment, of which every call returns what the contract has, or raises EnvironmentFault."""
+
+    def __init__(self, owner: ContainedBackend) -> None:
+        self.owner = owner
+        self.environment: Any = None
+        self.demonstration: AsyncIterator[object] | None = None
+        self.calling = ""
+        """The call under way."""
+
+    async def open(self, task: Task) -> None:
+        """Open it for an episode of ``task``, which it is then reset to."""
+        self.environment = await self._call("open", lambda: self.owner.backend.open(task))
+
+    async def reset(self, task: Task) -> Screen:
+        """Return the first screen."""
+        found = await self._call("reset", lambda: self.environment.reset(task))
+        screen = checked("reset", checked_screen, found)
+        if screen.image is None:
+            raise EnvironmentFault("reset() returned a screen without an image")
+        return screen
+
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
+        """Return the screen after an action."""
+        found = await self._call("step", lambda: self.environment.step(action, action_id, last))
+        return checked("step", lambda value: checked_screen(value, imageless=last), found)
+
+    async def evaluate(self) -> float:
+        """Return the reward of the present state."""
+        return checked("evaluate", checked_reward, await self._call("evaluate", self.environment.evaluate))
+
+    async def give_up(self) -> float:
+        """Return the reward of an episode that ends by ``call_user``: 0, unless the environment says otherwise."""
+        if not await self._has("give_up"):
+            return 0.0
+        return checked("give_up", checked_reward, await self._call("give_up", self.environment.give_up))
+
+    async def begin_demonstration(self, task: Task) -> None:
+        """Make :meth:`next_action` yield the oracle's actions; raise EnvironmentFault if there is no oracle."""
+        if not await self._has("demonstrate"):
+            name = type(self.environment).__name__
+            raise EnvironmentFault(f"{name} has no oracle: it cannot demonstrate a task")
+
+        async def begin() -> AsyncIterator[object]:
+            return cast(AsyncIterator[object], aiter(self.environment.demonstrate(task)))
+
+        self.demonstration = await self._call("demonstrate", begin)
+
+    async def next_action(self) -> Action | None:
+        """Return the oracle's next action, None after the last."""
+        oracle = self.demonstration
+        assert oracle is not None
+        found = await self._call("demonstrate", lambda: anext(oracle, NO_MORE))
+        return None if found is NO_MORE else checked("demonstrate", checked_action, found)
+
+    async def close(self) -> None:
+        """Free what the episode holds; never raises, and returns within :data:`CLOSE_S`."""
+        if self.demonstration is not None and hasattr(self.demonstration, "aclose"):
+            await self._end("demonstrate", self.demonstration.aclose)
+        if self.environment is not None:
+            await self._end("close", lambda: self.environment.close())
+
+    async def _call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        self.calling = name
+        found = await self.owner.call(name, make)
+        self.calling = ""
+        return found
+
+    async def _has(self, name: str) -> bool:
+        async def look() -> bool:
+            return hasattr(self.environment, name)
+
+        return bool(await self._call(name, look))
+
+    async def _end(self, name: str, make: Callable[[], Awaitable[Any]]) -> None:
+        """Make a call whose end is waited for, but not without end; what it raises is logged."""
+        running = asyncio.create_task(ended(make), name=f"environment: end of {name}")
+        await asyncio.wait({running}, timeout=CLOSE_S)
+        self.owner.leave_behind(name, running)
+        if running.done() and not running.cancelled() and isinstance(outcome := running.result(), Raised):
+            log.warning("environment was not closed", reason=reason_of(name, outcome.error))
+
+
+async def ended(make: Callable[[], Awaitable[Any]]) -> Any:
+    """Return what a call returns, or what it raises."""
+    try:
+        return await make()
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - anybody's code, and SystemExit would end the event loop
+        return Raised(error)
+
+
+def checked(name: str, check: Callable[[Any], Any], value: object) -> Any:
+    """Return a checked value; raise EnvironmentFault that names the call.
+
+    Even to look at a value runs code of the environment: its properties, comparisons and texts.
+    """
+    try:
+        return check(value)
+    except EnvironmentFault as fault:
+        raise EnvironmentFault(f"{name}() {fault}") from None
+    except Exception as error:  # noqa: BLE001 - a value of anybody's type
+        raise EnvironmentFault(f"{name}() returned a {type(value).__name__} that cannot be read: {error!r}") from None
+
+
+def reason_of(name: str, error: BaseException) -> str:
+    """Return why a call is a fault: an environment's own words, or what it raised and where."""
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001 - anybody's exception, whose text fails too
+        words = "it has no text"
+    if isinstance(error, EnvironmentFault):
+        return printable(words) or f"{name}() raised an EnvironmentFault without words"
+    reason = printable(f"{name}() raised {type(error).__name__}{place_of(error)}: {words}")
+    # Not as exc_info: who renders an exception calls its code once more, and takes all of its text.
+    frames = traceback.format_tb(error.__traceback__, limit=-FRAMES)
+    log.warning("environment raised", reason=reason, frames=printable("".join(frames)))
+    return reason
+
+
+def place_of(error: BaseException) -> str:
+    """Return file and line where an error was raised; nothing if this module could not even make the call."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or (file := Path(trace.tb_frame.f_code.co_filename)) == Path(__file__):
+        return ""
+    return f" ({file.name}, line {trace.tb_lineno})"
