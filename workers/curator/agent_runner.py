@@ -45,7 +45,7 @@ import topics
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, SendCoalescer
-from dart_streams.bus.codec import Encoded, Undecodable, encode
+from dart_streams.bus.codec import Encoded, Undecodable, Unencodable, encode
 from dart_streams.curation.journal import Input, record_of
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from dart_streams.telemetry import names, spans
@@ -248,7 +248,11 @@ class AgentRunner:
             for decision in step.decisions:
                 if isinstance(decision.event, CuratedGroup):
                     trace_group(self.publisher.bus.run, decision.event)
-                record = encode(decision.topic, decision.event, trace, decision.id)
+                try:
+                    record = encode(decision.topic, decision.event, trace, decision.id)
+                except Unencodable as error:
+                    await self._dead_letter(read, f"decision {decision.id}: {error}")
+                    continue
                 outbox.setdefault(decision.topic.name, []).append(record)
             if step.applied is not None:
                 name = f"{self.agent.name}/{read.topic}/{read.partition}/{read.offset}"

@@ -13,6 +13,7 @@ import structlog
 
 from dart_streams import actions, prompts
 from dart_streams.bus.clients import Publisher
+from dart_streams.bus.codec import Unencodable
 from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
 from dart_streams.screens import smart_resize
@@ -33,6 +34,7 @@ from workers.env.episode_spans import EpisodeSpans
 from workers.env.fault_boundary import ContainedBackend
 from workers.env.metrics import State
 from workers.env.policy_client import InvalidResponse, PolicyClient
+from workers.env.returned_values import printable
 
 log = structlog.get_logger()
 
@@ -94,12 +96,13 @@ class EpisodeRunner:
         finally:
             trajectory.end()
 
-    async def reject(self, order: RolloutOrder, reason: str) -> None:
-        """Publish the end of an order that is not played."""
-        end, episode = EpisodeEnd(kind="env_error", reward=None, reason=reason), self.new_episode(order, 0)
+    async def reject(self, order: RolloutOrder, reason: str) -> EpisodeEnd:
+        """Publish the end of an order that is not played, or could not be published; return it."""
+        end, episode = EpisodeEnd(kind="env_error", reward=None, reason=printable(reason)), self.new_episode(order, 0)
         await self.publisher.publish(observations.TOPIC, episode.last_observation(end, now_ms()))
         with structlog.contextvars.bound_contextvars(trajectory=episode.trajectory_id):
             report_end(order, end)
+        return end
 
 
 class EpisodeRun:
@@ -125,7 +128,19 @@ class EpisodeRun:
         self.requesting = False
 
     async def run(self) -> EpisodeEnd:
-        """Play within the wall-clock limit; publish an end and close the environment, whatever happens."""
+        """Play, publish an end and close the environment, whatever happens.
+
+        A trajectory with an observation that no reader would take is left without an end, as that of a killed worker
+        is; the order ends as a fault, in a trajectory of its own.
+        """
+        try:
+            return await self._to_its_end()
+        except Unencodable as error:
+            await self.environment.close()
+            return await self.runner.reject(self.state.order, str(error))
+
+    async def _to_its_end(self) -> EpisodeEnd:
+        """Play within the wall-clock limit, publish the last observation and close the environment."""
         limit = asyncio.timeout(self.config.env.episode_timeout_s)
         try:
             async with limit:
@@ -261,6 +276,9 @@ class EpisodeRun:
                 span.set_error(f"{request.request_id}: {reason}")
                 log.debug("no response", reason=reason, attempt=attempt + 1, of=REQUEST_ATTEMPTS)
                 return self.state.retry_or_stop(attempt, f"{request.request_id}: {reason}")
+            except Unencodable as error:
+                span.set_error(str(error))
+                return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=printable(str(error))))
             finally:
                 self.requesting = False
         self.state, move = self.state.apply_response(response, attempt)

@@ -5,8 +5,8 @@ An environment may be anybody's code. All calls of it pass here, from ``open`` t
 that names the call. Each call is a task of its own, so that one that ignores its cancellation is left behind, and one
 that cancels itself, or raises SystemExit, ends neither the episode's task nor the event loop.
 
-What ends the process itself (``os._exit``, a crash in a C library, a call that blocks the event loop for ever) is reported
-by :mod:`workers.env.lethal_orders` and :mod:`workers.env.blocked_loop`.
+What ends the process itself (``os._exit``, a crash in a C library, a call that blocks the event loop for ever) is
+counted by :mod:`workers.env.lethal_orders`.
 """
 
 import asyncio
@@ -146,11 +146,12 @@ class ContainedEnvironment:
         return None if found is NO_MORE else checked("demonstrate", checked_action, found)
 
     async def close(self) -> None:
-        """Free what the episode holds; never raises, and returns within :data:`CLOSE_S`."""
+        """Free what the episode holds, once; never raises, and returns within :data:`CLOSE_S` for each part."""
         if self.demonstration is not None and hasattr(self.demonstration, "aclose"):
             await self._end("demonstrate", self.demonstration.aclose)
-        if self.environment is not None:
-            await self._end("close", lambda: self.environment.close())
+        environment, self.environment, self.demonstration = self.environment, None, None
+        if environment is not None:
+            await self._end("close", lambda: environment.close())
 
     async def _call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
         self.calling = name

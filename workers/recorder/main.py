@@ -30,7 +30,7 @@ from opentelemetry import metrics
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, commit_within, consumer, event_of, reached, start_within
-from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.codec import Undecodable, Unencodable
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
@@ -152,9 +152,18 @@ class ObservationWriter:
         # A cancelled episode's order is delivered again: announcing it would count as the order's finish.
         if trajectory.outcome == "cancelled":
             return
+        try:
+            await self._publish(trajectory, item)
+        except Unencodable as error:
+            await dead_letters.send(self.publisher, observations.TOPIC, item.record, str(error))
+            trajectory = broken(item.event, str(error))
+            await self.store.write_trajectory(trajectory)
+            await self._publish(trajectory, item)
+        announced.add(1, {"outcome": trajectory.outcome})
+
+    async def _publish(self, trajectory: Trajectory, item: Delivery) -> None:
         with UseSpan(context_of(item.record.headers)):
             await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
-        announced.add(1, {"outcome": trajectory.outcome})
 
     async def _summary(self, item: Delivery) -> Trajectory:
         trajectory_id = item.event.trajectory_id

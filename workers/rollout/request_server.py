@@ -11,12 +11,14 @@ import contextlib
 import time
 from typing import Any
 
+import msgspec
 import structlog
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
+from dart_streams.bus.codec import Unencodable
 from dart_streams.deadline import Deadline
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter, ObservedGauge
@@ -129,13 +131,21 @@ class RequestServer:
                     )
                     if reply.error:
                         span.set_error(reply.error)
-                    await self.publisher.publish(actions.TOPIC, reply, partition=request.reply_partition)
+                    await self._publish(reply, request.reply_partition)
             except TimeoutError:
                 span.set_error("past its deadline")
                 requests.add(1, {"result": "late"})
                 self.late.add(request, waited_s, budget_s(request, record))
                 return
         requests.add(1, {"result": "failed" if reply.error else "answered"})
+
+    async def _publish(self, reply: ActionResponse, partition: int) -> None:
+        """Publish a reply; one that nobody could read becomes an error that says so."""
+        try:
+            await self.publisher.publish(actions.TOPIC, reply, partition=partition)
+        except Unencodable as error:
+            log.warning("reply refused", request_id=reply.request_id, reason=str(error))
+            await self.publisher.publish(actions.TOPIC, without_answer(reply, str(error)), partition=partition)
 
     async def reply_to(self, request: ActionRequest, queued_s: float) -> tuple[ActionResponse, Generation]:
         """Return the reply to a request queued at this monotonic time, and the engine's generation.
@@ -171,6 +181,13 @@ class RequestServer:
             error=error,
         )
         return reply, generation
+
+
+def without_answer(reply: ActionResponse, error: str) -> ActionResponse:
+    """Return a reply with an error in place of its answer."""
+    return msgspec.structs.replace(
+        reply, text="", tokens=[], logprobs=[], entropies=[], versions=[], prompt_tokens=0, prompt_sha="", error=error
+    )
 
 
 class LateRequests:

@@ -1,13 +1,15 @@
 import json
-from typing import Any
+import math
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta
 
 import topics
-from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, decode, encode, header
+from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, Unencodable, decode, encode, header
 from topics import Topic
 
 
@@ -81,6 +83,61 @@ def test_no_bytes_raise_anything_but_undecodable(value: bytes, headers: list[tup
             decode(topic, value, headers)
         except Undecodable as error:
             assert str(error)
+
+
+class Bounded(msgspec.Struct, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(min_length=1, max_length=10)] = "wall"
+    share: Annotated[float, Meta(ge=0, le=1)] | None = None
+    shares: list[Annotated[float, Meta(ge=0, le=1)]] = []
+    inner: dict[str, Old] = {}
+
+
+BOUNDED = Topic(name="bounded", event=Bounded, key="name")
+
+
+class FloatOfItsOwn(float):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"share": math.nan}, r"nan at \$\.share is read as None"),
+        ({"share": math.inf}, r"inf at \$\.share is read as None"),
+        ({"share": -1.0}, r">= 0.*\$\.share"),
+        ({"share": 1.7}, r"<= 1.*\$\.share"),
+        ({"share": True}, r"bool.*\$\.share"),
+        ({"share": "1"}, r"str.*\$\.share"),
+        ({"share": FloatOfItsOwn(0.5)}, "FloatOfItsOwn is unsupported"),
+        ({"shares": [0.5, math.nan]}, r"\$\.shares\[1\]"),
+        ({"shares": None}, r"null.*\$\.shares"),
+        ({"name": ""}, "length >= 1"),
+        ({"name": "w" * 11}, "length <= 10"),
+        ({"name": "\ud83d"}, "surrogates not allowed"),
+        ({"name": None}, r"null.*\$\.name"),
+        ({"name": b"wall"}, ""),
+        ({"inner": {"a": New(name="x", colour="red")}}, r"\$\.inner\.a"),
+        ({"inner": {"\ud83d": Old(name="x")}}, "surrogates not allowed"),
+        ({"inner": {"a": object()}}, "unsupported"),
+    ],
+    ids=repr,
+)
+def test_an_event_that_its_readers_would_refuse_or_misread_is_refused_where_it_is_made(fields, reason: str):
+    with pytest.raises(Unencodable, match=f"an event of bounded cannot be published: .*{reason}"):
+        encode(BOUNDED, Bounded(**fields))
+
+
+def test_an_event_larger_than_its_topic_takes_or_with_such_headers_is_refused_where_it_is_made():
+    with pytest.raises(Unencodable, match=f"a record has at most {OLD.max_message_bytes}"):
+        encode(OLD, Old(name="\u4e16" * 400_000))
+    with pytest.raises(Unencodable, match="the headers take"):
+        encode(OLD, Old(name="wall"), [("x", bytes(MAX_HEADER_BYTES))])
+
+
+def test_other_kinds_of_sequences_and_whole_numbers_are_read_as_what_was_sent():
+    sent = Bounded(share=1, shares=(0, 0.5))  # type: ignore[arg-type]
+    record = encode(BOUNDED, sent)
+    assert decode(BOUNDED, record.value, record.headers) == Bounded(share=1.0, shares=[0.0, 0.5])
 
 
 def test_an_event_of_another_topic_is_a_programming_error():

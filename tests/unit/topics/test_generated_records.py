@@ -3,16 +3,20 @@
 ``python -m tests.faults.generated_records``.
 """
 
+import contextlib
+
 import msgspec
 import pytest
 
 import topics
+from dart_streams.bus.codec import Encoded, Unencodable, encode
 from tests.faults import generated_records
-from tests.faults.generated_records import BASES, Generator, measure
+from tests.faults.generated_records import BASES, Generator, built, measure, sent_wrongly
 from tests.unit.topics.test_bounds import Path_, leaves
-from topics import Topic
+from topics import Topic, observations
 
 RECORDS = 20_000
+EVENTS = 500
 
 
 def test_every_generated_record_is_an_event_or_undecodable_as_the_contract_says():
@@ -36,6 +40,28 @@ def test_faults_are_put_into_every_field(topic: Topic):
     reached = {shape(hole.path) for hole in generator.holes}
     assert {shape(path) for path, _ in leaves(kind) if path[-1] != "key"} <= reached
     assert len(generator.events) == BASES
+
+
+@pytest.mark.parametrize("topic", topics.ALL, ids=lambda topic: topic.name)
+def test_what_any_sender_can_build_is_refused_or_read_as_it_was_sent(topic: Topic):
+    refused = 0
+    for path, event in built(topic, 7, EVENTS):
+        assert not (found := sent_wrongly(topic, event)), (path, found[:500])
+        with contextlib.suppress(Unencodable):
+            encode(topic, event)
+            continue
+        refused += 1
+    assert 0.3 * EVENTS < refused < EVENTS
+
+
+def test_an_encoder_that_refuses_too_little_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    def refuses_nothing(topic: Topic, event: msgspec.Struct) -> Encoded:
+        return Encoded(b"", msgspec.json.encode(event), [])
+
+    monkeypatch.setattr(generated_records, "encode", refuses_nothing)
+    found = [sent_wrongly(observations.TOPIC, event) for _, event in built(observations.TOPIC, 7, 200)]
+    assert any("refuse it" in one for one in found)
+    assert any("Error" in one for one in found)
 
 
 def test_a_decoder_that_refuses_too_little_or_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch):

@@ -19,7 +19,7 @@ from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.tasks import Task
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from tests.unit.clockwork import Clockwork
-from topics import observations
+from topics import Topic, observations
 from topics.observations import EpisodeEnd
 from topics.rollout_orders import RolloutOrder
 from topics.values import Purpose, Sampling
@@ -84,13 +84,8 @@ class Own:
         return await found if asyncio.iscoroutine(found) else found
 
 
-async def play(backend: Any, answer: str = "Action: wait()", purpose: Purpose = "train") -> EpisodeEnd:
-    """Play an episode, and return its end as whoever reads its record has it."""
-    config = parse({"env": {"backend": "simulated", "episode_timeout_s": 30.0}})
-    log = cast(Any, ObservationLog())
-    policy = cast(Any, PolicyFunction(lambda _: answer, CountingTrainer(config.trainer.groups_per_step)))
-    runner = EpisodeRunner(config, "env-0", backend, log, log, policy)
-    order = RolloutOrder(
+def order_of(purpose: Purpose) -> RolloutOrder:
+    return RolloutOrder(
         order_id="g/0",
         group_id="g",
         group_size=1,
@@ -102,7 +97,21 @@ async def play(backend: Any, answer: str = "Action: wait()", purpose: Purpose = 
         sampling=Sampling(),
         after_version=0,
     )
-    await runner.run(order, TASK, lambda _: None)
+
+
+ORDER = order_of("train")
+
+
+def runner_of(backend: Any, answer: str, log: ObservationLog) -> EpisodeRunner:
+    config = parse({"env": {"backend": "simulated", "episode_timeout_s": 30.0}})
+    policy = cast(Any, PolicyFunction(lambda _: answer, CountingTrainer(config.trainer.groups_per_step)))
+    return EpisodeRunner(config, "env-0", backend, cast(Any, log), cast(Any, log), policy)
+
+
+async def play(backend: Any, answer: str = "Action: wait()", purpose: Purpose = "train") -> EpisodeEnd:
+    """Play an episode, and return its end as whoever reads its record has it."""
+    log = ObservationLog()
+    await runner_of(backend, answer, log).run(order_of(purpose), TASK, lambda _: None)
     (shown,) = log.observations.values()
     read = [decode(observations.TOPIC, *encode(observations.TOPIC, one)[1:]) for one in shown]
     assert read == shown, "what is read is what was published"
@@ -411,3 +420,23 @@ def test_an_error_of_preparing_is_told_and_no_more():
             raise SystemExit(1)
 
     ContainedBackend(cast(Any, Expects())).expect(TASK)
+
+
+class CheckingLog(ObservationLog):
+    """Refuses what cannot be published, as a publisher does."""
+
+    async def publish(self, topic: Topic, event: Any, **options: Any) -> None:
+        encode(topic, event)
+        await super().publish(topic, event)
+
+
+@pytest.mark.parametrize("half", ["\ud83d", "\u4e16" * 700_000], ids=["half a character", "more than a record takes"])
+async def test_an_observation_that_nobody_could_read_ends_its_order_as_a_fault_in_a_trajectory_of_its_own(half: str):
+    log, backend = CheckingLog(), Own()
+    await runner_of(backend, f"Action: type(content='{half}')", log).run(ORDER, TASK, lambda _: None)
+    whole, refused = log.observations.values()
+    assert [one.end for one in whole] == [None]
+    assert refused[-1].end is not None
+    assert (refused[-1].end.kind, refused[-1].order) == ("env_error", ORDER)
+    assert "cannot be published" in refused[-1].end.reason
+    assert backend.closed
