@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from aiokafka.partitioner import DefaultPartitioner, murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.structs import OffsetAndMetadata
 from tenacity import AsyncRetrying
 
 from dart_streams.bus import compressed_batches
@@ -299,16 +300,35 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
         raise
 
 
-async def commit_within(records: AIOKafkaConsumer, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit offsets; raise ``KafkaTimeoutError`` if they are not committed within :data:`COMMIT_WAIT_S`.
+async def commit_within(records: AIOKafkaConsumer, offsets: Mapping[TopicPartition, int | tuple[int, str]]) -> None:
+    """Commit offsets, each with a text if there is one.
 
-    Raises ``CommitFailedError`` or ``IllegalStateError`` if a partition is not this member's any more.
+    Raises ``KafkaTimeoutError`` if they are not committed within :data:`COMMIT_WAIT_S`, and
+    ``CommitFailedError`` or ``IllegalStateError`` if a partition is not this member's any more.
     """
     try:
         async with asyncio.timeout(COMMIT_WAIT_S):
             await records.commit(dict(offsets))
     except TimeoutError:
         raise KafkaTimeoutError(f"not done within {COMMIT_WAIT_S:g} s") from None
+
+
+async def committed_within(
+    records: AIOKafkaConsumer, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return what is committed of these partitions, with the text of each; without those of which nothing is.
+
+    Raises ``KafkaTimeoutError`` if the broker does not say so within :data:`COMMIT_WAIT_S`.
+    """
+    try:
+        async with asyncio.timeout(COMMIT_WAIT_S):
+            # `committed` of the client itself returns the offset without its text.
+            found: dict[TopicPartition, OffsetAndMetadata] = await records._coordinator.fetch_committed_offsets(
+                list(partitions)
+            )
+            return found
+    except TimeoutError:
+        raise KafkaTimeoutError(f"not known within {COMMIT_WAIT_S:g} s") from None
 
 
 def event_of(topic: Topic, record: ConsumerRecord) -> Any:

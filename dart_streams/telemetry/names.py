@@ -32,6 +32,7 @@ ENV_SANDBOXES_STARTED = "env.sandboxes.started"  # counter: sandboxes of desktop
 ENV_DESKTOPS_PREPARED = "env.desktops.prepared"  # counter: episodes that were given a desktop prepared for their task
 ENV_DESKTOPS_RESTLESS = "env.desktops.restless"  # counter: screens of desktops taken though they were not at rest
 ENV_RESTS = "env.rests"  # counter: rests begun because resets failed; attribute kind: slot, task, host
+ENV_ORDERS_SET_ASIDE = "env.orders_set_aside"  # counter: orders that ended their worker again and again
 ENV_FAULT_SCORE = "env.fault_score"  # gauge: share of this host's resets that fail, the newest weighing most
 
 # Rollout workers

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import re
 import signal
 import subprocess
 import sys
+import time
 import uuid
 import zlib
 from collections import defaultdict
@@ -22,6 +24,7 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.history.run_folder import write_toml
 from dart_streams.launch.services.daemon import free_port
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
@@ -33,6 +36,7 @@ from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling, VersionSpan
 from workers.env import episode_runner
 from workers.env.main import connect as connect_worker
+from workers.runtime.death_counts import DeathNote, read_note
 from workers.runtime.lifecycle import live
 
 BOUND_S = 120.0
@@ -204,15 +208,17 @@ def configure(services, tmp_path: Path) -> Callable[..., Config]:
 
 
 @contextlib.contextmanager
-def process(config: Config, folder: Path, name: str = "env-0", log: Path | None = None):
+def process(config: Config, folder: Path, name: str = "env-0", log: Path | None = None, disturbed: str = ""):
     """An environment worker as a process of its own; killed at the end if it is still there.
 
-    Its log goes to ``log``, else to a pipe: enough for a test that reads it, or that is over soon.
+    ``disturbed`` are the settings of :mod:`tests.faults.disturbed_env`. Its log goes to ``log``, else to a pipe: enough
+    for a test that reads it, or that is over soon.
     """
     file = folder / f"{name}.toml"
     write_toml(file, config)
     program = Path(sys.executable).parent / "dart-streams"
-    command = [str(program), "worker", "env", "--config", str(file), "--id", name]
+    begin = [sys.executable, "-m", "tests.faults.disturbed_env", disturbed] if disturbed else [str(program)]
+    command = [*begin, "worker", "env", "--config", str(file), "--id", name]
     with contextlib.ExitStack() as stack:
         errors = stack.enter_context(log.open("w")) if log else subprocess.PIPE
         running = stack.enter_context(subprocess.Popen(command, stderr=errors, text=True))
@@ -567,3 +573,57 @@ def test_topics_that_were_not_applied_are_named(configure, tmp_path):
     assert running.returncode == 3
     assert "nothing.here." in errors
     assert "topics apply" in errors
+
+
+async def test_an_order_that_ends_its_worker_is_set_aside_after_three_deaths_and_nothing_else_is(configure, tmp_path):
+    """The environment of one task ends the process, as a crash in a C library does: nothing can be caught."""
+    config = configure(slots=3)
+    disturbed = json.dumps({"lethal": "simulated/box#7", "healthy_s": 0.0})
+    codes = []
+    async with world_of(config) as world:
+        await world.order(order(0), order(1, "simulated/box#7"), *(order(number) for number in range(2, 6)))
+        while not world.ended.keys() >= {"o1"}:
+            assert len(codes) < 6, "the order is delivered again and again"
+            with process(config, tmp_path, log=tmp_path / "env.log", disturbed=disturbed) as running:
+                ended = asyncio.create_task(end_of(running))
+                done = asyncio.create_task(world.until(lambda: len(world.ended) == 6))
+                await asyncio.wait({ended, done}, return_when=asyncio.FIRST_COMPLETED)
+                if not ended.done():
+                    await world.order(order(6, "simulated/box#7", attempt=1))
+                    await world.until(lambda: "o6" in world.ended)
+                    running.send_signal(signal.SIGTERM)
+                codes.append(await ended)
+                done.cancel()
+    assert codes == [139, 139, 139, 0]
+    assert [world.outcome(number) for number in range(6)] == ["success", "env_error", *["success"] * 4]
+    [poison], [again] = world.ended["o1"], world.ended["o6"]
+    assert poison.end.reason.startswith("set aside: it has ended its worker 3 times")
+    assert "orders of it have ended their worker" in again.end.reason, "its task rests meanwhile"
+    assert "order set aside" in (tmp_path / "env.log").read_text()
+
+
+def note_of(config: Config) -> DeathNote:
+    """What the group's offsets say of the one partition that has been played."""
+    admin = KafkaAdminClient(bootstrap_servers=config.bus.servers)
+    offsets = admin.list_group_offsets({f"{config.bus.prefix}env": None})[f"{config.bus.prefix}env"]
+    admin.close()
+    return next((note for found in offsets.values() if (note := read_note(found.metadata)) != DeathNote()), DeathNote())
+
+
+def until_begun(config: Config) -> None:
+    deadline = Deadline(BOUND_S)
+    while not note_of(config).begun:
+        assert not deadline.expired
+        time.sleep(0.1)
+
+
+async def test_a_worker_that_is_stopped_in_order_leaves_no_death_and_one_that_is_killed_does(configure, tmp_path):
+    config = configure(slots=1, simulated={"reset_ms": 100_000, "call_timeout_s": 100.0})
+    async with world_of(config) as world:
+        await world.order(order(0))
+        for end, left in ((signal.SIGTERM, DeathNote()), (signal.SIGKILL, DeathNote(begun=(0,)))):
+            with process(config, tmp_path) as running:
+                await asyncio.to_thread(until_begun, config)
+                running.send_signal(end)
+                await end_of(running)
+            assert await asyncio.to_thread(note_of, config) == left

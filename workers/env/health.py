@@ -41,7 +41,8 @@ HOST_SPAN_S = 10.0
 class AttemptRecord(msgspec.Struct, frozen=True):
     """The attempts of one slot, task or host: failures in a row, the last one's reason, when its rest ends.
 
-    ``score`` is the share of failures, the newest attempts weighing most; ``since_s`` when the row of failures began.
+    ``score`` is the share of failures, the newest attempts weighing most; ``since_s`` when the row of failures began;
+    ``lethal`` if the failures are workers that a task has ended.
     """
 
     failures: int = 0
@@ -49,6 +50,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     rests_until_s: float = 0.0
     score: float = 0.0
     since_s: float = 0.0
+    lethal: bool = False
 
     def failed(self, reason: str, now_s: float) -> "AttemptRecord":
         """Return the record after a failure."""
@@ -77,6 +79,7 @@ class Rest(msgspec.Struct, frozen=True):
     rest_s: float
     failures: int
     reason: str
+    lethal: bool = False
 
 
 class WorkerHealth:
@@ -118,11 +121,16 @@ class WorkerHealth:
         record = self.tasks.get(task_id)
         if record is None or not record.rests(now_s):
             return ""
-        left_s = record.rests_until_s - now_s
-        return (
-            f"set aside on this host for another {left_s:.0f} s: its set-up failed {record.failures} times in a row, "
-            f"while other tasks' succeeded; the last: {record.reason}"
-        )
+        why = record.reason
+        if not record.lethal:
+            why = f"its set-up failed {record.failures} times in a row, while other tasks' succeeded; the last: {why}"
+        return f"set aside on this host for another {record.rests_until_s - now_s:.0f} s: {why}"
+
+    def ended_workers(self, task_id: str, times: int, reason: str, now_s: float) -> Rest:
+        """Set a task aside of which ``times`` orders have ended their workers again and again; return the rest."""
+        record = AttemptRecord(TASK.after + times - 1, reason, since_s=now_s, lethal=True).resting(TASK, now_s)
+        self.tasks[task_id] = record
+        return rest("task", task_id, record, TASK)
 
     def slot_rest_s(self, slot: int, now_s: float) -> float:
         """Return how long a slot still rests."""
@@ -158,4 +166,4 @@ class WorkerHealth:
 
 def rest(kind: str, name: str, record: AttemptRecord, rule: RestRule) -> Rest:
     """Return the decision that a record leads to."""
-    return Rest(kind, name, rule.rest_s(record.failures), record.failures, record.reason)
+    return Rest(kind, name, rule.rest_s(record.failures), record.failures, record.reason, record.lethal)

@@ -65,6 +65,10 @@ class HealthGate:
                     self._drained.set()
         metrics.fault_score.set(self.health.host.score)
 
+    def set_aside(self, task_id: str, times: int, reason: str) -> None:
+        """Let a task rest of which ``times`` orders have ended their workers again and again."""
+        report(self.health.ended_workers(task_id, times, reason, self.clock()))
+
     async def refusal(self, task_id: str) -> str:
         """Return why an order of a task is not played, after a while; empty at once if it is played."""
         if reason := self.health.refusal(task_id, self.clock()):
@@ -86,7 +90,7 @@ class HealthGate:
 def report(rest: Rest) -> None:
     """Log a rest that begins, and count it."""
     metrics.rests.add(1, {"kind": rest.kind})
-    why = f"{rest.failures} resets failed in a row, the last: {rest.reason}"
+    why = rest.reason if rest.lethal else f"{rest.failures} resets failed in a row, the last: {rest.reason}"
     match rest.kind:
         case "slot":
             log.warning("slot rests", slot=rest.name, rest_s=rest.rest_s, reason=why)

@@ -8,7 +8,8 @@ unblocked by   dispatch; the rollout workers
 =============  ==================================================================================================
 
 An order is committed when its episode's last observation is published. The orders of a worker that dies are delivered
-to another one, which plays them from their start, as new trajectories.
+to another one, which plays them from their start, as new trajectories; one that has ended its workers again and again
+ends as ``env_error`` (:mod:`workers.env.lethal_orders`).
 """
 
 import contextlib
@@ -31,6 +32,7 @@ from workers.env.episode_runner import EpisodeRunner
 from workers.env.fault_boundary import ContainedBackend
 from workers.env.health import WorkerHealth
 from workers.env.health_gate import HealthGate
+from workers.env.lethal_orders import LethalOrders
 from workers.env.metrics import SlotTimes
 from workers.env.policy_client import PolicyClient
 from workers.runtime import lifecycle
@@ -69,11 +71,13 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         "order_id",
         GROUP,
         gate=gate,
+        counts_deaths=True,
         # All slots may be busy, without a poll, for as long as the longest episode.
         max_poll_interval_ms=int(max(2 * config.env.episode_timeout_s + 60.0, 600.0) * 1000),
     )
     await resources.enter_async_context(orders)
     runner = EpisodeRunner(config, worker_id, backend, store, publisher, policy)
+    lethal = LethalOrders(orders, gate)
     times = SlotTimes(config.env.slots)
     times.export()
 
@@ -86,11 +90,12 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
             await runner.reject(order, str(error))
         else:
             with gate.playing():
-                if reason := await gate.refusal(task.task_id):
+                if reason := lethal.refusal(delivery, task.task_id) or await gate.refusal(task.task_id):
                     await runner.reject(order, reason)
                 else:
                     note_reset = functools.partial(gate.note_reset, slot, task.task_id)
-                    await runner.run(order, task, functools.partial(times.enter, slot), note_reset)
+                    async with lethal.turn(delivery, task.task_id):
+                        await runner.run(order, task, functools.partial(times.enter, slot), note_reset)
         times.enter(slot, "idle")
 
     log.info("playing", slots=config.env.slots, backend=config.env.backend, tasks=len(task_set.train))

@@ -37,6 +37,7 @@ sandboxes_started = ObservedCounter(meter, names.ENV_SANDBOXES_STARTED)
 desktops_prepared = ObservedCounter(meter, names.ENV_DESKTOPS_PREPARED)
 desktops_restless = ObservedCounter(meter, names.ENV_DESKTOPS_RESTLESS)
 rests = ObservedCounter(meter, names.ENV_RESTS)
+orders_set_aside = ObservedCounter(meter, names.ENV_ORDERS_SET_ASIDE)
 fault_score = meter.create_gauge(names.ENV_FAULT_SCORE)
 
 

@@ -80,14 +80,14 @@ class Offsets(Generic[P]):
         if (prefix := self._prefixes.get(place.partition)) is not None:
             prefix.finish(place.offset)
 
+    def ready(self) -> dict[P, int]:
+        """Return the offsets that can be committed, also those that are."""
+        ready = {partition: prefix.commit for partition, prefix in self._prefixes.items()}
+        return {partition: offset for partition, offset in ready.items() if offset is not None}
+
     def commits(self) -> dict[P, int]:
         """Return the offsets that can be committed and are not yet."""
-        ready = {partition: prefix.commit for partition, prefix in self._prefixes.items()}
-        return {
-            partition: offset
-            for partition, offset in ready.items()
-            if offset is not None and offset != self._committed.get(partition)
-        }
+        return {partition: at for partition, at in self.ready().items() if at != self._committed.get(partition)}
 
     def committed(self, offsets: Mapping[P, int]) -> None:
         """Mark offsets as committed."""

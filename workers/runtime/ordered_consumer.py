@@ -7,7 +7,7 @@ from it; both are dropped when one is revoked.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
 import structlog
@@ -16,12 +16,13 @@ from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalStat
 
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, commit_within, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, commit_within, committed_within, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
+from workers.runtime.death_counts import DeathCounts, read_note
 from workers.runtime.in_flight import DeliveryStatus, InFlightRecords, TrackedOffset
 
 COMMIT_S = 1.0
@@ -76,6 +77,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         group: str,
         *,
         gate: Gate | None = None,
+        counts_deaths: bool = False,
         **settings: Any,
     ) -> None:
         self.bus = config.bus
@@ -88,6 +90,10 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self.stalls = StallDetector(log, f"records of {self.name}", config.telemetry.stall_s)
         self.records: InFlightRecords[TopicPartition] = InFlightRecords()
         self.gate = gate or OpenGate()
+        self.deaths: DeathCounts[TopicPartition] | None = DeathCounts() if counts_deaths else None
+        self._committing = asyncio.Lock()
+        self._marked: set[TrackedOffset[TopicPartition]] = set()
+        self._begun: set[str] = set()
         self.client_settings = {"group": group, "client_id": worker_id, **settings}
         self.consumer: AIOKafkaConsumer = consumer(config.bus, **self.client_settings)
         self._taking = asyncio.Lock()
@@ -129,16 +135,19 @@ class OrderedConsumer(ConsumerRebalanceListener):
         with contextlib.suppress(TimeoutError):
             async with Deadline(limit_s).timeout():
                 await self._settled.wait()
-        await self.commit()
+        await self.commit(given_up=True)
         self.records.revoke(partitions)
         self._left = True
         await self.consumer.stop()
 
     async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
         """Commit what is finished; the rest is redelivered to the new owner."""
-        await self.commit()
+        await self.commit(given_up=True)
         self._forget_ahead(revoked)
         self.records.revoke(revoked)
+        if self.deaths is not None:
+            self.deaths.revoke(revoked)
+            self._marked = {place for place in self._marked if place.partition not in revoked}
 
     def _forget_ahead(self, revoked: Collection[TopicPartition]) -> None:
         """Drop what was read ahead of these partitions."""
@@ -157,6 +166,43 @@ class OrderedConsumer(ConsumerRebalanceListener):
     async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
         """Track the partitions assigned from their committed offsets."""
         self.records.assign(assigned)
+        if self.deaths is not None:
+            await self._learn_deaths(self.deaths, assigned)
+
+    async def _learn_deaths(self, deaths: DeathCounts[TopicPartition], assigned: Collection[TopicPartition]) -> None:
+        """Read from the group's offsets which records members have died with; of the others only what is lethal."""
+        numbers = self.consumer.partitions_for_topic(self.name) or set()
+        try:
+            found = await committed_within(self.consumer, {TopicPartition(self.name, n) for n in numbers} | {*assigned})
+        except KafkaError as error:
+            log.warning("deaths of members unknown", reason=str(error) or type(error).__name__)
+            return
+        for partition, committed in found.items():
+            note = read_note(committed.metadata)
+            deaths.learn(note)
+            if partition in assigned:
+                deaths.assign(partition, committed.offset, note)
+
+    def deaths_with(self, delivery: Delivery) -> int:
+        """Return how often a member has died while it handled a record."""
+        return 0 if self.deaths is None else self.deaths.deaths(place_of(delivery.record))
+
+    async def begin(self, delivery: Delivery) -> None:
+        """Write down that a record is about to be handled: if this member dies meanwhile, the next one knows.
+
+        Records that are begun together share a commit. Without an answer of the broker it goes on: then a death with
+        this record is not counted.
+        """
+        if self.deaths is None:
+            return
+        place = place_of(delivery.record)
+        self.deaths.begin(place)
+        self._begun.add(getattr(delivery.event, self.id_field))
+        async with self._committing:
+            if place not in self._marked:
+                marking = self.deaths.in_hand
+                if await self._commit(self.records.offsets.ready()):
+                    self._marked = marking
 
     async def serve(self, handle: Handle, slots: int, stop: asyncio.Event) -> None:
         """Handle records in ``slots`` concurrent slots until ``stop`` is set, then finish those in flight and commit.
@@ -174,7 +220,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         finally:
             for task in (stopped, *tasks):
                 task.cancel()
-        await self.commit()
+        await self.commit(given_up=True)
 
     async def _drain(self, tasks: set[asyncio.Task[None]]) -> None:
         log.info("draining", in_flight=len(self.records.in_flight), bound_s=self.drain_s)
@@ -207,7 +253,11 @@ class OrderedConsumer(ConsumerRebalanceListener):
             crash_points.reach(f"{self.group}-taken")
             await handle(slot, delivery)
             crash_points.reach(f"{self.group}-handled")
-            self.records.finish(getattr(delivery.event, self.id_field))
+            record_id = getattr(delivery.event, self.id_field)
+            if self.deaths is not None:
+                self.deaths.finish(self.records.in_flight.get(record_id, ()))
+                self._begun.discard(record_id)
+            self.records.finish(record_id)
             self._note_settled()
 
     async def read_ahead(self, count: int, expect: Callable[[Any], None]) -> None:
@@ -245,7 +295,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
                 continue
             if not self._member.is_set():
                 continue  # It is delivered to another member.
-            place = TrackedOffset(TopicPartition(record.topic, record.partition), record.offset)
+            place = place_of(record)
             try:
                 event = event_of(self.topic, record)
             except Undecodable as error:
@@ -258,19 +308,35 @@ class OrderedConsumer(ConsumerRebalanceListener):
                 self._settled.clear()
                 self.stalls.note_arrival(f"{record.topic}[{record.partition}]@{record.offset}")
                 return Delivery(event, record)
+            if self.deaths is not None and record_id in self._begun:
+                self.deaths.begin(place)
             log.debug("record skipped", id=record_id, reason=status.value)
 
     async def dead_letter(self, record: ConsumerRecord, reason: str) -> None:
         """Publish a record that cannot be handled as a dead letter."""
         await dead_letters.send(self.publisher, self.topic, record, reason)
 
-    async def commit(self) -> None:
-        """Commit the contiguous finished prefix of each partition; a failed commit is retried by the next."""
-        offsets = self.records.offsets.commits()
+    async def commit(self, *, given_up: bool = False) -> None:
+        """Commit the contiguous finished prefix of each partition; a failed commit is retried by the next.
+
+        ``given_up`` if this member lets go of its partitions: what it has in its hands is then no death of its own.
+        """
+        async with self._committing:  # One after the other: the text of an older commit would undo that of a newer one.
+            offsets = self.records.offsets
+            again = given_up and self.deaths is not None
+            await self._commit(offsets.ready() if again else offsets.commits(), given_up=given_up)
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int], *, given_up: bool = False) -> bool:
+        """Commit these offsets; return whether they are committed."""
         if not offsets:
-            return
+            return True
+        deaths = self.deaths
         try:
-            await commit_within(self.consumer, offsets)
+            if deaths is None:
+                await commit_within(self.consumer, offsets)
+            else:
+                notes = {place: deaths.note(place, offset, given_up=given_up) for place, offset in offsets.items()}
+                await commit_within(self.consumer, {place: (at, notes[place]) for place, at in offsets.items()})
         except (CommitFailedError, IllegalStateError) as error:
             log.info("commit refused", reason=str(error) or type(error).__name__)
         except KafkaError as error:
@@ -278,6 +344,8 @@ class OrderedConsumer(ConsumerRebalanceListener):
         else:
             crash_points.reach(f"{self.group}-committed")
             self.records.offsets.committed(offsets)
+            return True
+        return False
 
     async def commit_periodically(self) -> None:
         """Commit, and report an overdue wait for records, every :data:`COMMIT_S` until cancelled."""
@@ -286,3 +354,8 @@ class OrderedConsumer(ConsumerRebalanceListener):
             await self.commit()
             if self._taking.locked() and self._idle:
                 self.stalls.check()
+
+
+def place_of(record: ConsumerRecord) -> TrackedOffset[TopicPartition]:
+    """Return where a record lies."""
+    return TrackedOffset(TopicPartition(record.topic, record.partition), record.offset)

@@ -131,3 +131,16 @@ def test_after_the_longest_rest_everything_is_tried_again(outcomes):
     now_s += max(rule.longest_s for rule in (SLOT, TASK, HOST))
     assert not any(health.slot_rest_s(slot, now_s) for slot in range(4))
     assert not any(health.refusal(task, now_s) for task in "abc")
+
+
+def test_a_task_that_ended_workers_rests_twice_as_long_each_time_and_says_why():
+    health = WorkerHealth(tasks_in_all=5)
+    for times, rest_s in ((1, 60.0), (2, 120.0), (30, 3600.0)):
+        rest = health.ended_workers("task", times, f"orders of it have ended their worker {times} times over", 1000.0)
+        assert (rest.kind, rest.rest_s) == ("task", rest_s)
+        assert health.refusal("task", 1000.0 + rest_s - 1.0) == (
+            f"set aside on this host for another 1 s: orders of it have ended their worker {times} times over"
+        )
+        assert health.refusal("task", 1000.0 + rest_s) == ""
+    health.reset_succeeded(0, "task", 5000.0)
+    assert health.refusal("task", 1000.0 + 1.0) == ""

@@ -44,7 +44,7 @@ class OneRecord(OrderedConsumer):
         self.records.deliver("o", TrackedOffset(PLACE, 4))
         return Delivery(ORDER, record=None)
 
-    async def commit(self) -> None:
+    async def commit(self, *, given_up: bool = False) -> None:
         self.committable = self.records.offsets.commits()
 
 
@@ -111,7 +111,7 @@ class Numbered(OrderedConsumer):
         order = msgspec.structs.replace(ORDER, order_id=str(number))
         return Delivery(order, SimpleNamespace(topic=place.topic, partition=place.partition))
 
-    async def commit(self) -> None:
+    async def commit(self, *, given_up: bool = False) -> None:
         pass
 
 
