@@ -30,8 +30,24 @@ class RunPhase(msgspec.Struct, frozen=True):
     ended_ms: int | None = None
 
 
+LAST_LINE_CHARACTERS = 300
+
+
+class ProcessDeaths(msgspec.Struct, frozen=True):
+    """How often a process has died for the same reason (a signal, an exit code), and the newest time's last log line.
+
+    ``at_ms`` is the newest time.
+    """
+
+    process: str
+    reason: str
+    times: int
+    last_line: str
+    at_ms: int
+
+
 class PhaseLog(msgspec.Struct, frozen=True):
-    """A run's phases in order, and the versions evaluated before and after training.
+    """A run's phases in order, the versions evaluated before and after training, and which processes have died.
 
     ``before_model`` is the endpoint's model that was evaluated before; empty for a version of the trainer's.
     """
@@ -41,6 +57,15 @@ class PhaseLog(msgspec.Struct, frozen=True):
     after_version: int | None = None
     outcome: str = "unfinished"
     before_model: str = ""
+    deaths: tuple[ProcessDeaths, ...] = ()
+
+    def with_death(self, process: str, reason: str, last_line: str, now_ms: int) -> Self:
+        """Return the journal with one more death of a process."""
+        same = [one for one in self.deaths if (one.process, one.reason) == (process, reason)]
+        times = 1 + sum(one.times for one in same)
+        newest = ProcessDeaths(process, reason, times, last_line[:LAST_LINE_CHARACTERS], now_ms)
+        others = (one for one in self.deaths if one not in same)
+        return msgspec.structs.replace(self, deaths=(*others, newest))
 
     def begin(self, name: str, now_ms: int) -> Self:
         """Return the journal with a new phase begun."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
+from dart_streams.history.fault_kinds import FaultKinds
 from dart_streams.history.newest_ids import NewestIds
 from dart_streams.history.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
 from dart_streams.history.time_slices import SLICE_MS, TimeSlice, overlaps
@@ -110,6 +111,7 @@ class RunState(ActivityState):
         self.screens: dict[str, BlobRef] = {}
         self.ended: set[str] = set()
         self.env_faults: dict[tuple[str, str], EnvFaults] = {}
+        self.env_fault_kinds = FaultKinds()
         self.newest_step: dict[str, int] = {}
         self.steps = 0
         self.trajectories: dict[str, Trajectory] = {}
@@ -199,6 +201,7 @@ class RunState(ActivityState):
                 place = event.order.task_id, event.env_host
                 known = self.env_faults.get(place)
                 self.env_faults[place] = EnvFaults(known.episodes + 1 if known else 1, event.end.reason)
+                self.env_fault_kinds.add(event.end.reason)
             self._newest_ended.add(identity)
         self.ended.add(identity)
         self._close(identity)

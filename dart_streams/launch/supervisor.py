@@ -82,6 +82,10 @@ class Child:
             return "\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
         return ""
 
+    def last_line(self) -> str:
+        """Return the last line written since the latest start that has any text."""
+        return next((line.strip() for line in reversed(self.tail().splitlines()) if line.strip()), "")
+
     def send(self, number: signal.Signals) -> None:
         """Signal the subreaper, which passes it on."""
         if self.process is not None and self.process.returncode is None:
@@ -95,6 +99,8 @@ class Supervisor:
     def __init__(self, folder: Path, drain_s: float, notify: Callable[[str], None] = lambda text: None) -> None:
         self.folder = folder
         self.notify = notify
+        self.on_death: Callable[[str, str, str], None] = lambda process, reason, last_line: None
+        """Receives each death of a process: its name, how it ended, and the last line of its log."""
         self.drain_s = drain_s
         self.children: dict[str, Child] = {}
         self.gave_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -139,6 +145,7 @@ class Supervisor:
             if not child.wanted or (child.once and code == 0):
                 self.log.info("stopped", child=child.spec.name, reason=reason)
                 return
+            self.on_death(child.spec.name, reason, child.last_line())
             lived_s = time.monotonic() - child.started_s
             deaths, delay_s = (deaths, None) if child.once else after_death(deaths, lived_s, code)
             self.log.warning(

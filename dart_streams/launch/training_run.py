@@ -19,7 +19,7 @@ from dart_streams.bus.topology import TopicSpec
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
-from dart_streams.errors import ConfigError
+from dart_streams.errors import ConfigError, UserError
 from dart_streams.history import order_accounts
 from dart_streams.history.run_folder import PhaseLog, RunFolder
 from dart_streams.history.run_follower import RunFollower, following
@@ -63,6 +63,7 @@ class TrainingRun:
         self.config: Config = folder.config()
         self.tasks: TaskSet = folder.tasks()
         self.supervisor = supervisor
+        self.supervisor.on_death = self.note_death
         self.attached = processes is None
         self.processes = processes or ProcessSet()
         self.extra_topics = extra_topics
@@ -133,6 +134,14 @@ class TrainingRun:
         finally:
             self.journal = self.journal.end(now_ms())
             self.folder.write_journal(self.journal)
+
+    def note_death(self, process: str, reason: str, last_line: str) -> None:
+        """Write to the journal that a process has died; a full disk keeps it from the file until the next phase."""
+        self.journal = self.journal.with_death(process, reason, last_line, now_ms())
+        try:
+            self.folder.write_journal(self.journal)
+        except UserError as error:
+            self.log.warning("a death was not written down", child=process, reason=str(error))
 
     async def check_access(self) -> None:
         """Raise AccessRefused if broker or database does: it is found here, once, before anything is started."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dart_streams.history.run_folder import ProcessDeaths
 from dart_streams.history.run_state import RunState
 from dart_streams.views.page.time_curves import StallWords, stalled
 from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
@@ -62,6 +63,21 @@ def values(steps: Sequence[TrainedStep], name: str) -> list[float]:
 def mean(numbers: Sequence[float]) -> float:
     """Return the mean of some numbers."""
     return sum(numbers) / len(numbers)
+
+
+def died(deaths: Sequence[ProcessDeaths]) -> list[Alarm]:
+    """Return an alarm for each process that has died."""
+    newest = {one.process: one for one in sorted(deaths, key=lambda one: one.at_ms)}
+    times = {process: sum(one.times for one in deaths if one.process == process) for process in newest}
+    return [
+        Alarm("died", f"{process} has died {counted(times[process])}, the last time: {last.reason}", "report")
+        for process, last in newest.items()
+    ]
+
+
+def counted(times: int) -> str:
+    """Return how often something was, in words."""
+    return "once" if times == 1 else f"{times} times"
 
 
 def stall(words: StallWords) -> Alarm:

@@ -4,7 +4,7 @@ import msgspec
 
 from dart_streams.history.run_folder import PhaseLog
 from dart_streams.history.time_slices import SLICE_MS
-from dart_streams.views.page.alarms import Alarm, alarms
+from dart_streams.views.page.alarms import Alarm, alarms, died
 from dart_streams.views.page.source import RunSource
 
 RATE_SLICES = 3
@@ -61,7 +61,10 @@ def header(source: RunSource) -> PageHeader:
         train_steps=len(state.trained),
         version=state.newest_version,
         served=state.served_version,
-        alarms=alarms(state, now_ms, live=live and phase is not None and phase.name == "circle"),
+        alarms=[
+            *died(journal.deaths),
+            *alarms(state, now_ms, live=live and phase is not None and phase.name == "circle"),
+        ],
     )
 
 

@@ -146,3 +146,16 @@ def test_a_run_has_one_supervisor(config, tmp_path):
         pass
     with folder.locked(made.path), folder.locked(made.path.parent / "none-yet"):
         pass
+
+
+def test_deaths_of_a_process_are_counted_by_how_it_died_and_the_newest_line_is_kept():
+    journal = PhaseLog().with_death("env-0", "exit code 139", "first", 10).with_death("env-1", "exit code 1", "", 11)
+    journal = journal.with_death("env-0", "exit code 139", "x" * 999, 12).with_death(
+        "env-0", "killed by SIGKILL", "", 13
+    )
+    read = msgspec.json.decode(msgspec.json.encode(journal), type=PhaseLog)
+    assert [(one.process, one.reason, one.times, len(one.last_line), one.at_ms) for one in read.deaths] == [
+        ("env-1", "exit code 1", 1, 0, 11),
+        ("env-0", "exit code 139", 2, 300, 12),
+        ("env-0", "killed by SIGKILL", 1, 0, 13),
+    ]

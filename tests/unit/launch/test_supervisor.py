@@ -114,10 +114,13 @@ async def test_a_dead_process_is_started_again(tmp_path):
 async def test_quick_deaths_end_the_run_with_the_end_of_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr("dart_streams.launch.supervisor.FIRST_DELAY_S", 0.01)
     supervisor = Supervisor(tmp_path, drain_s=2)
+    deaths: list[tuple[str, str, str]] = []
+    supervisor.on_death = lambda *death: deaths.append(death)
     await supervisor.start([ProcessSpec("curator", (sys.executable, "-c", "raise SystemExit('the broker said no')"))])
     with pytest.raises(ProcessFailedError, match=r"(?s)curator died 5 times in a row: exit code 1.*the broker said no"):
         await asyncio.wait_for(supervisor.gave_up, 120)
     await supervisor.stop_all()
+    assert deaths == [("curator", "exit code 1", "the broker said no")] * 5
 
 
 async def test_an_error_the_user_must_correct_is_not_tried_again(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.history.run_folder import PhaseLog
 from dart_streams.history.run_log import RecordMetadata
 from dart_streams.history.run_state import RunState
 from dart_streams.views.page.alarms import (
@@ -14,6 +15,7 @@ from dart_streams.views.page.alarms import (
     REWARD_WORTH,
     WINDOW,
     alarms,
+    died,
     engine_gap,
     entropy_collapse,
     fault_burst,
@@ -99,3 +101,13 @@ def test_a_run_has_the_alarms_of_all_that_is_wrong_and_stalls_only_while_it_shou
     assert "stall" in [alarm.kind for alarm in alarms(state, 100_000, live=True)]
     assert "stall" not in [alarm.kind for alarm in alarms(state, 2_000, live=True)]
     assert alarms(RunState(), 0, live=True) == []
+
+
+def test_each_process_that_died_is_an_alarm_with_how_often_and_how_it_did_last():
+    journal = PhaseLog().with_death("env-0", "exit code 1", "", 1).with_death("env-0", "killed by SIGKILL", "", 2)
+    found = died(journal.with_death("ui", "exit code 2", "", 3).deaths)
+    assert [alarm.text for alarm in found] == [
+        "env-0 has died 2 times, the last time: killed by SIGKILL",
+        "ui has died once, the last time: exit code 2",
+    ]
+    assert died(()) == []

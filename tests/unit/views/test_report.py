@@ -389,6 +389,19 @@ def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(run):
     assert len(report["env_faults"][0]["reason"]) == 300
 
 
+def test_faults_are_counted_by_kind_and_deaths_of_processes_are_named(run):
+    _, materials = run
+    journal = materials.journal.with_death("env-0", "exit code 139", "Segmentation fault", 7)
+    report = metrics.report(msgspec.structs.replace(materials, journal=journal))
+    death = {"process": "env-0", "reason": "exit code 139", "times": 1, "last_line": "Segmentation fault", "at_ms": 7}
+    assert (report["deaths"], metrics.report(materials)["deaths"]) == ([death], [])
+    materials.progress.env_fault_kinds.add("step() raised ValueError: x")
+    try:
+        assert metrics.report(materials)["env_fault_kinds"] == {"step() raised ValueError": 1}
+    finally:
+        materials.progress.env_fault_kinds.counts.clear()
+
+
 def test_the_file_refers_to_nothing_and_its_policy_allows_its_own_scripts_only():
     archive = export.Archive({"run?": {"text": "</script><script>alert(1)</script>"}}, {"ab": b"GIF89a"})
     text = export.render(assets(None), archive, "dart.a<b")

@@ -38,7 +38,7 @@ export async function open(view, _, app) {
   if (found.samples.length) view.append(part("The same task, before and after", "What the policy saw, and where it acted (the red mark). Chosen to show what was learnt: tasks whose reward rose come first. A click plays the episode.", await samples(found, app)));
   view.append(part(`Environments: ${number(found.slots)} slots of ${found.backend}`, `${percent(report.env_utilisation)} of their time had an episode under way.`, environments,
     Object.keys(report.slot_time).length ? shares("slot time in training", SLOT_STATES.map((name) => [name, report.slot_time[name] ?? 0]), percent, SLOT_COLOURS) : null, stepTime(report)), pairs, learning,
-  accounts(report), faults(report) ?? "", phases(found.phases) ?? "", settings);
+  accounts(report), faults(report) ?? "", deaths(report) ?? "", phases(found.phases) ?? "", settings);
   // Plots measure their place, so they are drawn once the page is in the document.
   requestAnimationFrame(() => {
     if (view.isConnected) closers.push(...overTime(found, success, environments), ...bySteps(found, pairs, learning));
@@ -155,8 +155,17 @@ function digests(served) {
 /** Episodes without a reward, by task and host. @param {any} report */
 function faults(report) {
   if (!report.env_faults?.length) return null;
-  return el("section.part-of-report", {}, el("h2", {}, "Faults of the environment"), el("p.note", {}, "Episodes without a reward, by task and host, with the newest reason. An order of a task that is set aside says so."),
+  const kinds = Object.entries(report.env_fault_kinds ?? {});
+  return el("section.part-of-report", {}, el("h2", {}, "Faults of the environment"), el("p.note", {}, "Episodes without a reward, by kind, then by task and host with the newest reason. An order of a task that is set aside says so."),
+    kinds.length ? table(kinds, [["kind", ([kind]) => kind], ["episodes", ([, count]) => number(count)]]) : null,
     table(report.env_faults, [["task", (one) => one.task], ["host", (one) => one.host], ["episodes", (one) => number(one.episodes)], ["reason", (one) => one.reason]]));
+}
+
+/** Processes that died, and were started again unless they had to be given up. @param {any} report */
+function deaths(report) {
+  if (!report.deaths?.length) return null;
+  return el("section.part-of-report", {}, el("h2", {}, "Processes that died"), el("p.note", {}, "What each held in its hands was taken up again; the log of a process has more."),
+    table(report.deaths, [["process", (one) => one.process], ["times", (one) => number(one.times)], ["how", (one) => one.reason], ["last line of its log", (one) => one.last_line]]));
 }
 
 /** The phases on one line of time. @param {{name: string, begin_min: number, seconds: number}[]} all */
