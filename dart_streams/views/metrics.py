@@ -92,7 +92,7 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         "trajectories": trajectories(inputs),
         "env_faults": env_faults(inputs),
         "env_fault_kinds": inputs.progress.env_fault_kinds.most(FAULTY),
-        "deaths": msgspec.to_builtins(inputs.journal.deaths),
+        "deaths": [msgspec.to_builtins(one) for one in inputs.journal.deaths],
         "groups": {"curated": len(inputs.progress.groups), "consumed": inputs.progress.groups_consumed},
         "trainer": trainer(inputs),
         "cpu_s": spent(inputs.usage, *inputs.span_ms),

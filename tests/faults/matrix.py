@@ -30,6 +30,7 @@ DISTURBED = f"{CIRCLES}::test_a_circle_goes_on_after_each_fault_and_keeps_every_
 MODEL = "tests/faults/test_model_circle.py"
 ENGINE = "test_an_engine_without_memory_or_that_hangs_damaged_screenshots_and_weights_are_named_and_it_goes_on"
 TRAINER = "test_the_trainer_goes_on_after_its_network_and_its_disk_and_names_torn_rows_with_the_command_that_mends_them"
+ENVIRONMENTS = "test_environments_that_raise_return_nan_hang_or_end_their_worker_cost_their_episodes_and_no_more"
 OF_TRAINER = (
     "test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed",
     "test_from_an_older_checkpoint_no_version_number_is_reused",
@@ -50,6 +51,7 @@ CASES = {
     "table-dropped": (f"{CIRCLES}::test_a_table_that_is_dropped_is_named_and_its_rows_come_back_from_the_log",),
     "trajectories-grown": (f"{CIRCLES}::test_a_run_whose_trajectories_are_given_partitions_ends_and_says_what_to_do",),
     "crash-points": (f"{CIRCLES}::test_every_process_is_killed_before_and_after_each_durable_effect",),
+    "environments": (f"tests/faults/test_disturbed_environments.py::{ENVIRONMENTS}",),
     "engine": (f"{MODEL}::{ENGINE}",),
     "trainer": (f"{MODEL}::{TRAINER}",),
     "poison": ("tests/faults/test_poison.py",),

@@ -6,7 +6,7 @@ that names the call. Each call is a task of its own, so that one that ignores it
 that cancels itself, or raises SystemExit, ends neither the episode's task nor the event loop.
 
 What ends the process itself (``os._exit``, a crash in a C library, a call that blocks the event loop for ever) is
-counted by :mod:`workers.env.lethal_orders`.
+counted by :mod:`workers.env.lethal_orders`; the last is found by :mod:`workers.env.blocked_loop`.
 """
 
 import asyncio

@@ -28,6 +28,7 @@ from dart_streams.store import AsyncStore, connect_async
 from topics import action_requests, actions, observations, rollout_orders
 from topics.rollout_orders import RolloutOrder
 from workers.env.backends import backend_of
+from workers.env.blocked_loop import end_when_blocked
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.fault_boundary import ContainedBackend
 from workers.env.health import WorkerHealth
@@ -105,6 +106,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         "commits": orders.commit_periodically,
         "health": functools.partial(gate.watch, orders, config.env.episode_timeout_s),
         "topics": functools.partial(watch_topics, publisher, used),
+        "event loop": end_when_blocked,
     }
     if ahead := getattr(backend, "ahead", 0):
         expect = functools.partial(expect_order, runner.backend, task_set)
