@@ -2,10 +2,12 @@
 
 An environment whose process dies (``os._exit``, a crash in a C library, all memory taken, a call that blocks the event
 loop for ever) takes the worker with it, and the order is delivered again. How often is in the offsets of the consumer
-group (:mod:`workers.runtime.death_counts`). Orders that were beside it share the blame at first, so that suspects are
-played one at a time, and not before the worker has lived long enough to count as healthy (the supervisor gives up a
-process that dies early several times in a row). The order then ends as ``env_error``. Later orders of its task end so
-too while the task rests; each rest is twice as long as the one before, and after it a single death is enough.
+group (:mod:`workers.runtime.death_counts`).
+
+Orders that were beside it share the blame at first. So suspects, and other orders of their tasks, are played one at a
+time, and not before the worker has lived long enough to count as healthy: the supervisor gives up a process that dies
+early several times in a row. After the last death the order ends as ``env_error``. Later orders of its task end so too
+while the task rests; each rest is twice as long as the one before, and after it a single death is enough.
 """
 
 import asyncio
@@ -39,9 +41,13 @@ class LethalOrders:
         self.began_s = clock()
         self._alone = asyncio.Lock()
         self._known: set[str] = set()
+        self._suspected: set[str] = set()
+        """Tasks with suspects, none of which this worker has survived yet."""
 
     def refusal(self, delivery: Delivery, task_id: str) -> str:
-        """Return why an order is set aside for good, empty if it is not; its task then rests."""
+        """Return why an order is set aside, empty if it is not; its task then rests, and its other orders with it."""
+        if self.gate.health.refusal(task_id, self.clock()):
+            return ""
         deaths, lethal = self.orders.deaths_with(delivery), self._lethal(task_id)
         if deaths >= (1 if lethal else LIMIT):
             reason = (
@@ -59,7 +65,9 @@ class LethalOrders:
     @contextlib.asynccontextmanager
     async def turn(self, delivery: Delivery, task_id: str) -> AsyncIterator[None]:
         """Hold a suspect back until it can be played alone, and write down that the order is begun."""
-        if self.orders.deaths_with(delivery) < SUSPECT and not self._lethal(task_id):
+        if self.orders.deaths_with(delivery) >= SUSPECT:
+            self._suspected.add(task_id)
+        if task_id not in self._suspected and not self._lethal(task_id):
             await self.orders.begin(delivery)
             yield
             return
@@ -67,6 +75,7 @@ class LethalOrders:
             await asyncio.sleep(max(0.0, self.began_s + HEALTHY_S - self.clock()))
             await self.orders.begin(delivery)
             yield
+            self._suspected.discard(task_id)
 
     def _lethal(self, task_id: str) -> int:
         return 0 if self.orders.deaths is None else self.orders.deaths.lethal.get(task_id, 0)

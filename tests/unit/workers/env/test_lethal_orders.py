@@ -82,6 +82,20 @@ async def test_after_three_deaths_an_order_is_set_aside_and_its_task_rests_twice
 
 
 @by_clockwork
+async def test_orders_of_a_suspect_s_task_wait_with_it_and_rest_with_it_without_being_counted():
+    orders = Orders()
+    lethal = made(orders)
+    plays = [("a", 2, "task"), ("b", 0, "task"), ("c", 0, "another")]
+    assert await asyncio.gather(*(play(lethal, *one) for one in plays)) == [""] * 3
+    assert [name for name, _ in orders.begun] == ["c", "a", "b"]
+    assert await play(lethal, "d", 0, "task") == ""
+    assert (await play(lethal, "e", 3, "task")).startswith("set aside: it has ended its worker 3 times")
+    for died in (3, 2, 0):
+        assert "60 s: orders of it have ended their worker 1 times over" in await play(lethal, "f", died, "task")
+    assert orders.deaths.lethal == {"task": 1}
+
+
+@by_clockwork
 async def test_a_worker_that_starts_knows_from_the_others_which_tasks_rest():
     lethal = made(Orders({"task": 3}))
     assert "240 s: orders of it have ended their worker 3 times over" in await play(lethal, "a", 0, "task")
