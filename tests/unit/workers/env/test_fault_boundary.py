@@ -190,7 +190,7 @@ REWARDS = [
 ]
 
 
-@pytest.mark.parametrize("reward", REWARDS, ids=repr)
+@pytest.mark.parametrize("reward", REWARDS, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("call", ["evaluate", "give_up"])
 async def test_a_reward_that_is_no_number_from_0_to_1_is_a_fault_that_names_it(call: str, reward: Any):
     end = await play(Own(**{call: lambda: reward}), "Action: call_user()" if call == "give_up" else "Action: wait()")
@@ -295,7 +295,7 @@ ACTIONS = [
 ]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("action", ACTIONS, ids=repr)
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda value: type(value).__name__)
 async def test_what_a_demonstration_yields_is_an_action_or_a_fault(action: Any):
     end = await play(Own(demonstrate=lambda: action), purpose="demonstration")
     assert (end.kind, end.reward) == ("env_error", None)
