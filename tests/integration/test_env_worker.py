@@ -597,8 +597,8 @@ async def test_an_order_that_ends_its_worker_is_set_aside_after_three_deaths_and
     assert codes == [139, 139, 139, 0]
     assert [world.outcome(number) for number in range(6)] == ["success", "env_error", *["success"] * 4]
     [poison], [again] = world.ended["o1"], world.ended["o6"]
-    assert poison.end.reason.startswith("set aside: it has ended its worker 3 times")
-    assert "orders of it have ended their worker" in again.end.reason, "its task rests meanwhile"
+    assert poison.end.reason.startswith("set aside: orders of its task have ended their worker 3 times")
+    assert "its orders have ended their worker again" in again.end.reason, "its task rests meanwhile"
     assert "order set aside" in (tmp_path / "env.log").read_text()
 
 
@@ -621,7 +621,7 @@ async def test_a_worker_that_is_stopped_in_order_leaves_no_death_and_one_that_is
     config = configure(slots=1, simulated={"reset_ms": 100_000, "call_timeout_s": 100.0})
     async with world_of(config) as world:
         await world.order(order(0))
-        for end, left in ((signal.SIGTERM, DeathNote()), (signal.SIGKILL, DeathNote(begun=(0,)))):
+        for end, left in ((signal.SIGTERM, DeathNote()), (signal.SIGKILL, DeathNote(begun=("simulated/box#0",)))):
             with process(config, tmp_path) as running:
                 await asyncio.to_thread(until_begun, config)
                 running.send_signal(end)

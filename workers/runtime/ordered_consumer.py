@@ -92,8 +92,8 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self.gate = gate or OpenGate()
         self.deaths: DeathCounts[TopicPartition] | None = DeathCounts() if counts_deaths else None
         self._committing = asyncio.Lock()
-        self._marked: set[TrackedOffset[TopicPartition]] = set()
-        self._begun: set[str] = set()
+        self._marked: set[str] = set()
+        self._begun: dict[str, str] = {}
         self.client_settings = {"group": group, "client_id": worker_id, **settings}
         self.consumer: AIOKafkaConsumer = consumer(config.bus, **self.client_settings)
         self._taking = asyncio.Lock()
@@ -147,7 +147,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self.records.revoke(revoked)
         if self.deaths is not None:
             self.deaths.revoke(revoked)
-            self._marked = {place for place in self._marked if place.partition not in revoked}
+            self._marked &= self.deaths.in_hand
 
     def _forget_ahead(self, revoked: Collection[TopicPartition]) -> None:
         """Drop what was read ahead of these partitions."""
@@ -170,7 +170,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
             await self._learn_deaths(self.deaths, assigned)
 
     async def _learn_deaths(self, deaths: DeathCounts[TopicPartition], assigned: Collection[TopicPartition]) -> None:
-        """Read from the group's offsets which records members have died with; of the others only what is lethal."""
+        """Read from the group's offsets with what members have died, those of other partitions as well."""
         numbers = self.consumer.partitions_for_topic(self.name) or set()
         try:
             found = await committed_within(self.consumer, {TopicPartition(self.name, n) for n in numbers} | {*assigned})
@@ -178,28 +178,21 @@ class OrderedConsumer(ConsumerRebalanceListener):
             log.warning("deaths of members unknown", reason=str(error) or type(error).__name__)
             return
         for partition, committed in found.items():
-            note = read_note(committed.metadata)
-            deaths.learn(note)
-            if partition in assigned:
-                deaths.assign(partition, committed.offset, note)
+            deaths.learn(read_note(committed.metadata), died=partition in assigned)
 
-    def deaths_with(self, delivery: Delivery) -> int:
-        """Return how often a member has died while it handled a record."""
-        return 0 if self.deaths is None else self.deaths.deaths(place_of(delivery.record))
-
-    async def begin(self, delivery: Delivery) -> None:
+    async def begin(self, delivery: Delivery, name: str) -> None:
         """Write down that a record is about to be handled: if this member dies meanwhile, the next one knows.
 
-        Records that are begun together share a commit. Without an answer of the broker it goes on: then a death with
-        this record is not counted.
+        Deaths are counted by ``name``. Records that are begun together share a commit. Without an answer of the broker
+        it goes on: then a death with this record is not counted.
         """
         if self.deaths is None:
             return
-        place = place_of(delivery.record)
-        self.deaths.begin(place)
-        self._begun.add(getattr(delivery.event, self.id_field))
+        record_id = getattr(delivery.event, self.id_field)
+        self._begun[record_id] = name
+        self.deaths.begin(partition_of(delivery.record), record_id, name)
         async with self._committing:
-            if place not in self._marked:
+            if record_id not in self._marked:
                 marking = self.deaths.in_hand
                 if await self._commit(self.records.offsets.ready()):
                     self._marked = marking
@@ -254,9 +247,8 @@ class OrderedConsumer(ConsumerRebalanceListener):
             await handle(slot, delivery)
             crash_points.reach(f"{self.group}-handled")
             record_id = getattr(delivery.event, self.id_field)
-            if self.deaths is not None:
-                self.deaths.finish(self.records.in_flight.get(record_id, ()))
-                self._begun.discard(record_id)
+            if self.deaths is not None and (name := self._begun.pop(record_id, None)) is not None:
+                self.deaths.finish(record_id, name)
             self.records.finish(record_id)
             self._note_settled()
 
@@ -295,7 +287,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
                 continue
             if not self._member.is_set():
                 continue  # It is delivered to another member.
-            place = place_of(record)
+            place = TrackedOffset(partition_of(record), record.offset)
             try:
                 event = event_of(self.topic, record)
             except Undecodable as error:
@@ -308,8 +300,8 @@ class OrderedConsumer(ConsumerRebalanceListener):
                 self._settled.clear()
                 self.stalls.note_arrival(f"{record.topic}[{record.partition}]@{record.offset}")
                 return Delivery(event, record)
-            if self.deaths is not None and record_id in self._begun:
-                self.deaths.begin(place)
+            if self.deaths is not None and (name := self._begun.get(record_id)) is not None:
+                self.deaths.begin(place.partition, record_id, name)
             log.debug("record skipped", id=record_id, reason=status.value)
 
     async def dead_letter(self, record: ConsumerRecord, reason: str) -> None:
@@ -335,7 +327,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
             if deaths is None:
                 await commit_within(self.consumer, offsets)
             else:
-                notes = {place: deaths.note(place, offset, given_up=given_up) for place, offset in offsets.items()}
+                notes = {place: deaths.note(place, given_up=given_up) for place in offsets}
                 await commit_within(self.consumer, {place: (at, notes[place]) for place, at in offsets.items()})
         except (CommitFailedError, IllegalStateError) as error:
             log.info("commit refused", reason=str(error) or type(error).__name__)
@@ -356,6 +348,6 @@ class OrderedConsumer(ConsumerRebalanceListener):
                 self.stalls.check()
 
 
-def place_of(record: ConsumerRecord) -> TrackedOffset[TopicPartition]:
-    """Return where a record lies."""
-    return TrackedOffset(TopicPartition(record.topic, record.partition), record.offset)
+def partition_of(record: ConsumerRecord) -> TopicPartition:
+    """Return the partition of a record."""
+    return TopicPartition(record.topic, record.partition)
