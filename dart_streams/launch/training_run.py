@@ -80,12 +80,13 @@ class TrainingRun:
 
     async def run(self) -> None:
         """Go through the phases in their order; the services are up."""
+        # Before the policy: who plays its demonstrations needs the tables.
+        await asyncio.to_thread(sessions.create_schema, self.config.store)
         if self.find_policy is not None:
             with self.phase("policy"):
                 self.notify(await self.find_policy(self.supervisor))
         with self.phase("topics"):
             await self.apply_topics()
-            await asyncio.to_thread(sessions.create_schema, self.config.store)
         trains = self.config.run.trains and not self.before_only
         async with (
             Publisher(self.config.bus, "supervisor") as publisher,
