@@ -1,8 +1,6 @@
 """The stack under test: Docker Compose on an engine, what its containers cost, and a witness of what the topics say."""
 
 import json
-import os
-import signal
 import subprocess
 import threading
 import time
@@ -18,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = "dart-streams-test"
 FILES = ("docker-compose.yml", "tests/compose/circle.yml")
 CONFIG = "tests/compose/circle.toml"
+AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+"""Whom this machine trusts; the builds do too, as its network may ask for it."""
 POLL_S = 0.5
 
 
@@ -27,7 +27,10 @@ class Stack:
     def __init__(
         self, engine: Engine, files: tuple[str, ...] = FILES, config: str = CONFIG, project: str = PROJECT
     ) -> None:
-        self.engine = Engine({**engine.environment, "DART_TAG": "test", "DART_CONFIG": config}, engine.own)
+        settings = {"DART_TAG": "test", "DART_CONFIG": config}
+        if AUTHORITIES.is_file():
+            settings["DART_BUILD_CA"] = str(AUTHORITIES)
+        self.engine = engine._replace(environment={**engine.environment, **settings})
         self.files = files
         self.project = project
 
@@ -83,8 +86,7 @@ class Stack:
         pids = [container["State"]["Pid"] for container in self.containers(service)]
         assert pids, f"{service} has no containers"
         assert all(pid > 1 for pid in pids), f"{service} does not run"
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        subprocess.run(self.engine.among_its_processes("kill", "-KILL", *map(str, pids)), check=True)
 
     def memory_mb(self) -> dict[str, float]:
         """Return what each running container of the project holds in memory, by its name."""
