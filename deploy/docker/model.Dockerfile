@@ -2,11 +2,14 @@
 FROM python:3.11-slim-bookworm AS packages
 ARG REQUIREMENTS=model
 WORKDIR /app
+COPY deploy/docker/trust.sh .
 COPY requirements/tools.txt requirements/
-RUN pip install --no-cache-dir --require-hashes -r requirements/tools.txt
+RUN --mount=type=secret,id=ca . ./trust.sh \
+    && pip install --no-cache-dir --require-hashes -r requirements/tools.txt
 COPY requirements/${REQUIREMENTS}.txt requirements/
 # Bytecode is compiled here: who runs the image may not write it, and would compile anew at each start.
-RUN uv venv /opt/venv \
+RUN --mount=type=secret,id=ca . ./trust.sh \
+    && uv venv /opt/venv \
     && uv pip sync --no-cache --compile-bytecode --python /opt/venv/bin/python --require-hashes requirements/${REQUIREMENTS}.txt
 
 FROM python:3.11-slim-bookworm

@@ -1,21 +1,21 @@
 # Environment workers, recorder, curator, monitor and the command line: no torch in here.
 FROM python:3.11-slim-bookworm AS packages
 WORKDIR /app
+COPY deploy/docker/trust.sh .
 COPY requirements/tools.txt requirements/
-RUN pip install --no-cache-dir --require-hashes -r requirements/tools.txt
+RUN --mount=type=secret,id=ca . ./trust.sh \
+    && pip install --no-cache-dir --require-hashes -r requirements/tools.txt
 COPY requirements/streams.txt requirements/
 # Bytecode is compiled here: who runs the image may not write it, and would compile anew at each start.
-RUN uv venv /opt/venv \
+RUN --mount=type=secret,id=ca . ./trust.sh \
+    && uv venv /opt/venv \
     && uv pip sync --no-cache --compile-bytecode --python /opt/venv/bin/python --require-hashes requirements/streams.txt
 
-# What the web page draws its plots with.
 FROM python:3.11-slim-bookworm AS page
-RUN mkdir -p /usr/share/man/man1 \
-    && apt-get update \
-    && apt-get install -y --no-install-recommends maven \
-    && rm -rf /var/lib/apt/lists/*
-COPY deploy/local/page/pom.xml .
-RUN mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=/jars
+WORKDIR /page
+# The pattern is for a checkout without `.dart`: a plain name would be an error.
+COPY deploy/docker/trust.sh deploy/docker/page-jars.sh deploy/local/page/pom.xml .dar[t]/jars ./
+RUN --mount=type=secret,id=ca sh page-jars.sh /jars
 
 FROM python:3.11-slim-bookworm
 RUN apt-get update \

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.compose import stand_ins
+from tests.compose.company import Company, company
 from tests.compose.engine import Engine, engine
 from tests.compose.stack import ROOT, Stack
 
@@ -33,16 +34,22 @@ def figures(pytestconfig: pytest.Config) -> Iterator[Figures]:
 
 
 @pytest.fixture(scope="session")
-def stack(docker: Engine, figures: Figures) -> Iterator[Stack]:
-    """The stack with its images built and nothing running; nothing is left of it afterwards."""
+def proxy(docker: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Company]:
+    with company(docker, tmp_path_factory.mktemp("company")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def stack(docker: Engine, proxy: Company, figures: Figures) -> Iterator[Stack]:
+    """The stack with nothing running, and its images built in a company's network; nothing is left of it afterwards."""
     if docker.own:
         began = time.monotonic()
-        stand_ins.build(docker)
+        stand_ins.build(docker, HOME)
         figures["stand_ins_s"] = round(time.monotonic() - began, 1)
-    built = Stack(docker)
+    built = Stack(docker, authority=proxy.authority)
     built.compose("--profile", "demo", "down", "--volumes", "--remove-orphans")
     began = time.monotonic()
-    built.compose("build", "env", timeout_s=1800)
+    built.compose("build", "--build-arg", f"HTTPS_PROXY={proxy.proxy}", "env", timeout_s=1800)
     figures["build_s"] = round(time.monotonic() - began, 1)
     try:
         yield built

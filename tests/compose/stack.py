@@ -16,8 +16,6 @@ ROOT = Path(__file__).parents[2]
 PROJECT = "dart-streams-test"
 FILES = ("docker-compose.yml", "tests/compose/circle.yml")
 CONFIG = "tests/compose/circle.toml"
-AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
-"""Whom this machine trusts; the builds do too, as its network may ask for it."""
 POLL_S = 0.5
 
 
@@ -25,11 +23,14 @@ class Stack:
     """`docker compose` for the project of the test."""
 
     def __init__(
-        self, engine: Engine, files: tuple[str, ...] = FILES, config: str = CONFIG, project: str = PROJECT
+        self,
+        engine: Engine,
+        authority: Path,
+        files: tuple[str, ...] = FILES,
+        config: str = CONFIG,
+        project: str = PROJECT,
     ) -> None:
-        settings = {"DART_TAG": "test", "DART_CONFIG": config}
-        if AUTHORITIES.is_file():
-            settings["DART_BUILD_CA"] = str(AUTHORITIES)
+        settings = {"DART_TAG": "test", "DART_CONFIG": config, "DART_BUILD_CA": str(authority)}
         self.engine = engine._replace(environment={**engine.environment, **settings})
         self.files = files
         self.project = project

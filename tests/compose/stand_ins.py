@@ -1,7 +1,8 @@
 """Stand-ins for the public base images, made here: an engine of the test's own may not reach an image registry.
 
-Debian comes from debootstrap, the JRE from its packages, the jars of Kafka and Cassandra from Maven. They carry the
-public names, so they are made in the test's own engine only, never in one that somebody uses.
+Debian comes from debootstrap, the JRE and Prometheus from its packages, the jars of Kafka and Cassandra from Maven, and
+Jaeger from its Go module. They carry the public names, so they are made in the test's own engine only, never in one
+that somebody uses. Like the public ones they know nothing of this machine, not whom it trusts either.
 """
 
 import shutil
@@ -14,26 +15,32 @@ from tests.compose.engine import Engine
 
 SOURCES = Path(__file__).parent / "stand_ins"
 DEBIAN = "dart-streams/stand-in-debian"
-IMAGES = {"python": "python:3.11-slim-bookworm", "kafka": "apache/kafka:4.3.1", "cassandra": "cassandra:5.0.9"}
-SETTINGS = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pip.conf"), Path("/root/.m2/settings.xml"))
-"""What this machine's package clients go by; a container does not have it by itself."""
+IMAGES = {
+    "python": ("python:3.11-slim-bookworm",),
+    "kafka": ("apache/kafka:4.3.1",),
+    "cassandra": ("cassandra:5.0.9",),
+    "prometheus": ("prom/prometheus:v3.2.1",),
+    # Jaeger 2 is a collector with a storage: as a program it is the same.
+    "jaeger": ("jaegertracing/jaeger:2.13.0", "otel/opentelemetry-collector-contrib:0.123.0"),
+}
+"""What each is called, as docker-compose.yml and the Dockerfiles have it. Grafana and kafka-ui are in no registry."""
 
 
-def build(engine: Engine) -> None:
-    """Make what is missing or has changed."""
+def build(engine: Engine, home: Path) -> None:
+    """Make what is missing or has changed; ``home`` has the programs that set-up has built."""
     # The old builder is in every engine; the other one needs a plugin.
     engine = engine._replace(environment={**engine.environment, "DOCKER_BUILDKIT": "0"})
     if not has(engine, DEBIAN):
         import_debian(engine)
-    for name, image in IMAGES.items():
+    for name, tags in IMAGES.items():
         with tempfile.TemporaryDirectory() as folder:
             context = Path(folder) / name
             shutil.copytree(SOURCES / name, context)
             if name in SERVICES:
                 shutil.copytree(fetch_jars(name, SHARED_JARS), context / "jars")
-            else:
-                copy_settings(context / "settings")
-            engine.docker("build", "-q", "-t", image, str(context), timeout_s=1200)
+            elif name == "jaeger":
+                shutil.copy(home / name, context)
+            engine.docker("build", "-q", *(f"--tag={tag}" for tag in tags), str(context), timeout_s=1200)
 
 
 def has(engine: Engine, image: str) -> bool:
@@ -49,12 +56,3 @@ def import_debian(engine: Engine) -> None:
         archive = Path(folder) / "debian.tar"
         subprocess.run(["tar", "--one-file-system", "-C", str(root), "-cf", str(archive), "."], check=True)
         engine.docker("import", str(archive), DEBIAN)
-
-
-def copy_settings(folder: Path) -> None:
-    folder.mkdir()
-    for file in SETTINGS:
-        if file.is_file():
-            copied = folder / file.relative_to("/")
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copied)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.compose import stand_ins
+from tests.compose.company import Company
 from tests.compose.conftest import HOME, Figures
 from tests.compose.engine import Engine
 from tests.compose.stack import Stack
@@ -18,12 +19,12 @@ STEPS = 4
 BUILD_S, RUN_S = 3600, 1500
 
 
-def test_the_demonstration_trains_the_tiny_policy(docker: Engine, figures: Figures):
+def test_the_demonstration_trains_the_tiny_policy(docker: Engine, proxy: Company, figures: Figures):
     if docker.own:
-        stand_ins.build(docker)
-    stack = Stack(docker, FILES, "tests/compose/model.toml", project="dart-streams-model")
+        stand_ins.build(docker, HOME)
+    stack = Stack(docker, proxy.authority, FILES, "tests/compose/model.toml", project="dart-streams-model")
     began = time.monotonic()
-    stack.compose("build", "env", "trainer", timeout_s=BUILD_S)
+    stack.compose("build", "--build-arg", f"HTTPS_PROXY={proxy.proxy}", "env", "trainer", timeout_s=BUILD_S)
     measured = figures["model"] = {"build_s": round(time.monotonic() - began, 1)}
     began = time.monotonic()
     try:

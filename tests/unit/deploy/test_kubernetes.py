@@ -14,7 +14,6 @@ import yaml
 
 from dart_streams import config
 from dart_streams.curation import order_tracker as orders
-from dart_streams.launch.services import jars
 from topics import action_requests, observations, rollout_orders
 from workers.env import main as env
 from workers.rollout import main as rollout
@@ -136,14 +135,6 @@ def test_the_page_is_reached_through_loopback_only():
     assert "--host" not in container(WORKLOADS["ui"])["args"]
     reached = [document for document in in_folder("base") if document["kind"] in ("Service", "Ingress")]
     assert [document["metadata"]["name"] for document in reached] == ["env"], "headless, for the names of its pods"
-
-
-def test_the_image_has_the_plot_library_where_the_page_looks_for_it():
-    dockerfile = (ROOT / "deploy/docker/streams.Dockerfile").read_text()
-    assert jars.PLUGIN in dockerfile
-    assert f"COPY --from=page /jars {jars.PLOTS.relative_to(ROOT)}" in dockerfile
-    assert f"COPY {(jars.RECIPES / 'page/pom.xml').relative_to(ROOT)} ." in dockerfile
-    assert f"!{(jars.RECIPES / 'page/pom.xml').relative_to(ROOT)}" in (ROOT / ".dockerignore").read_text()
 
 
 def test_pods_run_as_the_user_of_the_images_and_may_write_where_processes_do():

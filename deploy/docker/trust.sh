@@ -1,0 +1,12 @@
+# Sourced by the steps of a build that fetch packages: these trust the authorities of the build secret `ca` too, in PEM.
+if [ -s /run/secrets/ca ]; then
+    # A file for each, as Java's store takes them.
+    awk -v folder=/usr/local/share/ca-certificates '
+        /-----BEGIN CERTIFICATE-----/ { file = sprintf("%s/build-%03d.crt", folder, ++number) }
+        file { print > file }
+        /-----END CERTIFICATE-----/ { close(file); file = "" }
+        END { exit !number }' /run/secrets/ca ||
+        { echo "error: the build secret ca (DART_BUILD_CA) has no certificate in PEM" >&2 && exit 1; }
+    update-ca-certificates >/dev/null 2>&1
+    export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt
+fi
