@@ -1,5 +1,6 @@
 """The network of a company: its proxy opens TLS (tests/compose/proxy.py), and builds have to go through it."""
 
+import ipaddress
 import subprocess
 import sys
 import threading
@@ -22,9 +23,11 @@ class Company(NamedTuple):
 @contextmanager
 def company(engine: Engine, folder: Path) -> Iterator[Company]:
     """Run a proxy where the engine's builds reach it, at the gateway of its bridge."""
-    gateway = engine.docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
-    command = engine.on_its_network(sys.executable, "-m", "tests.compose.proxy", gateway, str(folder))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    # A bridge that is new has no gateway yet in what is told of it; it is the first address.
+    told = engine.docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}")
+    gateway = str(ipaddress.ip_network(told.strip())[1])
+    command = [sys.executable, "-m", "tests.compose.proxy", gateway, str(folder)]
+    process = subprocess.Popen([*engine.entering("--net", "--mount"), *command], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         port = process.stdout.readline().strip()

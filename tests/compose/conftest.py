@@ -47,12 +47,12 @@ def stack(docker: Engine, proxy: Company, figures: Figures) -> Iterator[Stack]:
         stand_ins.build(docker, HOME)
         figures["stand_ins_s"] = round(time.monotonic() - began, 1)
     built = Stack(docker, authority=proxy.authority)
-    built.compose("--profile", "demo", "down", "--volumes", "--remove-orphans")
+    built.remove()
     began = time.monotonic()
     built.compose("build", "--build-arg", f"HTTPS_PROXY={proxy.proxy}", "env", timeout_s=1800)
     figures["build_s"] = round(time.monotonic() - began, 1)
     try:
         yield built
     finally:
-        (HOME / "stack.log").write_text(built.compose("logs", "--no-color", "--timestamps"))
-        built.compose("--profile", "demo", "--profile", "test", "down", "--volumes", "--remove-orphans")
+        (HOME / "stack.log").write_text(built.logs())
+        built.remove()

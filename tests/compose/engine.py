@@ -35,15 +35,12 @@ class Engine(NamedTuple):
             raise UserError(f"docker {' '.join(arguments)}:\n{(done.stdout + done.stderr)[-3000:]}")
         return str(done.stdout)
 
-    def on_its_network(self, *command: str) -> list[str]:
-        """Return a command as it runs where the engine publishes ports."""
-        return [*self.entering("--net", "--mount"), *command]
-
-    def among_its_processes(self, *command: str) -> list[str]:
-        """Return a command as it runs where processes have the numbers that the engine tells."""
-        return [*self.entering("--pid"), *command]
-
     def entering(self, *namespaces: str) -> list[str]:
+        """Return what a command begins with to run in namespaces of the engine.
+
+        In ``--net`` its published ports are, in ``--pid`` processes have the numbers that it tells; ``--mount`` has the
+        resolver of that network, but a ``/proc`` that is of use in both others only.
+        """
         return ["nsenter", "--target", str(self.process), "--wd=.", *namespaces, "--"] if self.own else []
 
 

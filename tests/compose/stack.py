@@ -43,6 +43,13 @@ class Stack:
         """Run a command of Docker Compose and return what it prints."""
         return self.engine.docker(*self.command(*arguments)[1:], timeout_s=timeout_s, cwd=ROOT)
 
+    def remove(self) -> None:
+        """Remove all containers of the project, of any profile, and its volumes."""
+        self.compose("--profile", "*", "down", "--volumes", "--remove-orphans")
+
+    def logs(self) -> str:
+        return self.compose("--profile", "*", "logs", "--no-color", "--timestamps")
+
     def start(self, *arguments: str, log: Path | None = None) -> "subprocess.Popen[str]":
         """Start a command of Docker Compose, with its output to a pipe or a log."""
         return subprocess.Popen(
@@ -57,6 +64,10 @@ class Stack:
     def inside(self, *arguments: str) -> str:
         """Run a command in a new container with the network and the state of the stack, and return what it prints."""
         return self.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "monitor", *arguments)
+
+    def ask(self, *urls: str) -> list[Any]:
+        """Return what these addresses answer within the stack's network, as its services see it."""
+        return list(json.loads(self.inside("-m", "tests.compose.ask", *urls)))
 
     def containers(self, service: str) -> list[dict[str, Any]]:
         """Return the containers of a service, running or not, as the engine describes them.
@@ -87,7 +98,7 @@ class Stack:
         pids = [container["State"]["Pid"] for container in self.containers(service)]
         assert pids, f"{service} has no containers"
         assert all(pid > 1 for pid in pids), f"{service} does not run"
-        subprocess.run(self.engine.among_its_processes("kill", "-KILL", *map(str, pids)), check=True)
+        subprocess.run([*self.engine.entering("--pid"), "kill", "-KILL", *map(str, pids)], check=True)
 
     def memory_mb(self) -> dict[str, float]:
         """Return what each running container of the project holds in memory, by its name."""

@@ -99,7 +99,8 @@ def test_nothing_of_the_tests_own_engine_stays(tmp_path: Path, end: Callable[["s
 def run_engine(home: Path, end: Callable[["subprocess.Popen[str]"], None]) -> None:
     """Start an engine, whatever engine runs here, and a container on it, and end it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.compose.engine", str(home)],
+        # Whoever starts tests in the background has them ignore Ctrl-C.
+        ["env", "--default-signal=INT", sys.executable, "-m", "tests.compose.engine", str(home)],
         cwd=ROOT,
         env={**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"},
         stdin=subprocess.PIPE,

@@ -40,5 +40,5 @@ def test_the_demonstration_trains_the_tiny_policy(docker: Engine, proxy: Company
         assert report["train_steps"] == STEPS
         assert report["versions_served"] >= 1
     finally:
-        (HOME / "model.log").write_text(stack.compose("logs", "--no-color", "--timestamps"))
-        stack.compose("--profile", "demo", "down", "--volumes", "--remove-orphans")
+        (HOME / "model.log").write_text(stack.logs())
+        stack.remove()

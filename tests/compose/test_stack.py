@@ -4,15 +4,27 @@ The tests are the acts of one play, in order; each needs those before it.
 """
 
 import json
+import re
 import subprocess
+import sys
 import time
 
 import pytest
 
+from tests.compose import observed
 from tests.compose.conftest import HOME, Figures
-from tests.compose.stack import PROJECT, Stack, Witness, wait_until, witness
+from tests.compose.stack import PROJECT, ROOT, Stack, Witness, wait_until, witness
 
 STREAMS_SIDE = ("env", "recorder", "curator", "monitor")
+EMPTY_HERE = {
+    "Requests without an answer",
+    "Weight versions served",
+    "Staleness at training",
+    "Trainer",
+    "Optimiser step",
+    "Put aside or lost",
+}
+"""Panels of what this run may not have: the stand-in for the trainer measures nothing, and nothing has failed yet."""
 UP_S = 120
 MOVES_AGAIN_S = 180
 ENDS_S = 600
@@ -91,6 +103,47 @@ def test_workers_are_scaled_and_share_the_work(stack: Stack, seen: Witness, figu
     figures["running_mb"] = stack.memory_mb()
 
 
+def test_the_profile_observe_is_started_and_its_dashboard_shows_the_run(stack: Stack, seen: Witness, figures: Figures):
+    scaled = ("--scale", "env=4", "--scale", "rollout=2")
+    stack.compose("--profile", "observe", "up", "--detach", "--no-recreate", *scaled)
+    for service in ("collector", "jaeger", "prometheus"):
+        assert stack.states(service) == ["running"]
+    panels: dict[str, list[int]] = {}
+    figures["dashboard"] = panels
+
+    def shown() -> bool:
+        panels.update(observed.panels(stack))
+        return all(all(series) for title, series in panels.items() if title not in EMPTY_HERE)
+
+    figures["dashboard_s"] = wait_until(shown, "every panel of the dashboard to show something (figures.json)", UP_S)
+    assert set(panels) >= EMPTY_HERE
+    assert "Prometheus" in stack.ask(f"{observed.source('prometheus')}/graph")[0]
+
+
+def test_jaeger_shows_a_step_across_its_processes(stack: Stack):
+    steps = observed.traces(stack, "dart_streams.env", "step")
+    assert {"dart_streams.env", "dart_streams.rollout", "dart_streams.recorder"} in steps
+    opened = [
+        *stack.engine.entering("--net"),
+        sys.executable,
+        "-m",
+        "tests.compose.ask",
+        "http://127.0.0.1:16686/search",
+    ]
+    assert "Jaeger" in subprocess.run(opened, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def test_a_browser_shows_the_run_on_the_page(stack: Stack, seen: Witness):
+    address = re.findall(r"http://\S+token=\S+", stack.compose("logs", "--no-color", "ui"))[-1]
+    opened = [*stack.engine.entering("--net"), sys.executable, "-m", "tests.compose.look", address, str(HOME / "page")]
+    looked = subprocess.run(opened, capture_output=True, text=True, cwd=ROOT)
+    assert looked.returncode == 0, looked.stderr[-3000:]
+    page = json.loads(looked.stdout)
+    assert (page["run"], page["errors"]) == ("compose-test", [])
+    assert "tokens" in page["trajectories"]
+    assert "trained on" in page["steps"]
+
+
 def players(stack: Stack) -> set[str]:
     """Return the containers whose slots have begun to play."""
     lines = stack.compose("logs", "--no-color", "env").splitlines()
@@ -160,7 +213,7 @@ def test_sigterm_drains_every_worker(stack: Stack):
 
 
 def test_down_leaves_nothing(stack: Stack):
-    stack.compose("--profile", "demo", "--profile", "test", "down", "--volumes", "--remove-orphans")
+    stack.remove()
     label = f"label=com.docker.compose.project={PROJECT}"
     assert stack.engine.docker("ps", "--all", "--quiet", "--filter", label) == ""
     assert stack.engine.docker("volume", "ls", "--quiet", "--filter", label) == ""

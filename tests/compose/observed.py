@@ -1,0 +1,46 @@
+"""What the profile `observe` shows of a run, asked as Grafana asks: by its dashboard's queries and its data sources."""
+
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import quote, urlencode
+
+from tests.compose.stack import ROOT, Stack
+
+GRAFANA = ROOT / "deploy/grafana"
+SOURCES = (GRAFANA / "provisioning/datasources/datasources.yaml").read_text()
+
+
+def source(kind: str) -> str:
+    """Return the address of a data source, as Grafana is told it."""
+    found = re.search(rf'type: {kind},[^}}]*url: "([^"]+)"', SOURCES)
+    assert found, f"no data source of type {kind}"
+    return found[1]
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Yield the panels' titles and what they ask Prometheus for."""
+    for path in sorted((GRAFANA / "dashboards").glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                yield panel["title"], target["expr"]
+
+
+def panels(stack: Stack) -> dict[str, list[int]]:
+    """Return how many series each panel of the dashboard shows now, one number a query."""
+    asked = list(queries())
+    address = f"{source('prometheus')}/api/v1/query?query="
+    answers = stack.ask(*(address + quote(expression) for _, expression in asked))
+    shown: dict[str, list[int]] = {}
+    for (title, _), answer in zip(asked, answers, strict=True):
+        assert answer["status"] == "success"
+        series = [one for one in answer["data"]["result"] if one["value"][1] != "NaN"]
+        shown.setdefault(title, []).append(len(series))
+    return shown
+
+
+def traces(stack: Stack, service: str, operation: str) -> list[set[str]]:
+    """Return the services that have spans in each of the newest traces of an operation, as Jaeger tells them."""
+    wanted = urlencode({"service": service, "operation": operation, "limit": 20})
+    (answer,) = stack.ask(f"{source('jaeger')}/api/traces?{wanted}")
+    return [{process["serviceName"] for process in trace["processes"].values()} for trace in answer["data"]]

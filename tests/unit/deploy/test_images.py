@@ -1,0 +1,64 @@
+"""Steps of a build trust whom they are told to, and tests stand in for the images that the stack has."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dart_streams.launch.services import jars
+from tests.compose.stand_ins import IMAGES
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILES = sorted((ROOT / "deploy/docker").glob("*.Dockerfile"))
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+FETCHES = re.compile(r"pip install|uv pip sync|page-jars\.sh|\bmvn\b|\bcurl\b|\bnpm\b")
+BUILT = "dart-streams/"
+
+
+def steps(dockerfile: Path) -> list[str]:
+    """Return the RUN steps, each on one line."""
+    return re.findall(r"^RUN .*$", dockerfile.read_text().replace("\\\n", " "), re.MULTILINE)
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_every_step_that_fetches_over_tls_trusts_the_secret(dockerfile: Path):
+    fetching = [step for step in steps(dockerfile) if FETCHES.search(step)]
+    assert fetching
+    for step in fetching:
+        assert step.startswith("RUN --mount=type=secret,id=ca "), step
+        assert "trust.sh" in step or "page-jars.sh" in step, step
+
+
+def test_every_build_of_the_stack_is_given_the_secret():
+    builds = re.findall(r"^  build:.*\n(?:    .*\n)*", COMPOSE, re.MULTILINE)
+    assert len(builds) == len(DOCKERFILES)
+    assert all("secrets: [ca]" in build for build in builds)
+
+
+def test_without_an_authority_the_secret_is_an_empty_file():
+    default = re.search(r"DART_BUILD_CA:-([^}]+)\}", COMPOSE)
+    assert default
+    assert (ROOT / default[1]).read_text() == ""
+
+
+def test_the_stand_ins_have_the_names_of_the_stack():
+    pulled = {image for image in re.findall(r"^    image: (\S+)$", COMPOSE, re.MULTILINE) if BUILT not in image}
+    bases = {image for path in DOCKERFILES for image in re.findall(r"^FROM (\S+)", path.read_text(), re.MULTILINE)}
+    made = {tag for tags in IMAGES.values() for tag in tags}
+    assert made <= pulled | bases
+    assert {image.partition(":")[0] for image in (pulled | bases) - made} == {
+        "grafana/grafana",
+        "ghcr.io/kafbat/kafka-ui",
+    }
+
+
+def test_the_image_has_the_plot_library_where_the_page_looks_for_it():
+    dockerfile = (ROOT / "deploy/docker/streams.Dockerfile").read_text()
+    assert f"COPY --from=page /jars {jars.PLOTS.relative_to(ROOT)}" in dockerfile
+    assert jars.PLUGIN in (ROOT / "deploy/docker/page-jars.sh").read_text()
+    given = jars.jar_folder("page", jars.SHARED_JARS).name.rpartition("-")[2]
+    assert f"cut -c 1-{len(given)})" in (ROOT / "deploy/docker/page-jars.sh").read_text()
+    copied = {path for line in re.findall(r"^COPY (.*) \./$", dockerfile, re.MULTILINE) for path in line.split()}
+    assert str((jars.RECIPES / "page/pom.xml").relative_to(ROOT)) in copied
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {"!deploy/local/page/pom.xml", "!deploy/docker/*.sh", "!.dart/jars/page-*"} <= set(ignored)
