@@ -8,6 +8,7 @@ killed, for each process dies with its parent.
 
 import contextlib
 import hashlib
+import os
 import shutil
 import signal
 import subprocess
@@ -42,7 +43,12 @@ class Own(NamedTuple):
 
 def missing() -> list[str]:
     """Return which of the programs that it needs are not here."""
-    return [program for program in NEEDED if shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin") is None]
+    return [program for program in NEEDED if shutil.which(program, path=environment()["PATH"]) is None]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of an engine: who became root by `su` does not find iptables."""
+    return {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
 
 
 def name_of(home: Path) -> str:
@@ -63,6 +69,7 @@ def own_engine(home: Path) -> Iterator[Own]:
         initially = ["sh", "-c", INITIALLY, "sh", str(resolver)]
         outer = subprocess.Popen(
             [*WITH_ITS_PARENT, *NAMESPACES, *initially, *command(home, run, name)],
+            env=environment(),
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -105,10 +112,21 @@ def first_process(outer: "subprocess.Popen[bytes]") -> int:
 @contextlib.contextmanager
 def network(process: int, log: Path) -> Iterator[None]:
     """Connect the network namespace of a process to what this machine reaches, but not to its loopback."""
-    arguments = ["slirp4netns", "--configure", "--mtu=65520", "--disable-host-loopback", str(process), "tap0"]
+    ready, says_ready = os.pipe()
+    options = ["--configure", "--mtu=65520", "--disable-host-loopback", f"--ready-fd={says_ready}"]
     with log.open("w") as file:
-        connected = subprocess.Popen([*WITH_ITS_PARENT, *arguments], stdout=file, stderr=file, start_new_session=True)
+        connected = subprocess.Popen(
+            [*WITH_ITS_PARENT, "slirp4netns", *options, str(process), "tap0"],
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            pass_fds=[says_ready],
+        )
+    os.close(says_ready)
     try:
+        with os.fdopen(ready, "rb") as said:
+            if not said.read():
+                raise UserError(f"slirp4netns, the engine's network, did not start: {log.read_text()[-1000:]}")
         yield
     finally:
         connected.terminate()

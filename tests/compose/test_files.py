@@ -1,0 +1,51 @@
+"""The files of the stack, put together as their users do: Docker Compose resolves them; nothing is started."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dart_streams.errors import UserError
+from tests.compose.engine import Engine
+from tests.compose.stack import ROOT
+
+
+def resolved(docker: Engine, *files: str, profiles: str = "*", **environment: str) -> dict[str, Any]:
+    """Return what Compose makes of the stack's file and others over it."""
+    given = [part for file in ("docker-compose.yml", *files) for part in ("-f", file)]
+    docker = docker._replace(environment={**docker.environment, **environment})
+    wanted = ("compose", *given, "--profile", profiles, "config", "--format", "json")
+    return dict(json.loads(docker.docker(*wanted, cwd=ROOT)))
+
+
+def test_with_services_elsewhere_nothing_of_the_stack_asks_its_own(docker: Engine):
+    assert "kafka-ui" in resolved(docker, profiles="observe")["services"]
+    services = resolved(docker, "deploy/docker/outside.yml", profiles="observe")["services"]
+    assert not {"kafka", "cassandra", "kafka-ui"} & set(services)
+    assert {"env", "collector", "jaeger", "prometheus", "grafana"} <= set(services)
+
+
+def test_a_gpu_is_reserved_for_the_model_side_only(docker: Engine):
+    services = resolved(docker, "deploy/docker/gpu.yml", DART_MODEL_REQUIREMENTS="model-gpu")["services"]
+    with_gpu = {name for name, one in services.items() if "devices" in json.dumps(one.get("deploy", {}))}
+    assert with_gpu == {"policy", "trainer", "rollout"}
+    assert services["trainer"]["build"]["args"]["REQUIREMENTS"] == "model-gpu"
+
+
+def test_whom_builds_trust_is_a_file_that_the_user_names(docker: Engine):
+    secret = resolved(docker)["secrets"]["ca"]["file"]
+    assert secret == str(ROOT / "deploy/docker/no-ca.pem")
+    assert resolved(docker, DART_BUILD_CA="/etc/ssl/certs/x.pem")["secrets"]["ca"]["file"] == "/etc/ssl/certs/x.pem"
+
+
+def test_nothing_is_published_beyond_loopback(docker: Engine):
+    services = resolved(docker)["services"]
+    ports = {name: [port["host_ip"] for port in one["ports"]] for name, one in services.items() if "ports" in one}
+    assert set(ports) == {"ui", "jaeger", "grafana", "kafka-ui"}
+    assert {address for addresses in ports.values() for address in addresses} == {"127.0.0.1"}
+
+
+def test_an_unknown_file_of_an_authority_is_named(docker: Engine):
+    with pytest.raises(UserError, match=r"/nowhere/ca\.pem"):
+        environment = {**docker.environment, "DART_BUILD_CA": "/nowhere/ca.pem"}
+        docker._replace(environment=environment).docker("compose", "build", "env", cwd=ROOT)
