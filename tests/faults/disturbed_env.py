@@ -98,7 +98,7 @@ def disturb(settings: Settings) -> None:
     from workers.env import lethal_orders, main
 
     usual: Callable[[Any], Any] = main.backend_of
-    main.backend_of = lambda config: DisturbedBackend(usual(config), settings)  # type: ignore[assignment]
+    main.backend_of = lambda config: DisturbedBackend(usual(config), settings)
     if settings.healthy_s is not None:
         lethal_orders.HEALTHY_S = settings.healthy_s
 
@@ -109,4 +109,4 @@ if __name__ == "__main__":
     disturb(msgspec.convert(json.loads(sys.argv[1]), Settings))
     # A supervisor gives the program's path as well.
     sys.argv = ["dart-streams", *(sys.argv[3:] if sys.argv[2].endswith("/dart-streams") else sys.argv[2:])]
-    sys.exit(program())
+    program()
