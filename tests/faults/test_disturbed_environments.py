@@ -1,4 +1,7 @@
-"""A circle whose environments raise, return NaN, hang, and end their worker: no order is lost, and each is counted."""
+"""A circle whose environments raise, return NaN and hang: no order is lost, no worker ends, and each is counted.
+
+In full one task's environment also ends the worker, as a crash in a C library does: three times, and no more.
+"""
 
 import json
 import sys
@@ -6,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.circle import WHOLE, circle, config_of
+from tests.faults.circle import WHOLE, Circle, circle, config_of
 
 pytestmark = pytest.mark.timeout(900)
 RATE = 0.02 if WHOLE else 0.1
-LETHAL = "simulated/box#3"
-EPISODE_S = 10.0
+LETHAL = "simulated/box#3" if WHOLE else ""
+EPISODE_S = 5.0
 """How long a call that hangs holds its slot."""
+KINDS = ("() raised ", "() returned nan", "straggler", *(["set aside"] if WHOLE else []))
+
+
+def deaths(running: Circle) -> dict[tuple[str, str], int]:
+    """How often each process has died in each way."""
+    return {(one.process, one.reason): one.times for one in running.made.journal().deaths}
 
 
 def test_environments_that_raise_return_nan_hang_or_end_their_worker_cost_their_episodes_and_no_more(
@@ -23,14 +32,13 @@ def test_environments_that_raise_return_nan_hang_or_end_their_worker_cost_their_
     disturbed = {"env": (sys.executable, "-m", "tests.faults.disturbed_env", settings)}
     with circle(config, "environments", disturbed) as running:
         log = running.made.path / "logs" / "env-0.log"
-        running.until(lambda: "order set aside" in log.read_text(), "the order that ends its worker is set aside")
+        if LETHAL:
+            running.until(lambda: "order set aside" in log.read_text(), "the order that ends its worker is set aside")
         running.measured["recovery_s"] = round(running.goes_on(), 1)
-        deaths = running.made.journal().deaths
-        assert {(one.process, one.reason) for one in deaths} == {("env-0", "killed by SIGSEGV")}, "of that order alone"
+        assert deaths(running) == ({("env-0", "killed by SIGSEGV"): 3} if LETHAL else {})
         running.is_killed_once_more_and_ends_well()
         report = json.loads((running.made.path / "report.json").read_text())
-    kinds = " ".join(report["env_fault_kinds"])
-    for of_kind in ("() raised ", "() returned nan", "straggler", "set aside"):
-        assert of_kind in kinds
-    assert report["deaths"][0]["process"] == "env-0"
+    for kind in KINDS:
+        assert any(kind in found for found in report["env_fault_kinds"]), report["env_fault_kinds"]
     assert report["trajectories"]["by_outcome"]["env_error"] > 0
+    assert bool(report["deaths"]) is bool(LETHAL)
