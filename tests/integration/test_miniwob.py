@@ -326,14 +326,15 @@ async def test_what_an_episode_holds_is_released_when_it_ends(one_seat):
 @pytest.mark.parametrize("score", ["0 / 0", "1 / 0", "undefined", "'1'"])
 async def test_a_page_s_score_that_is_no_number_is_worth_nothing(shared, score):
     """bisect-angle's is 0/0 when the point is the vertex."""
-    page = await shared.open(task("bisect-angle"))
-    await page.reset(task("bisect-angle"))
+    page = await shared.open(task("bisect-angle", 1))
+    await page.reset(task("bisect-angle", 1))
     await page.evaluate_script(f"WOB_RAW_REWARD_GLOBAL = {score}; WOB_DONE_GLOBAL = true")
     assert (await page.step(Move(1, 1), "look")).done
     assert await page.evaluate() == 0.0
     await page.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_an_action_is_executed_once_per_id(shared):
     page = await shared.open(TASK)
     await page.reset(task("enter-text", 1))
