@@ -13,8 +13,8 @@ NUMBERS = re.compile(r"\d+")
 
 
 def fault_kind(reason: str) -> str:
-    """Return the kind of a reason: what precedes its first colon, with N in place of numbers."""
-    return NUMBERS.sub("N", reason.partition(":")[0])[:KIND_CHARACTERS].strip() or "no reason"
+    """Return the kind of a reason: what precedes its first colon with a space, and N in place of numbers."""
+    return NUMBERS.sub("N", reason.partition(": ")[0])[:KIND_CHARACTERS].strip() or "no reason"
 
 
 class FaultKinds(msgspec.Struct):

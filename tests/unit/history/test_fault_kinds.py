@@ -14,6 +14,7 @@ def test_alike_reasons_are_one_kind():
         "evaluate() returned nan": 1,
     }
     assert fault_kind("") == fault_kind(": x") == "no reason"
+    assert fault_kind("http://127.0.0.1:5000/task: no answer") == "http://N.N.N.N:N/task"
 
 
 def test_endlessly_many_kinds_are_counted_in_bounded_memory():
