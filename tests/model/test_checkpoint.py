@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 import torch
 
 from dart_streams.errors import UserError
@@ -84,16 +85,16 @@ def a_folder(file: Path) -> None:
 @pytest.mark.parametrize("damage", [torn, emptied, removed, zeros, a_folder])
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(
-    tmp_path: Path, name: str, damage: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     first, second = Training(tmp_path), Training(tmp_path)
     whole = first.step(1)
     weight = first.layer.weight.detach().clone()
     damage(first.step(2) / name)
-    assert second.restore() == TrainerState(version=1, train_step=1)
+    with structlog.testing.capture_logs() as logs:
+        assert second.restore() == TrainerState(version=1, train_step=1)
     assert torch.equal(second.layer.weight, weight)
-    said = capfd.readouterr()
-    assert f"{name} " in said.out + said.err
+    assert [f"{name} " in log["reason"] for log in logs if log["log_level"] == "error"] == [True]
     assert second.checkpoints.complete() == [whole], "the damaged one is set aside"
     assert Training(tmp_path).restore() == TrainerState(version=1, train_step=1), "as at every later start"
 

@@ -1,6 +1,7 @@
 """Records on ``weights`` that no trainer has written: those far ahead count for nobody, others are passed."""
 
 import contextlib
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,15 @@ import pytest
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
+from dart_streams.config import parse
 from dart_streams.policy import tiny
 from tests.model.test_trainer_run import Run, ended, training, until
 from topics import weights
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
+from trainer.data.consumer import CuratedConsumer, Overtaken, Position
+from trainer.publish import WeightPublisher
+from trainer.rank0_outputs import Rank0Outputs
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +33,9 @@ def run(services: Any, model: Path) -> Run:
     return Run(services.config(policy={"path": str(model)}, trainer=trainer, curation={"max_staleness": 10**9}))
 
 
-def announce(ours: Run, version: int, epoch: int, groups_consumed: int = 0) -> None:
-    """Write a record as a program would that is no trainer of this run."""
-    event = WeightVersion(
-        model_id=ours.config.policy.model_id,
+def announced(model_id: str, version: int, epoch: int, groups_consumed: int) -> WeightVersion:
+    return WeightVersion(
+        model_id=model_id,
         version=version,
         uri="elsewhere",
         sha256="0" * 64,
@@ -39,7 +43,11 @@ def announce(ours: Run, version: int, epoch: int, groups_consumed: int = 0) -> N
         epoch=epoch,
         groups_consumed=groups_consumed,
     )
-    record = encode(weights.TOPIC, event)
+
+
+def announce(ours: Run, version: int, epoch: int) -> None:
+    """Write a record as a program would that is no trainer of this run."""
+    record = encode(weights.TOPIC, announced(ours.config.policy.model_id, version, epoch, 0))
     with contextlib.closing(sync_clients.producer(ours.config.bus, "stranger")) as producer:
         ours.send(producer, weights.TOPIC, record.key, record.value, record.headers)
 
@@ -70,16 +78,28 @@ def test_a_record_far_ahead_changes_nothing_and_one_that_readers_take_is_passed_
     assert "weights record ignored" in said
     assert "Traceback" not in said
     run.add([run.maker.group(1)])
-    with training(run.config) as trainer:
-        until(lambda: newest(run).version == 9, "the second step")
-        announce(run, 20, 6)
-        assert ended(trainer) == 1, "of its own epoch, but none of its versions"
-    found = [(event.epoch, event.version) for event in run.versions()]
-    assert found == [(1, 0), (10**9, 1), (1, 10**9), (1, 1), (5, 7), (6, 8), (6, 9), (6, 20)]
-    with training(run.config) as trainer:
-        until(lambda: newest(run).version == 21, "the weights of the second step again")
-        announce(run, 21, 7, groups_consumed=10**12)
-        assert ended(trainer) == 1, "dispatch would count all groups as consumed"
     assert run.train(max_train_steps=2) == 0
-    assert (newest(run).epoch, newest(run).version, newest(run).groups_consumed) == (8, 22, 2)
+    found = [(event.epoch, event.version) for event in run.versions()]
+    assert found == [(1, 0), (10**9, 1), (1, 10**9), (1, 1), (5, 7), (6, 8), (6, 9)]
     assert [row["group_ids"] for row in run.trained()] == [["group-0"], ["group-1"]]
+
+
+@pytest.mark.parametrize(
+    ("version", "epoch", "groups_consumed", "is_own"),
+    [(4, 2, 7, True), (4, 2, 6, True), (3, 2, 9, True), (5, 2, 7, False), (4, 2, 10**12, False), (5, 1, 7, True)],
+)
+def test_a_trainer_knows_its_own_versions_and_ends_at_another_that_readers_take(
+    version: int, epoch: int, groups_consumed: int, is_own: bool
+) -> None:
+    """One with more groups consumed would have dispatch count all groups as trained."""
+    config = parse({"policy": {"model_id": "tiny"}})
+    publisher = WeightPublisher(config, epoch=2)
+    consumer = CuratedConsumer(config.bus, Position(), "tiny", 2, 1, lambda: 2)
+    own = announced("tiny", 4, 2, 7)
+    publisher._accept(own)
+    consumer._ended = Future()
+    for event in (own, announced("tiny", version, epoch, groups_consumed)):
+        consumer._note_announced(event)
+    outputs = Rank0Outputs(consumer, publisher, None, None)  # type: ignore[arg-type]
+    with contextlib.nullcontext() if is_own else pytest.raises(Overtaken, match=f"version {version} of epoch {epoch}"):
+        outputs.check_versions()

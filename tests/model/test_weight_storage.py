@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import torch
 
 from dart_streams.bus import sync_clients
@@ -109,9 +110,7 @@ def test_damage_is_found_wherever_the_weights_lie(store: type[ObjectStore], tmp_
     assert weights.damage(part(sha256, PLACE)) == f"version 3: no full weights at {PLACE}"
 
 
-def test_what_is_written_waits_for_the_store_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_written_waits_for_the_store_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patient_writing, "AGAIN_S", 0.01)
     answers: list[Any] = [StorageUnreachable("away"), StorageUnreachable("away"), "written"]
 
@@ -121,9 +120,9 @@ def test_what_is_written_waits_for_the_store_and_says_so(
             raise answer
         return answer
 
-    assert written(write, 3, PLACE, threading.Event()) == "written"
-    said = capfd.readouterr()
-    assert (said.out + said.err).count("waiting for the store of the weights") == 2
+    with structlog.testing.capture_logs() as logs:
+        assert written(write, 3, PLACE, threading.Event()) == "written"
+    assert [(log["event"], log["reason"]) for log in logs] == [("waiting for the store of the weights", "away")] * 2
 
 
 def refusing(error: Exception) -> Callable[[], None]:
