@@ -121,8 +121,8 @@ def test_the_profile_observe_is_started_and_its_dashboard_shows_the_run(stack: S
 
 
 def test_jaeger_shows_a_step_across_its_processes(stack: Stack):
-    steps = observed.traces(stack, "dart_streams.env", "step")
-    assert {"dart_streams.env", "dart_streams.rollout", "dart_streams.recorder"} in steps
+    whole = {"dart_streams.env", "dart_streams.rollout", "dart_streams.recorder"}
+    wait_until(lambda: whole in observed.traces(stack, "dart_streams.env", "step"), "a step's trace, whole", UP_S)
     opened = [
         *stack.engine.entering("--net"),
         sys.executable,
