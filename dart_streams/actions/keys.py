@@ -1,43 +1,92 @@
-"""Names of keys: models, browsers and pyautogui each spell them in their own way; here each has one."""
+"""Names of keys: models, browsers and pyautogui each spell them in their own way; here each has one.
 
-ALIASES = {
-    "return": "enter",
-    "esc": "escape",
-    "del": "delete",
-    "ins": "insert",
-    "control": "ctrl",
-    "ctrlleft": "ctrl",
-    "ctrlright": "ctrl",
-    "option": "alt",
-    "altleft": "alt",
-    "altright": "alt",
-    "shiftleft": "shift",
-    "shiftright": "shift",
-    "cmd": "meta",
-    "command": "meta",
-    "super": "meta",
-    "win": "meta",
-    "windows": "meta",
-    "arrowleft": "left",
-    "arrowup": "up",
-    "arrowright": "right",
-    "arrowdown": "down",
-    "pgup": "pageup",
-    "prior": "pageup",
-    "pgdn": "pagedown",
-    "pagedn": "pagedown",
-    "next": "pagedown",
-    "spacebar": "space",
-    "prtsc": "printscreen",
-    "prtscr": "printscreen",
-    "prntscrn": "printscreen",
-    "print": "printscreen",
-    "apps": "menu",
-    "contextmenu": "menu",
-    "plus": "+",
-    "minus": "-",
+What a combination of keys means is decided here too, for every backend: the keyboard is a US one that also has a key
+for each other character.
+"""
+
+from collections.abc import Iterable, Sequence
+
+CHARACTERS = {
+    " ": "space",
+    "\n": "enter",
+    "\r": "enter",
+    "\t": "tab",
+    "\b": "backspace",
+    "\x1b": "escape",
+    "\x7f": "delete",
 }
+"""Characters that are keys with a name."""
+SYMBOLS = {
+    "!": "exclam",
+    '"': "quotedbl",
+    "#": "numbersign",
+    "$": "dollar",
+    "%": "percent",
+    "&": "ampersand",
+    "'": "apostrophe quote",
+    "(": "parenleft",
+    ")": "parenright",
+    "*": "asterisk multiply kpmultiply numpadmultiply",
+    "+": "plus add kpadd numpadadd",
+    ",": "comma",
+    "-": "minus dash hyphen subtract kpsubtract numpadsubtract",
+    ".": "period dot decimal kpdecimal numpaddecimal",
+    "/": "slash divide kpdivide numpaddivide",
+    ":": "colon",
+    ";": "semicolon",
+    "<": "less",
+    "=": "equal equals",
+    ">": "greater",
+    "?": "question",
+    "@": "at",
+    "[": "bracketleft",
+    "\\": "backslash",
+    "]": "bracketright",
+    "^": "asciicircum caret",
+    "_": "underscore",
+    "`": "grave backquote backtick",
+    "{": "braceleft",
+    "|": "bar pipe",
+    "}": "braceright",
+    "~": "asciitilde tilde",
+}
+"""Names of characters: of X's keysyms, of the DOM's codes, of pyautogui."""
+SPELLINGS = {
+    "enter": "return kpenter numpadenter",
+    "escape": "esc",
+    "backspace": "bksp",
+    "delete": "del",
+    "insert": "ins",
+    "space": "spacebar",
+    "ctrl": "control ctrlleft ctrlright controlleft controlright controll controlr ctrll ctrlr",
+    "alt": "option altleft altright optionleft optionright altl altr altgr altgraph",
+    "shift": "shiftleft shiftright shiftl shiftr",
+    "meta": "cmd command super win windows os metaleft metaright metal metar winleft winright superl superr"
+    " superleft superright cmdleft cmdright commandleft commandright osleft osright",
+    "left": "arrowleft leftarrow",
+    "up": "arrowup uparrow",
+    "right": "arrowright rightarrow",
+    "down": "arrowdown downarrow",
+    "pageup": "pgup prior",
+    "pagedown": "pgdn pagedn next",
+    "capslock": "caps",
+    "printscreen": "prtsc prtscr prntscrn print",
+    "menu": "apps contextmenu",
+}
+ALIASES = {
+    spelling: name
+    for table in (SYMBOLS, SPELLINGS)
+    for name, spellings in table.items()
+    for spelling in spellings.split()
+}
+ALIASES |= {f"{kind}{digit}": digit for kind in ("digit", "num", "numpad", "kp") for digit in "0123456789"}
+ALIASES |= {f"key{letter}": letter for letter in "abcdefghijklmnopqrstuvwxyz"}
+SHIFTED = dict(zip("`1234567890-=[]\\;',./", '~!@#$%^&*()_+{}|:"<>?', strict=True))
+"""What the keys of digits and symbols type with Shift."""
+UNSHIFTED = {upper: lower for lower, upper in SHIFTED.items()}
 MODIFIERS = frozenset({"ctrl", "alt", "shift", "meta"})
+COMMANDING = MODIFIERS - {"shift"}
+"""Modifiers with which a key types nothing."""
 EDITING = frozenset({"enter", "tab", "backspace", "delete", "insert", "space"})
 MOVING = frozenset({"home", "end", "pageup", "pagedown", "left", "up", "right", "down"})
 OTHERS = frozenset({"escape", "capslock", "numlock", "scrolllock", "printscreen", "pause", "menu"})
@@ -51,6 +100,45 @@ def canonical(key: str) -> str:
     A single character keeps its case. Underscores and hyphens within a name do not count (``page_up``).
     """
     if len(key) == 1:
-        return key
+        return CHARACTERS.get(key, key)
     name = key.lower().replace("_", "").replace("-", "")
     return ALIASES.get(name, name if name in NAMED else key.lower())
+
+
+def known(key: str) -> str | None:
+    """Return a key's one name, or its character; None if no keyboard has it (a control character, a dead key)."""
+    name = canonical(key)
+    return name if name in NAMED or (len(name) == 1 and name.isprintable()) else None
+
+
+def shifted(character: str) -> str:
+    """Return what the key of a character types with Shift."""
+    upper = character.upper()
+    return SHIFTED.get(character, upper if len(upper) == 1 else character)
+
+
+def unshifted(character: str) -> str:
+    """Return what the key of a character types without Shift."""
+    lower = character.lower()
+    return UNSHIFTED.get(character, lower if len(lower) == 1 else character)
+
+
+def combination(names: Sequence[str], held: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the keys that are pressed together, in order, each by its one name or the character that it types then.
+
+    With Shift a character's key types its upper one: shift and 1 are ``!``. With Ctrl, Alt or Meta a capital means its
+    key: ctrl and A are what ctrl and a are. ``held`` are the keys that are down before. A key that no keyboard has is
+    left out.
+    """
+    down, pressed = set(held), []
+    for key in (key for name in names if (key := known(name)) is not None):
+        down.add(key)
+        pressed.append(key if key in NAMED else typed_with(key, down))
+    return tuple(pressed)
+
+
+def typed_with(character: str, down: Iterable[str]) -> str:
+    """Return what the key of a character types, or is called, while the keys in ``down`` are held."""
+    if "shift" in down:
+        return shifted(character)
+    return character if COMMANDING.isdisjoint(down) or character in UNSHIFTED else unshifted(character)

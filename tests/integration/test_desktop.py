@@ -22,6 +22,7 @@ from dart_streams.config import Config, Desktop, Env
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.tasks import Task
+from tests.keyboard import EDITED, TYPED
 from workers.env import contract
 from workers.env.desktop import command_line
 from workers.env.desktop.backend import DesktopBackend
@@ -154,6 +155,22 @@ async def test_any_characters_are_typed(backend):
     await environment.step(Type(text), "type")
     await environment.step(Hotkey(("ctrl", "s")), "save")
     assert (await environment._outcome()).text("note.txt") == text + before
+    await environment.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_keyboard_types_what_it_types_into_a_page(backend):
+    chosen = task("edit")
+    environment = await backend.open(chosen)
+    await environment.reset(chosen)
+    rows = [(Type("old"), Hotkey(("Control", "A")), Type("new\n"))]
+    rows += [(*sequence, Hotkey(("end",)), Type("\n")) for sequence, _ in (*TYPED, *EDITED)]
+    for number, action in enumerate(action for row in rows for action in row):
+        await environment.step(action, f"{number}")
+    await environment.step(Hotkey(("ctrl", "s")), "save")
+    saved = (await environment._outcome()).text("note.txt")
+    assert saved is not None
+    assert saved.rstrip("\n").split("\n") == ["new", *(text for _, text in (*TYPED, *EDITED))]
     await environment.close()
 
 

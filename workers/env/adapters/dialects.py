@@ -22,8 +22,14 @@ NAMED_KEYS = {
     "alt": "Alt",
     "shift": "Shift",
     "meta": "Meta",
+    "capslock": "CapsLock",
+    "numlock": "NumLock",
+    "scrolllock": "ScrollLock",
+    "printscreen": "PrintScreen",
+    "pause": "Pause",
+    "menu": "ContextMenu",
 }
-"""Names of keys in Playwright."""
+"""Names of keys in Playwright, whose keyboard has no F13 and beyond."""
 
 
 def typed(action: actions.Action) -> dict[str, Any]:
@@ -64,9 +70,11 @@ def scroll(direction: actions.Direction, amount: int | None) -> str:
 def pressed(action: actions.Action) -> str:
     """Return the call of a keyboard action; a key that no keyboard has does nothing."""
     match action:
+        case actions.Hotkey((name,)) if (key := keys.known(name)) and not key.isascii():
+            return f"keyboard_type({key!r})"
         case actions.Hotkey(names):
-            known = [key for name in names if (key := playwright_key(name)) is not None]
-            return f"keyboard_press({'+'.join(known)!r})" if known else NOTHING
+            pressed = [key for name in keys.combination(names) if (key := playwright_key(name)) is not None]
+            return f"keyboard_press({'+'.join(pressed)!r})" if pressed else NOTHING
         case actions.KeyDown(name):
             return f"keyboard_down({key!r})" if (key := playwright_key(name)) else NOTHING
         case actions.KeyUp(name):
@@ -76,8 +84,8 @@ def pressed(action: actions.Action) -> str:
 
 def playwright_key(name: str) -> str | None:
     """Return Playwright's name of a key, None if it has none."""
-    key = keys.canonical(name)
-    return key if len(key) == 1 and key.isascii() else NAMED_KEYS.get(key)
+    key = keys.known(name)
+    return key if key is None or (len(key) == 1 and key.isascii()) else NAMED_KEYS.get(key)
 
 
 def androidworld(action: actions.Action) -> dict[str, Any] | None:

@@ -73,19 +73,18 @@ def drag(action: actions.Drag) -> list[Event]:
 def pressed(action: actions.Action) -> list[Event]:
     """Return the events of a keyboard action; a key that no keyboard has is none."""
     match action:
-        case actions.Hotkey((name,)) if len(name) == 1:
-            return [["text", name]]
+        case actions.Hotkey((name,)) if len(keys.canonical(name)) == 1:
+            return [["text", key] for key in keys.combination([name])]
         case actions.Hotkey(names):
-            known = [key for name in names if (key := keysym_name(name)) is not None]
-            return [["down", key] for key in known] + [["up", key] for key in reversed(known)]
+            pressed = [server_name(key, "shift" in map(keys.canonical, names)) for key in keys.combination(names)]
+            return [["down", key] for key in pressed] + [["up", key] for key in reversed(pressed)]
         case actions.KeyDown(name):
-            return [["down", key] for key in [keysym_name(name)] if key is not None]
+            return [["down", server_name(key)] for key in keys.combination([name])]
         case actions.KeyUp(name):
-            return [["up", key] for key in [keysym_name(name)] if key is not None]
+            return [["up", server_name(key)] for key in keys.combination([name])]
     return []
 
 
-def keysym_name(name: str) -> str | None:
-    """Return what the server calls a key: a character, or a keysym's name; None if there is no such key."""
-    key = keys.canonical(name)
-    return key if len(key) == 1 else NAMED_KEYS.get(key)
+def server_name(key: str, shift: bool = False) -> str:
+    """Return what the server calls a key, by its one name or what it types; while Shift is held, by its key."""
+    return NAMED_KEYS.get(key, keys.unshifted(key) if shift and key.isascii() else key)

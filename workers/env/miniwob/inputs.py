@@ -1,5 +1,6 @@
 """Typed actions as the browser's input events."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -16,25 +17,49 @@ SCROLL_PIXELS = 100
 SCROLLS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 MODIFIERS = {"alt": 1, "ctrl": 2, "meta": 4, "shift": 8}
 NAMED_KEYS = {
-    "enter": ("Enter", 13),
-    "tab": ("Tab", 9),
-    "escape": ("Escape", 27),
-    "backspace": ("Backspace", 8),
-    "delete": ("Delete", 46),
-    "insert": ("Insert", 45),
-    "space": (" ", 32),
-    "home": ("Home", 36),
-    "end": ("End", 35),
-    "pageup": ("PageUp", 33),
-    "pagedown": ("PageDown", 34),
-    "alt": ("Alt", 18),
-    "ctrl": ("Control", 17),
-    "meta": ("Meta", 91),
-    "shift": ("Shift", 16),
-    **{name: (f"Arrow{name.capitalize()}", 37 + place) for place, name in enumerate(("left", "up", "right", "down"))},
-    **{f"f{number}": (f"F{number}", 111 + number) for number in range(1, 25)},
+    "enter": ("Enter", "Enter", 13),
+    "tab": ("Tab", "Tab", 9),
+    "escape": ("Escape", "Escape", 27),
+    "backspace": ("Backspace", "Backspace", 8),
+    "delete": ("Delete", "Delete", 46),
+    "insert": ("Insert", "Insert", 45),
+    "space": (" ", "Space", 32),
+    "home": ("Home", "Home", 36),
+    "end": ("End", "End", 35),
+    "pageup": ("PageUp", "PageUp", 33),
+    "pagedown": ("PageDown", "PageDown", 34),
+    "alt": ("Alt", "AltLeft", 18),
+    "ctrl": ("Control", "ControlLeft", 17),
+    "meta": ("Meta", "MetaLeft", 91),
+    "shift": ("Shift", "ShiftLeft", 16),
+    "capslock": ("CapsLock", "CapsLock", 20),
+    "numlock": ("NumLock", "NumLock", 144),
+    "scrolllock": ("ScrollLock", "ScrollLock", 145),
+    "printscreen": ("PrintScreen", "PrintScreen", 44),
+    "pause": ("Pause", "Pause", 19),
+    "menu": ("ContextMenu", "ContextMenu", 93),
+    **{
+        name: (f"Arrow{name.capitalize()}", f"Arrow{name.capitalize()}", 37 + place)
+        for place, name in enumerate(("left", "up", "right", "down"))
+    },
+    **{f"f{number}": (f"F{number}", f"F{number}", 111 + number) for number in range(1, 25)},
 }
-EDITING = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut", "z": "undo"}
+"""The DOM's name of each key that has one, its code on the keyboard and its virtual key code."""
+SYMBOL_KEYS = {
+    ";": ("Semicolon", 186),
+    "=": ("Equal", 187),
+    ",": ("Comma", 188),
+    "-": ("Minus", 189),
+    ".": ("Period", 190),
+    "/": ("Slash", 191),
+    "`": ("Backquote", 192),
+    "[": ("BracketLeft", 219),
+    "\\": ("Backslash", 220),
+    "]": ("BracketRight", 221),
+    "'": ("Quote", 222),
+}
+"""The code and virtual key code of a US keyboard's keys, by what they type without Shift."""
+EDITING = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut", "z": "undo", "Z": "redo", "y": "redo"}
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -49,7 +74,7 @@ NOTHING_HELD = Held()
 
 def input_calls(action: actions.Action, held: Held = NOTHING_HELD) -> tuple[list[Call], Held]:
     """Return the events that carry out ``action``, given in page pixels, and what is held after them."""
-    modifiers = sum(MODIFIERS[key] for key in held.keys if key in MODIFIERS)
+    modifiers = modifiers_of(held.keys)
     match action:
         case actions.MouseDown(x, y, button):
             pressed = (*without(held.buttons, button), button)
@@ -58,16 +83,26 @@ def input_calls(action: actions.Action, held: Held = NOTHING_HELD) -> tuple[list
             left = without(held.buttons, button)
             return release_at(x, y, button, modifiers), msgspec.structs.replace(held, buttons=left)
         case actions.KeyDown(key):
-            name = keys.canonical(key)
-            pressed_keys = (*without(held.keys, name), name)
-            held = msgspec.structs.replace(held, keys=pressed_keys)
-            return [key_event("keyDown", name, modifiers | MODIFIERS.get(name, 0))], held
+            return key_down(key, held)
         case actions.KeyUp(key):
-            name = keys.canonical(key)
-            held = msgspec.structs.replace(held, keys=without(held.keys, name))
-            return [key_event("keyUp", name, modifiers & ~MODIFIERS.get(name, 0))], held
+            return key_up(key, held)
         case _:
-            return momentary(action, modifiers, held.buttons), held
+            return momentary(action, held), held
+
+
+def key_down(key: str, held: Held) -> tuple[list[Call], Held]:
+    """Return the event of a key that goes down, and what is held then; nothing happens if no keyboard has it."""
+    names = keys.combination([key], held.keys)
+    held = msgspec.structs.replace(held, keys=(*without(held.keys, *names), *names))
+    return [key_event("keyDown", name, modifiers_of(held.keys)) for name in names], held
+
+
+def key_up(key: str, held: Held) -> tuple[list[Call], Held]:
+    """Return the event of a key that goes up, whatever it typed as it went down, and what is held then."""
+    names = keys.combination([key], held.keys)
+    same = [form(name) for name in names for form in (str, keys.shifted, keys.unshifted)]
+    held = msgspec.structs.replace(held, keys=without(held.keys, *same))
+    return [key_event("keyUp", name, modifiers_of(held.keys)) for name in names], held
 
 
 def release(held: Held) -> list[Call]:
@@ -76,24 +111,30 @@ def release(held: Held) -> list[Call]:
     return buttons + [key_event("keyUp", name, 0) for name in reversed(held.keys)]
 
 
-def without(names: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+def without(names: tuple[Any, ...], *left_out: str) -> tuple[Any, ...]:
     """Return the other names."""
-    return tuple(other for other in names if other != name)
+    return tuple(other for other in names if other not in left_out)
 
 
-def momentary(action: actions.Action, modifiers: int, buttons: tuple[actions.Button, ...]) -> list[Call]:
+def modifiers_of(held: Iterable[str]) -> int:
+    """Return the modifiers among keys as DevTools has them, a bit each."""
+    return sum(MODIFIERS[key] for key in held if key in MODIFIERS)
+
+
+def momentary(action: actions.Action, held: Held) -> list[Call]:
     """Return the events of an action that holds nothing; none for those that have no input."""
+    modifiers = modifiers_of(held.keys)
     match action:
         case actions.Click(x, y, button, count):
             return click(x, y, button, count, modifiers)
         case actions.Move(x, y):
-            return [moved(x, y, modifiers, buttons[-1] if buttons else None)]
+            return [moved(x, y, modifiers, held.buttons[-1] if held.buttons else None)]
         case actions.Drag():
             return drag(action, modifiers)
         case actions.Type(content):
-            return typing(content)
+            return typing(content, held.keys)
         case actions.Hotkey(pressed):
-            return hotkey(pressed, modifiers)
+            return hotkey(pressed, held.keys)
         case actions.Scroll(x, y, direction, amount):
             right, down = SCROLLS[direction]
             pixels = SCROLL_PIXELS * (1 if amount is None else amount)
@@ -162,39 +203,42 @@ def drag(action: actions.Drag, modifiers: int) -> list[Call]:
     ]
 
 
-def typing(content: str) -> list[Call]:
-    """Return the text as one insertion a line, with Enter between lines and after a trailing newline."""
+def typing(content: str, held: tuple[str, ...]) -> list[Call]:
+    """Return the text as one insertion a line, with Enter between lines and after a trailing newline.
+
+    While modifiers are held, each character is a key that is struck with them, as on a keyboard.
+    """
+    if modifiers_of(held):
+        return [call for character in content for call in hotkey((character,), held)]
     calls: list[Call] = []
     for number, line in enumerate(content.split("\n")):
         if number:
-            calls += press("enter", 0)
+            calls += hotkey(("enter",), ())
         if line:
             calls.append((TEXT, {"text": line}))
     return calls
 
 
-def hotkey(pressed: tuple[str, ...], modifiers: int) -> list[Call]:
-    """Return the last key pressed while all before it are held as modifiers."""
-    for key in pressed[:-1]:
-        modifiers |= MODIFIERS.get(keys.canonical(key), 0)
-    return press(keys.canonical(pressed[-1]).lower(), modifiers)
-
-
-def press(key: str, modifiers: int) -> list[Call]:
-    """Return a key going down and up."""
-    return [key_event("keyDown", key, modifiers), key_event("keyUp", key, modifiers)]
+def hotkey(pressed: tuple[str, ...], held: tuple[str, ...]) -> list[Call]:
+    """Return keys going down in order, and up in reverse."""
+    names = keys.combination(pressed, held)
+    after = [(*held, *names[:number]) for number in range(len(names) + 1)]
+    down = [key_event("keyDown", name, modifiers_of({*after[number + 1]})) for number, name in enumerate(names)]
+    up = [key_event("keyUp", name, modifiers_of({*after[number]})) for number, name in enumerate(names)]
+    return down + up[::-1]
 
 
 def key_event(kind: str, key: str, modifiers: int) -> Call:
-    """Return a key, by its one name, going down or up. Ctrl with a letter is also a desktop's editing command.
+    """Return a key, by its one name or what it types, going down or up.
 
-    A letter's or digit's virtual key code is its ASCII code; other characters have none that holds for each keyboard.
+    What a US keyboard types with Shift only has Shift. Ctrl with a letter is also a desktop's editing command.
     """
-    code = ord(key.upper()) if len(key) == 1 and key.isascii() and key.isalnum() else 0
-    name, code = NAMED_KEYS.get(key, (key, code))
-    if modifiers & MODIFIERS["shift"] and len(name.upper()) == 1:
-        name = name.upper()
-    event: dict[str, Any] = {"type": kind, "key": name, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+    name, code, number = key_of(key)
+    if key not in NAMED_KEYS and keys.unshifted(key) != key:
+        modifiers |= MODIFIERS["shift"]
+    event: dict[str, Any] = {"type": kind, "key": name, "windowsVirtualKeyCode": number, "modifiers": modifiers}
+    if code:
+        event["code"] = code
     if kind == "keyDown":
         if key == "enter":
             event["text"] = "\r"
@@ -203,3 +247,15 @@ def key_event(kind: str, key: str, modifiers: int) -> Call:
         if modifiers & MODIFIERS["ctrl"] and key in EDITING:
             event["commands"] = [EDITING[key]]
     return KEY, event
+
+
+def key_of(key: str) -> tuple[str, str, int]:
+    """Return the DOM's name of a key, its code and its virtual key code; no codes if no US keyboard has it."""
+    if key in NAMED_KEYS:
+        return NAMED_KEYS[key]
+    plain = keys.unshifted(key)
+    if plain.isascii() and plain.isalpha():
+        return key, f"Key{plain.upper()}", ord(plain.upper())
+    if plain.isascii() and plain.isdigit():
+        return key, f"Digit{plain}", ord(plain)
+    return key, *SYMBOL_KEYS.get(plain, ("", 0))

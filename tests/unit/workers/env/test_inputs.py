@@ -40,7 +40,7 @@ def test_whatever_the_grammar_reads_has_events_that_can_be_sent(answers):
 
 
 @pytest.mark.parametrize(
-    ("key", "code"), [("a", 65), ("7", 55), ("Return", 13), ("ß", 0), ("/", 0), ("F1", 112), ("fn", 0)]
+    ("key", "code"), [("a", 65), ("7", 55), ("Return", 13), ("ß", 0), ("/", 191), (".", 190), ("F1", 112)]
 )
 def test_virtual_key_codes(key, code):
     (down, up), _ = input_calls(actions.Hotkey((key,)))
@@ -80,6 +80,14 @@ def test_a_scroll_turns_the_wheel_by_notches():
         assert (wheel[1]["deltaX"], wheel[1]["deltaY"]) == (0, pixels)
 
 
-def test_shift_writes_capitals():
-    (down, _), _ = input_calls(actions.Hotkey(("shift", "a")))
-    assert (down[1]["text"], down[1]["key"]) == ("A", "A")
+def test_a_combination_presses_its_keys_in_order_and_releases_them_in_reverse():
+    calls, _ = input_calls(actions.Hotkey(("ctrl", "shift", "z")))
+    assert [(call[1]["type"], call[1]["key"], call[1]["modifiers"]) for call in calls] == [
+        ("keyDown", "Control", 2),
+        ("keyDown", "Shift", 10),
+        ("keyDown", "Z", 10),
+        ("keyUp", "Z", 10),
+        ("keyUp", "Shift", 2),
+        ("keyUp", "Control", 0),
+    ]
+    assert calls[2][1]["commands"] == ["redo"]

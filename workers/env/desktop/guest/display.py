@@ -18,6 +18,8 @@ DISPLAY_ERRORS = (XError, ConnectionClosedError, DisplayError)
 """What a call to the X server may raise, which has gone, or refuses it. They have no base class of their own."""
 BUTTONS = {"left": 1, "middle": 2, "right": 3}
 WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
+COMMANDING = (XK.XK_Control_L, XK.XK_Control_R, XK.XK_Alt_L, XK.XK_Alt_R, XK.XK_Super_L, XK.XK_Super_R)
+"""Keys with which others type nothing."""
 DOUBLE_CLICK_S = 0.3
 """Longer than the session's double-click time: two clicks of two actions are never a double click."""
 KEY_S = 0.005
@@ -43,6 +45,7 @@ class XDisplay:
         self.struck_at: dict[int, float] = {}
         self.frames = Framebuffer(framebuffer)
         self.shift = self.x.keysym_to_keycode(XK.XK_Shift_L)
+        self.commanding = {self.x.keysym_to_keycode(keysym) for keysym in COMMANDING}
         count = self.x.display.info.max_keycode - FIRST_CODE + 1
         # Given the connection, not this object: a cycle of references would keep its screen until one is looked for.
         self.keymap = Keymap(self.x.get_keyboard_mapping(FIRST_CODE, count), partial(change_mapping, self.x))
@@ -142,8 +145,9 @@ class XDisplay:
 
     def _down(self, name: str) -> None:
         code, shifted = self._code(name)
-        if shifted and not name.isalpha() and self.shift not in self.held_keys:
-            # As a person does for ctrl and +; a capital of a combination means its key.
+        means_its_key = name.isalpha() and any(key in self.commanding for key in self.held_keys)
+        if shifted and not means_its_key and self.shift not in self.held_keys:
+            # As a person does for ctrl and +; a capital with Ctrl means its key.
             self.shifted_for.add(code)
             self._hold(self.shift)
         self._hold(code)
