@@ -34,8 +34,8 @@ class Miniwob(Backend, frozen=True):
     only), or a ``screenshot`` of frames drawn all the time; ``auto``: the first where the browser can."""
     browsers: Positive = 1
     """Browsers of a worker, each with its share of the slots: one that dies or hangs delays no other's episodes."""
-    partial_credit: bool = False
-    """Keep a page's partial credit as the reward; otherwise any above 0 is a success, as BrowserGym counts."""
+    partial_credit: bool = True
+    """Keep a page's own partial credit as the reward; otherwise what is no success is 0."""
 
 
 class Desktop(Backend, frozen=True):

@@ -74,6 +74,34 @@ async def test_the_evaluator_gives_0_at_the_start_and_1_after_the_oracle(shared,
         await page.close()
 
 
+ANGLE = """(() => {
+  const at = (dot) => [Number(dot.getAttribute('cx')), Number(dot.getAttribute('cy')) + 50];
+  const [vertex, end] = [at(document.querySelector('.init-blue')), at(document.querySelector('.init-black'))];
+  return {vertex, arm: [(vertex[0] + end[0]) / 2, (vertex[1] + end[1]) / 2]};
+})()"""
+SUBMIT = """(() => {
+  const box = document.querySelector('#subbtn').getBoundingClientRect();
+  return [Math.round(box.x + box.width / 2), Math.round(box.y + box.height / 2)];
+})()"""
+
+
+@pytest.mark.parametrize(("where", "most"), [("vertex", 0.0), ("arm", 0.1)])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_wrong_answer_that_a_page_pays_for_is_no_success(shared, where, most):
+    """The vertex of an angle has no bisector, which the page scores as no number; an arm is next to nothing."""
+    rewards = []
+    for seed in range(6):
+        chosen = task("bisect-angle", seed)
+        page = await shared.open(chosen)
+        await page.reset(chosen)
+        x, y = (await page.evaluate_script(ANGLE))[where]
+        await page.step(Click(round(x), round(y)), "point")
+        assert (await page.step(Click(*await page.evaluate_script(SUBMIT)), "submit")).done
+        rewards.append(await page.evaluate())
+        await page.close()
+    assert max(rewards) <= most, rewards
+
+
 LEAVE = """localStorage.setItem('left', 'behind'); sessionStorage.setItem('left', 'behind'); window.name = 'left';
  window.left = 'behind'; document.cookie = 'left=behind'; history.pushState({}, '', '#left'); 0"""
 LEFT = """[localStorage.getItem('left'), sessionStorage.getItem('left'), window.left, window.name, document.cookie,
