@@ -59,6 +59,8 @@ FLAGS = (
     "--force-color-profile=srgb",
     "--font-render-hinting=none",
     "--in-process-gpu",
+    # A screen is of one page: what it would open elsewhere is not shown, and would stay when the episode ends.
+    "--block-new-web-contents",
     # Contexts never share a renderer, so this is one for each.
     "--renderer-process-limit=2",
 )

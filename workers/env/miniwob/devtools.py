@@ -16,6 +16,7 @@ MESSAGE_BYTES = 64 * 1024 * 1024
 CRASHED = "Inspector.targetCrashed"
 DETACHED = "Target.detachedFromTarget"
 LOADED = "Page.loadEventFired"
+DIALOG = "Page.javascriptDialogOpening"
 
 
 class Rejected(EnvironmentFault):
@@ -148,8 +149,16 @@ class DevTools:
         elif message.method == CRASHED and message.sessionId:
             self.crashed.add(message.sessionId)
             self._fail(message.sessionId, "the page crashed")
+        elif message.method == DIALOG and message.sessionId:
+            self._accept_dialog(message.sessionId)
         elif message.method == DETACHED:
             self._fail(str(message.params.get("sessionId")), "the page is gone")
+
+    def _accept_dialog(self, session: str) -> None:
+        """Answer a dialog: until then its page does nothing else."""
+        if session not in self.crashed:
+            answer = self.send("Page.handleJavaScriptDialog", session, accept=True)
+            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _fail(self, session: str | None, reason: str) -> None:
         """Fail the pending calls of ``session``, or all if it is None."""

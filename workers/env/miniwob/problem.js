@@ -96,6 +96,7 @@ const forget = (fresh) => {
   if (localStorage.length) localStorage.clear();
   if (sessionStorage.length) sessionStorage.clear();
   if (location.href !== fresh.address) history.replaceState(null, '', fresh.address);
+  for (const shown of document.querySelectorAll('dart-popup')) shown.remove();
   for (const element of document.querySelectorAll('[data-tampered]')) element.removeAttribute('data-tampered');
   renew();
 };

@@ -7,9 +7,10 @@ from typing import Any
 
 from dart_streams.actions import Action
 from workers.env.environment import EnvironmentFault
-from workers.env.miniwob.capture import Capturing
+from workers.env.miniwob.capture import HEIGHT, WIDTH, Capturing
 from workers.env.miniwob.devtools import DevTools
 from workers.env.miniwob.inputs import NOTHING_HELD, input_calls, release
+from workers.env.miniwob.native import native_script
 
 
 class Target:
@@ -38,6 +39,9 @@ class Target:
             await self.call("Page.enable")
             await self.call("Inspector.enable")
             await self.call("Emulation.setFocusEmulationEnabled", enabled=True)
+            await self.call("Page.addScriptToEvaluateOnNewDocument", source=native_script(WIDTH, HEIGHT))
+            # Or else frames without a script of their own would not have this one either.
+            await self.call("Runtime.enable")
             await self.capturing.prepare(self.session)
 
     async def call(self, method: str, timeout_s: float | None = None, **params: Any) -> dict[str, Any]:
