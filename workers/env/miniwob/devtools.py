@@ -150,14 +150,14 @@ class DevTools:
             self.crashed.add(message.sessionId)
             self._fail(message.sessionId, "the page crashed")
         elif message.method == DIALOG and message.sessionId:
-            self._accept_dialog(message.sessionId)
+            self._accept_dialog(message.sessionId, str(message.params.get("defaultPrompt", "")))
         elif message.method == DETACHED:
             self._fail(str(message.params.get("sessionId")), "the page is gone")
 
-    def _accept_dialog(self, session: str) -> None:
-        """Answer a dialog: until then its page does nothing else."""
+    def _accept_dialog(self, session: str, default: str) -> None:
+        """Answer a dialog, a prompt by its default: until then its page does nothing else."""
         if session not in self.crashed:
-            answer = self.send("Page.handleJavaScriptDialog", session, accept=True)
+            answer = self.send("Page.handleJavaScriptDialog", session, accept=True, promptText=default)
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _fail(self, session: str | None, reason: str) -> None:

@@ -150,16 +150,20 @@ def batches(calls: list[Call]) -> list[list[Call]]:
     """
     split: list[list[Call]] = []
     for call in calls:
-        if not split or split[-1][-1][0] != call[0] or waits_for_frame(split[-1][-1]):
+        if not split or split[-1][-1][0] != call[0] or ends_batch(split[-1][-1]):
             split.append([])
         split[-1].append(call)
     return split
 
 
+def ends_batch(call: Call) -> bool:
+    """Whether an event must have its frame before the next one is sent."""
+    return waits_for_frame(call) and (call[1]["type"] == "mouseWheel" or "button" in call[1])
+
+
 def waits_for_frame(call: Call) -> bool:
     """Whether Chromium answers an event only with the next frame if nothing follows it."""
-    kind = call[1].get("type")
-    return kind == "mouseWheel" or (kind == "mouseMoved" and "button" in call[1])
+    return call[1].get("type") in {"mouseWheel", "mouseMoved"}
 
 
 def mouse(kind: str, x: int, y: int, modifiers: int = 0, **more: Any) -> Call:

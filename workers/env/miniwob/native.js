@@ -25,6 +25,7 @@ const onMouse = (event) => {
   forgotten();
   const host = within(event, (node) => node.localName === 'dart-popup' && node[HANDLE]);
   if (host) { seen.add(event); return host[HANDLE](event); }
+  if (event.type !== 'wheel') pointer = placeOf(event);
   if (event.type === 'mousedown') onPress(event);
   if (event.type === 'click') onClick(event);
 };
@@ -53,7 +54,7 @@ const onClick = (event) => {
 };
 
 const opens = ({key, altKey, ctrlKey, metaKey}, control) => (altKey && (key === 'ArrowDown' || key === 'ArrowUp'))
-  || (key === 'F4' && !altKey) || (key === ' ' && !ctrlKey && !metaKey && control.type !== 'color');
+  || (key === 'F4' && !altKey) || (key === 'Enter' && isMenu(control)) || (key === ' ' && !ctrlKey && !metaKey && control.type !== 'color');
 
 const onKeyDown = (event) => {
   if (seen.has(event)) return;
@@ -128,8 +129,7 @@ replace(window.Element, 'attachShadow', (original) => function attachShadow(opti
 for (const name of ['open', 'write', 'writeln']) {
   replace(window.Document, name, (original) => function written(...parts) {
     const result = original.apply(this, parts);
-    // Nobody reads it, and the browser would send each message to the worker.
-for (const name of Object.keys(console)) if (typeof console[name] === 'function') console[name] = () => {};
+    listen(window);
     return result;
   });
 }

@@ -118,9 +118,9 @@ const pickTime = (input) => {
   const choose = (value) => {
     if (value.months) { turn(value.months); return true; }
     if (input.type === 'date' || input.type === 'month' || input.type === 'week') return enter(input, 'value', value);
-    const [hour, minute] = timeOf(input), dated = input.type === 'datetime-local';
-    const day = typeof value === 'string' ? value : isoDay(dayOf(input, input.value));
-    enter(input, 'value', `${dated ? `${day}T` : ''}${value.hour || hour}:${value.minute || minute}`);
+    const [hour, minute] = timeOf(input), time = `${value.hour || hour}:${value.minute || minute}`;
+    const day = () => typeof value === 'string' ? value : isoDay(dayOf(input, input.value));
+    enter(input, 'value', input.type === 'time' ? time : `${day()}T${time}`);
     return !value.minute;
   };
   show(input, content, choose, {page: input.type === 'time' ? null : (by) => turn(input.type === 'month' ? 12 * by : by)});

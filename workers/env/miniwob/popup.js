@@ -17,7 +17,10 @@ const STYLE = `
   .dense span { padding: 1px 0; }
   .swatch.at { outline: 2px solid #000; outline-offset: -2px; }`;
 const FONT_PX = 13;
+const TYPING_MS = 1000;
 let popup = null;
+let pointer = '';
+const placeOf = ({screenX, screenY}) => `${screenX} ${screenY}`;
 
 // The farthest window around a control whose document can be reached, and the control's box in it.
 const surroundings = (control) => {
@@ -73,6 +76,7 @@ const show = (control, content, choose, {page = null, takesKeys = true} = {}) =>
   Object.assign(host.style, {fontFamily, fontSize: `${Math.min(parseFloat(fontSize), FONT_PX)}px`, direction});
   parentOf(control, around.view).appendChild(host);
   popup = {control, content, choose, page, takesKeys, host, around, current: -1, cells: [], typed: '', typedAt: 0};
+  popup.under = pointer;
   host[HANDLE] = onPopup;
   host.showPopover();
   const watch = new MutationObserver(() => { if (popup && popup.host === host && !control.isConnected) hide(); });
@@ -144,6 +148,9 @@ const onPopup = (event) => {
   // That of a pointerdown would do without the events of the mouse that follow it.
   if (['mousedown', 'click', 'auxclick', 'contextmenu'].includes(event.type)) event.preventDefault();
   if (!popup) return;
+  // A popup may open under the pointer: the release of the press that opened it chooses nothing.
+  if (event.type === 'mousedown' || placeOf(event) !== popup.under) popup.under = null;
+  if (popup.under !== null) return;
   const number = popup.cells.findIndex(({shown}) => shown === event.composedPath()[0]);
   if (event.type === 'mousemove' && number >= 0 && !popup.cells[number].disabled) mark(number, false);
   if (event.type === 'mouseup' && event.button === 0) take(number);
@@ -172,6 +179,7 @@ const onKey = (event) => {
   else if (key === 'F4' || (event.altKey && key.startsWith('Arrow'))) hide();
   else if (popup.page && key.startsWith('Page')) { popup.page(key === 'PageUp' ? -1 : 1); draw(); }
   else if (key in STEPS || (popup.takesKeys && ['Home', 'End', 'PageUp', 'PageDown'].includes(key))) moved(key);
+  else if (key === ' ' && popup.typed && event.timeStamp - popup.typedAt < TYPING_MS) find(key, event.timeStamp);
   else if (key === 'Enter' || key === 'Tab' || (key === ' ' && popup.takesKeys)) {
     if (popup.current < 0 && !popup.takesKeys) { hide(); return false; }
     if (popup.current >= 0) take(popup.current);
@@ -182,7 +190,6 @@ const onKey = (event) => {
   return true;
 };
 
-const TYPING_MS = 1000;
 const find = (key, now) => {
   popup.typed = (now - popup.typedAt < TYPING_MS ? popup.typed : '') + key.toLowerCase();
   popup.typedAt = now;
