@@ -5,9 +5,11 @@ any record is seen. Either way the consumer's position would never move. So such
 the fetch, by one record at the batch's last offset. Its header :data:`~dart_streams.bus.codec.UNREADABLE` has the
 reason: it does not decode, so it is dead-lettered as every other record that does not.
 
-The producers of this system compress nothing; batches that come uncompressed pass as they are.
+The producers of this system compress nothing; batches that come uncompressed pass as they are, unless a header's name
+is not UTF-8 (:mod:`~dart_streams.bus.header_names`).
 """
 
+import gzip
 import hashlib
 import struct
 import zlib
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from dart_streams.bus import header_names
 from dart_streams.bus.codec import UNREADABLE
 
 MAX_EXPANDED_BYTES = 32 * 1024 * 1024
@@ -23,6 +26,8 @@ MAX_EXPANDED_BYTES = 32 * 1024 * 1024
 HEAD_BYTES = 1024
 """The bytes of a batch, as it is compressed, that its stand-in has as its value."""
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+CODEC = 0b111
+"""The bits of a batch's attributes that name its codec."""
 GZIP = 1
 GZIP_WINDOW = 31
 PREFIX = struct.Struct(">qi")
@@ -53,16 +58,38 @@ class RecordBatch(NamedTuple):
 def readable(fetched: bytes) -> bytes:
     """Return the record batches of a fetch, with a stand-in for each that could not be read."""
     parts, kept = [], 0
-    for start, end, batch in compressed(fetched):
-        data = fetched[start + HEADER.size : end]
-        if reason := refusal(batch, data):
-            parts += [fetched[kept:start], stand_in(batch, data, reason)]
+    for start, end, batch in batches(fetched):
+        read = readable_batch(batch, fetched[start:end])
+        if read is not None:
+            parts += [fetched[kept:start], read]
             kept = end
     return b"".join([*parts, fetched[kept:]]) if kept else fetched
 
 
-def compressed(fetched: bytes) -> Iterator[tuple[int, int, RecordBatch]]:
-    """Yield start, end and header of each whole batch that is compressed."""
+def readable_batch(batch: RecordBatch, fetched: bytes) -> bytes | None:
+    """Return what takes the place of a batch that the clients could not read; None if they can."""
+    data = fetched[HEADER.size :]
+    if batch.attributes & CODEC:
+        if reason := refusal(batch, data):
+            return stand_in(batch, data, reason)
+        expanded = expanded_batch(fetched) if not header_names.decodes(fetched) else None
+    else:
+        expanded = fetched if not header_names.decodes(fetched) else None
+    if expanded is None:
+        return None
+    try:
+        return header_names.with_stand_ins(expanded)
+    except (ValueError, IndexError, struct.error) as error:
+        return stand_in(batch, data, f"a batch of {batch.records} records that is damaged: {error}")
+
+
+def expanded_batch(fetched: bytes) -> bytes:
+    """Return a batch that gzip compresses as it was before; its CRC is that of the compressed one."""
+    return fetched[: HEADER.size] + gzip.decompress(fetched[HEADER.size :])
+
+
+def batches(fetched: bytes) -> Iterator[tuple[int, int, RecordBatch]]:
+    """Yield start, end and header of each whole batch of version 2."""
     start = 0
     while start + HEADER.size <= len(fetched):
         _, length = PREFIX.unpack_from(fetched, start)
@@ -70,18 +97,16 @@ def compressed(fetched: bytes) -> Iterator[tuple[int, int, RecordBatch]]:
         if end > len(fetched) or length <= 0:
             return
         if fetched[start + MAGIC_AT] == MAGIC:
-            batch = RecordBatch(*HEADER.unpack_from(fetched, start))
-            if batch.attributes & 0b111:
-                yield start, end, batch
+            yield start, end, RecordBatch(*HEADER.unpack_from(fetched, start))
         start = end
 
 
 def refusal(batch: RecordBatch, data: bytes) -> str:
     """Return why a compressed batch is not read, empty if it is."""
-    codec = CODECS.get(batch.attributes & 0b111, "an unknown codec")
+    codec = CODECS.get(batch.attributes & CODEC, "an unknown codec")
     first, last = batch.base_offset, batch.base_offset + batch.last_offset_delta
     what = f"a batch of {batch.records} records (offsets {first} to {last}), compressed with {codec}"
-    if batch.attributes & 0b111 != GZIP:
+    if batch.attributes & CODEC != GZIP:
         return f"{what}: only gzip is read"
     try:
         return f"{what}: more than {MAX_EXPANDED_BYTES} bytes when expanded" if expands_too_far(data) else ""
