@@ -12,7 +12,7 @@ from topics.weights import WeightVersion
 
 REWARDED: frozenset[OutcomeKind] = frozenset({"success", "failure", "truncated", "invalid_action"})
 """The outcomes that carry a reward. A fault of the infrastructure never does."""
-FAULTS: frozenset[OutcomeKind] = frozenset({"env_error", "policy_error"})
+FAULTS: frozenset[OutcomeKind] = frozenset({"env_error", "policy_error", "lost"})
 """The outcomes after which an order is placed again, up to the limit of attempts."""
 
 OrderStage = Literal[

@@ -39,7 +39,9 @@ Measured = Annotated[float, Meta(ge=-1e300, le=1e300)]
 """Any finite number."""
 
 Purpose = Literal["train", "eval", "demonstration"]
-OutcomeKind = Literal["success", "failure", "truncated", "invalid_action", "env_error", "policy_error", "cancelled"]
+OutcomeKind = Literal[
+    "success", "failure", "truncated", "invalid_action", "env_error", "policy_error", "lost", "cancelled"
+]
 
 
 class BlobRef(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,16 +2,18 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka.structs import OffsetAndMetadata
 
 from dart_streams.bus.clients import consumer, start_within
 from dart_streams.config import Bus
 from dart_streams.connection import auth
+from topics import Topic
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -27,6 +29,16 @@ class Lag(msgspec.Struct, frozen=True):
     def records(self) -> int:
         """The lag in records."""
         return max(0, self.end - self.committed)
+
+
+class GroupProgress(NamedTuple):
+    """The offset below which a group has nothing to process any more, and the end offset.
+
+    The former is the committed one, or the beginning of a log that retention has taken past it.
+    """
+
+    processed: int
+    end: int
 
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -64,6 +76,28 @@ class LagReader:
             for group, offsets in committed.items()
             for partition, metadata in sorted(offsets.items())
         ]
+
+    async def progress(self, group: str, topic: Topic) -> dict[int, GroupProgress]:
+        """Return how far a group has processed each partition of a topic; raise ``KafkaError`` if it is not known.
+
+        An offset beyond the end was committed of another topic of this name, and says nothing.
+        """
+        partitions = await self._partitions(topic)
+        begins = await self.consumer.beginning_offsets(partitions)
+        ends = await self.consumer.end_offsets(partitions)
+        committed = await self._committed(self.bus.prefix + group)
+        return {
+            partition.partition: GroupProgress(max(begins[partition], offset if offset <= end else 0), end)
+            for partition, end in ends.items()
+            for offset in [committed.get(partition, NOTHING).offset]
+        }
+
+    async def _partitions(self, topic: Topic) -> list[TopicPartition]:
+        name = self.bus.prefix + topic.name
+        [described] = await self.admin.describe_topics([name])
+        if not described["partitions"]:
+            raise UnknownTopicOrPartitionError(name)
+        return [TopicPartition(name, one["partition"]) for one in described["partitions"]]
 
     async def _with_added(self, committed: dict[str, Offsets]) -> dict[str, Offsets]:
         """Add partitions of which a group has committed nothing yet: what was added to a topic is lag as well."""

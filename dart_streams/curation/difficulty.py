@@ -9,7 +9,7 @@ an oracle takes the shortest path, and a length cap of that would end rollouts t
 import msgspec
 
 from dart_streams.curation.advantages import rewarded
-from dart_streams.curation.order_tracker import Limits, OrderTracker, order_key_of
+from dart_streams.curation.order_tracker import Limits, OrderKey, OrderTracker, format_order_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from topics import task_difficulty
 from topics.outcomes import is_success
@@ -46,9 +46,11 @@ def apply(
         return state, []
     if trajectory.purpose == "train":
         key = order_key_of(trajectory)
-        state.orders.open_up_to(key.number, trajectory.group_size, limits.horizon)
+        state.orders.admit(key, trajectory.group_size, trajectory.outcome, limits.horizon)
         if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":
-            return state, []
+            if trajectory.outcome != "lost":
+                return state, []
+            trajectory = restated(trajectory, state.orders.ended_attempt(key, limits.attempts))
     task = state.tasks.setdefault(trajectory.task_id, Finishes())
     if reward is not None and trajectory.purpose == "train":
         task.rewards.append(reward)
@@ -56,6 +58,14 @@ def apply(
         if is_success(reward):
             task.longest_success = max(trajectory.steps, task.longest_success or 0)
     return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory))]
+
+
+def restated(lost: Trajectory, ended: OrderKey) -> Trajectory:
+    """Return what dispatch has to know of an order that it reports as lost and that has ended here.
+
+    The finish that came here never came to dispatch: it stands at an earlier attempt.
+    """
+    return msgspec.structs.replace(lost, order_id=format_order_id(ended), attempt=ended.attempt)
 
 
 def difficulty_of(task: Finishes, trajectory: Trajectory) -> TaskDifficulty:

@@ -96,7 +96,7 @@ def finish(
 ) -> CuratedGroup | None:
     """Add a finish to its group; return the group if that completes it and it is to be published."""
     key = order_key_of(trajectory)
-    for number in state.orders.open_up_to(key.number, trajectory.group_size, limits.horizon):
+    for number in state.orders.admit(key, trajectory.group_size, trajectory.outcome, limits.horizon):
         state.groups.pop(number, None)
         state.counts.abandoned += 1
     if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":

@@ -14,6 +14,8 @@ from topics.trajectories import Trajectory
 from topics.transitions import next_attempt, outcome_stage
 from topics.values import OutcomeKind
 
+MAX_DIGITS = 18
+"""Digits of a number in an order id: any such number fits into 63 bits."""
 ENDED = -1
 """The attempt of a sample that has ended."""
 ORDER_ATTEMPTS = 3
@@ -34,7 +36,8 @@ class Limits(NamedTuple):
     @classmethod
     def of(cls, config: Config) -> "Limits":
         """Return the limits of a deployment: the horizon is far beyond what dispatch keeps open at a time."""
-        return cls(attempts=ORDER_ATTEMPTS, horizon=max(256, 8 * backlog(config)))
+        horizon = max(256, 8 * backlog(config), 2 * config.trainer.groups_per_step)
+        return cls(attempts=ORDER_ATTEMPTS, horizon=horizon)
 
 
 class OrderKey(NamedTuple):
@@ -61,11 +64,16 @@ def format_order_id(key: OrderKey) -> str:
 
 
 def parse_order_id(order_id: str) -> OrderKey | None:
-    """Return the parts of a training order's id; None for the id of another kind of order."""
+    """Return the parts of a training order's id; None for the id of another kind of order.
+
+    A number of more than :data:`MAX_DIGITS` digits is none of dispatch's: a state with it could not be encoded.
+    """
     group, _, rest = order_id.partition("/")
     sample, _, attempt = rest.partition("/")
     numbers = (group[1:], sample, attempt)
     if group[:1] != "g" or not order_id.isascii() or not all(number.isdecimal() for number in numbers):
+        return None
+    if max(map(len, numbers)) > MAX_DIGITS:
         return None
     return OrderKey(int(group[1:]), int(sample), int(attempt))
 
@@ -108,6 +116,30 @@ class OrderTracker(msgspec.Struct):
         if len(self.closed) > 2 * horizon:
             self.closed = {old for old in self.closed if old > edge}
         return abandoned
+
+    def admit(self, key: OrderKey, size: int, outcome: OutcomeKind, horizon: int) -> dict[int, int]:
+        """Open the group of a finish as :meth:`open_up_to` does; raise InvalidEvent if dispatch has not given it out.
+
+        Dispatch gives out numbers in their order, and of those that have not ended far fewer than ``horizon``. So a
+        number further ahead is none of its own, and would abandon every open group. Only dispatch itself reports an
+        order as ``lost``: its number is where the open ones are, wherever a stranger's record or a log without its
+        beginning has left this tracker.
+        """
+        unknown = key.number not in self.open and key.number not in self.closed
+        if unknown and outcome == "lost" and key.number <= self.newest - horizon:
+            self.newest = key.number
+        elif unknown and outcome != "lost" and key.number > self.newest + horizon:
+            raise InvalidEvent(
+                f"order {format_order_id(key)}: group {key.number} is more than {horizon} ahead of the newest known "
+                f"({self.newest}): dispatch has not given it out"
+            )
+        return self.open_up_to(key.number, size, horizon)
+
+    def ended_attempt(self, key: OrderKey, attempts: int) -> OrderKey:
+        """Return the newest attempt of an order's sample that has ended, the last of all if the sample has."""
+        samples = self.open.get(key.number, ())
+        current = samples[key.sample] if key.sample < len(samples) else ENDED
+        return key._replace(attempt=attempts - 1 if current == ENDED else current - 1)
 
     def finish(self, key: OrderKey, outcome: OutcomeKind, attempts: int) -> FinishKind:
         """Apply the finish of an order. A group closes with its last open sample."""

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, UnknownTopicOrPartitionError
 from aiokafka.structs import OffsetAndMetadata
 
-from dart_streams.bus.lag import Lag, LagReader
+from dart_streams.bus.lag import GroupProgress, Lag, LagReader
 from dart_streams.config import Bus
+from topics import rollout_orders
 
 ORDERS = TopicPartition("dart.rollout-orders", 0)
 
@@ -20,6 +22,7 @@ class Broker:
         self.looked_up = 0
         self.up = True
         self.partitions = 1
+        self.begin, self.committed = 0, 3
 
     async def list_consumer_groups(self) -> list[tuple[str, str]]:
         if not self.up:
@@ -33,11 +36,14 @@ class Broker:
     async def list_consumer_group_offsets(
         self, group: str, coordinator: int
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        return {ORDERS: OffsetAndMetadata(3, "")} if coordinator == self.coordinator else {}
+        return {ORDERS: OffsetAndMetadata(self.committed, "")} if coordinator == self.coordinator else {}
 
     async def describe_topics(self, topics: list[str]) -> list[dict[str, Any]]:
         partitions = [{"partition": number} for number in range(self.partitions)]
         return [{"topic": topic, "partitions": partitions} for topic in topics]
+
+    async def beginning_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.begin)
 
     async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 5)
@@ -78,3 +84,19 @@ async def test_a_broker_that_is_away_leaves_the_lag_unknown_and_then_everything_
     broker.up = True
     assert await reader.read() == BEHIND
     assert broker.looked_up == 2
+
+
+async def test_what_is_processed_is_committed_or_gone_and_an_offset_beyond_the_end_says_nothing():
+    for begin, committed, expected in ((0, 3, 3), (4, 3, 4), (5, 3, 5), (0, 5, 5), (0, 6, 0), (2, 900, 2)):
+        broker = Broker()
+        broker.begin, broker.committed = begin, committed
+        reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
+        assert await reader.progress("env", rollout_orders.TOPIC) == {0: GroupProgress(expected, 5)}
+
+
+async def test_a_topic_that_is_gone_has_no_progress():
+    broker = Broker()
+    broker.partitions = 0
+    reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await reader.progress("env", rollout_orders.TOPIC)

@@ -1,0 +1,83 @@
+"""Lost orders: which open orders can never end, and the finish that is published for them. Pure.
+
+The stages of :data:`STAGES` publish before they commit. So an order that is open, and is open still after a flush
+barrier through all of them, has lost its order, an observation, its trajectory or what was made of it.
+"""
+
+import uuid
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dart_streams.bus.flush_barrier import Stage
+from dart_streams.curation.dispatch import DispatchState
+from dart_streams.curation.order_tracker import ENDED, OrderKey, format_group_id, format_order_id
+from topics import observations, rollout_budgets, rollout_orders, task_difficulty, trajectories
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+from topics.values import Purpose
+
+PLAYED = (Stage(rollout_orders.TOPIC, "env"), Stage(observations.TOPIC, "recorder"))
+"""From an order to its trajectory."""
+STAGES = (
+    *PLAYED,
+    Stage(trajectories.TOPIC, "curator"),
+    Stage(task_difficulty.TOPIC, "curator"),
+    Stage(rollout_budgets.TOPIC, "curator"),
+)
+"""From an order to dispatch's knowledge that it has ended."""
+
+
+class OpenOrder(NamedTuple):
+    """An order that has not ended."""
+
+    order_id: str
+    group_id: str
+    group_size: int
+    attempt: int
+    task_id: str
+    purpose: Purpose
+
+
+def open_orders(state: DispatchState) -> set[OpenOrder]:
+    """Return the orders that are open at dispatch."""
+    return {
+        OpenOrder(
+            format_order_id(OrderKey(number, sample, attempt)),
+            format_group_id(number),
+            group.size,
+            attempt,
+            group.task_id,
+            "train",
+        )
+        for number, group in state.groups.items()
+        for sample, attempt in enumerate(state.orders.open.get(number, ()))
+        if attempt != ENDED
+    }
+
+
+def of_orders(orders: Iterable[RolloutOrder]) -> set[OpenOrder]:
+    """Return what is kept of orders that are open."""
+    return {
+        OpenOrder(one.order_id, one.group_id, one.group_size, one.attempt, one.task_id, one.purpose) for one in orders
+    }
+
+
+def finish_of(run: str, lost: OpenOrder, at_ms: int) -> Trajectory:
+    """Return the finish of a lost order, noticed at ``at_ms`` (epoch milliseconds); of one order always the same id."""
+    return Trajectory(
+        trajectory_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"lost {run} {lost.order_id}")),
+        order_id=lost.order_id,
+        group_id=lost.group_id,
+        group_size=lost.group_size,
+        attempt=lost.attempt,
+        task_id=lost.task_id,
+        purpose=lost.purpose,
+        outcome="lost",
+        reward=None,
+        steps=0,
+        step_entropies=[],
+        version_min=None,
+        version_max=None,
+        started_ms=at_ms,
+        finished_ms=at_ms,
+    )
