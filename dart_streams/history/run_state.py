@@ -103,7 +103,8 @@ class RunState(ActivityState):
         self.orders_of: defaultdict[str, set[str]] = defaultdict(set)
         # Episodes; of those under way ``open`` has the first observation, ``newest`` the newest, and ``answered`` the
         # newest step that was answered (if responses are read), ``screens`` the newest screen of those that have not
-        # ended. ``finished`` has the first trajectory of each order.
+        # ended. ``finished`` has the first trajectory of each order;
+        # ``lost`` counts the orders whose first one says that they could never end.
         self.open: dict[str, ObservationHeader] = {}
         self.newest: dict[str, ObservationHeader] = {}
         self.answered: dict[str, int] = {}
@@ -116,6 +117,7 @@ class RunState(ActivityState):
         self.steps = 0
         self.trajectories: dict[str, Trajectory] = {}
         self.finished: dict[str, Trajectory] = {}
+        self.lost = 0
         self.slices: defaultdict[int, TimeSlice] = defaultdict(TimeSlice)
         self.observations: defaultdict[str, dict[int, LogRecord]] = defaultdict(dict)
         self.screenshots: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -226,6 +228,7 @@ class RunState(ActivityState):
         self.answered.pop(event.trajectory_id, None)
         if event.order_id not in self.finished:
             self.finished[event.order_id] = event
+            self.lost += event.outcome == "lost"
             for abandoned in [key for key, episode in self.open.items() if episode.order.order_id == event.order_id]:
                 self._close(abandoned)
             for number, busy_ms in overlaps(event.started_ms, event.finished_ms):

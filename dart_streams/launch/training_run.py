@@ -25,6 +25,7 @@ from dart_streams.history.run_folder import PhaseLog, RunFolder
 from dart_streams.history.run_follower import RunFollower, following
 from dart_streams.history.run_state import Kept, RunState
 from dart_streams.launch import evaluate
+from dart_streams.launch.order_audit import AwaitedOrderAudit, auditing
 from dart_streams.launch.processes import ProcessSet
 from dart_streams.launch.supervisor import Supervisor
 from dart_streams.store import sessions
@@ -91,6 +92,7 @@ class TrainingRun:
         async with (
             Publisher(self.config.bus, "supervisor") as publisher,
             following(self.config.bus, publisher, self.config.telemetry.stall_s, keep=KEPT) as follower,
+            auditing(follower, publisher, self.notify) as audit,
         ):
             follower.log = EchoLogger(self.log, self.notify)
             self.follower = follower
@@ -107,7 +109,7 @@ class TrainingRun:
                 with self.phase("circle"):
                     await self.train(follower)
                 with self.phase("settle"):
-                    await self.settle(follower)
+                    await self.settle(follower, audit)
             if self.config.evaluation.episodes and trains:
                 with self.phase("after"):
                     version = await self.evaluate(follower, publisher)
@@ -237,12 +239,13 @@ class TrainingRun:
             )
         self.circle_end = None
 
-    async def settle(self, follower: RunFollower) -> None:
+    async def settle(self, follower: RunFollower, audit: AwaitedOrderAudit) -> None:
         """Stop ordering and training; wait until open orders have finished and the last version is served.
 
         An engine of fixed weights never serves it.
         """
         await self.supervisor.stop(*(spec.name for spec in self.processes.curator))
+        audit.settles = True
         await self.supervisor.stop(*(spec.name for spec in self.processes.trainer))
         fixed = self.config.rollout.fixed_weights
         await follower.until(

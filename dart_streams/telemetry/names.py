@@ -56,6 +56,7 @@ RECORDER_WRITE_MS = "recorder.write_ms"  # histogram: one step row into the stor
 CURATOR_EVENTS = "curator.events"  # counter: inputs applied; attribute agent
 CURATOR_DECISIONS = "curator.decisions"  # counter: decisions; attributes agent, kind
 CURATOR_GROUPS = "curator.groups"  # counter: fates of groups and members; attribute fate (see groups.Counts)
+CURATOR_LOST = "curator.lost"  # counter: orders that could never end, and were ended as lost
 CURATOR_APPLY_MS = "curator.apply_ms"  # histogram: one reducer call; attribute agent
 
 # Trainer

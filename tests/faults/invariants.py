@@ -127,7 +127,7 @@ def gaps(log: Log) -> list[str]:
     return [
         event.trajectory_id
         for event in log.distinct(Trajectory)
-        if not is_whole(seen[event.trajectory_id], event.steps)
+        if event.outcome != "lost" and not is_whole(seen[event.trajectory_id], event.steps)
     ]
 
 

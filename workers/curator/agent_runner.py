@@ -32,13 +32,15 @@ another order, in which the group already ordered would be another task's.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import structlog
+from faust.types import TP
 from opentelemetry import metrics
 
 import topics
@@ -117,17 +119,42 @@ class AgentRunner:
         Raises OwnershipLost if another curator has the partition without a rebalance that this one has noticed, or one
         that was started in place of this one.
         """
+        if current := [event for event in events if self._is_assigned(event)]:
+            async with self._handing_over(partition):
+                await self.process(await self._state(partition), current)
+
+    @contextlib.asynccontextmanager
+    async def _handing_over(self, partition: int) -> AsyncIterator[None]:
+        """Forget a partition that another curator has by now; raise as :meth:`process_owned` does."""
         generation = self.generation()
-        current = [event for event in events if self._is_assigned(event)]
-        if not current:
-            return
         try:
-            await self.process(await self._state(partition), current)
+            yield
         except OwnershipLost as lost:
             self.states.pop(partition, None)
             if isinstance(lost, Replaced) or generation == self.generation():
                 raise
             log.info("partition handed over", agent=self.agent.name, partition=partition, reason=str(lost))
+
+    async def published_state(self, *, check: bool = False) -> Any:
+        """Return the one state, of which all decisions are published; None if this process does not own it now.
+
+        With ``check`` only after a look whether another curator has claimed it. Raises as :meth:`process_owned` does.
+        """
+        async with self.processing:
+            if not self._is_settled():
+                return None
+            async with self._handing_over(0):
+                journaled = await self._state(0)
+                if check:
+                    await journaled.refuse_former_owner()
+                return journaled.state
+        return None
+
+    def _is_settled(self) -> bool:
+        """Say whether the inputs are assigned to this process, and no rebalance or recovery is under way."""
+        app = self.changelog.table.app
+        wanted = {TP(self.prefix + topic.name, 0) for topic in self.agent.inputs}
+        return not (app.rebalancing or app.in_recovery) and wanted <= app.consumer.assignment()
 
     async def keep_watch(self) -> None:
         """Look for the claim of a curator started in place of this one whenever partitions are assigned.

@@ -66,6 +66,11 @@ class JournaledState:
         self._slot += 1
         self._bytes += len(entry)
 
+    async def refuse_former_owner(self) -> None:
+        """Raise OwnershipLost if another curator has claimed the partition by now."""
+        await self.writer.changelog.read_on(self.writer.partition)
+        self.writer.check()
+
     async def maybe_snapshot(self) -> None:
         """Replace a journal larger than a snapshot by one, so that restoring stays quick."""
         if self._bytes >= self._snapshot_at or self._slot >= SNAPSHOT_ENTRIES:

@@ -28,6 +28,8 @@ from mode.supervisors import CrashingSupervisor
 from dart_streams import tasks as task_sets
 from dart_streams.bus import compressed_batches
 from dart_streams.bus.clients import Publisher, SendCoalescer
+from dart_streams.bus.flush_barrier import FlushBarrier
+from dart_streams.bus.lag import lag_reader
 from dart_streams.bus.topic_watch import refuse_growth, watch_topics
 from dart_streams.config import Config
 from dart_streams.connection import auth
@@ -39,6 +41,7 @@ from workers.curator.agent_runner import GAP_S, LATER_GAP_S, AgentRunner
 from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id, changelog_of
 from workers.curator.input_queue import enqueue
 from workers.curator.journal_writer import Changelog, reader
+from workers.curator.order_audit import OrderAudit
 from workers.curator.recovery_watch import watch_recovery
 from workers.curator.transport import Flow, Transport
 from workers.runtime import lifecycle
@@ -87,6 +90,8 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     recovery = functools.partial(watch_recovery, app, lambda: sum(runner.changelog.recovered for runner in runners))
     resources.push_async_callback(app.stop)
     await lifecycle.run_until_first_exit(app.start(), recovery=recovery())
+    offsets = await resources.enter_async_context(lag_reader(config.bus))
+    audit = OrderAudit(runners[-1], publisher, FlushBarrier(offsets, log, config.telemetry.stall_s))
     fixed = [topic for topic in SOURCES.values() if topic is not None]
     topics = (topic for runner in runners for topic in (*runner.agent.inputs, *runner.agent.outputs))
     used = list({topic.name: topic for topic in topics}.values())
@@ -95,6 +100,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         {
             "Faust": app.wait_until_stopped,
             "recovery": recovery,
+            "order audit": audit.run,
             "topics": functools.partial(watch_topics, publisher, used, fixed),
             **{f"{runner.agent.name} agent": runner.run for runner in runners},
             **{f"{runner.agent.name} owner": runner.keep_watch for runner in runners},

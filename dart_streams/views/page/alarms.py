@@ -28,7 +28,7 @@ BURST = 20
 """Newest episodes that are looked at for faults."""
 BURST_SHARE = 1 / 3
 """More faults than this share of them are a burst."""
-FAULT_OUTCOMES: tuple[OutcomeKind, ...] = ("env_error", "policy_error")
+FAULT_OUTCOMES: tuple[OutcomeKind, ...] = ("env_error", "policy_error", "lost")
 
 
 class Alarm(msgspec.Struct, frozen=True):
@@ -46,6 +46,7 @@ def alarms(state: RunState, now_ms: int, *, live: bool) -> list[Alarm]:
     outcomes = [one.outcome for one in itertools.islice(reversed(state.finished.values()), BURST)]
     found = [
         *(stall(words) for words in (stalled(state, now_ms) if live else ())),
+        lost_orders(state.lost),
         fault_burst(outcomes),
         entropy_collapse(values(steps, "entropy")),
         reward_collapse(values(steps, "reward")),
@@ -83,6 +84,14 @@ def counted(times: int) -> str:
 def stall(words: StallWords) -> Alarm:
     """Return the alarm of a topic that is silent."""
     return Alarm("stall", f"{words.stall.topic} silent for {words.stall.silent_s:.0f} s: {words.reason}", "time")
+
+
+def lost_orders(count: int) -> Alarm | None:
+    """Return an alarm if orders were lost: somebody moved offsets, records were removed, or a reader refused them."""
+    if not count:
+        return None
+    text = f"{count} orders could never end, and were ordered again: a record of each was lost on its way"
+    return Alarm("lost", text, "trajectories", {"outcome": "lost"})
 
 
 def fault_burst(newest: Sequence[OutcomeKind]) -> Alarm | None:

@@ -32,6 +32,7 @@ OUTCOMES: tuple[OutcomeKind, ...] = (
     "invalid_action",
     "env_error",
     "policy_error",
+    "lost",
     "cancelled",
 )
 LEARNING = {

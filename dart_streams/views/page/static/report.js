@@ -16,7 +16,7 @@ const MINUTES = "minutes of training";
 const SLOT_STATES = ["step", "evaluate", "wait", "reset", "idle"];
 const SLOT_COLOURS = ["--p0", "--p5", "--p4", "--p1", "--free"];
 /** @type {Record<string, string>} */
-const OUTCOME_COLOURS = { success: "--success", failure: "--failure", truncated: "--p1", invalid_action: "--p5", env_error: "--fault", policy_error: "--p3", cancelled: "--p7" };
+const OUTCOME_COLOURS = { success: "--success", failure: "--failure", truncated: "--p1", invalid_action: "--p5", env_error: "--fault", policy_error: "--p3", lost: "--p2", cancelled: "--p7" };
 
 /** @param {HTMLElement} view @param {Record<string, string>} _ @param {App} app */
 export async function open(view, _, app) {

@@ -7,7 +7,7 @@ import { el, fill, table } from "./dom.js";
 import { clock, duration, number, short, versions } from "./format.js";
 
 export const title = "Trajectories";
-const OUTCOMES = ["success", "failure", "truncated", "invalid_action", "env_error", "policy_error", "cancelled"];
+const OUTCOMES = ["success", "failure", "truncated", "invalid_action", "env_error", "policy_error", "lost", "cancelled"];
 const PURPOSES = ["train", "eval", "demonstration"];
 
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
