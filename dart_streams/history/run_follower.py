@@ -14,7 +14,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.history import order_accounts
 from dart_streams.history.run_state import Kept, RunState
-from dart_streams.history.stalls import LastArrival
+from dart_streams.history.stalls import LastArrival, in_words, stalls
 from dart_streams.history.topic_follower import DECODED, FETCH_MS, FOLLOWED, TopicFollower, keeping_up
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic, weights_serving
@@ -106,11 +106,11 @@ class RunFollower(TopicFollower[RunState]):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(1.0, deadline.remaining_s)):
                     await changed.wait()
-            self.check(waiting)
+            self.check(waiting, what)
         return self.progress
 
-    def check(self, waiting: StallDetector) -> None:
-        """Feed a stall detector with the newest activity, and let it report a silence."""
+    def check(self, waiting: StallDetector, what: str) -> None:
+        """Feed a stall detector with the newest activity, and let it report a silence, with what stands still."""
         activity = [(topic, of_topic) for topic, of_topic in self.progress.activity.items() if topic != HEARTBEAT]
         seen = sum(a.records for _, a in activity)
         if seen and seen != self._records_seen:
@@ -118,6 +118,8 @@ class RunFollower(TopicFollower[RunState]):
             before = LastArrival(-math.inf, "")
             _, topic, sender = max((self.arrivals.get(topic, before).at_s, topic, a.sender) for topic, a in activity)
             waiting.note_arrival(f"{self.arrivals.get(topic, before).sender or sender or 'someone'} on {topic}")
+        silent = stalls(self.progress.activity, self.arrivals, self.since_s, self.clock(), self.stall_s)
+        waiting.what = f"{what} ({in_words(silent[0])})" if silent else what
         waiting.check()
 
 

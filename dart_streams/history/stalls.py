@@ -40,11 +40,15 @@ class LastArrival(NamedTuple):
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """A silent topic; with ``waiting`` its writer has no newer input, so the cause is further upstream."""
+    """A silent topic; with ``waiting`` its writer has no newer input, so the cause is further upstream.
+
+    ``last_record`` is where its last record is, empty if it has none.
+    """
 
     topic: str
     silent_s: float
     last_from: str
+    last_record: str
     writer: str
     waiting: bool
     newest_input: str
@@ -83,12 +87,19 @@ def stalls(
                     topic=edge.topic,
                     silent_s=round(silent_s, 1),
                     last_from=sender or edge.writer,
+                    last_record=own.place if own else "",
                     writer=edge.writer,
                     waiting=newest[0] <= own_last,
                     newest_input=newest[1],
                 )
             )
     return sorted(found, key=lambda stall: (stall.waiting, stall.last_from == NOBODY, -stall.silent_s))
+
+
+def in_words(stall: Stall) -> str:
+    """Return a stall as a sentence: which topic, since when, where its last record is, and the likely reason."""
+    last = f", the last record is {stall.last_record} from {stall.last_from}" if stall.last_record else ""
+    return f"{stall.topic} silent for {stall.silent_s:.0f} s{last}: {explanation(stall)}"
 
 
 def explanation(stall: Stall) -> str:

@@ -33,11 +33,12 @@ SENDERS: dict[type, Callable[[Any], str]] = {
 
 
 class TopicActivity(msgspec.Struct, frozen=True):
-    """How many records a topic had, the newest time that any of them carries, and who sent that one."""
+    """How many records a topic had, the newest time that any of them carries, who sent that one, and where it is."""
 
     records: int = 0
     at_ms: int = 0
     sender: str = ""
+    place: str = ""
 
 
 class ActivityState:
@@ -51,8 +52,10 @@ class ActivityState:
         sender_of = SENDERS.get(type(event))
         sender = sender_of(event) if sender_of else ""
         before = self.activity.get(metadata.topic, TopicActivity())
-        newest = metadata.at_ms >= before.at_ms
-        self.activity[metadata.topic] = TopicActivity(
-            before.records + 1, max(metadata.at_ms, before.at_ms), sender if newest else before.sender
-        )
+        if metadata.at_ms >= before.at_ms:
+            place = f"{metadata.topic}[{metadata.partition}]@{metadata.offset}"
+            activity = TopicActivity(before.records + 1, metadata.at_ms, sender, place)
+        else:
+            activity = msgspec.structs.replace(before, records=before.records + 1)
+        self.activity[metadata.topic] = activity
         return sender

@@ -99,6 +99,7 @@ class StallReporter:
                 topic=stall.topic,
                 silent_s=stall.silent_s,
                 last_from=stall.last_from,
+                last_record=stall.last_record,
                 reason=explanation(stall),
                 behind=lag,
             )

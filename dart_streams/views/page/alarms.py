@@ -10,6 +10,7 @@ import msgspec
 
 from dart_streams.history.run_folder import ProcessDeaths
 from dart_streams.history.run_state import RunState
+from dart_streams.history.stalls import in_words
 from dart_streams.views.page.time_curves import StallWords, stalled
 from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
 from topics.values import OutcomeKind
@@ -83,7 +84,7 @@ def counted(times: int) -> str:
 
 def stall(words: StallWords) -> Alarm:
     """Return the alarm of a topic that is silent."""
-    return Alarm("stall", f"{words.stall.topic} silent for {words.stall.silent_s:.0f} s: {words.reason}", "time")
+    return Alarm("stall", in_words(words.stall), "time")
 
 
 def lost_orders(count: int) -> Alarm | None:

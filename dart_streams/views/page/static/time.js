@@ -27,7 +27,7 @@ export async function open(view, params, app) {
     closers = [];
     draw(found);
     const live = !exported && app.header?.kind !== "bundle";
-    fill(standing, live ? found.stalls.map((/** @type {any} */ one) => el("p.warn", {}, `${one.stall.topic}: silent for ${duration(one.stall.silent_s * 1000)}, last from ${one.stall.last_from}. ${one.reason}`)) : null);
+    fill(standing, live ? found.stalls.map((/** @type {any} */ one) => el("p.warn", {}, `${one.stall.topic}: silent for ${duration(one.stall.silent_s * 1000)}, last from ${one.stall.last_from}${one.stall.last_record ? ` (${one.stall.last_record})` : ""}. ${one.reason}`)) : null);
     fill(body,
       seen.length ? [el("h2", {}, "Lag"), table(Object.entries(seen[seen.length - 1]?.by ?? {}), [["group and topic", ([name]) => name], ["records", ([, count]) => number(count)], ["trend a minute", ([name]) => trend(name)], ["in seconds", ([name, count]) => seconds(name, count, found)]])] : null,
       el("h2", {}, "Topics"), table(Object.entries(found.activity), [["topic", ([name]) => app.link("log", { topic: name }, name)], ["records", ([, a]) => number(a[0])], ["newest", ([, a]) => clock(a[1])],
