@@ -42,7 +42,7 @@ from topics.transitions import WeightState
 from trainer import refusals
 from trainer.checkpoint import Checkpoints
 from trainer.data.batch_builder import BatchBuilder, BatchFeed, TokenBudget
-from trainer.data.consumer import CuratedConsumer
+from trainer.data.consumer import CuratedConsumer, resumed_position
 from trainer.data.prefetch import GroupReader, Prefetcher
 from trainer.learning.learner import Learner
 from trainer.loop import Loop
@@ -135,6 +135,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         builder, outputs = None, None
         if publisher:
             builder = start_builder(config, store, prefetcher, state, epoch, life, left_out.group_ids)
+            publisher.publish_consumed(builder.position.groups_consumed)
             outputs = Rank0Outputs(builder.consumer, publisher, store, StepReporter())
             if state.last is not None:
                 outputs.record_last(state.last)
@@ -190,9 +191,10 @@ def start_builder(
         prefetcher.want(group)
         ahead.append(group)
 
+    position = resumed_position(config.bus, state.position)
     consumer = CuratedConsumer(
         config.bus,
-        state.position,
+        position,
         config.policy.model_id,
         epoch,
         capacity=PREFETCH_STEPS * size,
@@ -203,7 +205,7 @@ def start_builder(
     life.enter_context(consumer)
     stalls = StallDetector(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
     batch_size = 1 if config.trainer.c3po.tokens_per_step else size
-    return BatchBuilder(consumer, state.position, batch_size, config.curation.max_staleness, stalls, ahead, left_out)
+    return BatchBuilder(consumer, position, batch_size, config.curation.max_staleness, stalls, ahead, left_out)
 
 
 @contextlib.contextmanager

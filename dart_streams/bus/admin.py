@@ -79,6 +79,12 @@ def actual(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[str, To
     }
 
 
+def topic_ids(admin: KafkaAdminClient, names: Sequence[str]) -> dict[str, str]:
+    """Return the broker's ids of those of the topics that exist."""
+    found = admin.describe_topics(list(names))
+    return {topic["name"]: str(topic["topic_id"]) for topic in found if topic["error_code"] == 0}
+
+
 def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     """Apply changes and return when all are visible. Nothing is changed if one would shrink a topic.
 

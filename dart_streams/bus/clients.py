@@ -19,6 +19,7 @@ from tenacity import AsyncRetrying
 from dart_streams.bus import compressed_batches
 from dart_streams.bus.codec import Encoded, Header, decode, encode
 from dart_streams.bus.readiness import await_broker_async, until_ready
+from dart_streams.bus.topic_ids import topic_ids
 from dart_streams.bus.topology import MAX_LETTER_BYTES
 from dart_streams.config import Bus
 from dart_streams.connection import auth
@@ -243,6 +244,14 @@ class Publisher:
                 f"the broker at {self.bus.servers} has no topic {name!r}: "
                 "create it with `dart-streams topics apply`, or set bus.prefix"
             ) from None
+
+    async def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the broker's ids of those of these topics (without the prefix) that it has, by name.
+
+        Raises ``KafkaError`` if it does not answer.
+        """
+        full = {self.bus.prefix + name: name for name in names}
+        return {full[name]: known for name, known in (await topic_ids(self.producer.client, full)).items()}
 
     async def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Ask the broker which of these topics (without the prefix) it has; return their numbers of partitions by name.

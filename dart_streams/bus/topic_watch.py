@@ -1,16 +1,19 @@
-"""Notices topics that are deleted, or given more partitions, while a process uses them.
+"""Notices topics that are deleted, made anew, or given more partitions, while a process uses them.
 
 Clients only wait then: a request whose topic is gone looks like a policy that does not answer, and a record whose key
-has moved to a new partition is read by who does not know what came before it.
+has moved to a new partition is read by who does not know what came before it. Of a topic made anew under its name a
+client passes over what has an offset below its position.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 from aiokafka.errors import KafkaError
 
 from dart_streams.bus.clients import Publisher
+from dart_streams.bus.topic_ids import made_anew
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable, UserError
 from topics import Topic
@@ -25,22 +28,44 @@ class TopicGrown(UserError):
     """A topic was given partitions although records of one key must stay together."""
 
 
-async def watch_topics(publisher: Publisher, used: Sequence[Topic], fixed: Collection[Topic] = ()) -> None:
+class TopicMadeAnew(UserError):
+    """A topic was deleted and made again; the supervisor starts this process again."""
+
+    exit_code = 1
+
+
+async def watch_topics(
+    publisher: Publisher,
+    used: Sequence[Topic],
+    fixed: Collection[Topic] = (),
+    ids: Mapping[str, str] | None = None,
+) -> None:
     """Watch the topics that a process uses, until cancelled; of the ``fixed`` ones the number of partitions must stay.
 
-    Raises :class:`ServiceUnavailable` that names a topic which is gone, and :class:`TopicGrown` one that was grown.
+    ``ids`` are those of when the process began to use them, by default of now.
+
+    Raises :class:`ServiceUnavailable` that names a topic which is gone, :class:`TopicGrown` one that was grown, and
+    :class:`TopicMadeAnew` one that has another id.
     """
     before = {topic.name: await publisher.partitions_of(topic) for topic in fixed}
+    names = [topic.name for topic in used]
+    known = dict(ids or {})
+    with contextlib.suppress(KafkaError):
+        known = known or await publisher.topic_ids(names)
     missing: set[str] = set()
     while True:
         await asyncio.sleep(CHECK_S)
         try:
-            now = await publisher.partition_counts(topic.name for topic in used)
+            now = await publisher.partition_counts(names)
+            found = await publisher.topic_ids(names)
         except KafkaError as error:
             log.debug("topics not watched", reason=str(error) or type(error).__name__)
             continue
+        if anew := made_anew(known, found):
+            raise again_of(publisher.bus, anew[0])
+        known = found | known
         refuse_growth(publisher.bus, before, now)
-        gone = {topic.name for topic in used} - now.keys()
+        gone = set(names) - now.keys()
         if lost := sorted(gone & missing):
             raise gone_from(publisher.bus, lost[0])
         missing = gone
@@ -55,6 +80,15 @@ def refuse_growth(bus: Bus, before: Mapping[str, int], now: Mapping[str, int]) -
                 "rollouts of a task, and so of a group, would no longer come to one place. Kafka can't take partitions "
                 "away: go on as a new run (another bus.prefix), with as many partitions from its start"
             )
+
+
+def again_of(bus: Bus, name: str) -> TopicMadeAnew:
+    """Return the error that a topic is another one than before."""
+    return TopicMadeAnew(
+        f"topic {bus.prefix}{name} was deleted and made again while this process used it: what was in it is gone. "
+        "Nothing needs to be done: started again, this process reads it from its beginning, and orders that can never "
+        "end are found and ordered again"
+    )
 
 
 def gone_from(bus: Bus, name: str) -> ServiceUnavailable:

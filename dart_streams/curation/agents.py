@@ -45,5 +45,6 @@ def agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
             outputs=(rollout_orders.TOPIC,),
             state=dispatch.DispatchState,
             apply=partial(dispatch.apply, settings=dispatch.Settings.of(config, tasks)),
+            note_made_anew=dispatch.forget_unread,
         ),
     )

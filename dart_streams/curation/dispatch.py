@@ -29,7 +29,7 @@ from dart_streams.curation.order_tracker import (
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord
 from dart_streams.curation.task_scheduler import TaskScheduler, TaskState, in_phase, next_task
 from dart_streams.tasks import TaskSet
-from topics import rollout_orders
+from topics import curated, rollout_orders
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
@@ -125,6 +125,12 @@ def count_curated(state: DispatchState, group_id: str, horizon: int) -> None:
     state.counted.add(key.number)
     if len(state.counted) > 2 * horizon:
         state.counted = {number for number in state.counted if number > state.next_group - horizon}
+
+
+def forget_unread(state: DispatchState, topic: str) -> None:
+    """Count no curated group that is gone from a topic made anew: the trainer will never consume it."""
+    if topic == curated.TOPIC.name:
+        state.curated = min(state.curated, state.consumed)
 
 
 def accept_weights(state: DispatchState, weights: WeightVersion) -> None:

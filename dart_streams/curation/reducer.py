@@ -5,7 +5,7 @@ the state keeps the last offset it has applied of each partition. The same decis
 record (published twice around a crash): decisions carry the id of the record that caused them, and these ids only grow.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -39,11 +39,17 @@ class Decision(NamedTuple):
 
 
 class AgentProgress(msgspec.Struct):
-    """An agent's progress: applied offsets, the newest cause of each upstream agent, and a digest of all decisions."""
+    """An agent's progress: applied offsets, the newest cause of each upstream agent, and a digest of all decisions.
+
+    ``topic_ids`` has the broker's id of each input. ``bases`` has, of the partitions of inputs that were made anew,
+    what is added to an offset in the ids of decisions, so that these only grow.
+    """
 
     applied: dict[str, int] = {}
     causes: dict[str, int] = {}
     digest: str = ""
+    topic_ids: dict[str, str] = {}
+    bases: dict[str, int] = {}
 
 
 class Agent(NamedTuple):
@@ -58,6 +64,8 @@ class Agent(NamedTuple):
     outputs: tuple[Topic, ...]
     state: type[Any]
     apply: Callable[[Any, InputRecord], tuple[Any, list[Decision]]]
+    note_made_anew: Callable[[Any, str], None] = lambda _, __: None
+    """Changes the state for an input (its name) of which the records that nobody has read are gone."""
 
 
 class ReducerResult(NamedTuple):
@@ -74,6 +82,23 @@ def cause_id(agent: str, record: InputRecord) -> str:
     return f"{agent}/{record.topic}/{record.partition}/{record.offset}"
 
 
+def note_topic_ids(agent: Agent, state: Any, topic_ids: Mapping[str, str]) -> list[str]:
+    """Note the ids of an agent's inputs; return those that were made anew, whose offsets count from 0 again."""
+    progress: AgentProgress = state.progress
+    inputs = {topic.name for topic in agent.inputs}
+    anew = [
+        name
+        for name in sorted(inputs & topic_ids.keys())
+        if progress.topic_ids.get(name, topic_ids[name]) != topic_ids[name]
+    ]
+    for partition in [place for place in progress.applied if place.rpartition("/")[0] in anew]:
+        progress.bases[partition] = progress.bases.get(partition, 0) + progress.applied.pop(partition) + 1
+    for name in anew:
+        agent.note_made_anew(state, name)
+    progress.topic_ids |= {name: topic_ids[name] for name in inputs & topic_ids.keys()}
+    return anew
+
+
 def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
     """Apply ``record``, unless it was applied before (then ``applied`` is None and the state as it was)."""
     progress: AgentProgress = state.progress
@@ -85,7 +110,8 @@ def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
     refused = ""
     if not is_repeated(progress, record):
         try:
-            state, decisions = agent.apply(state, record)
+            base = progress.bases.get(partition, 0)
+            state, decisions = agent.apply(state, record._replace(offset=base + record.offset) if base else record)
         except InvalidEvent as error:
             refused = str(error)
     progress.digest = chained(progress.digest, partition, record.offset, decisions)

@@ -5,7 +5,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -88,6 +88,7 @@ class RunFolder:
         self.path = path
         self.config_file = path / "config.toml"
         self.journal_file = path / "journal.json"
+        self.topics_file = path / "topics.json"
 
     @property
     def id(self) -> str:
@@ -110,6 +111,19 @@ class RunFolder:
             return msgspec.json.decode(self.journal_file.read_bytes(), type=PhaseLog)
         except FileNotFoundError:
             return PhaseLog()
+
+    def topic_ids(self) -> dict[str, str]:
+        """Read the broker's ids of the run's topics as they were when it was last started; none of an older run."""
+        try:
+            return msgspec.json.decode(self.topics_file.read_bytes(), type=dict[str, str])
+        except FileNotFoundError:
+            return {}
+
+    def write_topic_ids(self, ids: Mapping[str, str]) -> None:
+        """Replace the ids of the run's topics in one step."""
+        fresh = self.topics_file.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(ids)))
+        fresh.replace(self.topics_file)
 
     def write_journal(self, journal: PhaseLog) -> None:
         """Replace the journal in one step; raise UserError if its disk is full, or cannot be written."""

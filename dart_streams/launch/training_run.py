@@ -24,7 +24,7 @@ from dart_streams.history import order_accounts
 from dart_streams.history.run_folder import PhaseLog, RunFolder
 from dart_streams.history.run_follower import RunFollower, following
 from dart_streams.history.run_state import Kept, RunState
-from dart_streams.launch import evaluate
+from dart_streams.launch import evaluate, topic_identity
 from dart_streams.launch.order_audit import AwaitedOrderAudit, auditing
 from dart_streams.launch.processes import ProcessSet
 from dart_streams.launch.supervisor import Supervisor
@@ -156,8 +156,12 @@ class TrainingRun:
         await asyncio.gather(asyncio.to_thread(check_broker), asyncio.to_thread(sessions.check, self.config.store))
 
     async def apply_topics(self) -> None:
-        """Create or change the topics."""
-        changes = await asyncio.to_thread(admin.apply_all, self.config.bus, self.extra_topics, keep_grown=True)
+        """Create or change the topics; raise LogGone if a run that is resumed has lost its log."""
+        bus, known = self.config.bus, self.folder.topic_ids()
+        for line in await asyncio.to_thread(topic_identity.missing, bus, known, self.folder.id):
+            self.notify(line)
+        changes = await asyncio.to_thread(admin.apply_all, bus, self.extra_topics, keep_grown=True)
+        self.folder.write_topic_ids(await asyncio.to_thread(topic_identity.read, bus))
         self.notify(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
 
     async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:

@@ -10,9 +10,13 @@ import pytest
 
 from dart_streams.bus import admin, clients, sync_clients, topic_watch
 from dart_streams.bus.clients import Publisher
-from dart_streams.bus.topic_watch import TopicGrown
+from dart_streams.bus.topic_ids import made_anew
+from dart_streams.bus.topic_watch import TopicGrown, TopicMadeAnew
 from dart_streams.config import Config
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.launch import topic_identity
+from dart_streams.launch.topic_identity import LogGone
 from topics import curated, rollout_orders, weights
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
@@ -114,6 +118,56 @@ async def test_a_worker_whose_topic_is_deleted_names_it_and_says_what_to_do(conf
         await ended(config, kind, lambda client: client.delete_topics([name]))
 
 
+def make_again(config: Config, name: str) -> None:
+    """Delete a topic and make it again, as soon as the broker has forgotten it."""
+    full, deadline = config.bus.prefix + name, Deadline(BOUND_S)
+    with admin.connect(config.bus) as client:
+        before = admin.topic_ids(client, [full])
+        client.delete_topics([full])
+        while admin.topic_ids(client, [full]) in ({}, before):
+            assert not deadline.expired
+            admin.apply_all(config.bus)
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic"), [("env", "rollout-orders"), ("recorder", "observations"), ("curator", "trajectories")]
+)
+async def test_a_worker_whose_topic_is_made_anew_ends_to_read_it_from_its_beginning(
+    config: Config, kind: str, topic: str
+):
+    with pytest.raises((TopicMadeAnew, ServiceUnavailable), match=rf"{topic} (was deleted and made again|is gone)"):
+        await ended(config, kind, lambda _: make_again(config, topic))
+
+
+async def test_both_clients_read_the_same_ids_and_a_topic_made_anew_has_another(config: Config):
+    names = [topic.TOPIC.name for topic in (curated, weights, rollout_orders)]
+    async with Publisher(config.bus, "test") as publisher:
+        before = await publisher.topic_ids([*names, "nothing"])
+        assert before.keys() == set(names)
+        assert before == {name: known for name, known in topic_identity.read(config.bus).items() if name in names}
+        await asyncio.to_thread(make_again, config, "weights")
+        assert made_anew(before, await publisher.topic_ids(names)) == ["weights"]
+
+
+async def test_a_run_that_is_resumed_names_the_topics_made_anew_and_is_refused_without_its_orders(config: Config):
+    known = topic_identity.read(config.bus)
+    assert topic_identity.missing(config.bus, known, "run-1") == []
+    make_again(config, "trajectories")
+    [line] = topic_identity.missing(config.bus, known, "run-1")
+    assert line.startswith(f"topic {config.bus.prefix}trajectories was deleted since")
+    make_again(config, "rollout-orders")
+    with pytest.raises(LogGone, match=r"run run-1 can't be resumed: topic \S+rollout-orders was deleted.*2 of its"):
+        topic_identity.missing(config.bus, known, "run-1")
+    async with Publisher(config.bus, "test") as publisher:
+        await publisher.publish(rollout_orders.TOPIC, order("of a process that went on"))
+    assert len(topic_identity.missing(config.bus, known, "run-1")) == 2
+    with admin.connect(config.bus) as client:
+        client.delete_topics([config.bus.prefix + name for name in known])
+    with pytest.raises(LogGone, match=rf"{len(known)} of its {len(known)} topics are gone"):
+        topic_identity.missing(config.bus, known, "run-1")
+    assert topic_identity.missing(config.bus, {}, "run-1") == [], "a new run, or one of an older release"
+
+
 async def test_a_topic_that_is_made_again_with_fewer_partitions_before_anybody_looks_is_read_on(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ):
@@ -124,11 +178,6 @@ async def test_a_topic_that_is_made_again_with_fewer_partitions_before_anybody_l
     async def handle(_: int, delivery: Delivery) -> None:
         await took.put(delivery.event.order_id)
         await made_again.wait()
-
-    def make_again() -> None:
-        with admin.connect(config.bus) as client:
-            client.delete_topics([name])
-        admin.apply_all(config.bus)
 
     with admin.connect(config.bus) as client:
         client.create_partitions({name: last + 1})
@@ -144,7 +193,7 @@ async def test_a_topic_that_is_made_again_with_fewer_partitions_before_anybody_l
         ]
         await publisher.publish(topic, order("before"), partition=last)
         assert await took.get() == "before"
-        await asyncio.to_thread(make_again)
+        await asyncio.to_thread(make_again, config, topic.name)
         made_again.set()  # Only now it is finished: its offset can't be committed any more.
         async with Publisher(config.bus, "new") as new:
             await new.publish(topic, order("after"))

@@ -6,7 +6,7 @@ The training loop never waits for Kafka while there is data: arrivals are queued
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -16,7 +16,7 @@ import structlog
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
 
-from dart_streams.bus import sync_clients, sync_dead_letters
+from dart_streams.bus import admin, sync_clients, sync_dead_letters
 from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.config import Bus
 from dart_streams.deadline import Deadline
@@ -75,12 +75,14 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     ``offsets`` has the next offset to take of each partition; later ones are pending, and still in the log.
 
     ``recent`` names the groups taken last: ``curated`` is delivered at least once, and a group is trained once.
-    ``groups_consumed`` counts the different groups taken so far, those dropped included.
+    ``groups_consumed`` counts the different groups taken so far, those dropped included. ``topic_id`` is the broker's
+    id of the topic, empty where it is not known.
     """
 
     offsets: dict[int, int] = {}
     groups_consumed: int = 0
     recent: tuple[str, ...] = ()
+    topic_id: str = ""
 
     def contains(self, group_id: str) -> bool:
         """Return whether this group is among the last ``REMEMBERED`` that were taken."""
@@ -91,11 +93,55 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         offsets = {**self.offsets, partition: max(offset + 1, self.offsets.get(partition, 0))}
         if self.contains(group_id):
             return msgspec.structs.replace(self, offsets=offsets)
-        return Position(
+        return msgspec.structs.replace(
+            self,
             offsets=offsets,
             groups_consumed=self.groups_consumed + 1,
             recent=(*self.recent, group_id)[-REMEMBERED:],
         )
+
+    def resumed(self, topic_id: str, begins: Mapping[int, int], ends: Mapping[int, int]) -> "Position":
+        """Return where to go on in the topic as it is now, by the beginning and the end of each partition's log.
+
+        Of a topic made anew it is the beginning. Groups that retention has removed before they were taken count as
+        consumed: dispatch would wait for them for ever.
+        """
+        changed = bool(topic_id and self.topic_id and topic_id != self.topic_id)
+        if changed or any(offset > ends.get(partition, 0) for partition, offset in self.offsets.items()):
+            return msgspec.structs.replace(self, offsets={}, topic_id=topic_id)
+        gone = {at: begin - self.offsets.get(at, 0) for at, begin in begins.items() if begin > self.offsets.get(at, 0)}
+        return msgspec.structs.replace(
+            self,
+            offsets={**self.offsets, **{partition: begins[partition] for partition in gone}},
+            groups_consumed=self.groups_consumed + sum(gone.values()),
+            topic_id=topic_id or self.topic_id,
+        )
+
+
+def by_number(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
+    """Return offsets by the numbers of their partitions."""
+    return {partition.partition: offset for partition, offset in offsets.items()}
+
+
+def resumed_position(bus: Bus, position: Position) -> Position:
+    """Return where a trainer goes on that stood at ``position``, and log what of ``curated`` is gone by now.
+
+    Raises :class:`ServiceUnavailable` as the clients do.
+    """
+    name = bus.prefix + curated.TOPIC.name
+    with contextlib.closing(sync_clients.consumer(bus, f"{CLIENT}-position")) as client:
+        places = sync_clients.partitions(client, bus, curated.TOPIC)
+        begins = sync_clients.answered(lambda: client.beginning_offsets(places), bus)
+        ends = sync_clients.answered(lambda: client.end_offsets(places), bus)
+    with admin.connect(bus) as asked:
+        topic_id = admin.topic_ids(asked, [name]).get(name, "")
+    found = position.resumed(topic_id, by_number(begins), by_number(ends))
+    if position.offsets and not found.offsets:
+        log.warning("topic made anew: read from its beginning", topic=name, effect="groups not taken yet are gone")
+    elif gone := found.groups_consumed - position.groups_consumed:
+        effect = "they count as consumed, so that dispatch does not wait for them"
+        log.warning("groups gone before they were taken", topic=name, groups=gone, effect=effect)
+    return found
 
 
 class Arrival(NamedTuple):

@@ -97,6 +97,8 @@ class AgentRunner:
         self.queue = InputQueue()
         self.processing = asyncio.Lock()
         self.assigned = asyncio.Event()
+        self.topic_ids: Mapping[str, str] = {}
+        """The broker's ids of the inputs, as they were before any was read."""
         meter = metrics.get_meter(names.METER)
         self.events = meter.create_counter(names.CURATOR_EVENTS)
         self.decisions = meter.create_counter(names.CURATOR_DECISIONS)
@@ -223,6 +225,11 @@ class AgentRunner:
         count as applied long ago.
         """
         records = await self.changelog.read_from(message.topic, message.partition, missing.start, missing.stop)
+        begin = records[0].offset if records else missing.stop
+        if begin > missing.start:
+            gone = f"{message.topic}[{message.partition}]@{missing.start} to {begin - 1}"
+            effect = "orders that can never end are found and ordered again"
+            log.warning("inputs gone: the topic begins later", agent=self.agent.name, records=gone, effect=effect)
         inputs = decodable_inputs(records, self.prefix)
         if inputs:
             first = f"{message.topic}[{message.partition}]@{inputs[0][0].offset}"
@@ -250,6 +257,13 @@ class AgentRunner:
                 self.agent, self.changelog, partition, self.publisher, one_state=self.one_state, last=MAX_BATCH
             )
             await self._publish(state.unpublished)
+            if anew := await state.note_topic_ids(self.topic_ids):
+                log.warning(
+                    "topics made anew: read from their beginning",
+                    agent=self.agent.name,
+                    topics=anew,
+                    effect="what was in them is gone; orders that can never end are found and ordered again",
+                )
             self.states[partition] = state
         return state
 

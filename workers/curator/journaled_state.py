@@ -10,7 +10,7 @@ from aiokafka import ConsumerRecord
 
 from dart_streams.bus.clients import Publisher, event_of, read_to_end, reading
 from dart_streams.bus.codec import Undecodable
-from dart_streams.curation import journal
+from dart_streams.curation import journal, reducer
 from dart_streams.curation.journal import Entry, Gap, Input, Restored, Snapshot
 from dart_streams.curation.journal_keys import entry_key, snapshot_key
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
@@ -65,6 +65,14 @@ class JournaledState:
         await self.writer.write(entry_key(self.writer.partition, self.writer.incarnation, self._slot), entry)
         self._slot += 1
         self._bytes += len(entry)
+
+    async def note_topic_ids(self, topic_ids: Mapping[str, str]) -> list[str]:
+        """Note the ids of the inputs, durably; return the inputs that were made anew."""
+        known = dict(self.state.progress.topic_ids)
+        anew = reducer.note_topic_ids(self.agent, self.state, topic_ids)
+        if self.state.progress.topic_ids != known:
+            await self.write(journal.snapshot_of(self.sequence, self.state))
+        return anew
 
     async def refuse_former_owner(self) -> None:
         """Raise OwnershipLost if another curator has claimed the partition by now."""

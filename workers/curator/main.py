@@ -81,6 +81,11 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         pace = head if trajectories.TOPIC in agent.inputs else SendCoalescer(LATER_GAP_S)
         runners.append(bind(app, config, agent, publisher, pace))
     await refuse_grown_inputs(config, publisher)
+    topics = (topic for runner in runners for topic in (*runner.agent.inputs, *runner.agent.outputs))
+    used = list({topic.name: topic for topic in topics}.values())
+    ids = await publisher.topic_ids(topic.name for topic in used)
+    for runner in runners:
+        runner.topic_ids = ids
 
     async def note_assigned(*_: object, **__: object) -> None:
         for runner in runners:
@@ -93,15 +98,13 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     offsets = await resources.enter_async_context(lag_reader(config.bus))
     audit = OrderAudit(runners[-1], publisher, FlushBarrier(offsets, log, config.telemetry.stall_s))
     fixed = [topic for topic in SOURCES.values() if topic is not None]
-    topics = (topic for runner in runners for topic in (*runner.agent.inputs, *runner.agent.outputs))
-    used = list({topic.name: topic for topic in topics}.values())
     return lifecycle.Worker(
         functools.partial(serve, runners, config.run.drain_s / 2),
         {
             "Faust": app.wait_until_stopped,
             "recovery": recovery,
             "order audit": audit.run,
-            "topics": functools.partial(watch_topics, publisher, used, fixed),
+            "topics": functools.partial(watch_topics, publisher, used, fixed, ids),
             **{f"{runner.agent.name} agent": runner.run for runner in runners},
             **{f"{runner.agent.name} owner": runner.keep_watch for runner in runners},
         },

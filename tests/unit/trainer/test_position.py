@@ -123,3 +123,25 @@ def test_staleness_is_that_of_the_oldest_online_member() -> None:
 def test_the_pool_is_stale_by_design() -> None:
     assert staleness(group(("online", 5), ("pool", 0), ("pool", None)), 5) == 0
     assert staleness(group(("pool", 0)), 5) == 0
+
+
+def test_a_topic_made_anew_is_read_from_its_beginning() -> None:
+    position = Position(topic_id="first").after(0, 4, "a")
+    found = position.resumed("second", {0: 0}, {0: 9})
+    assert (found.offsets, found.topic_id, found.groups_consumed) == ({}, "second", 1)
+    assert found.contains("a")
+    assert position.resumed("first", {0: 0}, {0: 9}) == position
+    assert position.resumed("", {0: 0}, {0: 9}) == position, "a broker that knows no ids"
+
+
+def test_an_offset_beyond_the_end_is_that_of_another_topic_also_without_ids() -> None:
+    position = Position().after(0, 4, "a").after(1, 1, "b")
+    assert position.resumed("", {0: 0, 1: 0}, {0: 4, 1: 2}).offsets == {}
+    assert position.resumed("", {0: 0, 1: 0}, {0: 5, 1: 2}) == position
+
+
+def test_groups_that_retention_removed_count_as_consumed() -> None:
+    position = Position().after(0, 4, "a").after(1, 1, "b")
+    found = position.resumed("id", {0: 7, 1: 1}, {0: 9, 1: 2})
+    assert (found.offsets, found.groups_consumed, found.topic_id) == ({0: 7, 1: 2}, 4, "id")
+    assert Position().resumed("id", {0: 30}, {0: 40}).groups_consumed == 30
