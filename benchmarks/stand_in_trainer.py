@@ -16,6 +16,7 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config, load
 from dart_streams.curation.staleness import staleness
@@ -77,7 +78,10 @@ async def live(config: Config) -> None:
         while not stop.is_set() and version != config.trainer.max_train_steps:
             for batch in (await records.getmany(timeout_ms=100, max_records=1)).values():
                 consumed += 1
-                group = event_of(curated.TOPIC, batch[0])
+                try:
+                    group = event_of(curated.TOPIC, batch[0])
+                except Undecodable:
+                    continue
                 # A curator that was killed tells its last groups again.
                 new = [] if group.group_id in taken else [group]
                 taken.add(group.group_id)

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 WHOLE = "tests/faults/test_whole_circle.py"
 CIRCLES = "tests/faults/test_disturbed_circle.py"
 DISTURBED = f"{CIRCLES}::test_a_circle_goes_on_after_each_fault_and_keeps_every_rule"
+OUTSIDERS = "tests/faults/test_outsiders.py"
 MODEL = "tests/faults/test_model_circle.py"
 ENGINE = "test_an_engine_without_memory_or_that_hangs_damaged_screenshots_and_weights_are_named_and_it_goes_on"
 TRAINER = "test_the_trainer_goes_on_after_its_network_and_its_disk_and_names_torn_rows_with_the_command_that_mends_them"
@@ -50,6 +51,11 @@ CASES = {
     "clocks-apart": (f"{CIRCLES}::test_a_circle_of_hosts_whose_clocks_are_minutes_apart_and_jump_goes_on",),
     "table-dropped": (f"{CIRCLES}::test_a_table_that_is_dropped_is_named_and_its_rows_come_back_from_the_log",),
     "trajectories-grown": (f"{CIRCLES}::test_a_run_whose_trajectories_are_given_partitions_ends_and_says_what_to_do",),
+    "outsiders": (
+        f"{OUTSIDERS}::test_a_circle_heals_from_what_outsiders_do_and_says_how_many_orders_were_lost",
+        f"{OUTSIDERS}::test_a_run_whose_topics_are_gone_is_not_resumed",
+    ),
+    "topics-anew": (f"{OUTSIDERS}::test_a_circle_goes_on_when_a_topic_is_made_anew",),
     "crash-points": (f"{CIRCLES}::test_every_process_is_killed_before_and_after_each_durable_effect",),
     "environments": (f"tests/faults/test_disturbed_environments.py::{ENVIRONMENTS}",),
     "engine": (f"{MODEL}::{ENGINE}",),

@@ -1,0 +1,167 @@
+"""What outsiders do to a circle's log and to its groups: offsets moved, records removed, records that nobody sent."""
+
+import asyncio
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import psutil
+from aiokafka.record.util import calc_crc32c
+from kafka import OffsetAndMetadata, TopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.errors import NoError
+
+from dart_streams.bus import admin, topology
+from dart_streams.bus.clients import Publisher, consumer, start_within
+from dart_streams.config import Bus
+from dart_streams.deadline import Deadline
+from dart_streams.history.run_log import read_events
+from tests.faults import poison, scene
+from tests.faults.circle import Circle
+from topics import ALL, BY_NAME, Topic, curation_log, trajectories
+from topics.trajectories import Trajectory
+
+TAKE_S = 60.0
+
+
+async def take(bus: Bus, topic: Topic, group: str, count: int) -> int:
+    """Be a member of a group, take so many records at least, commit them, and leave; return how many it took."""
+    member = consumer(bus, topic, group=group, client_id="stranger")
+    await start_within(member, bus)
+    taken, deadline = 0, Deadline(TAKE_S)
+    try:
+        while taken < count and not deadline.expired:
+            polled = await member.getmany(timeout_ms=500)
+            taken += sum(map(len, polled.values()))
+        await member.commit()
+    finally:
+        await member.stop()
+    assert taken >= count, "the stranger got no partition"
+    return taken
+
+
+def taken_by_a_stranger(topic: str, group: str, count: int) -> Callable[[Circle], object]:
+    """Have a stranger take records of a group, and commit them."""
+    return lambda circle: asyncio.run(take(circle.config.bus, BY_NAME[topic], group, count))
+
+
+async def announce(bus: Bus, changes: list[dict[str, object]]) -> None:
+    """Announce trajectories that nobody has played, like the newest one but for some fields."""
+    like = [event for event in read_events(bus, [trajectories.TOPIC]) if isinstance(event, Trajectory)][-1]
+    async with Publisher(bus, "stranger") as publisher:
+        for number, fields in enumerate(changes):
+            event = msgspec.structs.replace(like, trajectory_id=f"stranger-{number}", **fields)
+            await publisher.publish(trajectories.TOPIC, event)
+
+
+def numbers_far_ahead(circle: Circle) -> None:
+    """Announce trajectories of groups that dispatch has never given out."""
+    ids = [f"g{number}/0/0" for number in (999_999_999, "9" * 20, "9" * 18)]
+    rewarded = {"outcome": "success", "reward": 1.0}
+    asyncio.run(announce(circle.config.bus, [{"order_id": name, **rewarded} for name in ids]))
+
+
+WRONG_NAME = b"\xff\xfe"
+
+
+def with_wrong_name(batch: bytes) -> bytes:
+    """Return a batch of one record, its header ``~~`` under a name of the same length that is not UTF-8."""
+    made = bytearray(batch.replace(b"~~", WRONG_NAME))
+    struct.pack_into(">I", made, 17, calc_crc32c(bytes(made[21:])))
+    return bytes(made)
+
+
+def header_names_that_are_no_text(circle: Circle) -> None:
+    """Put a record with such a header on every partition of every topic but the one that a replay reads strictly."""
+    batch = with_wrong_name(poison.built(0, b"k", b"{}", [("~~", b"x")]))
+
+    async def send() -> None:
+        async with poison.raw_producer(circle.config.bus) as producer:
+            for topic in set(ALL) - {curation_log.TOPIC}:
+                for partition in await producer.partitions_for(circle.config.bus.prefix + topic.name):
+                    await poison.send_raw(producer, circle.config.bus, topic, partition, batch)
+
+    asyncio.run(send())
+
+
+def newer_schema(circle: Circle) -> None:
+    """Have an environment worker of a newer schema play for a while beside the others, as in a rolling upgrade."""
+    command = [sys.executable, "-m", "tests.faults.newer_worker", str(circle.made.path), "env-newer"]
+    name = circle.config.bus.prefix + "observations.dlq"
+    with admin.connect(circle.config.bus) as client, subprocess.Popen(command) as worker:
+        try:
+            letters = sum(ends_of(client, circle.config.bus, [name]).values())
+            circle.until(
+                lambda: sum(ends_of(client, circle.config.bus, [name]).values()) > letters + 20, "refused observations"
+            )
+        finally:
+            worker.kill()
+
+
+def observations_removed(circle: Circle) -> None:
+    """Remove all observations that there are while the recorder stands still, as their retention does."""
+    bus = circle.config.bus
+    name = bus.prefix + "observations"
+    frozen = circle.of_kind("recorder")
+    scene.send(frozen, psutil.Process.suspend)
+    try:
+        with admin.connect(bus) as client:
+            before = sum(ends_of(client, bus, [name]).values())
+            circle.until(lambda: sum(ends_of(client, bus, [name]).values()) > before + 8, "observations")
+            client.delete_records(ends_of(client, bus, [name]))
+    finally:
+        scene.send(frozen, psutil.Process.resume)
+
+
+def ends_of(client: KafkaAdminClient, bus: Bus, names: Sequence[str]) -> dict[TopicPartition, int]:
+    """Return the end offset of each partition of some topics."""
+    return {
+        TopicPartition(state.topic, number): end
+        for state in admin.describe(client, topology.declared(bus))
+        if state.topic in names
+        for number, end in enumerate(state.end_offsets)
+    }
+
+
+READ_BY = {
+    "env": ("rollout-orders",),
+    "recorder": ("observations",),
+    "rollout": ("action-requests",),
+    "curator": ("trajectories", "task-difficulty", "rollout-budgets", "curated", "weights"),
+}
+
+
+def offsets_moved_to_the_end(circle: Circle) -> None:
+    """Move the offsets of every group to the end of what it reads, once no member of it is left."""
+    bus = circle.config.bus
+    with admin.connect(bus) as client:
+        for group, topics in READ_BY.items():
+            ends = ends_of(client, bus, [bus.prefix + topic for topic in topics])
+            offsets = {partition: OffsetAndMetadata(end, "", -1) for partition, end in ends.items()}
+            deadline = Deadline(TAKE_S)
+            while set(client.alter_group_offsets(f"{bus.prefix}{group}", offsets).values()) != {NoError}:
+                assert not deadline.expired, f"group {group} still has members"
+                time.sleep(0.5)
+
+
+def topic_made_anew(circle: Circle, topic: str) -> None:
+    """Delete a topic, and make it again as soon as the broker has forgotten it."""
+    bus = circle.config.bus
+    name = bus.prefix + topic
+    with admin.connect(bus) as client:
+        before = admin.topic_ids(client, [name])
+        client.delete_topics([name])
+        deadline = Deadline(TAKE_S)
+        while admin.topic_ids(client, [name]) in ({}, before):
+            assert not deadline.expired, f"{name} is not made again"
+            admin.apply_all(bus, keep_grown=True)
+
+
+def every_topic_deleted(circle: Circle) -> None:
+    """Delete every topic of a run."""
+    bus = circle.config.bus
+    with admin.connect(bus) as client:
+        client.delete_topics([name for name in client.list_topics() if name.startswith(bus.prefix)])

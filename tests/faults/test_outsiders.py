@@ -1,0 +1,86 @@
+"""An outsider moves offsets, removes records or writes some: the circle heals, and tells what was lost."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from dart_streams.history.run_log import read_events
+from tests.faults import outsiders
+from tests.faults.circle import WHOLE, Circle, circle, config_of
+from topics import trajectories
+
+pytestmark = pytest.mark.timeout(3600)
+in_full = pytest.mark.skipif(not WHOLE, reason="set DART_SLOW_TESTS=1")
+CAUSES = {
+    "orders taken": outsiders.taken_by_a_stranger("rollout-orders", "env", 8),
+    "observations taken": outsiders.taken_by_a_stranger("observations", "recorder", 45),
+    "numbers far ahead": outsiders.numbers_far_ahead,
+    "header names": outsiders.header_names_that_are_no_text,
+    "newer schema": outsiders.newer_schema,
+    "observations removed": outsiders.observations_removed,
+}
+SHORT = ("orders taken", "numbers far ahead", "header names", "observations removed")
+
+
+UNREAD = frozenset({"a finished trajectory lacks a step", "the store is not what the log makes of it"})
+"""Rules that need each observation, in the log and read by the recorder."""
+REMOVED = UNREAD | {
+    "decided otherwise in the replay",
+    "a group counts what is not its order's first finish",
+    "a group is trained on that is not curated",
+}
+"""Rules that need what was in a topic before it was made anew."""
+
+
+def lost(running: Circle) -> int:
+    """Return how many orders have ended as lost."""
+    return sum(event.outcome == "lost" for event in read_events(running.config.bus, [trajectories.TOPIC]))
+
+
+def test_a_circle_heals_from_what_outsiders_do_and_says_how_many_orders_were_lost(services, tmp_path: Path):
+    with circle(config_of(services, tmp_path / "state"), "outsiders") as running:
+        running.loses_orders, running.excused = True, UNREAD
+        recovery = running.measured["recovery"] = {}
+        for name, cause in ((name, CAUSES[name]) for name in (CAUSES if WHOLE else SHORT)):
+            cause(running)
+            begin = time.monotonic()
+            running.goes_on(3)
+            recovery[name] = round(time.monotonic() - begin, 1)
+        running.measured["recovery_s"] = max(recovery.values())
+        assert lost(running)
+        running.until(lambda: "orders were lost" in running.said(), "the lost orders at the terminal")
+        running.kill_everything()
+        outsiders.offsets_moved_to_the_end(running)
+        before = lost(running)
+        running.resume()
+        running.until(lambda: lost(running) > before, "the orders between old and new offsets are found")
+        running.goes_on(3)
+        running.is_killed_once_more_and_ends_well()
+
+
+@in_full
+@pytest.mark.parametrize(
+    "topic", ["trajectories", "task-difficulty", "rollout-budgets", "rollout-orders", "observations"]
+)
+def test_a_circle_goes_on_when_a_topic_is_made_anew(services, tmp_path: Path, topic: str):
+    with circle(config_of(services, tmp_path / "state"), f"{topic}-anew") as running:
+        running.loses_orders, running.excused = True, REMOVED
+        outsiders.topic_made_anew(running, topic)
+        begin = time.monotonic()
+        running.until(lambda: f"topic {running.config.bus.prefix}{topic} " in running.logs(), "the topic is named")
+        running.goes_on(3)
+        running.measured["recovery_s"] = round(time.monotonic() - begin, 1)
+        running.is_killed_once_more_and_ends_well()
+
+
+@in_full
+def test_a_run_whose_topics_are_gone_is_not_resumed(services, tmp_path: Path):
+    with circle(config_of(services, tmp_path / "state"), "log-gone") as running:
+        running.kill_everything()
+        outsiders.every_topic_deleted(running)
+        running.console.write_text("")
+        running.resume()
+        running.ends_with_an_error()
+        assert "can't be resumed: topic" in running.said()
+        assert not (running.made.path / "report.json").exists(), "nothing is complete, and nothing counted as not lost"
