@@ -14,6 +14,12 @@ import msgspec
 from topics import Topic
 from topics.curation_log import Applied, Source
 
+MAX_CAUSE_DIGITS = 18
+"""Digits of the offset in a decision's id: any such number fits into 63 bits."""
+MAX_CAUSES_AHEAD = 4096
+"""By how many inputs the cause of an agent's decision may follow that of the one before. A decision beyond that is
+applied, and its repeat too, which whoever tracks orders or groups recognises."""
+
 
 class InvalidEvent(Exception):
     """An event that decodes but that no reducer can apply; the text has the reason. It is dead-lettered."""
@@ -129,15 +135,16 @@ def is_repeated(progress: AgentProgress, record: InputRecord) -> bool:
 
     An agent publishes its decisions in the order of their causes, and after a crash again from some point on: what is
     not newer than the newest seen is a repeat. Ids of other form (a trajectory's, a weight version's) say nothing here.
+    Nor does one that is far ahead: a stranger's would make a repeat of every decision that follows.
     """
     source, _, offset = record.id.rpartition("/")
-    if source.count("/") != 2 or not offset.isdecimal():
+    if source.count("/") != 2 or not offset.isdecimal() or len(offset) > MAX_CAUSE_DIGITS:
         return False
-    key = f"{record.topic}/{record.partition} {source}"
-    if int(offset) <= progress.causes.get(key, -1):
-        return True
-    progress.causes[key] = int(offset)
-    return False
+    key, cause = f"{record.topic}/{record.partition} {source}", int(offset)
+    newest = progress.causes.get(key, -1)
+    if newest < cause <= newest + MAX_CAUSES_AHEAD:
+        progress.causes[key] = cause
+    return cause <= newest
 
 
 _encoder = msgspec.json.Encoder()

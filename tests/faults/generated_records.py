@@ -34,6 +34,16 @@ SLOW_S = 2.0
 GROWTH_MB = 400
 """Growth of the process beyond which the memory of decoding counts as unbounded."""
 
+IDS = (
+    b"",
+    b"\xff\xfe",
+    b"difficulty/trajectories/0/999999999",
+    b"difficulty/trajectories/0/" + b"9" * 20,
+    b"budget/task-difficulty/0/" + b"9" * 5_000,
+    b"groups/trajectories/0/-1",
+    b"/" * 3_000,
+)
+"""Ids of records: of decisions that no agent made, and of no form at all."""
 EVENT, UNDECODABLE, EITHER = "event", "undecodable", "either"
 
 Path = tuple[str | int, ...]
@@ -242,6 +252,7 @@ class Generator:
                 (EVENT, []),
                 (EVENT, [("schema", None), ("id", None), ("x", None)]),
                 (EVENT, [*self.schema, ("traceparent", b"\xff\xfe"), ("", b"")]),
+                *((EVENT, [self.schema[0], ("id", identity)]) for identity in IDS),
                 (UNDECODABLE, [("schema", b"")]),
                 (UNDECODABLE, [("schema", b"\xff" * 50)]),
                 (UNDECODABLE, [("schema", b"another/1")]),

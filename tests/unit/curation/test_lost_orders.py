@@ -193,3 +193,19 @@ def test_the_finish_of_a_lost_order_has_one_id_and_carries_no_reward():
     assert first.trajectory_id == again.trajectory_id
     assert len({finish_of("other", lost, 1).trajectory_id, first.trajectory_id}) == 2
     assert (first.outcome, first.reward, first.steps) == ("lost", None, 0)
+
+
+@pytest.mark.parametrize("offset", ["999999999", "9" * 18, "9" * 20, "9" * 5_000, "\u0669" * 5])
+@pytest.mark.parametrize("topic", ["task-difficulty", "rollout-budgets", "curated"])
+def test_an_id_far_ahead_makes_no_repeats_of_the_decisions_that_follow(topic, offset):
+    circle = circle_of(6)
+    goes_on(circle, groups=12)
+    log = circle.logs[topic]
+    source, _, _ = log[0].id.rpartition("/")
+    circle.publish(topic, f"{source}/{offset}", log[0].event)
+    goes_on(circle, groups=20)
+    since = len(circle.logs["curated"])
+    goes_on(circle, groups=20)
+    assert len(circle.logs["curated"]) > since
+    for state in circle.states.values():
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=type(state)) == state

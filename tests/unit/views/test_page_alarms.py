@@ -19,6 +19,7 @@ from dart_streams.views.page.alarms import (
     engine_gap,
     entropy_collapse,
     fault_burst,
+    lost_orders,
     not_finite,
     reward_collapse,
 )
@@ -111,3 +112,11 @@ def test_each_process_that_died_is_an_alarm_with_how_often_and_how_it_did_last()
         "ui has died once, the last time: exit code 2",
     ]
     assert died(()) == []
+
+
+def test_orders_that_could_never_end_are_an_alarm_with_their_number():
+    assert lost_orders(0) is None
+    alarm = lost_orders(3)
+    assert alarm is not None
+    assert alarm.text.startswith("3 orders could never end")
+    assert alarm.params == {"outcome": "lost"}

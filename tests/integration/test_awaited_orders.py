@@ -1,0 +1,105 @@
+"""Evaluations and demonstrations whose orders can never end are found by the supervisor: it does not wait for ever."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dart_streams.bus import flush_barrier
+from dart_streams.bus.clients import Publisher, commit_within, consumer, start_within
+from dart_streams.config import Config
+from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
+from dart_streams.history.run_follower import following
+from dart_streams.launch import evaluate, order_audit
+from dart_streams.launch.order_audit import auditing
+from dart_streams.launch.training_run import demonstration
+from dart_streams.tasks import load
+from topics import rollout_orders
+
+BOUND_S = 120.0
+TASKS = """
+[[pages]]
+environment = "simulated"
+page = "box"
+max_steps = 6
+train_seeds = [0, 2]
+heldout_seeds = [50, 53]
+"""
+
+
+@pytest.fixture
+def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setattr(order_audit, "PAUSE_S", 0.2)
+    monkeypatch.setattr(flush_barrier, "POLL_S", 0.1)
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    return services.config(tasks={"file": str(tmp_path / "tasks.toml")}, evaluation={"episodes": 3})
+
+
+@contextlib.asynccontextmanager
+async def taken(config: Config) -> AsyncIterator[asyncio.Event]:
+    """Have a stranger in the place of all env workers, who commits what it takes; what is yielded lets it begin."""
+    begin = asyncio.Event()
+
+    async def take() -> None:
+        member = consumer(config.bus, rollout_orders.TOPIC, group="env", client_id="stranger")
+        await start_within(member, config.bus)
+        try:
+            await begin.wait()
+            while True:
+                polled = await member.getmany(timeout_ms=200)
+                if polled:
+                    await commit_within(member, {place: batch[-1].offset + 1 for place, batch in polled.items()})
+        finally:
+            await member.stop()
+
+    task = asyncio.create_task(take())
+    try:
+        yield begin
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_evaluation_whose_orders_are_lost_orders_them_again_and_ends_with_faults(config: Config):
+    shown: list[str] = []
+    tasks = load(Path(config.tasks.file))
+    async with (
+        asyncio.timeout(BOUND_S),
+        Publisher(config.bus, "test") as publisher,
+        following(config.bus, publisher, 60.0) as follower,
+        auditing(follower, publisher, shown.append),
+        taken(config) as begin,
+    ):
+        begin.set()
+        result = await evaluate.evaluate(config, tasks, follower, publisher, 0)
+        await follower.until(lambda _: bool(shown), "the lost orders at the terminal", BOUND_S)
+    assert (result.faults, result.overall.trials) == (3, 0)
+    orders = [identity for identity in follower.progress.orders if identity.startswith("eval-v0-")]
+    assert len(orders) == 3 * ORDER_ATTEMPTS
+    assert follower.progress.lost == 3 * ORDER_ATTEMPTS
+    assert "orders were lost" in shown[0]
+
+
+async def test_a_stage_that_is_away_loses_nothing_and_training_is_left_to_the_curator(config: Config):
+    tasks = load(Path(config.tasks.file))
+    ordered = demonstration(tasks.train[0], config)
+    async with (
+        asyncio.timeout(BOUND_S),
+        Publisher(config.bus, "test") as publisher,
+        following(config.bus, publisher, 60.0) as follower,
+        taken(config) as begin,
+    ):
+        audit = order_audit.AwaitedOrderAudit(follower, publisher)
+        await publisher.publish(rollout_orders.TOPIC, ordered)
+        await follower.until(lambda state: len(state.orders) == 1, "the order", BOUND_S)
+        waiting = asyncio.create_task(audit.round())
+        done, _ = await asyncio.wait({waiting}, timeout=3 * flush_barrier.POLL_S)
+        assert not done
+        begin.set()
+        await waiting
+        await follower.until(lambda state: ordered.order_id in state.finished, "its finish", BOUND_S)
+        assert follower.progress.finished[ordered.order_id].outcome == "lost"
+        assert audit.open_orders() == set()
