@@ -108,12 +108,13 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
 
 
 class Consumer(DirectDelivery, aiokafka.Consumer):
-    """Faust's consumer, but a seek holds, and an input without a committed offset is sought from its beginning.
+    """Faust's consumer, but a seek holds, and an input whose committed offset is not in its log is sought from there.
 
     Defects: Faust delivers after a seek the rest of what it had taken before, and then takes what it reads anew for
     repetitions: a changelog that is read again, as in a rebalance during recovery, has no records, and recovery never
     ends; inputs are passed over. Without a committed offset it leaves its position as it is, so records that were read
-    and then dropped in a rebalance are lost.
+    and then dropped in a rebalance are lost. An offset beyond the end, of a topic that was made anew since, makes it
+    take every record for a repetition.
     """
 
     _thread: ConsumerThread
@@ -129,12 +130,18 @@ class Consumer(DirectDelivery, aiokafka.Consumer):
                 yield tp, message
 
     async def perform_seek(self) -> None:
-        """Seek each input to the offset after the last one acknowledged."""
+        """Seek each input to the offset after the last one acknowledged, or to its beginning if its log has none."""
         await super().perform_seek()
         inputs = {tp for tp in self.assignment() if not self._is_changelog_tp(tp)}
-        new = [tp for tp in inputs if self._committed_offset[tp] is None]
-        if new:
-            await self.seek_wait({ensure_TP(tp): offset for tp, offset in (await self.earliest_offsets(*new)).items()})
+        if not inputs:
+            return
+        begins, ends = await self.earliest_offsets(*inputs), await self.highwaters(*inputs)
+        begins, ends = ({ensure_TP(tp): offset for tp, offset in found.items()} for found in (begins, ends))
+        outside = {tp for tp in inputs if not begins[tp] <= (self._committed_offset[tp] or -1) <= ends[tp]}
+        for tp in outside:
+            self._committed_offset[tp] = None
+        if outside:
+            await self.seek_wait({tp: begins[tp] for tp in outside})
 
 
 class Producer(aiokafka.Producer):
