@@ -49,6 +49,7 @@ def test_a_circle_heals_from_what_outsiders_do_and_says_how_many_orders_were_los
             recovery[name] = round(time.monotonic() - begin, 1)
         running.measured["recovery_s"] = max(recovery.values())
         assert lost(running)
+        assert "records gone before they were read" in running.logs()
         running.until(lambda: "orders were lost" in running.said(), "the lost orders at the terminal")
         running.kill_everything()
         outsiders.offsets_moved_to_the_end(running)

@@ -31,6 +31,7 @@ from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, commit_within, consumer, event_of, reached, start_within
 from dart_streams.bus.codec import Undecodable, Unencodable
+from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
@@ -190,6 +191,7 @@ class Recorder:
         self.writer = writer
         self.stalls = stalls
         self.drain_s = drain_s
+        self.gaps = LogGaps(log)
         self.durable: dict[TopicPartition, int] = {}
         self.committed_s = 0.0
 
@@ -206,6 +208,8 @@ class Recorder:
     async def _record_batch(self) -> None:
         polled = await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH)
         self.stalls.check()
+        for partition, batch in polled.items():
+            await self.gaps.check(self.records, partition, batch[0].offset, batch[-1].offset)
         if polled:
             hosts = await self.writer.write([record for batch in polled.values() for record in batch])
             self.durable |= {partition: batch[-1].offset + 1 for partition, batch in polled.items()}

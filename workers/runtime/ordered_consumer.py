@@ -18,6 +18,7 @@ from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, commit_within, committed_within, consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -94,6 +95,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self._committing = asyncio.Lock()
         self._marked: set[str] = set()
         self._begun: dict[str, str] = {}
+        self.gaps = LogGaps(log)
         self.client_settings = {"group": group, "client_id": worker_id, **settings}
         self.consumer: AIOKafkaConsumer = consumer(config.bus, **self.client_settings)
         self._taking = asyncio.Lock()
@@ -288,6 +290,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
             if not self._member.is_set():
                 continue  # It is delivered to another member.
             place = TrackedOffset(partition_of(record), record.offset)
+            await self.gaps.check(self.consumer, place.partition, place.offset, place.offset)
             try:
                 event = event_of(self.topic, record)
             except Undecodable as error:
