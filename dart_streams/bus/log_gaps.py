@@ -3,17 +3,26 @@
 The client says nothing: it goes on at the beginning of what is left.
 """
 
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
+from aiokafka.structs import OffsetAndMetadata
+
+from dart_streams.bus.clients import committed_within
+
+Committed = Callable[
+    [AIOKafkaConsumer, Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]
+]
 
 
 class LogGaps:
     """Compares what comes with what follows the last record, or the group's committed offset where that is newer."""
 
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: Any, committed: Committed = committed_within) -> None:
         self.log = log
+        self.committed = committed
         self.next: dict[TopicPartition, int] = {}
 
     async def check(self, records: AIOKafkaConsumer, partition: TopicPartition, first: int, last: int) -> None:
@@ -22,11 +31,11 @@ class LogGaps:
         if due is not None and first <= due:
             return
         try:
-            committed = await records.committed(partition)
+            found = await self.committed(records, [partition])
         except KafkaError:
             return
-        begin = max(due or 0, committed or 0)
-        if (due is not None or committed is not None) and first > begin:
+        known = [offset for offset in (due, *(one.offset for one in found.values())) if offset is not None]
+        if known and first > (begin := max(known)):
             gone = f"{partition.topic}[{partition.partition}]@{begin} to {first - 1}"
             effect = "orders that can never end are found and ordered again"
             self.log.warning("records gone before they were read", records=gone, effect=effect)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
+from aiokafka.structs import OffsetAndMetadata
 
 from dart_streams.bus.log_gaps import LogGaps
 
@@ -18,11 +19,11 @@ class Group:
         self.offset = committed
         self.asked = 0
 
-    async def committed(self, _: TopicPartition) -> int | None:
+    async def committed(self, *_: Any) -> dict[TopicPartition, OffsetAndMetadata]:
         self.asked += 1
         if self.offset is not None and self.offset < 0:
             raise KafkaConnectionError("away")
-        return self.offset
+        return {} if self.offset is None else {PLACE: OffsetAndMetadata(self.offset, "")}
 
 
 class Log:
@@ -50,14 +51,15 @@ class Log:
 )
 async def test_only_what_nobody_has_read_is_gone(committed, came, gone):
     log, group = Log(), Group(committed)
-    gaps = LogGaps(log)
+    gaps = LogGaps(log, group.committed)
     for first, last in came:
-        await gaps.check(group, PLACE, first, last)  # type: ignore[arg-type]
+        await gaps.check(None, PLACE, first, last)  # type: ignore[arg-type]
     assert log.gone == gone
 
 
 async def test_the_broker_is_asked_only_where_offsets_do_not_follow():
-    group, gaps = Group(0), LogGaps(Log())
+    group = Group(0)
+    gaps = LogGaps(Log(), group.committed)
     for offset in range(50):
-        await gaps.check(group, PLACE, offset, offset)  # type: ignore[arg-type]
+        await gaps.check(None, PLACE, offset, offset)  # type: ignore[arg-type]
     assert group.asked == 1
