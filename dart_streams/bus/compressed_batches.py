@@ -69,16 +69,13 @@ def readable(fetched: bytes) -> bytes:
 def readable_batch(batch: RecordBatch, fetched: bytes) -> bytes | None:
     """Return what takes the place of a batch that the clients could not read; None if they can."""
     data = fetched[HEADER.size :]
-    if batch.attributes & CODEC:
-        if reason := refusal(batch, data):
-            return stand_in(batch, data, reason)
-        expanded = expanded_batch(fetched) if not header_names.decodes(fetched) else None
-    else:
-        expanded = fetched if not header_names.decodes(fetched) else None
-    if expanded is None:
+    is_compressed = bool(batch.attributes & CODEC)
+    if is_compressed and (reason := refusal(batch, data)):
+        return stand_in(batch, data, reason)
+    if header_names.decodes(fetched):
         return None
     try:
-        return header_names.with_stand_ins(expanded)
+        return header_names.with_stand_ins(expanded_batch(fetched) if is_compressed else fetched)
     except (ValueError, IndexError, struct.error) as error:
         return stand_in(batch, data, f"a batch of {batch.records} records that is damaged: {error}")
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
@@ -36,7 +37,7 @@ class RawRecord(NamedTuple):
 
 
 def decodes(batch: bytes) -> bool:
-    """Say whether the clients can parse the records of an uncompressed batch."""
+    """Say whether the clients can decode the headers of a batch; one that is corrupt is left to them."""
     records = MemoryRecords(batch)
     try:
         while records.has_next():
@@ -44,6 +45,8 @@ def decodes(batch: bytes) -> bool:
                 pass
     except UnicodeDecodeError:
         return False
+    except CorruptRecordException:
+        return True
     return True
 
 
