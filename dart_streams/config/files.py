@@ -18,6 +18,7 @@ import structlog
 from dart_streams.config.clip_bounds import without_foreign
 from dart_streams.config.connections import anchored
 from dart_streams.config.deployment import Config
+from dart_streams.config.text import text_of
 from dart_streams.errors import ConfigError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -110,12 +111,12 @@ def load(path: Path, *, recorded: bool = False) -> Config:
 def read_tables(path: Path, missing: str) -> dict[str, Any]:
     """Read a TOML file; raise :class:`ConfigError`, with the text ``missing`` if it is not there."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(text_of(path.read_bytes(), str(path)))
     except FileNotFoundError:
         raise ConfigError(missing) from None
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_streams.config import Bus, Store, Tls
+from dart_streams.config.text import text_of
 from dart_streams.errors import ConfigError
 
 
@@ -116,10 +117,8 @@ def load_certificate(context: ssl.SSLContext, tls: Tls, section: str) -> None:
 def read(path: str, key: str) -> str:
     """Return a file's text; raise :class:`ConfigError` that names ``key`` if it can't be read."""
     try:
-        return Path(path).read_text()
+        return text_of(Path(path).read_bytes(), f"{key}: {path}")
     except FileNotFoundError:
         raise ConfigError(f"{key}: there is no file {path}: correct the path, or put the file there") from None
     except OSError as error:
         raise ConfigError(f"{key}: {path} can't be read ({error.strerror}): let this user read it") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{key}: {path} is not text: give a file in PEM") from None

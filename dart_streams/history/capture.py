@@ -14,6 +14,7 @@ import tomli_w
 from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
+from dart_streams.config.text import text_of
 from dart_streams.errors import UserError
 from dart_streams.history.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
 from dart_streams.history.bundle_inputs import CONFIG, TASKS
@@ -57,7 +58,7 @@ def capture(
     refs: dict[str, BlobRef] = {}
     with Writer(path, manifest) as bundle:
         bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
-        bundle.text(TASKS, Path(config.tasks.file).read_text())
+        bundle.text(TASKS, text_of(Path(config.tasks.file).read_bytes(), config.tasks.file))
         for topic in chosen:
             records = present_records(config.bus, topic)
             section = bundle.records(

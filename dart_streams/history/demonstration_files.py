@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dart_streams.config.text import text_of
 from dart_streams.errors import UserError
 from dart_streams.history.demonstrations import DemonstrationLine, episode_of_line
 from dart_streams.history.episode_columns import InvalidRow, RecordedEpisode
@@ -51,12 +52,12 @@ def episodes_of_lines(path: Path) -> Iterator[Placed]:
     """Yield the demonstrations of a file of JSON lines."""
     read = functools.partial(image_bytes, path.parent)
     with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
-            if not text.strip():
+        for number, line in enumerate(file, 1):
+            if not (text := text_of(line, str(path), number).strip()):
                 continue
             place = f"{path}:{number}"
             try:
-                identity = f"line-{hashlib.sha256(text.strip()).hexdigest()[:32]}"
+                identity = f"line-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
                 yield Placed(place, episode_of_line(decode_line(text), identity, read))
             except (msgspec.DecodeError, InvalidRow) as error:
                 raise UserError(f"{place}: {error}") from None
