@@ -1,6 +1,9 @@
 """Task sets: a task is an exact instance, ``environment/page#seed``; the seeds of the splits never overlap."""
 
+import itertools
 import os
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +12,7 @@ import msgspec
 from dart_streams import stateless_random
 from dart_streams.config.files import parse_as, read_tables
 from dart_streams.config.section import Positive, Share
+from dart_streams.config.text import json_of, text_of
 from dart_streams.errors import ConfigError
 
 Split = Literal["train", "heldout", "demonstration"]
@@ -30,6 +34,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Names = list[str]
+NAMED = 3
+"""How many of what is wrong an error names."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,9 +97,13 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Return the ids of the list by app, after the filters; raise ConfigError for a list or an app without."""
         path = self.examples(base) / self.task_list
         try:
-            by_app = msgspec.json.decode(path.read_bytes(), type=dict[str, Names])
-        except (OSError, msgspec.DecodeError) as error:
-            raise ConfigError(f"osworld.list: {path} is no list of tasks: {error}") from None
+            by_app = json_of(path.read_bytes(), str(path), dict[str, Names])
+        except OSError as error:
+            raise ConfigError(f"osworld.list: {path} can't be read: {error.strerror}") from None
+        except ConfigError as error:
+            raise ConfigError(f"osworld.list: no list of tasks: {error}") from None
+        if again := repeated(f"{app}/{name}" for app, names in by_app.items() for name in names):
+            raise ConfigError(f"osworld.list: {path} has {', '.join(again)} twice: leave one of each")
         if unknown := sorted(set(self.apps) - set(by_app)):
             raise ConfigError(f"osworld.apps: no app {unknown[0]!r} in {path}: there are {', '.join(by_app)}")
         runnable = self.runnable(base)
@@ -109,8 +119,9 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             return None
         path = base / self.checked
         try:
-            lines = [msgspec.json.decode(line, type=CheckedPage) for line in path.read_bytes().splitlines()]
-        except (OSError, msgspec.DecodeError) as error:
+            text = text_of(path.read_bytes(), str(path))
+            lines = [msgspec.json.decode(line, type=CheckedPage) for line in text.splitlines() if line.strip()]
+        except (OSError, msgspec.DecodeError, ConfigError) as error:
             raise ConfigError(f"osworld.checked: {path} can't be read: {error}") from None
         return {page for page, verdict in {line.page: line.verdict for line in lines}.items() if verdict == "runnable"}
 
@@ -171,7 +182,11 @@ class TaskSet:
         everything = (*self.train, *self.heldout, *self.demonstration)
         self._by_id = {task.task_id: task for task in everything}
         if len(self._by_id) != len(everything):
-            raise ConfigError("task set: a page is listed twice, or its seeds for two purposes overlap")
+            again = repeated(task.task_id for task in everything)
+            raise ConfigError(
+                f"task set: {', '.join(again)} {'is' if len(again) == 1 else 'are'} there twice: a page is listed "
+                "twice, or its seeds for two purposes overlap"
+            )
 
     @property
     def most_steps(self) -> int:
@@ -190,6 +205,12 @@ class TaskSet:
 
     def __contains__(self, task_id: object) -> bool:
         return task_id in self._by_id
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the first few names that come more than once, in their order."""
+    again = (name for name, count in Counter(names).items() if count > 1)
+    return list(itertools.islice(again, NAMED))
 
 
 def load(path: Path) -> TaskSet:

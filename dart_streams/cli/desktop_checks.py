@@ -12,7 +12,7 @@ from dart_streams.tasks import OsworldTasks
 from workers.env.desktop import command_line, office
 from workers.env.osworld import sidecar
 from workers.env.osworld.mirror import Mirror, needed
-from workers.env.osworld.tasks import load
+from workers.env.osworld.tasks import load_all
 
 
 def check_desktop(config: Config) -> Finding:
@@ -61,13 +61,17 @@ def mirror_of(folder: Path, listed: OsworldTasks, base: Path) -> Finding:
     """Say how many of the files that the tasks need a mirror has, and how many are of our own making."""
     try:
         examples = listed.examples(base)
-        wanted = {url for page in listed.pages(base) for url in needed(load(examples, page.page))}
+        usable, unusable = load_all(examples, (page.page for page in listed.pages(base)))
+        wanted = {url for task in usable for url in needed(task)}
         own = Mirror(folder)
         made = sum(known.made for known in own.recorded().values())
     except ConfigError as error:
         return Finding("osworld", "fail", "no usable task files", str(error))
     missing = sum(own.find(url) is None for url in wanted)
     found = f"{folder} has {len(wanted) - missing} of {len(wanted)} files, {made} of our own making"
+    if unusable:
+        found = f"{len(unusable)} tasks can't be used, for instance {unusable[0].page}: {unusable[0].reason}; {found}"
+        return Finding("osworld", "warn", found, "mend these files, or leave the tasks out of the list")
     if missing:
         return Finding("osworld", "warn", found, f"`dart-streams osworld mirror {folder}` says which are missing")
     return Finding("osworld", "ok", found)

@@ -12,13 +12,14 @@ import typer
 
 from dart_streams.cli.options import AsJson, listed
 from dart_streams.cli.output import log_to_stderr, note, show, show_json
+from dart_streams.connection import auth
 from dart_streams.errors import UserError
 from dart_streams.tasks import OsworldTasks
 
 if TYPE_CHECKING:
     from workers.env.osworld.episode_check import TaskCheck, TaskChecker
     from workers.env.osworld.mirror import MirrorEntry
-    from workers.env.osworld.tasks import OsworldTask
+    from workers.env.osworld.tasks import OsworldTask, UnusableTask
 
 AT_ONCE = 2
 HOW_TO_FILL = """Nothing is downloaded here. To fill the mirror:
@@ -46,12 +47,15 @@ def mirror(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say which files of the tasks are at hand, and what to do for the others; exits with 1 if any is not."""
+    """Say which files of the tasks are at hand, and what to do for the others.
+
+    Exits with 1 if any is not, or if the file of a task cannot be used.
+    """
     from workers.env.osworld.mirror import DATASET, Mirror
     from workers.env.osworld.substitutes import fill
 
     log_to_stderr()
-    tasks = chosen(osworld, task_list, only)
+    tasks, unusable = chosen(osworld, task_list, only)
     folder.mkdir(parents=True, exist_ok=True)
     if make:
         made = fill(Mirror(folder), tasks)
@@ -64,6 +68,8 @@ def mirror(
     lacking = [entry for entry in entries if entry.state != "present"]
     if lacking:
         note(HOW_TO_FILL.format(dataset=DATASET, folder=folder))
+    tell_unusable(unusable)
+    if lacking or unusable:
         raise typer.Exit(1)
 
 
@@ -86,18 +92,30 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that a task's untouched state is worth 0, and the end of its oracle, where there is one, 1."""
+    """Check that a task's untouched state is worth 0, and the end of its oracle, where there is one, 1.
+
+    Exits with 1 if the file of a task cannot be used.
+    """
     log_to_stderr()
-    tasks = chosen(osworld, task_list, only)
-    token = token_file.read_text().strip() if token_file else ""
+    tasks, unusable = chosen(osworld, task_list, only)
+    token = auth.secret(f"file:{token_file}", "--token-file").strip() if token_file else ""
     checks = asyncio.run(check_all(tasks, folder, desktops, token, results, at_once))
     if markdown:
         write_table(markdown, checks)
     show(checks, as_json=as_json, title="OSWorld's tasks")
+    tell_unusable(unusable)
+    if unusable:
+        raise typer.Exit(1)
 
 
-def chosen(osworld: str, task_list: str, only: str) -> "list[OsworldTask]":
-    """Return the tasks that the options name; raise :class:`UserError` if there are none, or a file is wrong."""
+def tell_unusable(unusable: "Sequence[UnusableTask]") -> None:
+    """List the tasks whose files cannot be used, with their reasons."""
+    for task in unusable:
+        note(f"left out {task.page}: {task.reason}")
+
+
+def chosen(osworld: str, task_list: str, only: str) -> "tuple[list[OsworldTask], list[UnusableTask]]":
+    """Return the tasks that the options name, and those whose files cannot be used; raise UserError for no task."""
     from workers.env.osworld import tasks
 
     wanted = OsworldTasks(folder=osworld and str(Path(osworld).absolute()), task_list=task_list)
@@ -107,7 +125,7 @@ def chosen(osworld: str, task_list: str, only: str) -> "list[OsworldTask]":
     found = [page for page in pages if not names or names & {page, *page.split("/")}]
     if not found:
         raise UserError(f"--only {only}: no such app or id in {examples / task_list}")
-    return [tasks.load(examples, page) for page in found]
+    return tasks.load_all(examples, found)
 
 
 def summary_of(entries: "Sequence[MirrorEntry]") -> list["FileCount"]:

@@ -69,7 +69,10 @@ def checkout(folder: Path) -> Path:
     (folder / "evaluation_examples" / "examples").mkdir(parents=True)
     ids = {"os": [f"o{n}" for n in range(10)], "vlc": [f"v{n}" for n in range(5)]}
     (folder / "evaluation_examples" / "test_all.json").write_text(json.dumps(ids))
-    (folder / "evaluation_examples" / "few.json").write_text(json.dumps({"os": ["o1"]}))
+    (folder / "evaluation_examples" / "few.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"os": ["o1"]}).encode())
+    twice = {"os": ["o1", "o2", "o1"], "vlc": ["v2", "v2", "v2"]}
+    (folder / "evaluation_examples" / "twice.json").write_text(json.dumps(twice))
+    (folder / "evaluation_examples" / "utf-16.json").write_bytes(json.dumps(ids).encode("utf-16"))
     return folder
 
 
@@ -108,7 +111,9 @@ def test_tasks_of_osworld_can_be_chosen_by_list_app_result_and_id(tmp_path: Path
     "line, reason",
     [
         ('apps = ["word"]', "no app 'word'.*there are os, vlc"),
-        ('list = "none.json"', "none.json is no list of tasks"),
+        ('list = "none.json"', "none.json can't be read"),
+        ('list = "twice.json"', "twice.json has os/o1, vlc/v2 twice"),
+        ('list = "utf-16.json"', "utf-16.json is in UTF-16"),
         ('heldout = ["x"]', "no task 'x'"),
         ('checked = "none"', "osworld.checked"),
         ('apps = ["os"]\nmodel = "x"', "unknown key 'osworld.model'"),

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import structlog
+
 from dart_streams import tasks
 from dart_streams.config import Config, Osworld
 from dart_streams.errors import ConfigError, ServiceUnavailable
@@ -13,6 +15,9 @@ from workers.env.osworld.providers import provider_of
 from workers.env.osworld.sidecar import EvaluatorSidecar
 from workers.env.osworld.start_states import StartStates
 from workers.env.osworld.task_assignment import TaskResources
+from workers.env.osworld.tasks import load_all
+
+log = structlog.get_logger()
 
 
 class OsworldBackend:
@@ -32,9 +37,12 @@ class OsworldBackend:
         Raises ConfigError for folders that are not there, ServiceUnavailable without the evaluators' environment.
         """
         file = tasks.task_file(self.tasks_file)
-        if not any(is_osworlds(page.page) for page in file.all_pages(self.tasks_file.parent)):
+        pages = [page.page for page in file.all_pages(self.tasks_file.parent) if is_osworlds(page.page)]
+        if not pages:
             return
         self.assignments.examples = (file.osworld or OsworldTasks()).examples(self.tasks_file.parent)
+        for task in load_all(self.assignments.examples, pages)[1]:
+            log.warning("a task cannot be played: each episode of it is a fault", task=task.page, reason=task.reason)
         mirror = mirror_of(self.settings)
         self.evaluators = EvaluatorSidecar()
         if not self.evaluators.python.exists():

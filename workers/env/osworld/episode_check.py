@@ -9,8 +9,10 @@ from typing import Literal
 from urllib.parse import unquote
 
 import msgspec
+import structlog
 
 from dart_streams.deadline import Deadline
+from dart_streams.errors import UserError
 from workers.env.environment import EnvironmentFault
 from workers.env.osworld import oracles
 from workers.env.osworld.machine import Machine
@@ -25,6 +27,8 @@ Verdict = Literal["runnable", "refused", "obstacle"]
 ADDRESS = re.compile(r"https?://(127\.0\.0\.1|localhost)(:\d+)?")
 Lease = Callable[[], contextlib.AbstractAsyncContextManager[Machine]]
 """Gives a machine that nobody has used yet."""
+
+log = structlog.get_logger()
 
 
 class TaskCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +74,11 @@ class TaskChecker:
                 reason = "" if oracle == 1 else f"the oracle's end is worth {oracle:g}"
         except EnvironmentFault as fault:
             reason = f"{'the oracle' if start is not None else 'start'}: {anonymous(str(fault), task)}"[:300]
+        except UserError:
+            raise
+        except Exception as error:  # Whatever the settings of a task break is the verdict on this task.
+            log.warning("a task's check broke", task=task.page, exc_info=True)
+            reason = f"{type(error).__name__}: {anonymous(str(error), task)}"[:300]
         return TaskCheck(
             page=task.page,
             verdict="refused" if start != 0 else "runnable",

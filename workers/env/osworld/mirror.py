@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from dart_streams import fsync
+from dart_streams.config.text import json_of
 from dart_streams.errors import ConfigError
 from workers.env.environment import EnvironmentFault
 from workers.env.osworld.steps import UpdateBrowseHistory
@@ -29,6 +30,9 @@ EMPTY_HISTORY = (
 DATASET_FILE = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)/resolve/[^/]+/(?P<path>.+)")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins that a clone without Git LFS has in the place of the real one."""
+LONGEST_NAME = 255
+"""Bytes of a file's name that file systems take."""
+NUL = "\0"
 RECORD = "mirror.json"
 CHUNK_BYTES = 2**20
 FileState = Literal["present", "missing", "changed", "pointer"]
@@ -78,9 +82,9 @@ class Mirror:
         if not path.exists():
             return {}
         try:
-            return msgspec.json.decode(path.read_bytes(), type=dict[str, FileDigest])
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{path} can't be read ({error}): remove it, and it is made again") from None
+            return json_of(path.read_bytes(), str(path), dict[str, FileDigest])
+        except ConfigError as error:
+            raise ConfigError(f"{error}; or remove it, and it is made again") from None
 
     def record(self, digests: dict[str, FileDigest]) -> None:
         """Keep what the files are."""
@@ -133,10 +137,15 @@ def location(url: str) -> str:
     path = urlsplit(url).path
     if found := DATASET_FILE.fullmatch(path):
         inside = PurePosixPath(unquote(found["path"]))
-        if ".." not in inside.parts and not inside.is_absolute():
+        if ".." not in inside.parts and not inside.is_absolute() and is_storable(inside):
             return str(inside) if found["name"] == DATASET else f"datasets/{found['name']}/{inside}"
-    name = PurePosixPath(unquote(path)).name.replace("..", "_") or "index"
-    return f"by-url/{uuid.uuid5(uuid.NAMESPACE_URL, url)}/{name}"
+    name = PurePosixPath(unquote(path)).name.replace("..", "_").encode()[-LONGEST_NAME:].decode(errors="ignore")
+    return f"by-url/{uuid.uuid5(uuid.NAMESPACE_URL, url)}/{name.replace(NUL, '_') or 'index'}"
+
+
+def is_storable(path: PurePosixPath) -> bool:
+    """Return whether a file system can have a file of this path."""
+    return NUL not in str(path) and all(len(part.encode()) <= LONGEST_NAME for part in path.parts)
 
 
 def is_pointer(path: Path) -> bool:

@@ -156,7 +156,7 @@ def parse_step(data: Any) -> Step:
     if not isinstance(data, dict) or set(data) - {"type", "parameters"}:
         raise StepError("a step has a type and parameters, no more")
     name = data.get("type")
-    if name not in TYPES:
+    if not isinstance(name, str) or name not in TYPES:
         raise StepError(f"no step {name!r} is known: there are {', '.join(TYPES)}")
     try:
         step: Step = msgspec.convert({"type": name, **data.get("parameters", {})}, TYPES[name])
@@ -167,7 +167,9 @@ def parse_step(data: Any) -> Step:
 
 def parse_steps(data: Any) -> tuple[Step, ...]:
     """Return the steps of a list; raise StepError that names the first wrong one by its number."""
-    steps = []
+    steps: list[Step] = []
+    if data is not None and not isinstance(data, list):
+        raise StepError(f"steps are a list, not {type(data).__name__}")
     for number, item in enumerate(data or [], 1):
         try:
             steps.append(parse_step(item))

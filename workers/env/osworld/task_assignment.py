@@ -64,7 +64,7 @@ class TaskAssignment:
         async with within(deadline, f"{self.task.page}: its set-up is not done in time"):
             await self._require_prerequisites()
             await self.close()
-            self._cache = Path(tempfile.mkdtemp(prefix=f"{self.task.task_id}-", dir=self.shared.evaluators.cache))
+            self._cache = Path(tempfile.mkdtemp(prefix="task-", dir=self.shared.evaluators.cache))
             await asyncio.to_thread(fill_cache, self.task, self.shared.mirror, self._cache)
             values = steps.screen_values(*await machine.screen_size(deadline), PASSWORD)
             settle = settle_of(machine) if self.shared.ours else None

@@ -1,11 +1,13 @@
 """An OSWorld task: what its JSON file says, checked and typed. Pure: it reads no other file and reaches no machine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
+from dart_streams.config.text import json_of
 from dart_streams.errors import ConfigError
 from workers.env.osworld.steps import Step, StepError, parse_steps, urls_of
 
@@ -87,40 +89,82 @@ class OsworldTask(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys([*urls_of(self.steps()), *(url for url, _ in self.cloud_files())]))
 
 
+class TaskSource(msgspec.Struct, frozen=True):
+    """What of a task's file is used. Its ``id`` is not: a task is named by its file."""
+
+    evaluator: dict[str, Any]
+    instruction: str = ""
+    config: list[Any] | None = None
+    related_apps: list[str] | None = None
+    proxy: bool | None = None
+
+
+class UnusableTask(msgspec.Struct, frozen=True):
+    """A task whose file cannot be used, and why."""
+
+    page: str
+    reason: str
+
+
+def load_all(folder: Path, pages: Iterable[str]) -> tuple[list[OsworldTask], list[UnusableTask]]:
+    """Return the tasks of an ``evaluation_examples`` folder that can be used, and those whose files cannot."""
+    found: list[OsworldTask] = []
+    unusable: list[UnusableTask] = []
+    for page in pages:
+        try:
+            found.append(load(folder, page))
+        except ConfigError as error:
+            unusable.append(UnusableTask(page, str(error)))
+    return found, unusable
+
+
 def load(folder: Path, page: str) -> OsworldTask:
     """Read a task (``app/id``) of an ``evaluation_examples`` folder; raise ConfigError that names the file."""
     app, _, task_id = page.partition("/")
     path = folder / "examples" / app / f"{task_id}.json"
     try:
-        return parse(msgspec.json.decode(path.read_bytes()), app, task_id)
+        data = json_of(path.read_bytes(), str(path), dict[str, Any])
     except OSError as error:
         raise ConfigError(f"no OSWorld task {page}: {path} can't be read ({error.strerror})") from None
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from None
+    except ValueError as error:  # A NUL character in a name.
+        raise ConfigError(f"no OSWorld task {page!r}: {error}") from None
+    try:
+        return parse(data, app, task_id)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
 def parse(data: Any, app: str, task_id: str) -> OsworldTask:
     """Return the task that a file's content describes; raise ConfigError with what is wrong or not known."""
-    if not isinstance(data, dict) or not isinstance(data.get("evaluator"), dict):
-        raise ConfigError("a task has at least id, instruction and evaluator")
-    if data.get("id") != task_id:
-        raise ConfigError(f"the id within is {data.get('id')!r}")
     try:
-        config = parse_steps(data.get("config"))
-        evaluator = parse_evaluator(data["evaluator"])
-    except StepError as error:
+        source = msgspec.convert(data, TaskSource)
+        config = parse_steps(source.config)
+        evaluator = parse_evaluator(source.evaluator)
+    except (msgspec.ValidationError, StepError) as error:
         raise ConfigError(str(error)) from None
-    return OsworldTask(
+    task = OsworldTask(
         app=app,
         task_id=task_id,
-        instruction=str(data.get("instruction", "")).strip(),
+        instruction=source.instruction.strip(),
         config=config,
         evaluator=evaluator,
-        related_apps=tuple(data.get("related_apps", ())),
-        proxy=bool(data.get("proxy", False)),
+        related_apps=tuple(source.related_apps or ()),
+        proxy=bool(source.proxy),
     )
+    for url in task.urls():
+        refuse_malformed(url)
+    return task
+
+
+def refuse_malformed(url: str) -> None:
+    """Raise ConfigError for a URL that none can be read from."""
+    try:
+        if urlsplit(url).scheme:
+            return
+        reason = "it has no scheme, such as https"
+    except ValueError as error:
+        reason = str(error)
+    raise ConfigError(f"no URL {url!r}: {reason}")
 
 
 def parse_evaluator(data: dict[str, Any]) -> Evaluator:
@@ -163,8 +207,12 @@ def parse_getter(data: Any, key: str) -> Getter | None:
     if not isinstance(data, dict) or not isinstance(data.get("type"), str):
         raise ConfigError(f"evaluator: {key} has no type")
     settings = {name: value for name, value in data.items() if name != "type"}
-    if data["type"] == CLOUD and len(as_list(settings.get("path"))) != len(as_list(settings.get("dest"))):
-        raise ConfigError(f"evaluator: {key} has as many paths as names in the cache")
+    if data["type"] == CLOUD:
+        paths, names = (as_list(settings.get(side)) for side in ("path", "dest"))
+        if len(paths) != len(names):
+            raise ConfigError(f"evaluator: {key} has as many paths as names in the cache")
+        if not all(isinstance(text, str) for text in (*paths, *names)):
+            raise ConfigError(f"evaluator: path and dest of {key} are texts, or lists of texts")
     return Getter(data["type"], settings)
 
 

@@ -38,6 +38,18 @@ def test_no_url_leads_out_of_the_mirror(rest: str):
         assert ".." not in place.parts
 
 
+def test_a_url_whose_path_no_file_system_takes_has_a_place_too(tmp_path: Path):
+    kept = mirror.Mirror(tmp_path)
+    dataset = f"https://hub.example/datasets/{mirror.DATASET}/resolve/main"
+    for path in ("x" * 300, "%E4%BD%A0" * 200, "a%00b", f"{'y' * 256}/z.txt"):
+        for base in ("https://a.example", dataset):
+            assert kept.find(f"{base}/{path}") is None
+            file = tmp_path / mirror.location(f"{base}/{path}")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"x")
+            assert kept.read(f"{base}/{path}") == b"x"
+
+
 def test_what_is_there_is_recorded_and_a_file_that_changed_is_told(tmp_path: Path):
     kept = mirror.Mirror(tmp_path)
     (tmp_path / "os/t1").mkdir(parents=True)

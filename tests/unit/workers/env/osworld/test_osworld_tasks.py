@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,51 @@ def test_a_task_that_cannot_be_done_is_worth_1_only_if_the_policy_gave_up():
     assert [tasks.settled_score(task(ONE), gave_up) for gave_up in (False, True)] == [None, 0.0]
 
 
-def test_a_file_is_found_by_app_and_id_and_errors_name_it(tmp_path: Path):
+def checkout(tmp_path: Path, **files: object) -> Path:
+    """A folder with files of tasks: what each says, as JSON or as it is."""
     folder = tmp_path / "examples" / "os"
     folder.mkdir(parents=True)
-    (folder / "t1.json").write_text(json.dumps({"id": "t1", "instruction": "Do it.", "evaluator": ONE}))
-    (folder / "t2.json").write_text(json.dumps({"id": "t1", "instruction": "Do it.", "evaluator": ONE}))
-    (folder / "t3.json").write_text("{")
-    assert tasks.load(tmp_path, "os/t1").task_id == "t1"
-    for page, reason in (("os/t2", "the id within is 't1'"), ("os/t3", "not JSON"), ("os/t4", "no OSWorld task os/t4")):
-        with pytest.raises(ConfigError, match=reason):
-            tasks.load(tmp_path, page)
+    for name, content in files.items():
+        path = folder / f"{name}.json"
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return tmp_path
+
+
+GOOD = {"id": "t1", "instruction": "Do it.", "evaluator": ONE}
+
+
+def test_a_task_is_named_by_its_file_whatever_the_id_within_it(tmp_path: Path):
+    folder = checkout(tmp_path, t1=GOOD, t2={**GOOD, "id": "another"}, t3={"instruction": "Do it.", "evaluator": ONE})
+    assert [tasks.load(folder, f"os/{name}").page for name in ("t1", "t2", "t3")] == ["os/t1", "os/t2", "os/t3"]
+
+
+UNUSABLE = {
+    "cut off": (b"{", "not JSON"),
+    "empty": (b"", "is empty"),
+    "a list": ([GOOD], "Expected `object`"),
+    "utf-16": (json.dumps(GOOD).encode("utf-16"), "is in UTF-16"),
+    "nested": (b'{"a":' * 100_000, "nested too deeply"),
+    "without an evaluator": ({"id": "x", "instruction": "Do it."}, "evaluator"),
+    "with another instruction": ({**GOOD, "instruction": ["Do it."]}, r"\$.instruction"),
+    "with steps of another form": ({**GOOD, "config": 5}, r"\$.config"),
+    "with a step of no type": ({**GOOD, "config": [{"type": ["sleep"]}]}, "step 1"),
+    "with other steps before the evaluation": ({**GOOD, "evaluator": {**ONE, "postconfig": 5}}, "steps are a list"),
+    "with apps of another form": ({**GOOD, "related_apps": 5}, r"\$.related_apps"),
+    "with a gold file without a path": ({**GOOD, "evaluator": {**ONE, "expected": {"type": "cloud_file"}}}, "texts"),
+    "with a malformed URL": (
+        {**GOOD, "evaluator": {**ONE, "expected": {**GOLD, "path": "https://[a.example/gold.txt"}}},
+        "no URL 'https",
+    ),
+}
+
+
+def test_one_bad_file_keeps_no_other_task_from_being_read_and_has_its_reason(tmp_path: Path):
+    names = {name.replace(" ", "-"): content for name, (content, _) in UNUSABLE.items()}
+    folder = checkout(tmp_path, t1=GOOD, t2=b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), **names)
+    pages = ["os/t1", *(f"os/{name}" for name in names), "os/missing", "os/\0", f"os/{'x' * 300}", "os/t2"]
+    found, unusable = tasks.load_all(folder, pages)
+    assert [task.page for task in found] == ["os/t1", "os/t2"]
+    assert [task.page for task in unusable] == pages[1:-1]
+    for task, (_, reason) in zip(unusable, UNUSABLE.values(), strict=False):
+        assert re.search(reason, task.reason), task
+        assert task.page.removeprefix("os/") in task.reason
