@@ -75,9 +75,7 @@ def run_or_bundle(run: str, state: Path, bundle: Path | None) -> "tuple[Config, 
     """Return the configuration of a run, with the folder as it is found, or of a bundle and the bundle."""
     if bundle is None:
         found = find_run(run, state)
-        config = found.config()
-        here = msgspec.structs.replace(config.run, id=found.id, state_dir=str(found.path.parents[1]))
-        return msgspec.structs.replace(config, run=here), None
+        return found.named(found.config()), None
     from dart_streams.history.bundle import Bundle
     from dart_streams.history.bundle_inputs import config_of
 

@@ -19,6 +19,7 @@ from dart_streams.config import Config
 from dart_streams.connection import auth
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.history import evaluation, run_folder
+from dart_streams.history.resumption import changes
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.history.run_follower import following
 from dart_streams.launch import adapter_memory, model_files, model_fit, process_registry
@@ -31,8 +32,17 @@ from dart_streams.telemetry import setup
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="Configuration file.")] = DEFAULT_CONFIG,
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            help=f"Configuration file. \\[default: {DEFAULT_CONFIG}; with --resume the run's own]", show_default=False
+        ),
+    ] = None,
     resume: Annotated[str, typer.Option("--resume", help="Continue this run.", metavar="RUN")] = "",
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", help="With --resume alone: the state folder. \\[default: .dart]", show_default=False),
+    ] = None,
     name: Annotated[str, typer.Option("--id", help="The new run's id. \\[default: the time]", show_default=False)] = "",
     init: Annotated[
         Path | None,
@@ -45,22 +55,30 @@ def run(
         bool, typer.Option("--before", help="With --attached: evaluate before training, and end.")
     ] = False,
 ) -> None:
-    """Start every process of a deployment under a supervisor, train, and write a report."""
+    """Start every process of a deployment under a supervisor, train, and write a report.
+
+    A resumed run goes on with its own configuration and tasks. With another one, the keys that differ are shown. Those
+    that its records, rows and checkpoints rest on are refused: store.keyspace, env.backend, the environment's rewards
+    and screen size, policy, warmup, curation, trainer.lora and trainer.weights_uri.
+    """
     if resume and (name or init):
         raise UserError("--resume names the run and its model: leave out --id and --init")
     if (before and not attached) or (attached and (resume or name or init)):
         raise UserError("--before goes with --attached; --resume, --id and --init do not: run.id names an attached run")
+    if state and (config or not resume):
+        raise UserError("--state goes with --resume alone: else run.state_dir of the configuration says it")
     if attached:
-        run_attached(read_config(config), before_only=before)
+        run_attached(read_config(config or DEFAULT_CONFIG), before_only=before)
         return
-    wanted = with_model(init, read_config(config))
+    wanted = resumed_config(resume, state, config) if resume else read_config(config or DEFAULT_CONFIG)
+    wanted = with_model(init, wanted)
     refuse_unfit_model(wanted)
     refuse_missing_key(wanted)
     runs = Path(wanted.run.state_dir).absolute() / "runs"
     ended, services = process_registry.end_leftovers(runs)
     if ended:
         note(f"ended processes that a killed run had left: {', '.join(ended)}")
-    run_id = resume or name or run_folder.new_id()
+    run_id = wanted.run.id if resume else name or run_folder.new_id()
     with contextlib.ExitStack() as life:
         if resume:
             life.enter_context(run_folder.locked(runs / run_id))
@@ -71,9 +89,34 @@ def run(
         live(made, lambda _: own_session(made, owns_services=services))
 
 
+def resumed_config(run: str, state: Path | None, config: Path | None) -> Config:
+    """Return the configuration with which a run goes on, and its id in it: the run's own, or ``config``.
+
+    What ``config`` changes is shown. Raises UserError if there is no such run.
+    """
+    given = None if config is None else read_config(config)
+    found = run_folder.find(given.run.state_dir if given else str(state or run_folder.DEFAULT_STATE), run)
+    if given is not None:
+        tell_changes(found, given)
+    return found.named(given or found.config())
+
+
+def tell_changes(found: RunFolder, wanted: Config) -> None:
+    """Show what another configuration changes in a run, and that it changes nothing in its tasks."""
+    for key in changes(found.config(), wanted):
+        note(f"changes {key}")
+    with contextlib.suppress(ConfigError):
+        if task_sets.load(Path(wanted.tasks.file)).pages != found.tasks().pages:
+            note(f"the run keeps its own tasks: those of {wanted.tasks.file} are others")
+
+
 def run_attached(config: Config, *, before_only: bool) -> None:
     """Measure a run whose processes others keep alive, and write its report."""
     required_steps(config)
+    earlier = RunFolder(config.run.folder)
+    if earlier.config_file.exists():
+        for key in changes(earlier.config(), config):
+            note(f"changes {key}")
     made = run_folder.attach(config, Path(config.tasks.file))
     note(f"run {made.id} in {made.path}")
     live(made, lambda _: attached_session(made, before_only=before_only))

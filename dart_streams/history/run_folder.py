@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,8 +18,11 @@ from dart_streams import config as configuration
 from dart_streams import tasks as task_sets
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError, UserError
+from dart_streams.history.resumption import changes, refuse_other_meaning
 from dart_streams.tasks import TaskSet
 
+DEFAULT_STATE = Path(".dart")
+"""The state folder that commands look into by default."""
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
@@ -95,11 +99,23 @@ class RunFolder:
         """The run's id."""
         return self.path.name
 
+    @property
+    def resume_command(self) -> str:
+        """The command that goes on with the run, from the folder in which it is given."""
+        state = self.path.absolute().parents[1]
+        place = "" if state == DEFAULT_STATE.absolute() else f" --state {shlex.quote(str(state))}"
+        return f"dart-streams run --resume {self.id}{place}"
+
     def config(self) -> Config:
         """Read the resolved configuration, with ``tasks.file`` made absolute."""
         config = configuration.load(self.config_file, recorded=True)
         tasks = msgspec.structs.replace(config.tasks, file=str(self.path / config.tasks.file))
         return msgspec.structs.replace(config, tasks=tasks)
+
+    def named(self, config: Config) -> Config:
+        """Return a configuration with the run's id, and the state folder in which it is found."""
+        run = msgspec.structs.replace(config.run, id=self.id, state_dir=str(self.path.parents[1]))
+        return msgspec.structs.replace(config, run=run)
 
     def tasks(self) -> TaskSet:
         """Read the run's task set."""
@@ -134,7 +150,7 @@ class RunFolder:
         except OSError as error:
             raise UserError(
                 f"{self.journal_file} can't be written ({error.strerror or error}): make room there, then go on with "
-                f"--resume {self.id}"
+                f"`{self.resume_command}`"
             ) from error
 
 
@@ -173,7 +189,8 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
     Raises
     ------
     UserError
-        If the id is taken, cannot name topics, there is no such run to resume, or the task set cannot be read.
+        If the id is taken, cannot name topics, there is no such run to resume, its log would not mean the same with
+        this configuration, or the task set cannot be read.
     """
     if not run_id or not set(run_id) <= ID_CHARACTERS:
         raise ConfigError(f"run id {run_id!r}: use letters, digits, '-' and '_', for it becomes part of topic names")
@@ -182,7 +199,9 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
     if resume and not folder.config_file.exists():
         raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {newest_runs(state / 'runs')}")
     if not resume and folder.path.exists():
-        raise UserError(f"run {run_id!r} exists: resume it with --resume {run_id}, or choose another --id")
+        raise UserError(f"run {run_id!r} exists: resume it with `{folder.resume_command}`, or choose another --id")
+    if resume:
+        refuse_other_meaning(changes(folder.config(), config), run_id)
     return prepare(folder, config, folder.path / "tasks.toml" if resume else tasks_file)
 
 

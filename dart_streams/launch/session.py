@@ -101,7 +101,7 @@ class Session:
             finally:
                 await self.end(run, outcome)
         if outcome == "interrupted":
-            raise InterruptedRun(f"interrupted; resume it with --resume {self.folder.id}")
+            raise InterruptedRun(f"interrupted; resume it with `{self.folder.resume_command}`")
 
     async def go_through(self, run: TrainingRun) -> None:
         """Bring the services up, show the run while it lasts, and write its report."""

@@ -118,6 +118,15 @@ def test_options_of_attached_and_of_own_runs_do_not_mix(options: tuple[str, ...]
     assert "--before goes with --attached" in done.stderr
 
 
+def test_a_state_folder_is_named_with_resume_alone(tmp_path: Path):
+    for arguments in (
+        ["--state", str(tmp_path)],
+        [str(tmp_path / "c.toml"), "--resume", "x", "--state", str(tmp_path)],
+    ):
+        done = dart_streams("run", *arguments)
+        assert (done.returncode, "--state goes with --resume alone" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("name", ["rollout-orders", ""])
 def test_schemas_are_json(name: str):
     done = dart_streams("topics", "schema", *([name] if name else []))

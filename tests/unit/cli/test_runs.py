@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from dart_streams.cli import main, options
+from dart_streams.cli import main, options, run
 from dart_streams.cli.tasks import table_of
 from dart_streams.config import Config
 from dart_streams.errors import UserError
@@ -110,3 +110,38 @@ def test_the_spans_of_a_run_are_looked_for_where_its_folder_is_now(state, tmp_pa
     (state / "runs").rename(moved / "runs")
     config, bundle = options.run_or_bundle("", moved, None)
     assert (config.run.folder, bundle) == (moved / "runs/two", None)
+
+
+def resumed(state, *arguments: str):
+    """Ask for a resumption while the run is held, so that it ends before any process is started."""
+    found = run_folder.find(str(state), "two")
+    before = found.config_file.read_bytes()
+    with run_folder.locked(found.path):
+        done = CliRunner().invoke(main.build(["run"]), ["run", *arguments])
+    assert found.config_file.read_bytes() == before
+    return done
+
+
+def test_a_resumed_run_goes_on_with_its_own_configuration(state):
+    recorded = run_folder.find(str(state), "two").config()
+    for name in ("two", "latest", "dart.two"):
+        assert run.resumed_config(name, state, None) == recorded
+        done = resumed(state, "--resume", name, "--state", str(state))
+        assert str(done.exception).startswith("run 'two' still lives")
+
+
+def test_what_another_configuration_changes_is_shown(state, tmp_path):
+    other, tasks = tmp_path / "other.toml", tmp_path / "few.toml"
+    other.write_text(
+        f'[run]\nminutes = 1\nstate_dir = "{state}"\n[tasks]\nfile = "few.toml"\n[curation]\nmax_staleness = 9\n'
+    )
+    page = (
+        '[[pages]]\nenvironment = "miniwob"\npage = "p"\nmax_steps = 3\ntrain_seeds = [0, 1]\nheldout_seeds = [1, 2]\n'
+    )
+    tasks.write_text(page)
+    done = resumed(state, str(other), "--resume", "two")
+    assert str(done.exception).startswith("run 'two' still lives")
+    said = " ".join(done.stderr.split())
+    assert "changes run.minutes: 9.0 -> 1.0" in said
+    assert "changes curation.max_staleness: 2 -> 9 (its decisions" in said
+    assert "the run keeps its own tasks" in said

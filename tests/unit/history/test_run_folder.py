@@ -58,6 +58,23 @@ def test_a_changed_task_file_does_not_change_a_resumed_run(config, tmp_path):
     assert resumed.config().run.minutes == 9.0
 
 
+def test_a_run_is_not_resumed_with_a_configuration_by_which_its_log_means_something_else(config, tmp_path):
+    made = create(config, tmp_path, "one")
+    before = made.config_file.read_bytes()
+    other = msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, backend="simulated"))
+    with pytest.raises(ConfigError, match=r"env\.backend"):
+        create(other, tmp_path, "one", resume=True)
+    assert made.config_file.read_bytes() == before
+
+
+def test_the_command_that_resumes_a_run_is_whole(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = create(msgspec.structs.replace(config, run=Run()), tmp_path, "one")
+    assert made.resume_command == "dart-streams run --resume one"
+    monkeypatch.chdir("/")
+    assert made.resume_command == f"dart-streams run --resume one --state {tmp_path}/.dart"
+
+
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "../up"])
 def test_an_id_that_cannot_name_topics_is_refused(config, tmp_path, name):
     with pytest.raises(ConfigError, match="run id"):
@@ -66,7 +83,7 @@ def test_an_id_that_cannot_name_topics_is_refused(config, tmp_path, name):
 
 def test_an_id_that_is_taken_or_unknown_says_what_to_do(config, tmp_path):
     create(config, tmp_path, "one")
-    with pytest.raises(UserError, match="resume it with --resume one"):
+    with pytest.raises(UserError, match=r"resume it with `dart-streams run --resume one --state .*state`"):
         create(config, tmp_path, "one")
     with pytest.raises(UserError, match=r"no run 'two' to resume in .*: there are one"):
         create(config, tmp_path, "two", resume=True)
@@ -94,7 +111,7 @@ def test_the_journal_keeps_phases_in_order(config, tmp_path):
 def test_a_journal_that_cannot_be_written_says_what_to_do(config, tmp_path):
     made = create(config, tmp_path, "one")
     made.journal_file.with_suffix(".new").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=r"No space left on device.*make room.*--resume one"):
+    with pytest.raises(UserError, match=r"No space left on device.*make room.*`dart-streams run --resume one --state"):
         made.write_journal(PhaseLog())
 
 

@@ -1,0 +1,80 @@
+"""What a resumed run's configuration may change: nothing that its records, rows and checkpoints rest on. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dart_streams.config import Config
+from dart_streams.config.files import leaves
+from dart_streams.errors import ConfigError
+
+OWN = frozenset({"run.id", "run.state_dir", "bus.prefix", "tasks.file"})
+"""Keys that a run's folder sets itself."""
+KEPT = {
+    "store.keyspace": "its rows are there",
+    "env.backend": "its trajectories are of that environment",
+    "env.miniwob.partial_credit": "its rewards are of that scale",
+    "env.desktop.width": "its screens have that size",
+    "env.desktop.height": "its screens have that size",
+    "env.installed.options": "its trajectories are of that environment",
+    "policy.dialect": "its answers are written in it",
+    "policy": "its prompts and its weights are of that policy",
+    "warmup": "its first weights came of it",
+    "curation": "its decisions follow from it, and are repeated from the log",
+    "trainer.lora": "its checkpoints have those layers",
+    "trainer.weights_uri": "its versions are there",
+}
+"""What may not change, a key or a table with all of its keys, and why; the first that fits counts."""
+OF_WEIGHTS = ("policy", "warmup", "trainer.lora", "trainer.weights_uri")
+"""Of these, what a run without weights of its own, of an endpoint, may change."""
+
+
+class ChangedKey(msgspec.Struct, frozen=True):
+    """A key whose value is another one than the run's; ``reason`` says why it may not be, empty if it may."""
+
+    place: str
+    recorded: Any
+    given: Any
+    reason: str = ""
+
+    def __str__(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.place}: {shown(self.recorded)} -> {shown(self.given)}{why}"
+
+
+def changes(recorded: Config, given: Config) -> list[ChangedKey]:
+    """Return the keys that differ, those that a run's folder sets itself left out."""
+    before, after = (dict(leaves(msgspec.to_builtins(config))) for config in (recorded, given))
+    trained = recorded.rollout.engine != "openai" or recorded.rollout.openai.trainable
+    return [
+        ChangedKey(place, before.get(place), after.get(place), why_kept(place, trained=trained))
+        for place in dict.fromkeys([*before, *after])
+        if place not in OWN and before.get(place) != after.get(place)
+    ]
+
+
+def why_kept(place: str, *, trained: bool) -> str:
+    """Return why a key may not change in a run, empty if it may; ``trained`` if the run has weights of its own."""
+    for kept, reason in KEPT.items():
+        if f"{place}.".startswith(f"{kept}."):
+            return reason if trained or kept not in OF_WEIGHTS else ""
+    return ""
+
+
+def refuse_other_meaning(changed: Sequence[ChangedKey], run_id: str) -> None:
+    """Raise :class:`ConfigError` that names the keys which a resumed run may not change, if there are any."""
+    if kept := [key for key in changed if key.reason]:
+        lines = "".join(f"\n  {key}" for key in kept)
+        raise ConfigError(
+            f"run {run_id!r} can't go on with this configuration, for its log would not mean the same:{lines}\n"
+            "Leave these keys as they were, leave CONFIG out, or start a new run. What may change: see --resume in "
+            "docs/cli.md"
+        )
+
+
+def shown(value: Any) -> str:
+    """Return a value as TOML writes it."""
+    if value is None:
+        return "none"
+    return msgspec.json.encode(value).decode()
