@@ -7,7 +7,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,6 +19,7 @@ from dart_streams.history import whatif
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.bundle import verify as verify_bundle
 from dart_streams.history.bundle_inputs import config_of, tasks_of
+from dart_streams.views.console import PlainConsole
 
 LONGEST = 300
 """Characters of one side of a divergence in the terminal; --json has it whole."""
@@ -165,7 +165,7 @@ def bound_of(text: str) -> tuple[int | None, bool]:
 
 def show_outcome(outcome: rerun.Outcome) -> None:
     """Print a replay's outcome."""
-    console = Console(highlight=False)
+    console = PlainConsole(highlight=False)
     table = Table(box=None, pad_edge=False)
     for name in ("agent", "inputs", "decisions", "compared byte for byte"):
         table.add_column(name, justify="left" if name == "agent" else "right")
@@ -210,7 +210,7 @@ def show_what_if(found: Sequence[whatif.WhatIfMetrics], plot: Path | None, *, as
         if field.name not in ("name", "curve"):
             values = [getattr(figures, field.name) for figures in found]
             table.add_row(field.name.replace("_", " "), *("" if value is None else f"{value:,}" for value in values))
-    console = Console()
+    console = PlainConsole()
     console.print(table)
     curves = [figures for figures in found if figures.curve]
     most = max((figures.curve[-1][1] for figures in curves), default=0)

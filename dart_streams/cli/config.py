@@ -10,7 +10,7 @@ import typer
 from dart_streams import context
 from dart_streams import tasks as task_sets
 from dart_streams.cli.options import DEFAULT_CONFIG, AsJson, read_config
-from dart_streams.cli.output import note, show_json
+from dart_streams.cli.output import note, say, show_json
 from dart_streams.config import Config, Tasks, load
 from dart_streams.config.files import errors_of, read_tables, renamed
 from dart_streams.errors import ConfigError, UserError
@@ -29,7 +29,7 @@ def show_config(
     tables = without_nulls(msgspec.to_builtins(load(file)))
     if diff:
         tables = difference(tables, msgspec.to_builtins(Config()))
-    show_json(tables) if as_json else typer.echo(tomli_w.dumps(tables), nl=False)
+    show_json(tables) if as_json else say(tomli_w.dumps(tables).rstrip("\n"))
 
 
 @app.command("check")
@@ -40,7 +40,7 @@ def check(
     found = {file: errors_in(file) for file in files or [DEFAULT_CONFIG]}
     for file, errors in found.items():
         for error in errors:
-            typer.echo(error if str(file) in error else f"{file}: {error}")
+            say(error if str(file) in error else f"{file}: {error}")
         if not errors:
             note(f"{file}: ok")
     if number := sum(map(len, found.values())):

@@ -7,14 +7,17 @@ from typing import Any
 import msgspec
 import structlog
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from dart_streams.telemetry import terminal_lines
+from dart_streams.views.console import PlainConsole
+from dart_streams.visible_text import visible
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 """Cells with these texts are coloured."""
 
-notes = Console(stderr=True, highlight=False)
+notes = PlainConsole(stderr=True, highlight=False)
 
 
 def note(text: str) -> None:
@@ -24,12 +27,23 @@ def note(text: str) -> None:
 
 def log_to_stderr() -> None:
     """Keep stdout for the command's result."""
-    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+    first: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+    ]
+    structlog.configure(
+        processors=[*first, *terminal_lines.renderers()], logger_factory=lambda *_: structlog.PrintLogger(sys.stderr)
+    )
 
 
 def show_json(value: Any) -> None:
     """Print a value as JSON."""
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    say(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def say(text: str) -> None:
+    """Print a line of a command's result; what it has from others cannot control the terminal."""
+    typer.echo(visible(text))
 
 
 def show(rows: Sequence[msgspec.Struct], *, as_json: bool, title: str = "", empty: str = "nothing") -> None:
@@ -38,14 +52,14 @@ def show(rows: Sequence[msgspec.Struct], *, as_json: bool, title: str = "", empt
         show_json(rows)
         return
     if not rows:
-        typer.echo(empty)
+        say(empty)
         return
     table = Table(title=title or None, title_justify="left")
     for field in msgspec.structs.fields(rows[0]):
         table.add_column(field.name.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(cell(value) for value in msgspec.structs.astuple(row)))
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 def cell(value: Any) -> str:

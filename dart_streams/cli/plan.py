@@ -6,7 +6,6 @@ from typing import Annotated
 import msgspec
 import typer
 from msgspec.structs import replace
-from rich.console import Console
 from rich.table import Table
 
 from dart_streams import tasks as task_sets
@@ -18,6 +17,7 @@ from dart_streams.launch import capacity as planning
 from dart_streams.launch import gpu_memory as memory
 from dart_streams.launch import model_files
 from dart_streams.launch.capacity import Constant
+from dart_streams.views.console import PlainConsole
 
 MOST_GPUS = 256
 DESKTOP = Path("deploy/config/workload/desktop.toml")
@@ -56,7 +56,7 @@ def plan(
         table.add_row(
             figure.what, cell(f"{planning.readable(figure.needed)} {figure.unit}".strip()), cell(figure.formula)
         )
-    Console().print(table)
+    PlainConsole().print(table)
     show(sizing.constants, as_json=False, title="constants")
 
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 from dart_streams import context
 from dart_streams import tasks as task_sets
@@ -29,6 +28,7 @@ from dart_streams.launch.services import jars
 from dart_streams.launch.session import Session, live
 from dart_streams.launch.training_run import TrainingRun, required_steps
 from dart_streams.telemetry import setup
+from dart_streams.views.console import PlainConsole
 
 
 def run(
@@ -124,7 +124,7 @@ def run_attached(config: Config, *, before_only: bool) -> None:
 
 def attached_session(made: RunFolder, *, before_only: bool) -> Session:
     """Return the session of a run without processes of its own."""
-    return Session(made, None, no_report if before_only else write_report, Console(), before_only=before_only)
+    return Session(made, None, no_report if before_only else write_report, PlainConsole(), before_only=before_only)
 
 
 def own_session(made: RunFolder, *, owns_services: bool) -> Session:
@@ -134,7 +134,7 @@ def own_session(made: RunFolder, *, owns_services: bool) -> Session:
         made,
         run_processes.processes_of(config, made.config_file, programs),
         write_report,
-        Console(),
+        PlainConsole(),
         find_policy=functools.partial(run_processes.find_policy, made, found=programs)
         if run_processes.needs_model(config)
         else None,

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -16,6 +15,7 @@ from dart_streams.errors import UserError
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
 from dart_streams.history.task_history import READ, TaskHistory, TaskRow
+from dart_streams.views.console import PlainConsole
 
 WIDE = 110
 """From this many columns on, the reason of the next budget has room beside the figures."""
@@ -42,7 +42,7 @@ def tasks(
         show(rows, as_json=as_json, empty=f"nothing is decided yet under {deployment.bus.prefix!r}")
         return
     listed = [row for row in rows if row.groups or everything]
-    console = Console()
+    console = PlainConsole()
     console.print(table_of(listed, reasons=wide or console.width >= WIDE))
     if left_out := len(rows) - len(listed):
         console.print(f"{left_out} tasks without a group, such as held-out ones, are not listed: --all lists them")

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
 from dart_streams.cli.options import AsJson, FromBundle, RunId, State, run_or_bundle
-from dart_streams.cli.output import log_to_stderr, note, show, show_json
+from dart_streams.cli.output import log_to_stderr, note, say, show, show_json
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.history import traces
@@ -17,6 +16,7 @@ from dart_streams.history.bundle import Bundle
 from dart_streams.history.lineage import READ, Lineage, Node
 from dart_streams.history.run_log import read_log
 from dart_streams.history.run_state import RunState
+from dart_streams.views.console import PlainConsole
 
 LONGEST = 60
 """Characters of a field in the tree; --json has it whole."""
@@ -70,7 +70,7 @@ def trace(
         if as_json:
             show_json(node)
         else:
-            Console().print(grown(Tree(label(node)), node))
+            PlainConsole().print(grown(Tree(label(node)), node))
 
 
 def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
@@ -79,14 +79,14 @@ def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
         show_json(found)
         return
     share = "nothing was trained" if found.coverage is None else f"{found.coverage:.2%}"
-    typer.echo(
+    say(
         f"{found.traced_steps} of {found.trained_steps} trained steps ({found.optimiser_steps} optimiser steps) "
         f"can be followed to their screenshot: {share}"
     )
     for missing, number in found.broken.items():
-        typer.echo(f"  {number} end at: {missing}")
+        say(f"  {number} end at: {missing}")
     for example in found.examples:
-        typer.echo(f"  for instance {example}")
+        say(f"  for instance {example}")
 
 
 def grown(tree: Tree, node: Node) -> Tree:

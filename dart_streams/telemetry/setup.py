@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter
 
 from dart_streams.config import Config
-from dart_streams.telemetry import spans
+from dart_streams.telemetry import spans, terminal_lines
 from dart_streams.telemetry.exporters import (
     CountingSpanProcessor,
     LineMetricExporter,
@@ -107,8 +107,7 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: list[Any] = (
-        # The default tracebacks show local variables, passwords included.
-        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        terminal_lines.renderers()
         if stream.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

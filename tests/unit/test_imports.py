@@ -28,6 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "stateless_random",
             "fsync",
             "screens",
+            "visible_text",
             "actions",
         )
     ),
