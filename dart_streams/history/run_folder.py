@@ -178,6 +178,15 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether a supervisor holds the folder of a run."""
+    try:
+        with locked(path):
+            return False
+    except UserError:
+        return True
+
+
 def new_id() -> str:
     """Return a fresh run id: sorted by time, readable, and a legal part of a topic's name."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

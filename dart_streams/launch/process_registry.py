@@ -7,6 +7,8 @@ from typing import Self
 import msgspec
 import psutil
 
+from dart_streams.history.run_folder import is_locked
+from dart_streams.launch.process_birth import Birth, birth_of
 from dart_streams.launch.services.daemon import is_alive, stop
 
 SAME_START_S = 2.0
@@ -14,18 +16,22 @@ END_S = 5.0
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """A process, identified by more than its pid, which the system uses again."""
+    """A process, identified by more than its pid, which the system uses again.
+
+    ``born`` is null where the system does not say it; then ``started_s`` counts, which is of the wall clock.
+    """
 
     name: str
     pid: int
     started_s: float
     command: tuple[str, ...]
+    born: Birth | None = None
 
     @classmethod
     def of(cls, name: str, pid: int) -> Self:
         """Identify a running process; raises psutil.NoSuchProcess if there is none."""
         process = psutil.Process(pid)
-        return cls(name, pid, process.create_time(), tuple(process.cmdline()))
+        return cls(name, pid, process.create_time(), tuple(process.cmdline()), birth_of(pid))
 
     def process(self) -> psutil.Process | None:
         """Return the very process that was identified, None if it is gone or its pid has another owner."""
@@ -33,10 +39,14 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
             process = psutil.Process(self.pid)
             # A process that was identified in the middle of its exec had no command yet.
             same = self.command in ((), tuple(process.cmdline()))
-            same = same and abs(process.create_time() - self.started_s) < SAME_START_S
-            return process if same and is_alive(process) else None
+            return process if same and self._began_with(process) and is_alive(process) else None
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return None
+
+    def _began_with(self, process: psutil.Process) -> bool:
+        if self.born is not None and (born := birth_of(self.pid)) is not None:
+            return born == self.born
+        return abs(process.create_time() - self.started_s) < SAME_START_S
 
 
 class ProcessRegistry(msgspec.Struct, frozen=True):
@@ -71,7 +81,12 @@ def living(runs: Path, but: Path) -> list[str]:
     """Return the ids of runs, except the one in the folder ``but``, whose supervisor runs."""
     folders = (path.parent for path in sorted(runs.glob("*/processes.json")) if not path.parent.is_symlink())
     found = ((folder, read(folder / "processes.json")) for folder in folders if folder != but)
-    return [folder.name for folder, registry in found if registry and registry.supervisor.process() is not None]
+    return [folder.name for folder, registry in found if registry and lives(folder, registry)]
+
+
+def lives(folder: Path, registry: ProcessRegistry) -> bool:
+    """Return whether the supervisor of the run in a folder runs, here or in another container of this machine."""
+    return registry.supervisor.process() is not None or is_locked(folder)
 
 
 def end_leftovers(runs: Path) -> tuple[list[str], bool]:
@@ -83,7 +98,7 @@ def end_leftovers(runs: Path) -> tuple[list[str], bool]:
     services = False
     for path in sorted(runs.glob("*/processes.json")):
         registry = read(path)
-        if registry is None or registry.supervisor.process() is not None:
+        if registry is None or lives(path.parent, registry):
             continue
         services = services or registry.services
         left = {identity.name: process for identity in registry.children if (process := identity.process())}

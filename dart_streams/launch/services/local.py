@@ -14,6 +14,7 @@ import psutil
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
+from dart_streams.launch.process_birth import birth_of
 from dart_streams.launch.services import memory
 from dart_streams.launch.services.daemon import Home, describe, in_use, is_alive, owner_of, stop
 from dart_streams.launch.services.jars import SHARED_JARS, fetch_jars, find_java
@@ -120,7 +121,8 @@ def find_running(service: Service, home: Home, ready_s: float, notify: Notify) -
     if service.answers():
         return process
     # The command that started it may have been killed meanwhile: it gets what is left of its time.
-    left_s = ready_s - (time.time() - process.create_time())
+    born = birth_of(process.pid)
+    left_s = ready_s - (born.age_s if born else time.time() - process.create_time())
     if left_s > 0:
         notify(f"{service.title}: pid {process.pid} was left starting, waiting for it")
         with contextlib.suppress(ServiceUnavailable):

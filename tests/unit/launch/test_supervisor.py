@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.history import run_folder
 from dart_streams.launch import process_registry as leftovers
 from dart_streams.launch import supervisor as supervisor_module
+from dart_streams.launch.process_birth import Birth, birth_of
 from dart_streams.launch.supervisor import (
     LONGEST_DELAY_S,
     QUICK_DEATHS,
@@ -247,7 +249,51 @@ def test_a_process_that_was_identified_in_the_middle_of_its_exec_is_known_again(
     me = leftovers.this_process()
     assert msgspec.structs.replace(me, command=()).process() is not None
     assert msgspec.structs.replace(me, command=("other",)).process() is None
-    assert msgspec.structs.replace(me, command=(), started_s=me.started_s - 100).process() is None
+    assert msgspec.structs.replace(me, command=(), started_s=me.started_s - 100, born=None).process() is None
+    assert me.born is not None
+    for other in (Birth("another-boot", me.born.ticks), Birth(me.born.boot, me.born.ticks + 1)):
+        assert msgspec.structs.replace(me, born=other).process() is None
+
+
+@pytest.mark.parametrize("step_s", [-7200.0, -5.0, 5.0, 1200.0])
+def test_a_step_of_the_clock_makes_no_living_run_a_dead_one(tmp_path, step_s):
+    """A wall clock that was stepped moves the creation times of all processes."""
+    folder = tmp_path / "run-1"
+    folder.mkdir()
+    me = leftovers.this_process()
+    before = msgspec.structs.replace(me, started_s=me.started_s + step_s)
+    leftovers.write(folder / "processes.json", leftovers.ProcessRegistry(before, (before,), services=True))
+    assert leftovers.end_leftovers(tmp_path) == ([], False)
+    assert leftovers.living(tmp_path, but=tmp_path / "other") == ["run-1"]
+
+
+def test_a_run_whose_folder_is_held_lives_though_its_process_is_not_to_be_seen(tmp_path):
+    """So it is in another container with the same folder."""
+    folder = tmp_path / "run-1"
+    folder.mkdir()
+    elsewhere = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
+    leftovers.write(folder / "processes.json", leftovers.ProcessRegistry(elsewhere, (), services=True))
+    with run_folder.locked(folder):
+        assert leftovers.end_leftovers(tmp_path) == ([], False)
+        assert leftovers.living(tmp_path, but=tmp_path / "other") == ["run-1"]
+    assert leftovers.living(tmp_path, but=tmp_path / "other") == []
+    assert leftovers.end_leftovers(tmp_path) == ([], True)
+
+
+def test_a_list_of_processes_of_an_earlier_version_is_read(tmp_path):
+    me = leftovers.this_process()
+    kept = {"name": "supervisor", "pid": me.pid, "started_s": me.started_s, "command": me.command}
+    (tmp_path / "processes.json").write_bytes(msgspec.json.encode({"supervisor": kept}))
+    registry = leftovers.read(tmp_path / "processes.json")
+    assert registry is not None
+    assert registry.supervisor.process() is not None
+
+
+def test_the_age_of_a_process_is_that_of_the_machine():
+    born = birth_of(os.getpid())
+    assert born is not None
+    assert 0 <= born.age_s <= float(Path("/proc/uptime").read_text().split()[0])
+    assert birth_of(2**22 - 1) is None
 
 
 def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):
