@@ -19,6 +19,7 @@ import psutil
 
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
+from dart_streams.socket_folder import socket_folder
 from dart_streams.tasks import Task
 from workers.env.desktop import limits
 from workers.env.desktop.backend import DesktopBackend
@@ -165,7 +166,7 @@ async def soak(
 def folder_of_its_own() -> Iterator[None]:
     """Let temporary folders be made in one of this process's, so that no other worker's are counted."""
     before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+    with tempfile.TemporaryDirectory(prefix="soak-", dir=socket_folder()) as folder:
         # Sandboxes run as another user, who must get into it.
         Path(folder).chmod(0o711)
         tempfile.tempdir = folder

@@ -38,6 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "dart_streams.prompts",
         "dart_streams.weight_location",
         "dart_streams.second_set",
+        "dart_streams.socket_folder",
         "dart_streams.connection",
     ),
     ("dart_streams.telemetry", "dart_streams.context"),

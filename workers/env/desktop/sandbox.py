@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.socket_folder import socket_folder
 from workers.env.desktop import command_line, limits
 from workers.env.desktop.problem import Problem
 from workers.env.environment import EnvironmentFault
@@ -51,7 +52,7 @@ class Sandbox:
 
     async def start(self) -> None:
         """Start the sandbox and wait for its server; raise EnvironmentFault if it does not come up."""
-        self._folder = tempfile.mkdtemp(prefix=limits.PREFIX)
+        self._folder = tempfile.mkdtemp(prefix=limits.PREFIX, dir=socket_folder())
         path, errors = f"{self._folder}/http", f"{self._folder}/errors"
         self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path))
         self.group = limits.make()
@@ -202,7 +203,7 @@ def own_files() -> dict[str, bytes]:
 def sweep() -> None:
     """Remove what workers left that were killed: groups of nothing, and folders whose socket nobody serves."""
     limits.sweep()
-    for folder in Path(tempfile.gettempdir()).glob(f"{limits.PREFIX}*"):
+    for folder in socket_folder().glob(f"{limits.PREFIX}*"):
         if folder.stat().st_mtime > time.time() - STARTING_S:
             continue
         with socket.socket(socket.AF_UNIX) as probe:
