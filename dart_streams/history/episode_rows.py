@@ -1,13 +1,11 @@
 """Episodes as rows of a data set, and back: both layouts have all that the log has of an episode. Pure."""
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from PIL import Image
 
-from dart_streams import prompts
+from dart_streams import pictures, prompts
 from dart_streams.config import Policy
 from dart_streams.history.episode_columns import (
     ChatMessage,
@@ -248,7 +246,6 @@ def kept_image(data: bytes | None, images: dict[str, bytes]) -> BlobRef | None:
 def image_ref(data: bytes) -> BlobRef:
     """Return the claim check of an image's bytes; raise :class:`InvalidRow` if they are none."""
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            return ref_of(data, Image.MIME[image.format or ""], image.width, image.height)
-    except (OSError, KeyError, Image.DecompressionBombError) as error:
-        raise InvalidRow(f"an image can't be read: {error}") from None
+        return ref_of(data, *pictures.checked(data))
+    except pictures.UnusablePicture as error:
+        raise InvalidRow(f"an image is no screenshot: {error}") from None

@@ -39,6 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "dart_streams.weight_location",
         "dart_streams.second_set",
         "dart_streams.socket_folder",
+        "dart_streams.pictures",
         "dart_streams.connection",
     ),
     ("dart_streams.telemetry", "dart_streams.context"),

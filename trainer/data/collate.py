@@ -6,7 +6,6 @@ the same column, and only columns of answers pass the language head. Shapes: R r
 prompt, A of an answer), I distinct images, shown S times.
 """
 
-import io
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from dart_streams import pictures
 from dart_streams.policy.rendering import ImageInputs, Renderer
 from trainer.data.samples import ReadyGroup, TrainingSample
 
@@ -92,7 +92,7 @@ class Collator:
 
     def pieces(self, groups: Sequence[ReadyGroup], rows: int, tokens: int) -> list[Sequence[TrainingSample]]:
         """Return the samples of all groups, in micro-batches of at most ``rows`` and ``tokens``: see :func:`pack`."""
-        sizes = {sha256: size_of(data) for group in groups for sha256, data in group.images.items()}
+        sizes = {sha256: pictures.size_of(data) for group in groups for sha256, data in group.images.items()}
         samples = [item for group in groups for item in group.samples]
 
         def prompt_length(item: TrainingSample) -> int:
@@ -195,27 +195,15 @@ class Collator:
         each = [image.inputs for image in encoded.values()]
         if len({tuple((name, value.shape[1:]) for name, value in inputs.items()) for inputs in each}) == 1:
             return {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]}
-        return self.renderer.pixels([opened(images[sha256]) for sha256 in encoded])
+        return self.renderer.pixels([pictures.decoded(images[sha256]) for sha256 in encoded])
 
     def encode(self, data: bytes) -> ModelImage:
         """Return an encoded image as the model's input."""
-        return self._encode_image(opened(data))
+        return self._encode_image(pictures.decoded(data))
 
     def _encode_image(self, image: Image.Image) -> ModelImage:
         tokens = self.renderer.expansion(*image.size).count(self.renderer.image_token)
         return ModelImage(image.size, tokens, self.renderer.pixels([image]))
-
-
-def opened(data: bytes) -> Image.Image:
-    """Return an encoded image, decoded."""
-    with Image.open(io.BytesIO(data)) as image:
-        return image.convert("RGB")
-
-
-def size_of(data: bytes) -> tuple[int, int]:
-    """Return an encoded image's (width, height); only its header is read."""
-    with Image.open(io.BytesIO(data)) as image:
-        return image.size
 
 
 def blank() -> Image.Image:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from dart_streams import pictures
 from dart_streams.clock import since_ms
 from dart_streams.config import Policy
 from dart_streams.store import MissingBlob, SyncStore
 from topics.curated import CuratedGroup
 from topics.values import BlobRef
-from trainer.data.samples import MISSING_BLOB, ReadyGroup, Selection, select, share
+from trainer.data.samples import MISSING_BLOB, UNUSABLE_IMAGE, ReadyGroup, Selection, select, share
 
 if TYPE_CHECKING:  # torch
     from dart_streams.policy.rendering import Renderer
@@ -50,7 +51,7 @@ class GroupReader:
         )
 
     def _images(self, selection: Selection) -> dict[str, bytes]:
-        """Return all screenshots of a selection; a sample whose screenshot is not in the store leaves it."""
+        """Return all screenshots of a selection; samples leave it whose screenshot is not in the store, or is none."""
         wanted: dict[str, BlobRef] = {ref.sha256: ref for item in selection.samples for ref in item.images}
         found: dict[str, bytes] = {}
         while len(found) < len(wanted):
@@ -61,7 +62,19 @@ class GroupReader:
                 kept = [item for item in selection.samples if missing.ref not in item.images]
                 selection.refuse(MISSING_BLOB, str(missing), len(selection.samples) - len(kept))
                 selection.samples = kept
-        return found
+        self._refuse_unusable(selection, found)
+        return {ref.sha256: found[ref.sha256] for item in selection.samples for ref in item.images}
+
+    def _refuse_unusable(self, selection: Selection, images: dict[str, bytes]) -> None:
+        """Take the samples out of a selection that show a picture which cannot be the model's input."""
+        for sha256, data in images.items():
+            try:
+                self.renderer.expansion(*pictures.decoded(data).size)
+            except ValueError as error:
+                kept = [item for item in selection.samples if all(ref.sha256 != sha256 for ref in item.images)]
+                detail = f"screenshot {sha256[:12]} is no input of the model: {error}"
+                selection.refuse(UNUSABLE_IMAGE, detail, len(selection.samples) - len(kept))
+                selection.samples = kept
 
 
 class Prefetcher:

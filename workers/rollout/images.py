@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
-from PIL import Image
 
 from dart_streams.policy.probe import ParityFault
 from dart_streams.store import MissingBlob
 from topics.values import BlobRef
 from workers.rollout.engine import EngineFault
+
+UNUSABLE = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError, ParityFault)
+"""What decoders and a model's own processor raise for a picture that they do not take: it costs its request."""
 
 ReadBlob = Callable[[BlobRef], Awaitable[bytes]]
 """Reads a screenshot; raises :class:`~dart_streams.store.MissingBlob` if the store does not have it."""
@@ -69,7 +71,7 @@ class ImageCache:
     def _make(self, ref: BlobRef, data: bytes) -> EncodedImage:
         try:
             return self.encode(data)
-        except (OSError, ValueError, Image.DecompressionBombError, ParityFault) as error:
+        except UNUSABLE as error:
             raise EngineFault(f"blob {ref.sha256[:12]}… is no usable image: {error}") from None
 
     def _store(self, sha256: str, image: EncodedImage) -> None:

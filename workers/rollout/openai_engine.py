@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from dart_streams import prompts
+from dart_streams import pictures, prompts
 from dart_streams.actions import Wait
 from dart_streams.actions.dialects import View
 from dart_streams.config import Config
@@ -214,14 +214,14 @@ class OpenaiEngine:
         """
         policy = self.config.policy
         try:
-            with Image.open(io.BytesIO(data)) as image:
+            with pictures.opened(data) as image:
                 size, media_type = image.size, Image.MIME.get(image.format or "", "image/png")
                 wanted = smart_resize(*size, policy.min_pixels, policy.max_pixels)
                 if self.renderer is None and wanted != size:
                     stream = io.BytesIO()
                     image.convert("RGB").resize(wanted, Image.Resampling.BICUBIC).save(stream, "PNG")
                     data, size, media_type = stream.getvalue(), wanted, "image/png"
-        except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        except pictures.UnusablePicture as error:
             raise EngineFault(f"a screenshot of the prompt is no usable image: {error}") from None
         return f"data:{media_type};base64,{base64.b64encode(data).decode()}", size
 

@@ -5,18 +5,17 @@ only after :func:`workers.rollout.vllm_settings.environment` is set.
 """
 
 import dataclasses
-import io
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from PIL import Image
 from vllm.config import ModelConfig
 from vllm.inputs.engine import MultiModalInput, TokensInput, mm_input, tokens_input
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
 
+from dart_streams import pictures
 from dart_streams.policy.probe import ParityFault
 from dart_streams.policy.rendering import Prompt, Renderer
 from workers.rollout.images import EncodedImage
@@ -33,10 +32,10 @@ class ImageEncoder:
     def __call__(self, data: bytes) -> EncodedImage:
         """Return an encoded image's inputs; from any thread.
 
-        Raises :class:`ParityFault` if vLLM would show the model other tokens of it than the trainer.
+        Raises :class:`UnusablePicture` if it is none, :class:`ParityFault` if vLLM would show the model other tokens of
+        it than the trainer.
         """
-        with Image.open(io.BytesIO(data)) as opened:
-            image = opened.convert("RGB")
+        image = pictures.decoded(data)
         with self._lock:  # Tokenizers are not thread-safe.
             made: Any = self.processor(
                 [self.renderer.placeholder],

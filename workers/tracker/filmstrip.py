@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from PIL import Image, ImageDraw
 
+from dart_streams import pictures
 from topics.observations import Observation
 
 SCREENS = 8
@@ -31,9 +32,12 @@ def filmstrip(observations: Sequence[Observation], images: Mapping[str, bytes]) 
 
 
 def scaled(data: bytes) -> Image.Image:
-    """Return a screen at the width of a strip."""
-    with Image.open(io.BytesIO(data)) as image:
-        return image.convert("RGB").resize((WIDTH, max(1, round(image.height * WIDTH / image.width))))
+    """Return a screen at the width of a strip; a gap for one that is no picture."""
+    try:
+        image = pictures.decoded(data)
+    except pictures.UnusablePicture:
+        return Image.new("RGB", (WIDTH, WIDTH), "gray")
+    return image.resize((WIDTH, max(1, round(image.height * WIDTH / image.width))))
 
 
 def action_after(observations: Sequence[Observation], number: int) -> str:

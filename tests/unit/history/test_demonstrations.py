@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from dart_streams.config import ActionDialect, Bus, Config, Policy
 from dart_streams.curation import groups, in_memory
@@ -169,6 +170,7 @@ def test_a_group_without_a_success_takes_an_imported_demonstration_from_the_pool
 def lines(folder, *values) -> str:
     (folder / "0.png").write_bytes(png(0))
     (folder / "1.png").write_bytes(png(1))
+    Image.new("RGB", (1, 300)).save(folder / "thin.png")
     path = folder / "set.jsonl"
     path.write_text("\n".join(value if isinstance(value, str) else json.dumps(value) for value in values))
     return path
@@ -199,7 +201,8 @@ def test_json_lines_are_read_with_the_images_beside_them(tmp_path):
         ({**GOOD, "colour": 1}, "set.jsonl:2: Object contains unknown field `colour`"),
         ({**GOOD, "reward": 2}, "set.jsonl:2: Expected `float` <= 1"),
         ({**GOOD, "last_image": "7.png"}, "7.png: No such file"),
-        ({**GOOD, "last_image": "set.jsonl"}, "set.jsonl:2: an image can't be read"),
+        ({**GOOD, "last_image": "set.jsonl"}, "set.jsonl:2: an image is no screenshot: it can't be read"),
+        ({**GOOD, "last_image": "thin.png"}, "set.jsonl:2: an image is no screenshot: it has 1x300 pixels"),
     ],
 )
 def test_a_line_that_is_no_demonstration_is_named_with_its_place(tmp_path, bad, reason):

@@ -19,7 +19,7 @@ from topics.values import Sampling, VersionSpan
 def png(number: int, kind: str = "PNG") -> bytes:
     """A small image, another one for each number."""
     file = io.BytesIO()
-    Image.new("RGB", (1 + number % 3, 2), (number % 256, number // 256, 7)).save(file, kind)
+    Image.new("RGB", (4 + number % 3, 5), (number % 256, number // 256, 7)).save(file, kind)
     return file.getvalue()
 
 

@@ -1,13 +1,19 @@
 """Groups are read ahead in order, held until they are taken, and counted while they are."""
 
+import io
 import threading
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
+from PIL import Image
 
+from dart_streams.config import Policy
 from topics.curated import CuratedGroup
-from trainer.data.prefetch import Prefetcher
-from trainer.data.samples import ReadyGroup
+from topics.values import BlobRef
+from trainer.data.prefetch import GroupReader, Prefetcher
+from trainer.data.samples import UNUSABLE_IMAGE, ReadyGroup, Selection, TrainingSample
 
 WAIT_S = 60
 
@@ -31,6 +37,47 @@ def test_what_was_read_counts_until_it_is_taken_or_forgotten():
     assert prefetcher.take(group("b")).group.group_id == "b"
     assert prefetcher.held_bytes == 0
     prefetcher.close()
+
+
+class Store:
+    """Has the screenshots of a group by their names, and no steps."""
+
+    def __init__(self, images: dict[str, bytes]) -> None:
+        self.images = images
+
+    def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
+        return {ref.sha256: self.images[ref.sha256] for ref in refs}
+
+
+class Renderer:
+    """Takes no picture of one size, as a model's own processor may."""
+
+    def expansion(self, width: int, height: int) -> list[int]:
+        if (width, height) == (9, 9):
+            raise ValueError("9x9 is refused by the processor")
+        return [1]
+
+
+def png(side: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (side, side)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_a_picture_that_the_model_cannot_take_costs_the_steps_that_show_it():
+    images = {"a": png(8), "b": b"none", "c": png(9), "d": png(2), "e": png(8)[:48], "f": png(10)}
+    shown = {0: "a", 1: "ab", 2: "c", 3: "d", 4: "e", 5: "fa"}
+    samples = [
+        TrainingSample(prompt=[1], answer=[2], step=step, images=[BlobRef(sha256=name, size=1) for name in names])
+        for step, names in shown.items()
+    ]
+    selection = Selection(samples=samples)
+    store: Any = Store(images)
+    renderer: Any = Renderer()
+    found = GroupReader(store, renderer, Policy())._images(selection)
+    assert [item.step for item in selection.samples] == [0, 5]
+    assert (set(found), selection.refused) == ({"a", "f"}, {UNUSABLE_IMAGE: 4})
+    assert selection.example.startswith("screenshot b is no input of the model: it can't be read")
 
 
 def test_a_group_that_is_wanted_twice_is_read_once_and_in_its_turn():
