@@ -21,6 +21,7 @@ from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 from dart_streams.history.bundle import Bundle
 from dart_streams.history.run_folder import RunFolder
 from dart_streams.launch.services import jars
+from dart_streams.telemetry import setup
 from dart_streams.views.page.assets import PLOTS_MISSING, assets
 from dart_streams.views.page.guard import Guard
 from dart_streams.views.page.source import RunSource
@@ -119,6 +120,7 @@ def ui(
     address = PageAddress(url=f"{base}?token={guard.token}", address=base, token=guard.token)
     announce(address, address_file, as_json=as_json)
     os.nice(NICENESS)
+    setup.start_logs("ui")
     asyncio.run(serve(source, other, guard, listener, tls))
 
 
@@ -222,14 +224,15 @@ async def serve(
     source: RunSource, other: RunSource | None, guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; raise what ends a source."""
-    from dart_streams.views.page.server import PageServer, serving
+    from dart_streams.connection.http_bounds import serving
+    from dart_streams.views.page.server import PageServer
 
     stop = lifecycle.stop_on_signals()
     files = assets(jars.plots())
     if not files["/vendor/uPlot.iife.min.js"].data:
         note(PLOTS_MISSING)
     reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})
-    async with serving(PageServer(source, guard, files, other), listener, tls):
+    async with serving(PageServer(source, guard, files, other).application(), listener, tls):
         await lifecycle.run_until_first_exit(stopped(stop), **reading)
 
 

@@ -3,6 +3,7 @@
 Secrets are read when a client is built, and kept nowhere else.
 """
 
+import hmac
 import os
 import ssl
 from pathlib import Path
@@ -75,6 +76,14 @@ def secret(reference: str, key: str) -> str:
     elif not (value := read(place, key).rstrip("\r\n")):
         raise ConfigError(f"{key} is {reference}, and that file is empty: write the secret into it")
     return value
+
+
+def same(given: str, expected: str) -> bool:
+    """Compare a token of others with one of ours, in a time that says nothing of where they differ.
+
+    Bytes of a header that are no UTF-8 are half pairs in its text.
+    """
+    return hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode())
 
 
 def tls_context(tls: Tls, section: str) -> ssl.SSLContext | None:

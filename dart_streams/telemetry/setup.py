@@ -128,11 +128,12 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
 
 
 class RateLimitFilter(logging.Filter):
-    """Passes each distinct message of a logger at most once in ``every_s`` seconds."""
+    """Passes each distinct message of a logger at most once in ``every_s`` seconds, and at most ``most`` of them."""
 
-    def __init__(self, every_s: float = 30.0) -> None:
+    def __init__(self, every_s: float = 30.0, most: int = 100) -> None:
         super().__init__()
         self.every_s = every_s
+        self.most = most
         self.passed: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -141,5 +142,7 @@ class RateLimitFilter(logging.Filter):
         if record.created - self.passed.get(known, -self.every_s) < self.every_s:
             return False
         self.passed = {key: at for key, at in self.passed.items() if record.created - at < self.every_s}
+        if sum(name == record.name for name, _ in self.passed) >= self.most:
+            return False
         self.passed[known] = record.created
         return True

@@ -1,9 +1,10 @@
 """Who has which desktop, and until when. Pure: the time is an argument, in seconds of any one clock."""
 
-import hmac
 import secrets
 
 import msgspec
+
+from dart_streams.connection.auth import same
 
 LEASE_BYTES, TOKEN_BYTES = 12, 32
 
@@ -23,7 +24,7 @@ class Lease(msgspec.Struct, frozen=True):
 
     def opened_by(self, token: str) -> bool:
         """Return whether a token is this lease's."""
-        return hmac.compare_digest(token.encode(), self.token.encode())
+        return same(token, self.token)
 
 
 class LeaseTable:

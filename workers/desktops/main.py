@@ -25,6 +25,7 @@ from aiohttp import web
 
 from dart_streams.config import Config
 from dart_streams.connection.auth import secret
+from dart_streams.connection.http_bounds import serving
 from workers.desktops.gateway import Gateway
 from workers.desktops.leases import TOKEN_BYTES
 from workers.desktops.server import LeaseServer
@@ -95,10 +96,7 @@ def token_of(config: Config, worker_id: str) -> tuple[str, str | None]:
 
 async def serve(application: web.Application, listener: socket.socket, resources: contextlib.AsyncExitStack) -> None:
     """Serve until the resources are closed; a client that goes away no longer waits for a desktop."""
-    runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-    await runner.setup()
-    resources.push_async_callback(runner.cleanup)
-    await web.SockSite(runner, listener).start()
+    await resources.enter_async_context(serving(application, listener, handler_cancellation=True))
 
 
 def url_of(listener: socket.socket) -> str:

@@ -14,7 +14,6 @@ A lease that is not renewed within its ``ttl_s`` ends, and the desktop with it.
 """
 
 import asyncio
-import hmac
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated
@@ -22,6 +21,7 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
+from dart_streams.connection.auth import same
 from workers.desktops.gateway import Opened, bearer, refusal
 from workers.desktops.leases import Lease, LeaseTable
 from workers.desktops.slots import Slot
@@ -31,8 +31,10 @@ LOOK_S = 0.1
 """Between looks for leases that have expired."""
 LONGEST_WAIT_S = 60.0
 RETRY_S = 1
-ONLY_LOCAL = "without a token only requests to 127.0.0.1 or localhost are answered"
+ONLY_LOCAL = "without a token only requests to 127.0.0.1 or localhost are answered, and none of a page of elsewhere"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+SITES = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site that are not of another site."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -195,8 +197,7 @@ def refused(request: web.Request, token: str) -> web.Response | None:
     Where no token is asked for, a page in a browser of this machine might ask by a name of its own for this address.
     """
     if token:
-        given = bearer(request) or ""
-        if not hmac.compare_digest(given.encode(), token.encode()):
+        if not same(bearer(request) or "", token):
             return refusal(401, "the token of the lease server is needed: Authorization: Bearer TOKEN")
     elif not is_local(request):
         return refusal(403, ONLY_LOCAL)
@@ -204,5 +205,11 @@ def refused(request: web.Request, token: str) -> web.Response | None:
 
 
 def is_local(request: web.Request) -> bool:
-    """Return whether a request calls this machine by an address of its own."""
-    return request.host.rpartition(":")[0] in LOOPBACK
+    """Return whether a request calls this machine by an address of its own, and no page of elsewhere makes it.
+
+    A browser says of whom a request is; programs send neither of these headers.
+    """
+    hosts, origin = request.headers.getall("Host", []), request.headers.get("Origin")
+    if len(hosts) != 1 or hosts[0].rpartition(":")[0] not in LOOPBACK:
+        return False
+    return origin in (None, f"http://{hosts[0]}") and request.headers.get("Sec-Fetch-Site", "none") in SITES

@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from dart_streams.config.connections import is_loopback
+from dart_streams.connection.auth import same
 
 METHODS = frozenset({"GET", "HEAD"})
 SITES = frozenset({"same-origin", "none"})
@@ -46,12 +47,12 @@ class Guard:
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             if (refused := self.refusal(request)) is not None:
-                return hardened(refused)
+                return last(refused)
             if (given := request.query.get("token")) is not None and request.path == "/":
                 return hardened(self.exchange(given))
             if not self.knows(request):
                 text = "open the address that dart-streams printed: it has the token, which is new at each start"
-                return hardened(web.Response(status=401, text=text))
+                return last(web.Response(status=401, text=text))
             try:
                 return hardened(await handler(request))
             except web.HTTPException as error:
@@ -102,9 +103,10 @@ class Guard:
         return response
 
 
-def same(given: str, secret: str) -> bool:
-    """Compare in a time that says nothing of where they differ."""
-    return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
+def last(response: web.Response) -> web.StreamResponse:
+    """Return the answer to who may not ask, whose connection is not kept."""
+    response.force_close()
+    return hardened(response)
 
 
 def hardened(response: web.StreamResponse) -> web.StreamResponse:

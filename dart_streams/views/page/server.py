@@ -11,7 +11,6 @@ unblocked by   a viewer
 import asyncio
 import contextlib
 import re
-import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -163,15 +162,3 @@ class PageServer:
 def problem(status: int, text: str) -> web.Response:
     """Return an error as JSON."""
     return web.Response(status=status, body=msgspec.json.encode({"error": text}), content_type="application/json")
-
-
-@contextlib.asynccontextmanager
-async def serving(server: PageServer, listener: Any, tls: ssl.SSLContext | None) -> Any:
-    """Serve on a listening socket while the body lasts."""
-    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        await web.SockSite(runner, listener, ssl_context=tls).start()
-        yield
-    finally:
-        await runner.cleanup()

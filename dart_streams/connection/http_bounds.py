@@ -1,0 +1,119 @@
+"""Bounds on a server's connections: how many at a time, and how long the head of a request may take.
+
+aiohttp has neither: connections that send half a request would take all descriptors of the process, for ever.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+CONNECTIONS = 256
+"""At a time. A browser opens six to a server, and one for each page that is followed live."""
+HEAD_S = 10.0
+KEEP_S = 75.0
+"""How long a connection is kept without a request; longer than a browser keeps it."""
+LOGGED = 200
+"""Characters of what is wrong with a request."""
+
+
+class ConnectionBounds:
+    """The connections of a server; ``waiting`` are those that have not sent a request yet, the oldest first."""
+
+    def __init__(self, most: int, head_s: float) -> None:
+        self.most = most
+        self.head_s = head_s
+        self.open: set[BoundedHandler] = set()
+        self.waiting: dict[BoundedHandler, asyncio.TimerHandle] = {}
+
+    def enter(self, handler: "BoundedHandler") -> bool:
+        """Count a connection; return False if there are too many that have made a request."""
+        if len(self.open) >= self.most and self.waiting:
+            next(iter(self.waiting)).cut()
+        if len(self.open) >= self.most:
+            return False
+        self.open.add(handler)
+        self.waiting[handler] = asyncio.get_running_loop().call_later(self.head_s, handler.cut)
+        return True
+
+    def has_asked(self, handler: "BoundedHandler") -> None:
+        """Note that the head of a connection's first request has come."""
+        if (timer := self.waiting.pop(handler, None)) is not None:
+            timer.cancel()
+
+    def leave(self, handler: "BoundedHandler") -> None:
+        """Count a connection no more."""
+        self.has_asked(handler)
+        self.open.discard(handler)
+
+
+class BoundedHandler(web.RequestHandler):
+    """aiohttp's protocol of one connection, within bounds."""
+
+    def __init__(self, server: web.Server, bounds: ConnectionBounds) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(server, loop=loop, keepalive_timeout=KEEP_S, access_log=None)  # type: ignore[arg-type]
+        self.bounds = bounds
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Serve a connection, or cut it if there are too many."""
+        super().connection_made(transport)
+        if not self.bounds.enter(self):
+            self.cut()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Count it no more."""
+        self.bounds.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take data; the first whole head ends the wait for it."""
+        super().data_received(data)
+        if self._request_count:
+            self.bounds.has_asked(self)
+
+    def cut(self) -> None:
+        """End the connection at once."""
+        self.bounds.leave(self)
+        if isinstance(self.transport, asyncio.Transport):
+            self.transport.abort()
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Log a fault of ours with its traceback, and a malformed request as a line."""
+        if isinstance(error := kw.get("exc_info"), HttpProcessingError):
+            reason = " ".join(str(error.message).split())[:LOGGED]
+            self.logger.warning("malformed request: %s", reason)
+        else:
+            super().log_exception(*args, **kw)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    application: web.Application,
+    listener: socket.socket,
+    tls: ssl.SSLContext | None = None,
+    *,
+    most: int = CONNECTIONS,
+    head_s: float = HEAD_S,
+    handler_cancellation: bool = False,
+) -> AsyncIterator[ConnectionBounds]:
+    """Serve an application on a listening socket while the body lasts."""
+    runner = web.AppRunner(application, handler_cancellation=handler_cancellation, shutdown_timeout=1.0)
+    await runner.setup()
+    server, bounds = runner.server, ConnectionBounds(most, head_s)
+    assert server is not None
+    settings: dict[str, Any] = {"ssl": tls, "ssl_handshake_timeout": head_s} if tls is not None else {}
+    loop = asyncio.get_running_loop()
+    try:
+        listening = await loop.create_server(lambda: BoundedHandler(server, bounds), sock=listener, **settings)
+        try:
+            yield bounds
+        finally:
+            listening.close()
+    finally:
+        await runner.cleanup()
