@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from dart_streams import fsync as durable
+from dart_streams.disk_room import room_at
 from dart_streams.errors import UserError
 from trainer import crash_points
 from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest, read
@@ -81,10 +82,10 @@ class Checkpoints:
         except (CheckpointException, OSError) as error:
             if self.ranks.first:
                 shutil.rmtree(partial, ignore_errors=True)
-            free = shutil.disk_usage(self.folder.parent).free
             raise CheckpointNotWritten(
-                f"checkpoint {name} can't be written to {self.folder} ({reason_of(error)}), and {free / 1e6:.0f} MB "
-                "are free there: make room, and start the trainer again; it goes on from the checkpoint before"
+                f"checkpoint {name} can't be written to {self.folder} ({reason_of(error)}), and "
+                f"{room_at(self.folder.parent)} there: make room, and start the trainer again; it goes on from the "
+                "checkpoint before"
             ) from error
 
     def _write_tensors(

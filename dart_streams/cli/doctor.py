@@ -25,6 +25,7 @@ from dart_streams.config import Config
 from dart_streams.config.backends import BUILT_IN, installed, place
 from dart_streams.connection.protocol_probes import Probe, speaks_cql, speaks_kafka
 from dart_streams.deadline import Deadline
+from dart_streams.disk_room import FEW_FILES, room_at
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.launch import model_fit
 from dart_streams.launch.processes import programs
@@ -244,7 +245,10 @@ def check_disk(config: Config) -> Finding:
         folder = folder.parent
     if not os.access(folder, os.W_OK):
         return Finding("disk", "fail", f"{folder} is not writable", "set run.state_dir to a folder you may write to")
-    return amount("disk", shutil.disk_usage(folder).free / GIB, 3, 10, f"free at {folder}", "make room there")
+    room = room_at(folder)
+    if room.files is not None and room.files < FEW_FILES:
+        return Finding("disk", "fail", f"{room} at {folder}", "remove files there: each takes an inode")
+    return amount("disk", room.bytes / GIB, 3, 10, f"free at {folder}", "make room there")
 
 
 def check_memory(_: Config) -> Finding:

@@ -29,6 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "fsync",
             "screens",
             "visible_text",
+            "disk_room",
             "actions",
         )
     ),
