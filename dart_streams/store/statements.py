@@ -28,6 +28,7 @@ PUT_TRAINED = f"INSERT INTO trained (run, {', '.join(TRAINED_COLUMNS)}) VALUES (
 GET_TRAINED = f"SELECT {', '.join(TRAINED_COLUMNS)} FROM trained WHERE run = ? AND train_step >= 0"
 CLAIMS_STEP = -1
 """The row of ``trained`` that is no step: its ``metrics`` has the newest claimed epoch of each model."""
+GET_CLAIMS = f"SELECT metrics FROM trained WHERE run = ? AND train_step = {CLAIMS_STEP}"
 CLAIM = f"UPDATE trained SET metrics[?] = ? WHERE run = ? AND train_step = {CLAIMS_STEP} IF metrics[?]"
 CLAIM_FIRST, CLAIM_NEXT, CLAIM_HELD = f"{CLAIM} = null", f"{CLAIM} < ?", f"{CLAIM} = ?"
 PUT_TRAINED_BY_CLAIM = f"BEGIN BATCH {CLAIM_HELD}; {PUT_TRAINED}; APPLY BATCH"

@@ -109,12 +109,18 @@ class SyncStore:
         Raises :class:`ServiceUnavailable` if the database did not answer, or :data:`CLAIM_TRIES` claims were faster.
         """
         for _ in range(CLAIM_TRIES):
-            claimed = self._retrying(lambda: self._try_claim(model_id, beyond))
+            above = max(beyond, self._noted_claim(model_id))
+            claimed = self._retrying(functools.partial(self._try_claim, model_id, above))
             if claimed is not None and self._retrying(functools.partial(self._raise_claim, model_id, claimed)):
                 return claimed
         raise ServiceUnavailable(
             f"could not claim an epoch of model {model_id!r} in {CLAIM_TRIES} tries: are other trainers starting?"
         )
+
+    def _noted_claim(self, model_id: str) -> int:
+        """Return the newest claim beside the steps: `epochs` may have been emptied, or brought back from a backup."""
+        [rows] = self._read_many(statements.GET_CLAIMS, [(self.run,)])
+        return int((rows[0][0] or {}).get(model_id, 0)) if rows else 0
 
     def _try_claim(self, model_id: str, beyond: int) -> int | None:
         # A claim whose answer was lost may have been applied; the next try then continues from it.

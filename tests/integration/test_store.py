@@ -258,6 +258,20 @@ def test_a_claim_of_another_model_fences_nobody(session, run):
     assert store.write_trained_by_claim("tiny", ours, 1, row_of(1, ours))
 
 
+@pytest.mark.parametrize("left", [None, 1])
+def test_no_epoch_is_given_twice_when_the_claims_were_emptied_or_brought_back(session, run, left):
+    store = SyncStore(session, run, 1)
+    given = [store.claim_epoch("tiny") for _ in range(3)]
+    session.execute("DELETE FROM epochs WHERE run = %s AND model_id = 'tiny'", (run,))
+    if left is not None:
+        session.execute("INSERT INTO epochs (run, model_id, epoch) VALUES (%s, 'tiny', %s)", (run, left))
+    newest = store.claim_epoch("tiny")
+    assert newest > max(given)
+    assert not store.write_trained_by_claim("tiny", max(given), 1, row_of(1, 3))
+    assert store.write_trained_by_claim("tiny", newest, 1, row_of(1, newest))
+    assert store.claimed_epoch("tiny") == newest
+
+
 def test_a_trainer_goes_on_after_its_rows_were_removed_for_a_rebuild_and_a_fenced_one_does_not(session, run):
     store = SyncStore(session, run, 1)
     older, newer = store.claim_epoch("tiny"), store.claim_epoch("tiny")
