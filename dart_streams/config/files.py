@@ -237,11 +237,11 @@ def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
             put(result, key, value)
     for key, value in old:
         put_moved(result, key, value)
-    if not tables.get("run", {}).get("evaluate", True):
+    if not dict(leaves(tables)).get("run.evaluate", True):
         put(result, "evaluation.episodes", 0, over=True)
-    if not tables.get("curation", {}).get("entropy", {}).get("enabled", True):
+    if not dict(leaves(tables)).get("curation.entropy.enabled", True):
         put(result, "curation.entropy.keep", 1.0, over=True)
-    if "trainer" in result:
+    if isinstance(result.get("trainer"), dict):
         result["trainer"] = without_foreign(result["trainer"])
         # Earlier versions had the mean over tokens for every objective.
         put(result, "trainer.aggregate", "tokens")
@@ -262,6 +262,8 @@ def put(tables: dict[str, Any], place: str, value: Any, *, over: bool = False) -
     *sections, key = place.split(".")
     for section in sections:
         tables = tables.setdefault(section, {})
+        if not isinstance(tables, dict):
+            raise ConfigError(f"{place}: {section} is a value, not a table")
     if over or key not in tables:
         tables[key] = value
 

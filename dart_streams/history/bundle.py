@@ -15,7 +15,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 import zstandard
@@ -27,10 +27,14 @@ MAGIC = b"DARTBNDL"
 SKIPPABLE = struct.pack("<I", 0x184D2A5B)
 LEVEL = 3
 CHUNK = 1 << 20
-LONGEST_ITEM = 1 << 30
+Kind = Literal["text", "records", "blobs", "lines"]
+FileBytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+LONGEST_ITEM: dict[Kind, int] = {"text": 1 << 24, "records": 1 << 25, "blobs": 1 << 26, "lines": 1 << 24}
+"""Bytes of an item: several times what a run can have. A bundle of others may say anything of its sections."""
+WINDOW_BYTES = 1 << 23
+"""What zstd keeps of a section to decompress it, four times what is written."""
 
 T = TypeVar("T")
-Kind = Literal["text", "records", "blobs", "lines"]
 
 
 class BundleError(UserError):
@@ -66,10 +70,10 @@ class BundleSection(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: Kind
-    start: int
-    size: int
-    items: int
-    raw_size: int
+    start: FileBytes
+    size: FileBytes
+    items: FileBytes
+    raw_size: FileBytes
     sha256: str
 
 
@@ -124,6 +128,8 @@ class Writer:
             self._file.write(data)
 
         for item in items:
+            if len(item) > LONGEST_ITEM[kind]:
+                raise BundleError(f"{name} has an item of {len(item)} bytes, and a bundle takes {LONGEST_ITEM[kind]}")
             write(compressor.compress(struct.pack(">I", len(item)) + item))
             count, raw = count + 1, raw + len(item)
         write(compressor.flush())
@@ -171,7 +177,13 @@ class Bundle:
 
     def text(self, name: str) -> str:
         """Return a text section."""
-        return b"".join(self._items(self._section(name), bytes)).decode()
+        section = self._section(name)
+        if section.items != 1:
+            raise BundleError(f"{self.path} is damaged in {name}: {section.items} items, where a text is one")
+        try:
+            return b"".join(self._items(section, bytes)).decode()
+        except UnicodeDecodeError as error:
+            raise BundleError(f"{self.path} is damaged in {name} ({error}): capture the run again") from None
 
     def records(self, topic: str) -> Iterator[BundleRecord]:
         """Yield a topic's records, in order within a partition."""
@@ -205,28 +217,27 @@ class Bundle:
         with self.path.open("rb") as file:
             file.seek(section.start)
             try:
-                reader = zstandard.ZstdDecompressor().stream_reader(file, read_size=CHUNK, read_across_frames=False)
+                unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
+                reader = unpacker.stream_reader(file, read_size=CHUNK, read_across_frames=False)
                 for _ in range(section.items):
                     length = struct.unpack(">I", exactly(reader, 4))[0]
+                    if length > LONGEST_ITEM[section.kind]:
+                        raise EOFError(f"an item of {length} bytes, where {LONGEST_ITEM[section.kind]} are the most")
                     yield decode(exactly(reader, length))
                 reader.read(1)  # nothing is left; zstd compares its checksum of the section at its end
-            except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError) as error:
+            except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError, RecursionError) as error:
                 reason = f"{self.path} is damaged in {section.name} ({error})"
                 raise BundleError(f"{reason}: capture the run again, or copy it again") from None
 
 
 def exactly(stream: Any, length: int) -> bytes:
     """Read ``length`` bytes; raise EOFError if there are fewer."""
-    if length > LONGEST_ITEM:
-        raise EOFError(f"an item of {length} bytes")
-    parts = []
-    while length:
-        part = stream.read(length)
-        if not part:
+    found: bytes = stream.read(length)
+    while len(found) < length:
+        if not (part := stream.read(length - len(found))):
             raise EOFError("the section ends within an item")
-        parts.append(part)
-        length -= len(part)
-    return b"".join(parts)
+        found += part
+    return found
 
 
 class FormatVersion(msgspec.Struct):
@@ -261,7 +272,7 @@ def read_directory(path: Path) -> Directory:
         raise BundleError(f"no bundle {path}: make one with `dart-streams capture RUN -o {path.name}`") from None
     except OSError as error:
         raise BundleError(f"{path} can't be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{path} has a damaged directory ({error}): copy it or capture the run again") from None
 
 

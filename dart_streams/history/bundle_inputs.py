@@ -26,7 +26,7 @@ def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
     ConfigError
         If a key is unknown or a value is not one of its kind.
     """
-    tables = migrated(tomllib.loads(bundle.text(CONFIG)), f"{bundle.path}: {CONFIG}")
+    tables = migrated(tables_of(bundle, CONFIG), f"{bundle.path}: {CONFIG}")
     for setting in settings:
         set_key(tables, setting)
     return configuration.parse(tables, source=" ".join(settings) or f"{bundle.path}: {CONFIG}")
@@ -50,7 +50,15 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
 
 def tasks_of(bundle: Bundle) -> TaskSet:
     """Return the task set that the run had."""
-    return task_sets.parse(tomllib.loads(bundle.text(TASKS)), f"{bundle.path}: {TASKS}")
+    return task_sets.parse(tables_of(bundle, TASKS), f"{bundle.path}: {TASKS}")
+
+
+def tables_of(bundle: Bundle, name: str) -> dict[str, Any]:
+    """Return a TOML file of a bundle; raise :class:`BundleError` if it is none."""
+    try:
+        return tomllib.loads(bundle.text(name))
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise BundleError(f"{bundle.path}: {name} is not TOML ({error}): capture the run again") from None
 
 
 def events(bundle: Bundle, topic: Topic) -> Iterator[Any]:

@@ -1,14 +1,20 @@
 """A bundle keeps every byte, and one that is torn, damaged or of a newer schema is refused by name."""
 
+import hashlib
+import re
 import struct
+import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
+import zstandard
 
 from dart_streams.errors import UserError
 from dart_streams.history import bundle as bundles
 from dart_streams.history.bundle import Blob, Bundle, BundleError, BundleRecord, Manifest, Writer, verify
+from dart_streams.history.bundle_inputs import config_of
 from dart_streams.store.blobs import ref_of
 
 MANIFEST = Manifest(run="r", prefix="dart.r.", captured_ms=1, schemas={"trajectories": 1})
@@ -116,3 +122,92 @@ def test_what_is_no_bundle_and_what_is_not_there(tmp_path: Path):
     (tmp_path / "text").write_text("not a bundle at all")
     with pytest.raises(BundleError, match="no bundle, or a torn one"):
         Bundle(tmp_path / "text")
+
+
+def hostile(path: Path, name: str, kind: bundles.Kind, content: bytes, changed: Mapping[str, int | str] = {}) -> Path:
+    """Write a bundle of one section, compressed as it is told, of which the directory says what is to be believed."""
+    section = bundles.BundleSection(
+        name=name,
+        kind=kind,
+        start=0,
+        size=len(content),
+        items=1,
+        raw_size=10,
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+    body = msgspec.json.encode(bundles.Directory(version=1, manifest=MANIFEST, sections=[section]))
+    for key, value in changed.items():
+        body = re.sub(rf'"{key}":("[^"]*"|-?\d+)'.encode(), f'"{key}":{value}'.encode(), body, count=1)
+    path.write_bytes(content + body + struct.pack("<I", len(body)) + bundles.MAGIC)
+    return path
+
+
+def frame(content: bytes, window_log: int = 21) -> bytes:
+    settings = zstandard.ZstdCompressionParameters.from_level(3, window_log=window_log)
+    making = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+    return making.compress(content) + making.flush()
+
+
+@pytest.mark.parametrize("kind", ["text", "records", "blobs", "lines"])
+def test_a_few_bytes_are_not_unpacked_to_gigabytes(tmp_path: Path, kind: bundles.Kind):
+    length = 300 << 20
+    content = frame(struct.pack(">I", length) + b"\0" * length)
+    assert len(content) < 100_000
+    name = "blobs" if kind == "blobs" else "curated"
+    path = hostile(tmp_path / "bomb.dart", name, kind, content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BundleError, match=f"damaged in {name}.*an item of {length} bytes"):
+            verify(path)
+        with pytest.raises(BundleError):
+            Bundle(path).text(name)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"start": -1},
+        {"start": 10**30},
+        {"size": -5},
+        {"items": -1},
+        {"items": 10**18},
+        {"kind": '"other"'},
+        {"start": 10**9},
+        {"name": "7"},
+    ],
+)
+def test_a_directory_that_says_anything_is_refused_as_a_damaged_bundle(tmp_path: Path, changed: dict[str, int | str]):
+    content = frame(struct.pack(">I", 6) + b"[run]\n")
+    path = hostile(tmp_path / "odd.dart", "config.toml", "text", content, changed)
+    with pytest.raises(BundleError):
+        verify(path)
+    with pytest.raises(BundleError):
+        Bundle(path).text("config.toml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        frame(struct.pack(">I", 6) + b"\xff\xfe[r]\n"),
+        frame(struct.pack(">I", 6) + b"[run]\n", window_log=27),
+        frame(struct.pack(">I", 4_000_000) + b"a=" + b"[" * 3_999_998),
+        frame(struct.pack(">I", 10) + b"a = 1\na=2\n"),
+        frame(struct.pack(">I", 8) + b"a=" + b"9" * 6),
+    ],
+    ids=["no text", "a window of 128 MB", "nested", "twice", "an unknown key"],
+)
+def test_a_configuration_in_a_bundle_that_is_none_is_one_line(tmp_path: Path, content: bytes):
+    path = hostile(tmp_path / "odd.dart", "config.toml", "text", content)
+    with pytest.raises(UserError):
+        config_of(Bundle(path))
+
+
+@pytest.mark.parametrize("kind", ["records", "blobs"])
+@pytest.mark.parametrize("item", [b"\xdd\xff\xff\xff\xff", b"\x91" * 200_000, b"\xc1", b"", b"\xc6\xff\xff\xff\xff"])
+def test_an_item_that_says_it_is_huge_or_nested_is_a_damaged_one(tmp_path: Path, kind: bundles.Kind, item: bytes):
+    path = hostile(tmp_path / "odd.dart", "blobs", kind, frame(struct.pack(">I", len(item)) + item))
+    with pytest.raises(BundleError, match="damaged"):
+        list(Bundle(path).blobs() if kind == "blobs" else Bundle(path).records("blobs"))
