@@ -170,8 +170,10 @@ class TopicReader:
         limit_s = max(self.bus.wait_s, 2 * CHECK_S)
         deadline = Deadline(limit_s)
         while not self.has_reached(ends):
-            if records := self.poll(POLL_MS):
-                yield from records
+            records = self.poll(POLL_MS)
+            yield from records
+            # New records of one partition are no progress of another, which may be without a leader.
+            if any(record.offset < ends.get(TopicPartition(record.topic, record.partition), 0) for record in records):
                 deadline = Deadline(limit_s)
             elif deadline.expired:
                 name = self.bus.prefix + self.topic.name

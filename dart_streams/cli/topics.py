@@ -125,8 +125,13 @@ def redrive(
     config: RunConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish dead letters to their topic again, as they first were; one that was sent back before is skipped."""
+    """Publish dead letters to their topic again, as they first were; one that was sent back before is skipped.
+
+    Exits with 1 if one could not be sent.
+    """
     if bool(place) == everything:
         raise UserError("name what to send back: one letter with --at PARTITION@OFFSET, or --all of them")
     result = letters.redrive(run_config(run, state, config).bus, letters.topic_of(topic), place)
     show(result, as_json=as_json, empty=f"no dead letters of {topic}")
+    if any(one.outcome.startswith(letters.NOT_SENT) for one in result):
+        raise typer.Exit(1)

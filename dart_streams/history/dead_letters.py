@@ -11,18 +11,22 @@ from typing import Any
 
 import msgspec
 from kafka import TopicPartition
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.dead_letters import AT_MS, ERROR, KEY_SIZE, OFFSET, PARTITION, SHA256, SIZE, STUB, TOPIC, TRIES
 from dart_streams.bus.topology import DEAD_LETTERS, named
 from dart_streams.config import Bus
-from dart_streams.errors import UserError
+from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.history.bundle import BundleRecord
 from dart_streams.history.run_log import headers_of, present_records
 from topics import ALL, Topic
 
 REDRIVEN = "dlq-redriven"
 SEND_S = 30.0
+NOT_SENT = "not sent"
+DIGITS = 10
+"""Of a partition's number."""
 LONGEST = 2000
 """Characters of a value that are shown."""
 
@@ -130,54 +134,70 @@ def stub_text(known: dict[str, bytes]) -> str:
 def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
     """Send a topic's dead letters, or the one at ``place``, back to the topic; stubs and those sent before are skipped.
 
+    A letter that the broker rejects, or that came from another topic, is not sent and says why.
+
     Raises
     ------
     UserError
-        If there is no such letter, or one came from another topic than this one.
+        If there is no such letter.
     ServiceUnavailable
-        If the broker rejects one.
+        If the broker does not answer; what was sent until then is skipped when it is done again.
     """
     if not (letters := chosen(bus, topic, place)):
         return []
     to = bus.prefix + topic.name
-    for letter in letters:
-        if (origin := text(headers(letter), TOPIC)) not in ("", to):
-            raise UserError(
-                f"letter {place_of(letter)} came from {origin}, not from {to}: is this the right bus.prefix?"
-            )
-    records = present_records(bus, topic, since_ms=min(letter.at_ms for letter in letters))
-    before = {headers(record).get(REDRIVEN, b"").decode() for record in records}
+    # A client may have given a record no time, which Kafka has as -1.
+    records = present_records(bus, topic, since_ms=max(0, min(letter.at_ms for letter in letters)))
+    before = {text(headers(record), REDRIVEN) for record in records}
     producer = sync_clients.producer(bus, "redrive")
     result = []
     try:
         for letter in letters:
-            outcome = kept_back(letter, before) or sent(producer, to, letter)
+            outcome = kept_back(letter, before, to) or sent(producer, to, letter)
             result.append(RedriveResult(place=place_of(letter), to=to, outcome=outcome))
+    except KafkaTimeoutError as error:
+        raise ServiceUnavailable(
+            f"the broker at {bus.servers} takes no letter for {SEND_S:g} s ({error}); {len(result)} of {len(letters)} "
+            "are done: redrive them again later, those that were sent are skipped"
+        ) from None
     finally:
         producer.close(timeout=SEND_S)
     return result
 
 
-def kept_back(letter: BundleRecord, before: set[str]) -> str:
+def kept_back(letter: BundleRecord, before: set[str], to: str) -> str:
     """Return why a letter is not sent, empty if it is to be; ``before`` has the places of those sent before."""
     known = headers(letter)
+    if (origin := text(known, TOPIC)) not in ("", to):
+        return f"{NOT_SENT}: it came from {origin}; is this the right bus.prefix?"
     if STUB in known:
         return f"a stub, not sent: the record is at {origin_of(known)}, as long as that topic keeps it"
     return "sent before" if place_of(letter) in before else ""
 
 
 def sent(producer: Any, to: str, letter: BundleRecord) -> str:
-    """Send one letter with its own headers to the partition it came from."""
+    """Send one letter with its own headers to the partition it came from; return where it is, or why it is not.
+
+    Raises ``KafkaTimeoutError`` if the broker does not answer.
+    """
     own = [(name, value) for name, value in letter.headers if not name.startswith("dlq-")]
     partition = text(headers(letter), PARTITION)
-    future = producer.send(
-        to,
-        value=letter.value,
-        key=letter.key,
-        headers=[*own, (REDRIVEN, place_of(letter).encode())],
-        partition=int(partition) if partition.isdecimal() else None,
-    )
-    return f"sent as {to}[{(done := future.get(timeout=SEND_S)).partition}]@{done.offset}"
+    known = producer.partitions_for(to) or set()
+    wanted = int(partition) if partition.isascii() and partition.isdecimal() and len(partition) < DIGITS else None
+    try:
+        future = producer.send(
+            to,
+            value=letter.value,
+            key=letter.key,
+            headers=[*own, (REDRIVEN, place_of(letter).encode())],
+            partition=wanted if wanted in known else None,
+        )
+        done = future.get(timeout=SEND_S)
+    except KafkaTimeoutError:
+        raise
+    except (KafkaError, ValueError, TypeError, AssertionError) as error:
+        return f"{NOT_SENT}: {error}"
+    return f"sent as {to}[{done.partition}]@{done.offset}"
 
 
 def chosen(bus: Bus, topic: Topic, place: str) -> list[BundleRecord]:

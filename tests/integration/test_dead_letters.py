@@ -73,6 +73,47 @@ def test_letters_are_listed_shown_and_sent_back_once(deployment):
     assert back[0].headers == [("x", b"y"), (letters.REDRIVEN, b"0@1")]
 
 
+async def send_raw(config: Config, topic: str, letters: Sequence[list[tuple[str, bytes]]], at_ms: int | None) -> None:
+    async with Publisher(config.bus, "test") as publisher:
+        for found in letters:
+            await publisher.producer.send_and_wait(
+                config.bus.prefix + topic, b"{}", key=b"k", partition=0, headers=found, timestamp_ms=at_ms
+            )
+
+
+def test_letters_of_any_form_cost_themselves_only(deployment):
+    """Whoever may write to the broker may have written them."""
+    config, where = deployment
+    name = config.bus.prefix + trajectories.TOPIC.name
+    put_aside(config, b"{")
+    odd = [
+        [("dlq-topic", b"another.trajectories")],
+        [("dlq-topic", b"\xff\xfe")],
+        [("dlq-topic", name.encode()), ("dlq-partition", b"9" * 30)],
+        [("dlq-topic", name.encode()), ("dlq-partition", "\u00b2".encode())],
+        [("dlq-topic", name.encode()), ("dlq-partition", b"77")],
+        [],
+    ]
+    asyncio.run(send_raw(config, "trajectories.dlq", odd, at_ms=1))
+    asyncio.run(send_raw(config, "trajectories", [[(letters.REDRIVEN, b"\xff\xfe")]], at_ms=None))
+    assert answer("dlq", "list", *where)[0]["letters"] == 7
+    assert len(answer("dlq", "show", "trajectories", *where)) == 7
+    result = letters.redrive(config.bus, trajectories.TOPIC)
+    assert [row.outcome.partition(" as ")[0].partition(":")[0] for row in result] == [
+        "sent",
+        "not sent",
+        "not sent",
+        "sent",
+        "sent",
+        "sent",
+        "sent",
+    ]
+    again = CliRunner().invoke(main.build(["dlq"]), ["dlq", "redrive", "trajectories", "--all", *where])
+    structlog.reset_defaults()
+    assert again.exit_code == 1, "two were not sent"
+    assert "not sent" in again.stdout
+
+
 def test_a_stub_is_shown_as_one_and_not_sent_back_but_says_where_the_record_is(deployment):
     config, where = deployment
     large = b"0" * (8 << 20)
