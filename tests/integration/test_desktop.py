@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import os
+import platform
 import shlex
 import signal
 import subprocess
@@ -30,6 +31,7 @@ from workers.env.desktop.environment import DesktopEnvironment
 from workers.env.desktop.families import FAMILIES
 from workers.env.desktop.problem import LARGE
 from workers.env.desktop.sandbox import Sandbox
+from workers.env.desktop.syscall_filter import ARCHITECTURES
 from workers.env.environment import EnvironmentFault
 
 BOUND_S = 60.0
@@ -212,6 +214,9 @@ print(json.dumps({
     "server's environment": attempt(lambda: open(f"/proc/{servers[0]}/environ").read()),
     "server's socket": libc.syscall(438, libc.syscall(434, servers[0], 0), 3, 0),
     "user": os.getuid(),
+    "calls": [libc.syscall(n, 0, 0, 0, 0, 0) for n in (REFUSED)],
+    "vsock": attempt(lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)),
+    "packet": attempt(lambda: socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)),
 }))
 """
 
@@ -223,7 +228,13 @@ async def test_nothing_of_the_host_is_within_reach(opened, tmp_path):
     secret.chmod(0o644)
     listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    probe = PROBE.replace("PORT", str(port)).replace("HOST_FILE", str(secret)).replace("HOST_PID", str(os.getpid()))
+    refused = ARCHITECTURES[platform.machine()].refused.values()
+    probe = (
+        PROBE.replace("REFUSED", ", ".join(map(str, refused)))
+        .replace("PORT", str(port))
+        .replace("HOST_FILE", str(secret))
+        .replace("HOST_PID", str(os.getpid()))
+    )
     found = json.loads(await run(opened, f"/usr/bin/python3 -c {shlex.quote(probe)}"))
     listener.close()
     assert found.pop("processes") < 20
@@ -241,6 +252,9 @@ async def test_nothing_of_the_host_is_within_reach(opened, tmp_path):
         "server's environment": "PermissionError",
         "server's socket": -1,
         "user": 1000,
+        "calls": [-1] * len(refused),
+        "vsock": "OSError",
+        "packet": "OSError",
     }
 
 
@@ -356,6 +370,45 @@ async def test_a_fork_bomb_and_a_hoarder_do_not_reach_a_neighbour():
     folders = [folder for environment in (one, other) for folder in environment.sandbox.group.folders]
     await own.stop()
     assert not any(folder.exists() for folder in folders)
+
+
+HOARDERS = {
+    "terminals": "import os, time; kept = [os.openpty() for _ in range(400)]; time.sleep(60)",
+    "watches": """
+import ctypes, time
+libc = ctypes.CDLL(None)
+while libc.inotify_init() >= 0:
+    pass
+open("/tmp/full", "w").close()
+time.sleep(600)
+""",
+}
+TAKES = {
+    "terminals": "import os; os.openpty(); print('taken')",
+    "watches": "import ctypes; print('taken' if ctypes.CDLL(None).inotify_init() >= 0 else 'none')",
+}
+
+
+@pytest.mark.parametrize("kind", HOARDERS)
+async def test_what_the_kernel_counts_by_user_or_for_all_is_not_taken_by_one_desktop(kind: str):
+    if kind == "watches" and os.geteuid() != 0:
+        pytest.skip("only a worker that is root can give each sandbox a user of its own")
+    own = DesktopBackend(config())
+    chosen = task("answer")
+    one, other = await own.open(chosen), await own.open(chosen)
+    await one.reset(chosen)
+    await other.reset(chosen)
+    until = "while [ ! -e /tmp/full ]; do sleep 0.1; done"
+    hoard = run(one, f"ulimit -n 4096; /usr/bin/python3 -c {shlex.quote(HOARDERS[kind])} & {until}")
+    if kind == "terminals":
+        with pytest.raises(EnvironmentFault, match="more than 64 terminals"):
+            await hoard
+    else:
+        await hoard
+    assert (await run(other, f"/usr/bin/python3 -c {shlex.quote(TAKES[kind])}")).strip() == "taken"
+    await one.close()
+    await other.close()
+    await own.stop()
 
 
 MANAGER = """

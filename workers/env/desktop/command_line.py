@@ -80,11 +80,11 @@ gtk-toolbar-style=0
 WRITABLE = ("/tmp", "/run", "/var", "/dev/shm", HOME)
 
 
-def command(files: Mapping[str, int], megabytes: int) -> list[str]:
+def command(files: Mapping[str, int], megabytes: int, refusals: int) -> list[str]:
     """Return the command of a sandbox, without the program that it runs.
 
     ``files`` are paths in it, and the file descriptors with their contents. Each writable folder holds ``megabytes`` at
-    most.
+    most. ``refusals`` is the file descriptor of its filter of system calls.
     """
     arguments = ["bwrap", "--unshare-user", "--uid", "1000", "--gid", "1000", "--disable-userns"]
     arguments += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -111,7 +111,7 @@ def command(files: Mapping[str, int], megabytes: int) -> list[str]:
     for path, descriptor in files.items():
         mode = ["--perms", "0755"] if path in SHIMS else []
         arguments += [*mode, "--ro-bind-data", str(descriptor), path]
-    return [*arguments, "--chdir", str(GUEST)]
+    return [*arguments, "--seccomp", str(refusals), "--chdir", str(GUEST)]
 
 
 def own_files(guest: Mapping[str, bytes]) -> dict[str, bytes]:

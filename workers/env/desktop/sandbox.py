@@ -17,12 +17,11 @@ import aiohttp
 
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.socket_folder import socket_folder
-from workers.env.desktop import command_line, limits
+from workers.env.desktop import command_line, host_user, limits, syscall_filter
+from workers.env.desktop.guest import terminals
 from workers.env.desktop.problem import Problem
 from workers.env.environment import EnvironmentFault
 
-NOBODY = 65534
-"""Whom a worker that is root lets its sandboxes be: even what they may read of the host, root's files are not."""
 PYTHON = ("/usr/bin/python3", "-E", "-s")
 """The system's, without settings of the user."""
 LOW_PRIORITY = ("nice", "-n", str(limits.NICE))
@@ -30,6 +29,8 @@ LOW_PRIORITY = ("nice", "-n", str(limits.NICE))
 ERROR_BYTES = 1000
 READY_S = 20.0
 """How long the server inside may take to answer, also on a machine that does other work."""
+ENDED_S = 1.0
+"""How long after its last connection a sandbox may take to end."""
 STARTING_S = 60.0
 """A folder is as old as this before it is looked at whether somebody serves its socket."""
 WORKAREA_MB = 256
@@ -60,14 +61,15 @@ class Sandbox:
             listener.bind(path)
             listener.listen()
             descriptors = {name: files.enter_context(memory_file(data)) for name, data in own_files().items()}
-            arguments = command_line.command(descriptors, WORKAREA_MB)
+            refusals = files.enter_context(memory_file(syscall_filter.compiled()))
+            arguments = command_line.command(descriptors, WORKAREA_MB, refusals)
             lifeline, self._lifeline = os.pipe()
             files.callback(os.close, lifeline)
             serve = [*PYTHON, "-m", command_line.SERVER, str(listener.fileno()), str(lifeline), *map(str, self.size)]
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_exec(
                     *[*self.group.command(), *unprivileged(), *LOW_PRIORITY, *arguments, *serve],
-                    pass_fds=(listener.fileno(), lifeline, *descriptors.values()),
+                    pass_fds=(listener.fileno(), lifeline, refusals, *descriptors.values()),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=files.enter_context(appended(errors)),
@@ -104,9 +106,13 @@ class Sandbox:
         try:
             await asyncio.wait({answer, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                raise EnvironmentFault(f"the desktop has ended, exit code {ended.result()}")
+                raise EnvironmentFault(f"the desktop has ended, {why_ended(ended.result())}")
             status, content, headers = answer.result()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if isinstance(error, aiohttp.ServerDisconnectedError):
+                await asyncio.wait({ended}, timeout=ENDED_S)
+            if ended.done():
+                raise EnvironmentFault(f"the desktop has ended, {why_ended(ended.result())}") from None
             late = f"no answer within {limit_s:g} s" if isinstance(error, TimeoutError) else ""
             raise EnvironmentFault(f"{endpoint}: {late or str(error) or type(error).__name__}") from None
         finally:
@@ -154,10 +160,19 @@ class Sandbox:
 
 
 def unprivileged() -> list[str]:
-    """Return the beginning of a command that is not to run as root, empty if this worker does not either."""
+    """Return the beginning of a command that is not to run as root, empty if this worker does not either.
+
+    Even what a sandbox may read of the host, root's files are not.
+    """
     if os.geteuid() != 0:
         return []
-    return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
+    user = host_user.next_user()
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
+
+
+def why_ended(code: int) -> str:
+    """Return an exit code in words."""
+    return f"it had opened more than {terminals.MOST} terminals" if code == terminals.EXCEEDED else f"exit code {code}"
 
 
 async def read(request: Any) -> tuple[int, bytes, Mapping[str, str]]:

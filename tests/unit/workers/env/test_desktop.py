@@ -68,7 +68,7 @@ def test_elements_are_found_as_one_reads():
 
 
 def test_a_sandbox_has_of_the_host_programs_to_read_and_nothing_to_write():
-    command = command_line.command({"/opt/file": 7}, 64)
+    command = command_line.command({"/opt/file": 7}, 64, 8)
     binds = {option: [] for option in ("--ro-bind", "--ro-bind-try", "--bind", "--dev-bind", "--bind-try")}
     for place, argument in enumerate(command):
         if argument in binds:

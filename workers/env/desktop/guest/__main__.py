@@ -8,7 +8,7 @@ import sys
 
 from aiohttp import web
 
-from workers.env.desktop.guest import input_socket
+from workers.env.desktop.guest import input_socket, terminals
 from workers.env.desktop.guest.server import Server
 from workers.env.desktop.guest.session import DesktopSession
 
@@ -29,7 +29,7 @@ async def main(descriptor: int, lifeline: int, width: int, height: int) -> None:
     runner = web.AppRunner(Server(session).application(), access_log=None)
     await runner.setup()
     await web.SockSite(runner, listener).start()
-    await asyncio.Event().wait()
+    await terminals.end_with_too_many()
 
 
 asyncio.run(main(*map(int, sys.argv[1:])))

@@ -1,0 +1,112 @@
+"""What programs in a sandbox may not ask of the kernel, as a seccomp filter for bubblewrap.
+
+A sandbox has no network, but some families of sockets do not belong to a network namespace, such as AF_VSOCK, which
+reaches the host of a virtual machine. Keyrings are of the host's user, and io_uring, bpf and perf are needed by nothing
+there and where many of the kernel's faults have been.
+"""
+
+import errno
+import platform
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+"""Families of sockets that desktops use; other ones are refused as if the kernel had not been built with them."""
+LOAD, EQUAL, GREATER_EQUAL, RETURN = 0x20, 0x15, 0x35, 0x06
+"""BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JGE|K, BPF_RET|K."""
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
+"""Offsets in ``struct seccomp_data``; of the first argument the lower half, which is all of an ``int``."""
+ALLOW, ERRNO = 0x7FFF0000, 0x00050000
+X32 = 0x40000000
+"""From here on numbers of x86-64 are of its 32-bit pointers' calls, which nothing here uses."""
+
+
+class Architecture(NamedTuple):
+    """An architecture: its number for audits, the calls that open sockets, and those that are refused."""
+
+    audit: int
+    sockets: tuple[int, ...]
+    refused: Mapping[str, int]
+
+
+ARCHITECTURES = {
+    "x86_64": Architecture(
+        0xC000003E,
+        (41, 53),
+        {
+            "add_key": 248,
+            "request_key": 249,
+            "keyctl": 250,
+            "perf_event_open": 298,
+            "bpf": 321,
+            "userfaultfd": 323,
+            "io_uring_setup": 425,
+            "io_uring_enter": 426,
+            "io_uring_register": 427,
+        },
+    ),
+    "aarch64": Architecture(
+        0xC00000B7,
+        (198, 199),
+        {
+            "add_key": 217,
+            "request_key": 218,
+            "keyctl": 219,
+            "perf_event_open": 241,
+            "bpf": 280,
+            "userfaultfd": 282,
+            "io_uring_setup": 425,
+            "io_uring_enter": 426,
+            "io_uring_register": 427,
+        },
+    ),
+}
+
+
+class Instruction(NamedTuple):
+    """One instruction of classic BPF; jumps are numbers of instructions that are passed over."""
+
+    code: int
+    value: int
+    if_true: int = 0
+    if_false: int = 0
+
+
+def program(architecture: Architecture) -> list[Instruction]:
+    """Return the filter of an architecture: what is not refused is allowed.
+
+    Calls of another architecture than the machine's own (32-bit programs) are refused altogether.
+    """
+    made = [
+        Instruction(LOAD, ARCHITECTURE),
+        Instruction(EQUAL, architecture.audit, if_true=1),
+        Instruction(RETURN, ERRNO | errno.ENOSYS),
+        Instruction(LOAD, NUMBER),
+        Instruction(GREATER_EQUAL, X32, if_false=1),
+        Instruction(RETURN, ERRNO | errno.ENOSYS),
+    ]
+    for number in sorted(architecture.refused.values()):
+        made += [Instruction(EQUAL, number, if_false=1), Instruction(RETURN, ERRNO | errno.ENOSYS)]
+    return made + family_check(architecture.sockets)
+
+
+def family_check(calls: Sequence[int]) -> list[Instruction]:
+    """Return the end of a filter: these calls are allowed with the known families, and all others are."""
+    check = [Instruction(LOAD, FIRST_ARGUMENT)]
+    for place, family in enumerate(FAMILIES):
+        check.append(Instruction(EQUAL, family, if_true=len(FAMILIES) - place))
+    check += [Instruction(RETURN, ERRNO | errno.EAFNOSUPPORT), Instruction(RETURN, ALLOW)]
+    jumps = [Instruction(EQUAL, call, if_true=len(calls) - place) for place, call in enumerate(calls)]
+    return [*jumps, Instruction(RETURN, ALLOW), *check]
+
+
+def compiled(name: str | None = None) -> bytes:
+    """Return the filter of this machine as bubblewrap takes it; empty for one that is not known."""
+    architecture = ARCHITECTURES.get(name or platform.machine())
+    if architecture is None:
+        return b""
+    return b"".join(
+        struct.pack("=HBBI", one.code, one.if_true, one.if_false, one.value) for one in program(architecture)
+    )
