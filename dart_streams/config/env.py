@@ -34,8 +34,9 @@ class Miniwob(Backend, frozen=True):
     only), or a ``screenshot`` of frames drawn all the time; ``auto``: the first where the browser can."""
     browsers: Positive = 1
     """Browsers of a worker, each with its share of the slots: one that dies or hangs delays no other's episodes."""
-    partial_credit: bool = True
-    """Keep a page's own partial credit as the reward; otherwise what is no success is 0."""
+    partial_credit: bool = False
+    """Keep a page's own partial credit as the reward; otherwise what is no success is 0. Advantages are relative: in a
+    group of failures a credit of 0.08 beside 0.01 counts as much as a success beside a failure."""
 
 
 class Desktop(Backend, frozen=True):

@@ -30,13 +30,13 @@ ORACLE_MIN = 0.966
     ],
 )
 def test_a_page_s_own_partial_credit_is_kept_and_is_no_success(raw, reward):
-    assert reward_of(raw, Miniwob().partial_credit) == reward
+    assert reward_of(raw, partial_credit=True) == reward
     assert is_success(reward) == (raw >= ORACLE_MIN)
 
 
 @pytest.mark.parametrize(("raw", "reward"), [(-1.0, 0.0), (ARM, 0.0), (ONE_WRONG, 0.0), (ORACLE_MIN, 1.0), (1.0, 1.0)])
-def test_without_partial_credit_the_same_is_a_success_and_the_rest_nothing(raw, reward):
-    assert reward_of(raw, partial_credit=False) == reward
+def test_by_default_the_same_is_a_success_and_the_rest_nothing(raw, reward):
+    assert reward_of(raw, Miniwob().partial_credit) == reward
 
 
 @pytest.mark.parametrize("raw", [VERTEX, math.inf, -math.inf])
