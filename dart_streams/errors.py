@@ -1,4 +1,7 @@
-"""The one base class of errors that are expected and for the user."""
+"""The one base class of errors that are expected and for the user, and the length of a reason within an event."""
+
+MAX_REASON = 4000
+"""Characters of a reason or an error that an event or a dead letter carries: what is longer is cut where it is made."""
 
 
 class UserError(Exception):

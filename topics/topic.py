@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+MIB = 2**20
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
@@ -14,8 +15,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """The specification of one topic, declared beside its event.
 
     ``name`` carries no prefix: a deployment adds ``bus.prefix``. ``key`` names the event field whose text is the
-    record's key. ``retention_ms`` of None keeps records for ever. Every topic but the weights has a dead-letter
-    twin, ``<name>.dlq``.
+    record's key. ``retention_ms`` of None keeps records for ever. ``max_message_bytes`` bounds a record's value, where
+    it is made and where it is read. Every topic but the weights has a dead-letter twin, ``<name>.dlq``.
     """
 
     name: str
@@ -25,7 +26,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = 1
     cleanup: Cleanup = "delete"
     retention_ms: int | None = 7 * DAY_MS
-    max_message_bytes: int = 1_048_576
+    max_message_bytes: int = 4 * MIB
 
     @property
     def schema(self) -> str:

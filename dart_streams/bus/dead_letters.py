@@ -16,13 +16,12 @@ from opentelemetry import metrics
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import UNREADABLE, Header, header, header_bytes
 from dart_streams.bus.topology import DEAD_LETTERS as SUFFIX
-from dart_streams.bus.topology import HEADER_ROOM, has_dead_letters
+from dart_streams.bus.topology import has_dead_letters, letter_bytes
 from dart_streams.clock import now_ms
+from dart_streams.errors import MAX_REASON
 from dart_streams.telemetry import names
 from topics import Topic
 
-MAX_ERROR_LENGTH = 4000
-"""Characters of a reason; the size of a dead letter's headers is bounded (``topology.HEADER_ROOM``)."""
 ERROR = "dlq-error"
 TOPIC = "dlq-topic"
 PARTITION = "dlq-partition"
@@ -51,7 +50,7 @@ class Letter(NamedTuple):
 
 def place_headers(record: Any, error: str, tries: int, at_ms: int) -> list[Header]:
     """Return the headers with a dead letter's origin and reason."""
-    fields = {ERROR: error[:MAX_ERROR_LENGTH], TOPIC: record.topic, PARTITION: record.partition, OFFSET: record.offset}
+    fields = {ERROR: error[:MAX_REASON], TOPIC: record.topic, PARTITION: record.partition, OFFSET: record.offset}
     fields |= {TRIES: tries, AT_MS: at_ms}
     return [(name, str(value).encode(errors="replace")) for name, value in fields.items()]
 
@@ -64,7 +63,7 @@ def letter_of(topic: Topic, record: Any, place: list[Header]) -> Letter:
         return Letter(None, record.value, [*record.headers, *place, (STUB, unread)])
     whole = Letter(record.key, record.value, [*record.headers, *place])
     size = len(record.key or b"") + len(record.value or b"") + header_bytes(whole.headers) + OVERHEAD_BYTES
-    limit = topic.max_message_bytes + HEADER_ROOM
+    limit = letter_bytes(topic)
     return whole if size <= limit else stub_of(record, place, f"the letter would take {size} of at most {limit} bytes")
 
 
@@ -108,7 +107,7 @@ def refused(error: Exception) -> str:
 def log(record: Any, error: str, tries: int) -> None:
     """Log a dead letter."""
     place = f"{record.topic}[{record.partition}]@{record.offset}"
-    structlog.get_logger().error("dead letter", record=place, reason=error[:MAX_ERROR_LENGTH], tries=tries)
+    structlog.get_logger().error("dead letter", record=place, reason=error[:MAX_REASON], tries=tries)
 
 
 def count(topic: Topic) -> None:

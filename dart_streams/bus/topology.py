@@ -20,9 +20,7 @@ from topics.topic import DAY_MS
 DEAD_LETTERS = ".dlq"
 DEAD_LETTER_DAYS = 90
 HEADER_ROOM = 65_536
-"""Bytes by which a dead letter may exceed its original: the headers with its error and origin."""
-MAX_LETTER_BYTES = max(topic.max_message_bytes for topic in topics.ALL) + HEADER_ROOM
-"""The largest record that a producer may be asked to send."""
+"""Bytes that a record may take beside its value, and a dead letter beside its original: key, headers, the batch."""
 MAX_RESOURCE_NAME = 253
 RESOURCE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """A valid resource name in Kubernetes: a DNS subdomain (RFC 1123)."""
@@ -79,10 +77,24 @@ def spec_of(topic: Topic, prefix: str) -> TopicSpec:
         configs={
             "cleanup.policy": topic.cleanup,
             "retention.ms": "-1" if topic.retention_ms is None else str(topic.retention_ms),
-            "max.message.bytes": str(topic.max_message_bytes),
+            "max.message.bytes": str(record_bytes(topic)),
             "message.timestamp.type": "CreateTime",  # a request's budget is counted from it (workers/rollout)
         },
     )
+
+
+def record_bytes(topic: Topic) -> int:
+    """Return the largest record of ``topic``, whose value takes what the contract allows."""
+    return topic.max_message_bytes + HEADER_ROOM
+
+
+def letter_bytes(topic: Topic) -> int:
+    """Return the largest dead letter of a record of ``topic``."""
+    return record_bytes(topic) + HEADER_ROOM
+
+
+MAX_LETTER_BYTES = max(letter_bytes(topic) for topic in topics.ALL)
+"""The largest record that a producer may be asked to send."""
 
 
 def dead_letters_of(topic: Topic, prefix: str) -> TopicSpec:
@@ -92,7 +104,7 @@ def dead_letters_of(topic: Topic, prefix: str) -> TopicSpec:
         configs={
             "cleanup.policy": "delete",
             "retention.ms": str(DEAD_LETTER_DAYS * DAY_MS),
-            "max.message.bytes": str(topic.max_message_bytes + HEADER_ROOM),
+            "max.message.bytes": str(letter_bytes(topic)),
         },
     )
 

@@ -274,7 +274,7 @@ class Generator:
     def at_the_limit(self) -> Record:
         """Return a record of about the largest size, or of many times that, as one that was compressed may have."""
         limit = self.topic.max_message_bytes
-        size = self.chance.choice((limit - 100, limit, limit + 1, 8 * limit))
+        size = self.chance.choice((limit - 100, limit, limit + 1, 2 * limit))
         if self.chance.random() < 0.5:
             return self.record("at the limit", UNDECODABLE, b"\x7b" * size)
         value = self.valid()

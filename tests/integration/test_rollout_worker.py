@@ -254,6 +254,34 @@ async def test_a_fault_of_the_engine_becomes_the_replys_error(services):
     assert by_id["r1"].error is None
 
 
+class Talkative(ScriptedEngine):
+    """Answers with as many characters and tokens as the request's sampling says."""
+
+    async def generate(self, request: ActionRequest) -> Generation:
+        answer, count = await super().generate(request), request.sampling.max_tokens
+        worst = [-1.2345678901234567e-05] * min(count, 32_768)
+        return msgspec.structs.replace(
+            answer, text="\x01" * (count // 2), tokens=[151_643] * len(worst), logprobs=worst, entropies=worst
+        )
+
+
+async def test_an_answer_that_no_record_has_room_for_becomes_an_error_and_the_worker_goes_on(services):
+    config = services.config(rollout=QUICK)
+    asked = [request(number, sampling=Sampling(max_tokens=count)) for number, count in enumerate((32_768, 2**21, 8))]
+    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+        await publisher.publish(weights.TOPIC, version(0))
+        async with worker(config, engine=Talkative(config)):
+            await ask(publisher, *asked)
+            await replies.until(answered(range(3)))
+            await ask(publisher, request(3, reply_partition=1))
+            await replies.until(answered(range(4)))
+    by_id = {action.request_id: action for action in replies.events}
+    assert [by_id[f"r{number}"].error is None for number in range(4)] == [True, False, True, True]
+    assert len(by_id["r0"].tokens) == 32_768
+    assert "an event of actions cannot be published: the value takes" in by_id["r1"].error
+    assert (by_id["r1"].text, by_id["r1"].tokens, by_id["r1"].versions) == ("", [], [])
+
+
 async def test_a_version_that_does_not_load_is_announced_as_failed_and_tried_again(services):
     config = services.config(rollout=QUICK)
     engine = Faulty(config)

@@ -14,6 +14,7 @@ from dart_streams import actions, prompts
 from dart_streams.actions.dialects import Inexpressible, Reading
 from dart_streams.actions.sequence import format_all
 from dart_streams.config import Policy
+from dart_streams.errors import MAX_REASON
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
@@ -248,7 +249,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             unchanged = self.published and not self.executing
             screenshot = self.published[-1].screenshot if unchanged else None
             last = self._observation(screenshot, "", self.pending, at_ms)
-        return msgspec.structs.replace(last, end=end)
+        return msgspec.structs.replace(last, end=msgspec.structs.replace(end, reason=end.reason[:MAX_REASON]))
 
     def _observation(
         self, screenshot: BlobRef | None, instruction: str, taken: ExecutedAction | None, at_ms: int

@@ -20,6 +20,7 @@ from opentelemetry import metrics
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import Unencodable
 from dart_streams.deadline import Deadline
+from dart_streams.errors import MAX_REASON
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter, ObservedGauge
 from dart_streams.telemetry.spans import ActiveSpan, context_of
@@ -129,9 +130,9 @@ class RequestServer:
                         ATTR_TOKENS=len(reply.tokens),
                         ATTR_VERSION=reply.versions[-1].version if reply.versions else None,
                     )
+                    reply = await self._publish(reply, request.reply_partition)
                     if reply.error:
                         span.set_error(reply.error)
-                    await self._publish(reply, request.reply_partition)
             except TimeoutError:
                 span.set_error("past its deadline")
                 requests.add(1, {"result": "late"})
@@ -139,13 +140,15 @@ class RequestServer:
                 return
         requests.add(1, {"result": "failed" if reply.error else "answered"})
 
-    async def _publish(self, reply: ActionResponse, partition: int) -> None:
-        """Publish a reply; one that nobody could read becomes an error that says so."""
+    async def _publish(self, reply: ActionResponse, partition: int) -> ActionResponse:
+        """Publish a reply, or an error in place of one that no record can carry; return what was published."""
         try:
             await self.publisher.publish(actions.TOPIC, reply, partition=partition)
         except Unencodable as error:
-            log.warning("reply refused", request_id=reply.request_id, reason=str(error))
-            await self.publisher.publish(actions.TOPIC, without_answer(reply, str(error)), partition=partition)
+            log.warning("reply refused", request_id=reply.request_id, tokens=len(reply.tokens), reason=str(error))
+            reply = without_answer(reply, str(error))
+            await self.publisher.publish(actions.TOPIC, reply, partition=partition)
+        return reply
 
     async def reply_to(self, request: ActionRequest, queued_s: float) -> tuple[ActionResponse, Generation]:
         """Return the reply to a request queued at this monotonic time, and the engine's generation.
@@ -156,7 +159,7 @@ class RequestServer:
         try:
             generation = await self.engine.generate(request)
         except EngineFault as fault:
-            error = str(fault)
+            error = str(fault)[:MAX_REASON]
             log.warning("request failed", trajectory=request.trajectory_id, request_id=request.request_id, reason=error)
         took_ms = (time.monotonic() - started) * 1000 - generation.fetch_ms
         queued_ms = (started - queued_s) * 1000
@@ -185,9 +188,8 @@ class RequestServer:
 
 def without_answer(reply: ActionResponse, error: str) -> ActionResponse:
     """Return a reply with an error in place of its answer."""
-    return msgspec.structs.replace(
-        reply, text="", tokens=[], logprobs=[], entropies=[], versions=[], prompt_tokens=0, prompt_sha="", error=error
-    )
+    nothing: dict[str, Any] = {"text": "", "tokens": [], "logprobs": [], "entropies": [], "versions": []}
+    return msgspec.structs.replace(reply, **nothing, prompt_tokens=0, prompt_sha="", error=error[:MAX_REASON])
 
 
 class LateRequests:

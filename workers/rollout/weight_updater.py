@@ -25,6 +25,7 @@ from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
+from dart_streams.errors import MAX_REASON
 from dart_streams.heartbeats import Heartbeats
 from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ROOT, ActiveSpan, train_step
@@ -260,7 +261,7 @@ class WeightUpdater:
             log.error("weights not loaded", version=target.version, serving=self.own.version, reason=str(fault))
             switches.add(1, {"result": "failed"})
             self.retry = Deadline(RETRY_S)
-            self.own = msgspec.structs.replace(self.own, failed_version=target.version, error=str(fault))
+            self.own = msgspec.structs.replace(self.own, failed_version=target.version, error=str(fault)[:MAX_REASON])
         else:
             took = (time.monotonic() - started) * 1000
             log.info("weights switched", version=target.version, pause_ms=round(paused, 1), load_ms=round(took, 1))

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from dart_streams.bus import dead_letters
 from dart_streams.bus.codec import UNREADABLE, Header, header
 from dart_streams.bus.dead_letters import HEAD_BYTES, STUB, letter_of
-from dart_streams.bus.topology import HEADER_ROOM
+from dart_streams.bus.topology import letter_bytes
 from topics import observations
 
 TOPIC = observations.TOPIC
-LIMIT = TOPIC.max_message_bytes + HEADER_ROOM
+LIMIT = letter_bytes(TOPIC)
 
 
 class Read(NamedTuple):

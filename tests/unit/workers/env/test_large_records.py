@@ -1,0 +1,124 @@
+"""What no record has room for ends its episode as a fault that a record can carry, and nothing else."""
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from dart_streams.bus.codec import encode
+from dart_streams.config import Config, parse
+from dart_streams.curation.in_memory import CountingTrainer
+from dart_streams.errors import MAX_REASON
+from dart_streams.tasks import Task
+from examples.in_memory_run import ObservationLog, PolicyFunction
+from topics import Topic, action_requests, observations
+from topics.action_requests import ActionRequest
+from topics.actions import ActionResponse
+from topics.observations import Observation
+from topics.rollout_orders import RolloutOrder
+from topics.values import Sampling
+from workers.env.environment import Screen
+from workers.env.episode_runner import EpisodeRunner
+from workers.env.simulated import SimulatedBackend, SimulatedEnvironment
+from workers.recorder.trajectory_summary import summarise
+
+CLICK = "Action: click(start_box='(1,1)')"
+LIMIT = observations.TOPIC.max_message_bytes
+
+
+class EncodingLog(ObservationLog):
+    """Encodes what is published, as it is for Kafka."""
+
+    async def publish(self, topic: Topic, event: Any, **options: Any) -> None:
+        encode(topic, event)
+        await super().publish(topic, event, **options)
+
+
+class Wordy(SimulatedBackend):
+    """States its tasks at length."""
+
+    words = ""
+
+    async def open(self, task: Task) -> SimulatedEnvironment:
+        environment = await super().open(task)
+        reset = environment.reset
+
+        async def wordy_reset(task: Task) -> Screen:
+            screen = await reset(task)
+            return msgspec.structs.replace(screen, instruction=screen.instruction + self.words)
+
+        environment.reset = wordy_reset
+        return environment
+
+
+class Answers(PolicyFunction):
+    """Answers with a text and so many tokens; requests are encoded as they are for Kafka."""
+
+    def __init__(self, config: Config, text: str, tokens: int = 1) -> None:
+        super().__init__(lambda _: text, CountingTrainer(config.trainer.groups_per_step))
+        self.tokens = tokens
+
+    async def request(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
+        encode(action_requests.TOPIC, request)
+        answer = await super().request(request, timeout_s)
+        worst = [-1.2345678901234567e-05] * self.tokens
+        return msgspec.structs.replace(
+            answer, tokens=[151_643] * self.tokens, logprobs=worst, entropies=worst, versions=answer.versions
+        )
+
+
+def play(text: str, tokens: int = 1, words: str = "", **policy: Any) -> list[list[Observation]]:
+    quick = {"reset_ms": 0, "step_ms": 0, "evaluate_ms": 0}
+    config = parse({"env": {"backend": "simulated", "simulated": quick}, "policy": policy})
+    log, backend = EncodingLog(), Wordy(config)
+    backend.words = words
+    runner = EpisodeRunner(
+        config, "env-0", backend, cast(Any, log), cast(Any, log), cast(Any, Answers(config, text, tokens))
+    )
+    task = Task(environment="simulated", page="steps-3", seed=3, max_steps=6, split="train")
+    order = RolloutOrder(
+        order_id="g/0",
+        group_id="g",
+        group_size=1,
+        sample=0,
+        attempt=0,
+        task_id=task.task_id,
+        max_steps=6,
+        purpose="train",
+        sampling=Sampling(),
+        after_version=0,
+    )
+    asyncio.run(runner.run(order, task, lambda _: None))
+    return list(log.observations.values())
+
+
+def test_an_answer_of_32768_tokens_is_told_whole():
+    (told,) = play(CLICK, tokens=32_768, max_tokens=32_768)
+    assert told[-1].end is not None
+    assert told[-1].end.kind == "failure"
+    assert [len(one.taken.tokens) for one in told if one.taken] == [32_768]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("\x01" * 800_000, "", "an event of observations cannot be published: the value takes"),
+        (f"Thought: {'世' * 1_500_000}\n{CLICK}", "", "an event of observations cannot be published: the value takes"),
+        ("a" * (LIMIT + 1), "", "an event of observations cannot be published: the value takes"),
+        ("🌐" * (LIMIT // 4), "", "an event of observations cannot be published: the value takes"),
+        ('"' * (LIMIT // 2), "", "an event of observations cannot be published: the value takes"),
+        (CLICK, "x" * (LIMIT + 1), "instruction of"),
+        (CLICK, "世" * 50_000, "instruction of"),
+    ],
+    ids=["control characters", "long thought", "long text", "emoji", "quotes", "words", "words in Chinese"],
+)
+def test_what_no_record_has_room_for_ends_the_order_as_a_fault_that_says_so(text: str, words: str, said: str):
+    *_, told = play(text, words=words)
+    end = told[-1].end
+    assert end is not None
+    assert (end.kind, end.reward) == ("env_error", None)
+    assert said in end.reason
+    assert summarise(told).outcome == "env_error"
+    assert [one.step for one in told] == list(range(len(told)))
+    assert len(encode(observations.TOPIC, told[-1]).value) < 10 * MAX_REASON
