@@ -5,13 +5,15 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from dart_streams import stateless_random
+from dart_streams.config import Config, record_sizes
 from dart_streams.config.files import parse_as, read_tables
-from dart_streams.config.section import Positive, Share
+from dart_streams.config.section import Seed, Share, StepLimit
 from dart_streams.config.text import json_of, text_of
 from dart_streams.errors import ConfigError
 
@@ -30,12 +32,24 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def task_id(self) -> str:
         """The id by which events name this task, for instance ``miniwob/click-test-2#17``."""
-        return f"{self.environment}/{self.page}#{self.seed}"
+        return task_id(self.environment, self.page, self.seed)
+
+
+def task_id(environment: str, page: str, seed: int) -> str:
+    """Return the id of the instance of a page that a seed makes."""
+    return f"{environment}/{page}#{seed}"
 
 
 Names = list[str]
 NAMED = 3
 """How many of what is wrong an error names."""
+
+
+MAX_TASKS = 1_000_000
+"""Tasks of a set: each is an object in the memory of several processes."""
+MAX_TASK_ID = 480
+"""Characters of a task's id: an order's id, which names it, is longer."""
+Word = Annotated[str, Meta(min_length=1, max_length=MAX_TASK_ID)]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,12 +58,30 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ``demonstration_seeds`` are for the warm-up of the tiny policy only; by default there are none.
     """
 
-    environment: str
-    page: str
-    max_steps: int
-    train_seeds: tuple[int, int]
-    heldout_seeds: tuple[int, int]
-    demonstration_seeds: tuple[int, int] = (0, 0)
+    environment: Word
+    page: Word
+    max_steps: StepLimit
+    train_seeds: tuple[Seed, Seed]
+    heldout_seeds: tuple[Seed, Seed]
+    demonstration_seeds: tuple[Seed, Seed] = (0, 0)
+
+    def __post_init__(self) -> None:
+        """Refuse ids that no event can carry, and more tasks than a process has room for, before there are any."""
+        longest = max(len(task_id(self.environment, self.page, seed)) for seed in self._all_seeds)
+        if longest > MAX_TASK_ID:
+            raise ValueError(f"the ids of its tasks have {longest} characters: shorten page to {MAX_TASK_ID} in all")
+        if self.count > MAX_TASKS:
+            raise ValueError(f"its seeds make {self.count} tasks: a task set has at most {MAX_TASKS}")
+
+    @property
+    def _all_seeds(self) -> tuple[int, ...]:
+        return (*self.train_seeds, *self.heldout_seeds, *self.demonstration_seeds)
+
+    @property
+    def count(self) -> int:
+        """The number of its tasks, of all splits."""
+        ranges = (self.train_seeds, self.heldout_seeds, self.demonstration_seeds)
+        return sum(max(0, last - first) for first, last in ranges)
 
     def tasks(self, split: Split) -> list[Task]:
         """Return this page's instances of one split."""
@@ -79,8 +111,8 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     heldout: Names = []
     """Ids of held-out tasks; if there are none, ``heldout_share`` of each app's, drawn by ``seed``."""
     heldout_share: Share = 0.2
-    seed: int = 0
-    max_steps: Positive = 15
+    seed: Seed = 0
+    max_steps: StepLimit = 15
 
     def examples(self, base: Path) -> Path:
         """Return the folder of task files; raise ConfigError if no checkout is named or it is none."""
@@ -175,6 +207,8 @@ class TaskSet:
     """The tasks of a deployment, by split and by id."""
 
     def __init__(self, pages: list[Page]) -> None:
+        if (count := sum(page.count for page in pages)) > MAX_TASKS:
+            raise ConfigError(f"its pages have {count} tasks in all: a task set has at most {MAX_TASKS}")
         self.pages = tuple(pages)
         self.train = tuple(task for page in pages for task in page.tasks("train"))
         self.heldout = tuple(task for page in pages for task in page.tasks("heldout"))
@@ -211,6 +245,18 @@ def repeated(names: Iterable[str]) -> list[str]:
     """Return the first few names that come more than once, in their order."""
     again = (name for name, count in Counter(names).items() if count > 1)
     return list(itertools.islice(again, NAMED))
+
+
+def of(config: Config, file: Path | None = None) -> TaskSet:
+    """Read the task set of a deployment, from ``tasks.file`` or another place.
+
+    Raises :class:`ConfigError` that names the file and the key, also if records of its episodes could be too large.
+    """
+    path = file or Path(config.tasks.file)
+    found = load(path)
+    if too_large := record_sizes.refusal(config, max((page.max_steps for page in found.pages), default=1)):
+        raise ConfigError(f"{path}: {too_large}")
+    return found
 
 
 def load(path: Path) -> TaskSet:

@@ -18,7 +18,7 @@ from msgspec.structs import FieldInfo
 from dart_streams.cli.main import COMMANDS, build
 from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
-from dart_streams.config.section import Section
+from dart_streams.config.section import MOST, Section
 
 UNITS = {"_s": "seconds", "_ms": "milliseconds", "_mb": "MB", "_gib": "GiB", "_nats": "nats"}
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "multiple of"}
@@ -27,7 +27,9 @@ CONFIGURATION = """# Configuration
 
 A deployment is one TOML file, which every process reads. Each key has a default, so a file has only what differs.
 `dart-streams config show FILE` prints the resolved file (`--diff`: only what differs from the defaults), and
-`dart-streams config check FILE` every error in it.
+`dart-streams config check FILE` every error in it. No number is above 10⁹ (a seed has 64 bits), and tables and lists have at most 32 levels. A file
+whose records could be too large for their topics is refused, with the keys to lower
+([how large records get](concepts/topics.md#how-large-records-get)).
 
 This page is generated from `dart_streams/config/`: `make reference` writes it.
 """
@@ -107,7 +109,7 @@ def type_of(annotation: Any) -> tuple[str, str]:
             f"{sign} {getattr(meta, name):g}"
             for meta in metas
             for name, sign in BOUNDS.items()
-            if getattr(meta, name) is not None
+            if getattr(meta, name) is not None and abs(getattr(meta, name)) < MOST
         ]
         return type_of(kind)[0], ", ".join(bounds)
     if get_origin(annotation) is Literal:

@@ -15,7 +15,8 @@ Digest = Annotated[str, Meta(max_length=128)]
 """A digest in hex; empty where there was nothing to digest."""
 Prose = Annotated[str, Meta(max_length=2**20)]
 """A text for people and policies: a record has no room for more."""
-GroupSize = Annotated[int, Meta(ge=0, le=2**16)]
+MOST_ROLLOUTS = 2**16
+GroupSize = Annotated[int, Meta(ge=0, le=MOST_ROLLOUTS)]
 """Rollouts of a group, or the place of one within it."""
 Attempt = Annotated[int, Meta(ge=0, le=10_000)]
 Steps = Annotated[int, Meta(ge=0, le=100_000)]
@@ -38,6 +39,9 @@ Real = Annotated[float, Meta(ge=-1e12, le=1e12)]
 Measured = Annotated[float, Meta(ge=-1e300, le=1e300)]
 """Any finite number."""
 
+Temperature = Annotated[float, Meta(ge=0, le=100)]
+"""0 is greedy."""
+
 Purpose = Literal["train", "eval", "demonstration"]
 OutcomeKind = Literal[
     "success", "failure", "truncated", "invalid_action", "env_error", "policy_error", "lost", "cancelled"
@@ -55,9 +59,9 @@ class BlobRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are drawn: temperature 0 is greedy. Requests carry no seed, so that a group stays diverse."""
+    """How tokens are drawn. Requests carry no seed, so that a group stays diverse."""
 
-    temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
+    temperature: Temperature = 1.0
     top_p: Annotated[float, Meta(ge=0, le=1)] = 1.0
     max_tokens: Token = 32
 

@@ -55,10 +55,12 @@ def errors_in(file: Path) -> list[str]:
         return [str(error)]
     if "pages" in tables:
         return task_errors(file)
-    errors = list(errors_of(Config, renamed(tables, str(file)))) or context_errors(file)
+    known = renamed(tables, str(file))
+    errors = list(errors_of(Config, known)) or context_errors(file)
+    config = None if errors else msgspec.convert(known, Config)
     section = tables.get("tasks", {})
     name = section.get("file", Tasks().file) if isinstance(section, dict) else Tasks().file
-    return errors + task_errors(file.parent / str(name))
+    return errors + task_errors(file.parent / str(name), config)
 
 
 def context_errors(file: Path) -> list[str]:
@@ -70,10 +72,10 @@ def context_errors(file: Path) -> list[str]:
     return [f"policy: {reason}"] if reason else []
 
 
-def task_errors(file: Path) -> list[str]:
-    """Return what is wrong with a task file."""
+def task_errors(file: Path, config: Config | None = None) -> list[str]:
+    """Return what is wrong with a task file, for a configuration if one is given."""
     try:
-        task_sets.load(file)
+        task_sets.load(file) if config is None else task_sets.of(config, file)
     except ConfigError as error:
         return [str(error)]
     return []

@@ -231,7 +231,7 @@ def check_half_precision(config: Config) -> Finding:
 def check_tasks(config: Config) -> Finding:
     """The task set must be there and sound."""
     try:
-        found = tasks.load(Path(config.tasks.file))
+        found = tasks.of(config)
     except UserError as error:
         return Finding("tasks", "fail", "no usable task set", str(error))
     sizes = f"{len(found.pages)} pages, {len(found.train)} training and {len(found.heldout)} held-out tasks"

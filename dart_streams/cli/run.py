@@ -198,7 +198,7 @@ def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = 
 
 async def evaluated(config: Config) -> evaluation.EvaluationResult:
     """Evaluate the served version of a running deployment."""
-    tasks = task_sets.load(Path(config.tasks.file))
+    tasks = task_sets.of(config)
     async with (
         Publisher(config.bus, "eval") as publisher,
         following(config.bus, publisher, config.telemetry.stall_s) as watch,

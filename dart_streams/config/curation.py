@@ -1,8 +1,11 @@
 """The data manager, and the tables of other papers' rules."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from dart_streams.config.section import Count, NonNegative, Optional, Positive, Section, Share
+from msgspec import Meta
+
+from dart_streams.config.section import Count, NonNegative, Optional, Positive, Section, Seed, Share
+from topics.values import MOST_ROLLOUTS
 
 
 class Budget(Section, frozen=True):
@@ -10,7 +13,7 @@ class Budget(Section, frozen=True):
 
     dynamic: bool = True
     """Fewer rollouts for tasks of a high success rate."""
-    base: Positive = 8
+    base: Annotated[int, Meta(ge=1, le=MOST_ROLLOUTS)] = 8
     """Rollouts of a group, at a success rate below ``threshold``."""
     threshold: Share = 0.6
     """The success rate above which a group gets fewer."""
@@ -44,7 +47,7 @@ class Dispatch(Section, frozen=True):
 
     mode: Literal["rollout-wise", "task-wise", "coupled"] = "rollout-wise"
     """DART's ``rollout-wise`` dispatch, or one of those it is compared with (dart_streams/curation/dispatch.py)."""
-    seed: int = 0
+    seed: Seed = 0
     """The seed of the tasks' order."""
     choice: Literal["informative", "even"] = "informative"
     """``informative`` prefers tasks of a success rate near one half; ``even`` takes all tasks in turn."""

@@ -5,15 +5,16 @@ from typing import Annotated
 
 import msgspec
 
+from dart_streams.config import record_sizes
 from dart_streams.config.connections import Bus, Services, Store
 from dart_streams.config.curation import Curation
 from dart_streams.config.env import Desktops, Env
 from dart_streams.config.rollout import Policy, Rollout, Warmup
-from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Section, Share
+from dart_streams.config.section import AboveZero, NonNegative, Optional, Section, Share
 from dart_streams.config.tracker import Tracker
 from dart_streams.config.trainer import Trainer
 from dart_streams.config.workload import Workload
-from topics.values import Sampling
+from topics.values import GroupSize, Sampling, Temperature, Version
 
 
 class Run(Section, frozen=True):
@@ -25,7 +26,7 @@ class Run(Section, frozen=True):
     """The folder of runs, policies and local services."""
     minutes: NonNegative = 9.0
     """How long the training phase lasts; 0: a run ends after the demonstrations and the first evaluation."""
-    train_steps: Count | None = None
+    train_steps: Version | None = None
     """The optimiser step that ends the training phase, if it comes first."""
     demonstrate: bool = True
     """Put a demonstration of each training task into the experience pool first."""
@@ -55,9 +56,9 @@ class Tasks(Section, frozen=True):
 class Evaluation(Section, frozen=True):
     """Evaluation on the held-out tasks, before and after training."""
 
-    episodes: Count = 240
+    episodes: GroupSize = 240
     """Rollouts of an evaluation; 0: no evaluation."""
-    temperatures: Annotated[tuple[NonNegative, ...], msgspec.Meta(min_length=1)] = (1.0,)
+    temperatures: Annotated[tuple[Temperature, ...], msgspec.Meta(min_length=1)] = (1.0,)
     """Sampling temperatures, 0 is greedy. The first is the headline's; at the others each task is played once."""
     timeout_s: AboveZero = 300.0
     """How long an evaluation may take."""
@@ -105,7 +106,9 @@ class Config(Section, frozen=True):
     workload: Workload | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would wait for ever, and tokens that cannot be trained on."""
+        """Refuse records that no topic has room for, what would wait for ever, and tokens that no step can train on."""
+        if too_large := record_sizes.refusal(self):
+            raise ValueError(too_large)
         if self.rollout.engine == "openai" and self.run.trains:
             if not self.rollout.openai.trainable:
                 raise ValueError(

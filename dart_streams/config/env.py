@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, field
 
 from dart_streams.config.connections import refuse_literal
-from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Section, Share
+from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section, Share
 
 Isolation = Literal["context", "document", "problem"]
 Capture = Literal["auto", "begin-frame", "screenshot"]
@@ -159,7 +159,7 @@ class Env(Section, frozen=True):
 
     backend: Annotated[str, Meta(min_length=1)] = "miniwob"
     """``miniwob``, ``desktop``, ``osworld``, ``simulated``, or an environment that an installed package brings."""
-    workers: Annotated[int, Meta(ge=0)] = 1
+    workers: Count = 1
     """Processes."""
     slots: Positive = 16
     """Concurrent episodes of a process."""

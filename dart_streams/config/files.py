@@ -23,6 +23,10 @@ from dart_streams.errors import ConfigError
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+MAX_DEPTH = 32
+"""Levels of tables and lists in a file: some times as many as any key has."""
+TOO_DEEP = f"is nested too deeply: tables and lists may have {MAX_DEPTH} levels"
+
 log = structlog.get_logger()
 
 BACKENDS = ("env.miniwob", "env.simulated")
@@ -111,13 +115,28 @@ def load(path: Path, *, recorded: bool = False) -> Config:
 def read_tables(path: Path, missing: str) -> dict[str, Any]:
     """Read a TOML file; raise :class:`ConfigError`, with the text ``missing`` if it is not there."""
     try:
-        return tomllib.loads(text_of(path.read_bytes(), str(path)))
+        tables = tomllib.loads(text_of(path.read_bytes(), str(path)))
     except FileNotFoundError:
         raise ConfigError(missing) from None
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"{path} {TOO_DEEP}") from None
+    except ValueError as error:  # of TOML, or of a number with thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from None
+    if depth_of(tables) > MAX_DEPTH:
+        raise ConfigError(f"{path} {TOO_DEEP}")
+    return tables
+
+
+def depth_of(tables: dict[str, Any]) -> int:
+    """Return how deeply tables and lists are nested, without recursion: a dotted key may have thousands of parts."""
+    depth, level = 0, list[Any]([tables])
+    while level:
+        depth += 1
+        inner = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
+        level = [value for value in inner if isinstance(value, dict | list)]
+    return depth
 
 
 def parse(data: dict[str, Any], source: str = "configuration") -> Config:

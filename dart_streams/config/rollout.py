@@ -6,7 +6,9 @@ from msgspec import Meta
 
 from dart_streams.config.dialect import ActionDialect
 from dart_streams.config.openai import Openai
+from dart_streams.config.record_sizes import MOST_TOKENS
 from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section, Share
+from topics.values import Name
 
 SwitchMode = Literal["keep", "finish", "abort"]
 SecondSetWanted = Literal["auto", "device", "host", "none"]
@@ -19,7 +21,7 @@ SHORTEST_ANSWER = 32
 class Policy(Section, frozen=True):
     """The model and the bounds of its prompts."""
 
-    model_id: str = "tiny"
+    model_id: Name = "tiny"
     """The name under which weight versions are published."""
     path: str = ""
     """A Hugging Face directory of an image-text-to-text model that the installed transformers and vLLM both serve;
@@ -32,7 +34,7 @@ class Policy(Section, frozen=True):
     """Smallest image in pixels; a smaller screenshot is scaled up. For models whose image processor has such bounds."""
     max_pixels: Positive = 1_003_520
     """Largest image in pixels; a larger screenshot is scaled down. For models whose image processor has such bounds."""
-    max_tokens: Positive = 24
+    max_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] = 24
     """Longest answer in tokens."""
     dialect: ActionDialect = ActionDialect()
 
@@ -106,7 +108,7 @@ class Rollout(Section, frozen=True):
 
     engine: Literal["vllm", "scripted", "openai"] = "vllm"
     """The inference engine: vLLM in the worker's process, a script, or an ``openai``-compatible endpoint."""
-    workers: Annotated[int, Meta(ge=0)] = 1
+    workers: Count = 1
     """Processes."""
     max_in_flight: Positive = 32
     """Concurrent requests of a worker."""

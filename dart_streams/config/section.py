@@ -9,11 +9,17 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-Count = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
-NonNegative = Annotated[float, Meta(ge=0)]
-AboveZero = Annotated[float, Meta(gt=0)]
+MOST = 10**9
+"""No number that a user means is larger: not infinity, and nothing that a program would count to or wait for."""
+Count = Annotated[int, Meta(ge=0, le=MOST)]
+Positive = Annotated[int, Meta(ge=1, le=MOST)]
+NonNegative = Annotated[float, Meta(ge=0, le=MOST)]
+AboveZero = Annotated[float, Meta(gt=0, le=MOST)]
+Real = Annotated[float, Meta(ge=-MOST, le=MOST)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+StepLimit = Annotated[int, Meta(ge=1, le=10_000)]
+"""Steps of a task's longest episode: a part of what the contract allows, which what is made of an episode fits."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,8 @@ import msgspec
 from msgspec import Meta
 
 from dart_streams.config import clip_bounds
-from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section
+from dart_streams.config.section import MOST, AboveZero, Count, NonNegative, Optional, Positive, Real, Section
+from topics.values import Version
 from topics.weights import MOST_PARTS
 
 
@@ -29,7 +30,7 @@ class Mask(Optional, frozen=True):
 
     low: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """The smallest ratio that counts."""
-    high: Annotated[float, Meta(ge=1)] = 5.0
+    high: Annotated[float, Meta(ge=1, le=MOST)] = 5.0
     """The largest ratio that counts."""
 
 
@@ -143,7 +144,7 @@ class Trainer(Section, frozen=True):
     too large or too small a ratio, or ``none``."""
     kl_beta: NonNegative = 0.0
     """Weight of the KL divergence from the initial policy; 0 keeps no reference model."""
-    entropy_coef: float = 0.0
+    entropy_coef: Real = 0.0
     """Weight of the entropy bonus."""
     micro_batch: Positive = 16
     """Rows of a forward pass: a prompt with all answers to it, or with one where the model can't have several."""
@@ -159,7 +160,7 @@ class Trainer(Section, frozen=True):
     """Weight versions that stay stored, beside those in use."""
     weights_uri: str = ""
     """Where weight versions are published, any fsspec URL; empty: the run's folder."""
-    max_train_steps: Count | None = None
+    max_train_steps: Version | None = None
     """The step after which the trainer ends."""
     dual_clip: DualClip = DualClip()
     truncate: Truncate = Truncate()

@@ -10,7 +10,7 @@ import random
 from typing import NamedTuple
 
 from dart_streams import stateless_random as names
-from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Share
+from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Real, Seed, Share
 from dart_streams.quantiles import quantile
 
 
@@ -27,7 +27,7 @@ class Spread(Optional, frozen=True):
     """Shape of the Pareto factor."""
     most: NonNegative = 3600.0
     """The largest value."""
-    quantiles: tuple[float, ...] = ()
+    quantiles: tuple[Real, ...] = ()
     """Evenly spaced quantiles, smallest and largest value included: then they are the distribution, nothing else."""
 
     def draw(self, chance: random.Random) -> float:
@@ -64,7 +64,7 @@ class Workload(Optional, frozen=True):
 
     time_scale: AboveZero = 50.0
     """Seconds of the desktops' time in a second of the clock; 1 is their own pace."""
-    seed: int = 0
+    seed: Seed = 0
     """The seed of every draw."""
     reset_s: Spread = Spread(median=60.0, sigma=0.15, tail=0.05, most=170.0)
     """A reset."""
@@ -82,7 +82,7 @@ class Workload(Optional, frozen=True):
     """Sigma of an episode's number of steps around its task's, which is the N of its page ``work-N``."""
     most_steps: Positive = 50
     """The largest number of steps."""
-    success: tuple[float, float] = (0.1, 0.9)
+    success: tuple[Share, Share] = (0.1, 0.9)
     """Success rates of tasks, spread evenly between these two."""
     generation: GenerationTimes = GenerationTimes()
     optimiser_s: Spread = Spread(median=60.0, sigma=0.1)

@@ -22,8 +22,10 @@ import msgspec
 
 import topics
 from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, Unencodable, decode, encode
+from dart_streams.config import parse
 from dart_streams.history import run_log
 from dart_streams.history.bundle import BundleRecord
+from tests.faults.largest_records import largest_event
 from topics import Topic
 
 BASES = 12
@@ -44,6 +46,10 @@ IDS = (
     b"/" * 3_000,
 )
 """Ids of records: of decisions that no agent made, and of no form at all."""
+LARGE = parse({"policy": {"max_tokens": 32_768, "max_texts": 14}, "curation": {"budget": {"base": 64}}})
+"""A deployment of long answers."""
+LARGE_STEPS = 1_000
+
 EVENT, UNDECODABLE, EITHER = "event", "undecodable", "either"
 
 Path = tuple[str | int, ...]
@@ -192,13 +198,14 @@ class Generator:
     def next(self) -> Record:
         """Return the next record; one in a thousand takes about as much as a record may, or more."""
         if self.chance.random() < 0.001:
-            return self.at_the_limit()
+            return self.chance.choice((self.at_the_limit, self.reachable))()
         return self.faults[self.chance.choices(self.names, self.weights)[0]][1]()
 
     def each(self) -> Iterator[Record]:
         """Yield one record of each kind."""
         yield from (make() for _, make in self.faults.values())
         yield self.at_the_limit()
+        yield self.reachable()
 
     def record(self, fault: str, expected: str, value: bytes | None, **parts: Any) -> Record:
         """Return a record with a small key and honest headers."""
@@ -280,6 +287,11 @@ class Generator:
         value = self.valid()
         expected = EVENT if size <= limit else UNDECODABLE
         return self.record("at the limit", expected, value + b" " * (size - len(value)))
+
+    def reachable(self) -> Record:
+        """Return the largest record that an honest producer of a large deployment sends."""
+        event = largest_event(self.topic.name, LARGE, max_steps=LARGE_STEPS)
+        return self.record("reachable", EVENT, msgspec.json.encode(event))
 
 
 class FloatOfItsOwn(float):

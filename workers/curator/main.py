@@ -18,7 +18,6 @@ import contextlib
 import functools
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 import aiokafka.consumer.fetcher
 import faust
@@ -70,7 +69,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     task set has no task to train on, or dispatch's inputs have several partitions; TopicGrown if an input was grown.
     """
     logging.getLogger("mode.timers").setLevel(logging.ERROR)  # it warns of every commit that is a little late
-    tasks = task_sets.load(Path(config.tasks.file))
+    tasks = task_sets.of(config)
     if not tasks.train:
         raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id, BATCH_BYTES))

@@ -14,7 +14,6 @@ ends as ``env_error`` (:mod:`workers.env.lethal_orders`).
 
 import contextlib
 import functools
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -54,7 +53,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
 
     Raises ConfigError if the task set cannot be used, ServiceUnavailable if a service does not answer within its bound.
     """
-    task_set = tasks.load(Path(config.tasks.file))
+    task_set = tasks.of(config)
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     session = await connect_async(config.store)
     resources.callback(session.cluster.shutdown)

@@ -1,0 +1,119 @@
+"""The largest record of each topic that a configuration can reach, and the keys that make it smaller. Pure.
+
+Sizes are bytes of JSON. A text counts by its tokens, with :data:`TEXT` bytes each, whatever its language: what a policy
+or an environment says beyond that is refused where it is sent (:class:`dart_streams.bus.codec.Unencodable`).
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import topics
+
+if TYPE_CHECKING:
+    from dart_streams.config.deployment import Config
+
+MOST_TOKENS = 32_768
+"""Tokens of the longest answer."""
+FIXED = 64 * 1024
+"""An event's names, digests, times and reason: a name has 512 characters at most, and JSON 6 bytes for some of them."""
+WORDS = 128 * 1024
+"""The instruction, or the fixed part of a prompt."""
+NUMBER = 25
+"""A float64: ``-1.2345678901234567e-300,``."""
+TOKEN = 11 + 2 * NUMBER
+"""A token's id, log-probability and entropy."""
+TEXT = 8
+"""The text of a token: two characters of Chinese, or eight of English."""
+CANONICAL = 2 * TEXT
+"""The same text within an action in its canonical form, where characters are escaped once more."""
+PART = 120
+"""A part of a prompt without its text."""
+IMAGE = 400
+"""A reference to a screenshot."""
+INDEX = 6
+"""The index of a step of an episode, of 10,000 at most."""
+ID = 40
+"""A trajectory's id (a UUID) in a list."""
+ORDER_ID = 32
+PAGE_METRIC = 3200
+"""A metric of a page, whose name is part of it."""
+
+
+class Largest(NamedTuple):
+    """The largest record of a topic, and the keys to lower for a smaller one."""
+
+    value_bytes: int
+    keys: str = ""
+
+
+def largest(config: "Config", max_steps: int = 1) -> dict[str, Largest]:
+    """Return the largest record of each topic by its name; ``max_steps`` is the largest step limit of the tasks."""
+    sizes = {topic.name: Largest(FIXED) for topic in topics.ALL}
+    return sizes | of_answers(config) | of_groups(config, max_steps) | of_decisions(config) | of_weights(config)
+
+
+def of_answers(config: "Config") -> dict[str, Largest]:
+    """Return the sizes of what carries prompts and answers."""
+    policy = config.policy
+    tokens = policy.max_tokens
+    texts = policy.max_texts * (PART + tokens * TEXT)
+    return {
+        "actions": Largest(FIXED + tokens * (TOKEN + TEXT), "policy.max_tokens"),
+        "observations": Largest(FIXED + WORDS + tokens * (TOKEN + TEXT + CANONICAL), "policy.max_tokens"),
+        "action-requests": Largest(
+            FIXED + WORDS + texts + policy.max_images * (PART + IMAGE),
+            "policy.max_texts, policy.max_tokens or policy.max_images",
+        ),
+    }
+
+
+def of_groups(config: "Config", max_steps: int) -> dict[str, Largest]:
+    """Return the sizes of what is made of whole episodes and groups."""
+    curation, trainer = config.curation, config.trainer
+    rollouts = curation.budget.base
+    step = INDEX + (NUMBER if curation.ui_s1.step_weight else 0)
+    member = ID + 4 * NUMBER + PART
+    # With C3PO a step takes what dispatch admits, if each group has few tokens.
+    groups = trainer.groups_per_step * (1 + (curation.max_staleness if trainer.c3po.tokens_per_step else 0))
+    pulse = trainer.entropulse
+    imitated = trainer.imitate.trajectories + (pulse.updates * pulse.trajectories if pulse.every else 0)
+    return {
+        "trajectories": Largest(FIXED + max_steps * NUMBER, "max_steps of the task file"),
+        "curated": Largest(
+            FIXED + rollouts * (member + max_steps * step), "curation.budget.base or max_steps of the task file"
+        ),
+        "trained": Largest(
+            FIXED + groups * (PAGE_METRIC + rollouts * ID) + imitated * ID,
+            "trainer.groups_per_step, curation.budget.base, or what trainer.imitate and trainer.entropulse take",
+        ),
+    }
+
+
+def of_decisions(config: "Config") -> dict[str, Largest]:
+    """Return the size of the log of one input: it may make room for all orders of a deployment, or of a batch."""
+    rollouts = config.curation.budget.base
+    if config.curation.dispatch.mode == "coupled":
+        orders = config.trainer.groups_per_step * rollouts
+        return {"curation-log": Largest(FIXED + orders * ORDER_ID, "trainer.groups_per_step or curation.budget.base")}
+    orders = 2 * config.env.workers * config.env.slots + rollouts
+    keys = "env.workers, env.slots or curation.budget.base"
+    return {"curation-log": Largest(FIXED + orders * ORDER_ID, keys)}
+
+
+def of_weights(config: "Config") -> dict[str, Largest]:
+    """Return the size of a version, which names each part that it is made of."""
+    uri = config.trainer.weights_uri or str(config.run.folder.absolute())
+    part = 6 * len(uri) + 2 * 64 + IMAGE
+    keys = "trainer.publish.full_every, or the length of trainer.weights_uri or run.state_dir"
+    return {"weights": Largest(FIXED + (1 + config.trainer.publish.full_every) * part, keys)}
+
+
+def refusal(config: "Config", max_steps: int = 1) -> str:
+    """Return which topic has no room for what a configuration can reach, and the keys to lower; empty: all have."""
+    for name, found in largest(config, max_steps).items():
+        room = topics.BY_NAME[name].max_message_bytes
+        if found.value_bytes > room:
+            return (
+                f"a record on {name} could take {found.value_bytes} bytes, and one has at most {room}: lower "
+                f"{found.keys}"
+            )
+    return ""
