@@ -27,8 +27,10 @@ CONFIGURATION = """# Configuration
 
 A deployment is one TOML file, which every process reads. Each key has a default, so a file has only what differs.
 `dart-streams config show FILE` prints the resolved file (`--diff`: only what differs from the defaults), and
-`dart-streams config check FILE` every error in it. No number is above 10⁹ (a seed has 64 bits), and tables and lists have at most 32 levels. A file
-whose records could be too large for their topics is refused, with the keys to lower
+`dart-streams config check FILE` every error in it.
+
+No number is above 10⁹ (a seed has 64 bits), and tables and lists have at most 32 levels. A file whose records could be
+too large for their topics is refused, with the keys to lower
 ([how large records get](concepts/topics.md#how-large-records-get)).
 
 This page is generated from `dart_streams/config/`: `make reference` writes it.

@@ -12,11 +12,13 @@ from typing import Self
 import msgspec
 import structlog
 from kafka import KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import InvalidTimestampError, KafkaError
 
 from dart_streams import weight_location
 from dart_streams.bus import sync_clients
+from dart_streams.bus.clock_refusal import clock_refused
 from dart_streams.bus.codec import encode
+from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
@@ -242,6 +244,8 @@ class WeightPublisher:
             self._producer.send(
                 self.bus.prefix + topic.name, key=record.key, value=record.value, headers=record.headers
             ).get(timeout=SEND_S)
+        except InvalidTimestampError as error:
+            raise clock_refused(self.bus.servers, self.bus.prefix + topic.name, str(error), now_ms()) from None
         except KafkaError as error:
             raise ServiceUnavailable(
                 f"the broker at {self.bus.servers} did not take {what} within {SEND_S:g} s "

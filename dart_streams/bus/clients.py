@@ -10,21 +10,23 @@ from typing import Any, Self
 import aiokafka.consumer.fetcher
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from aiokafka.errors import InvalidTimestampError, KafkaConnectionError, KafkaError, KafkaTimeoutError
 from aiokafka.partitioner import DefaultPartitioner, murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import OffsetAndMetadata
 from tenacity import AsyncRetrying
 
-from dart_streams.bus import compressed_batches
+from dart_streams.bus import compressed_batches, refused_batches
+from dart_streams.bus.clock_refusal import clock_refused, stamped_anew
 from dart_streams.bus.codec import Encoded, Header, decode, encode
 from dart_streams.bus.readiness import await_broker_async, until_ready
 from dart_streams.bus.topic_ids import topic_ids
 from dart_streams.bus.topology import MAX_LETTER_BYTES
+from dart_streams.clock import now_ms
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from dart_streams.deadline import Deadline
-from dart_streams.errors import ServiceUnavailable
+from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.telemetry.spans import current_headers
 from topics import Topic
 
@@ -124,6 +126,7 @@ class Publisher:
     """
 
     def __init__(self, bus: Bus, client_id: str, batch_bytes: int = BATCH_BYTES) -> None:
+        refused_batches.install()
         self.bus = bus
         self.coalescer = SendCoalescer(GAP_S)
         self.producer = AIOKafkaProducer(
@@ -179,18 +182,25 @@ class Publisher:
     ) -> None:
         """Send a record to the topic called ``name`` (without the prefix); return when it is acknowledged.
 
-        Raises :class:`ServiceUnavailable` if it was not acknowledged within the client's time-out (40 s).
+        Raises :class:`ServiceUnavailable` if it was not acknowledged within the client's time-out (40 s), and
+        :class:`~dart_streams.bus.clock_refusal.ClockRefused` if the broker refuses the time of this machine.
         """
         await (self.coalescer.join(patience_s) if patience_s else self.coalescer.wait())
         try:
             if partition is None and key is not None:
                 partitions = await self._partitions_at_first(name)
                 partition = partition_of(key, partitions, partitions)
-            await self.producer.send_and_wait(
-                self.bus.prefix + name, value, key=key, headers=list(headers), partition=partition
+            sent = functools.partial(
+                self.producer.send_and_wait, self.bus.prefix + name, value, key, partition, headers=list(headers)
             )
-        except (KafkaTimeoutError, KafkaConnectionError) as error:
-            raise self._unavailable(name, error) from None
+            try:
+                await sent()
+            except InvalidTimestampError as refusal:
+                if not stamped_anew(str(refusal), now_ms()):
+                    raise
+                await sent()
+        except (KafkaTimeoutError, KafkaConnectionError, InvalidTimestampError) as error:
+            raise self._unsent(name, error) from None
 
     async def send_all(self, name: str, records: Iterable[Encoded]) -> None:
         """Send records to the topic called ``name``, in order per key; return when all are acknowledged.
@@ -202,8 +212,8 @@ class Publisher:
             batches = self._packed(records, await self._partitions_at_first(name))
             sent = [await self.producer.send_batch(batch, topic, partition=number) for number, batch in batches]
             await asyncio.gather(*sent)
-        except (KafkaTimeoutError, KafkaConnectionError) as error:
-            raise self._unavailable(name, error) from None
+        except (KafkaTimeoutError, KafkaConnectionError, InvalidTimestampError) as error:
+            raise self._unsent(name, error) from None
 
     async def _partitions_at_first(self, name: str) -> list[int]:
         """Return the partitions that a topic had at the first record, or has now if it was made again with fewer."""
@@ -227,7 +237,9 @@ class Publisher:
                 batch.append(timestamp=None, key=key, value=value, headers=headers)
         return [*full, *filling.items()]
 
-    def _unavailable(self, name: str, error: KafkaError) -> ServiceUnavailable:
+    def _unsent(self, name: str, error: KafkaError) -> UserError:
+        if isinstance(error, InvalidTimestampError):
+            return clock_refused(self.bus.servers, self.bus.prefix + name, str(error), now_ms())
         return ServiceUnavailable(
             f"the broker at {self.bus.servers} acknowledged no record of {self.bus.prefix}{name} ({error}): "
             "see `dart-streams doctor`"

@@ -15,12 +15,16 @@ import topics
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from topics import Topic
-from topics.topic import DAY_MS
+from topics.topic import DAY_MS, HOUR_MS
 
 DEAD_LETTERS = ".dlq"
 DEAD_LETTER_DAYS = 90
 HEADER_ROOM = 65_536
 """Bytes that a record may take beside its value, and a dead letter beside its original: key, headers, the batch."""
+CLOCK_MS = HOUR_MS
+"""How far the time of a record may be off the broker's clock, unless the records of its topic are kept for less."""
+NO_BOUND_MS = 2**63 - 1
+"""The records of such a topic may be of any time."""
 MAX_RESOURCE_NAME = 253
 RESOURCE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """A valid resource name in Kubernetes: a DNS subdomain (RFC 1123)."""
@@ -79,6 +83,7 @@ def spec_of(topic: Topic, prefix: str) -> TopicSpec:
             "retention.ms": "-1" if topic.retention_ms is None else str(topic.retention_ms),
             "max.message.bytes": str(record_bytes(topic)),
             "message.timestamp.type": "CreateTime",  # a request's budget is counted from it (workers/rollout)
+            **clock_bounds(clock_ms(topic)),
         },
     )
 
@@ -97,6 +102,19 @@ MAX_LETTER_BYTES = max(letter_bytes(topic) for topic in topics.ALL)
 """The largest record that a producer may be asked to send."""
 
 
+def clock_ms(topic: Topic) -> int:
+    """Return how far the time of a record of ``topic`` may be off the broker's clock (ms).
+
+    A record from longer ago than its topic's retention would be deleted unread.
+    """
+    return CLOCK_MS if topic.retention_ms is None else min(CLOCK_MS, topic.retention_ms)
+
+
+def clock_bounds(bound_ms: int) -> dict[str, str]:
+    """Return the broker's configuration keys that bound the times of records, in both directions."""
+    return {f"message.timestamp.{side}.max.ms": str(bound_ms) for side in ("before", "after")}
+
+
 def dead_letters_of(topic: Topic, prefix: str) -> TopicSpec:
     """Return the declared state of the dead-letter topic of ``topic``."""
     return TopicSpec(
@@ -105,6 +123,7 @@ def dead_letters_of(topic: Topic, prefix: str) -> TopicSpec:
             "cleanup.policy": "delete",
             "retention.ms": str(DEAD_LETTER_DAYS * DAY_MS),
             "max.message.bytes": str(letter_bytes(topic)),
+            **clock_bounds(CLOCK_MS),
         },
     )
 

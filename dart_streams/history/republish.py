@@ -15,7 +15,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from dart_streams.bus import admin, sync_clients
-from dart_streams.bus.topology import TopicSpec, named, spec_of
+from dart_streams.bus.topology import NO_BOUND_MS, TopicSpec, clock_bounds, named, spec_of
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.history.bundle import Bundle, BundleError, BundleRecord
@@ -174,7 +174,8 @@ def create_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
     for topic in topics:
         spec = spec_of(topic, bus.prefix)
         needed = max((record.partition for record in bundle.records(topic.name)), default=0) + 1
-        configs = {**spec.configs, "cleanup.policy": "delete", "retention.ms": "-1"}
+        of_any_time = {"retention.ms": "-1", **clock_bounds(NO_BOUND_MS)}
+        configs = {**spec.configs, "cleanup.policy": "delete", **of_any_time}
         specs.append(msgspec.structs.replace(spec, partitions=max(spec.partitions, needed), configs=configs))
     with admin.connect(bus) as client:
         admin.apply(client, admin.plan_against(client, specs))

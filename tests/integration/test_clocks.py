@@ -1,4 +1,7 @@
-"""Real workers whose wall clocks are ten minutes ahead, ten minutes behind, and jump: nothing that they do changes."""
+"""Real workers whose wall clocks are ten minutes ahead, ten minutes behind, and jump: nothing that they do changes.
+
+One that is hours off ends and names its clock, and the others go on.
+"""
 
 import asyncio
 import contextlib
@@ -14,6 +17,7 @@ import pytest
 
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
+from dart_streams.bus.clock_refusal import ClockRefused
 from dart_streams.config import Config
 from dart_streams.history.run_folder import write_toml
 from dart_streams.history.run_follower import RunFollower, following
@@ -195,3 +199,25 @@ async def test_what_waits_longer_than_its_host_does_is_dropped_with_a_line(confi
                 await publisher.publish(rollout_orders.TOPIC, order)
             await follower.until(lambda _: "requests dropped" in fleet.log("rollout-0"), "a line of it", BOUND_S)
     assert "env.request_timeout_s" in fleet.log("rollout-0")
+
+
+async def test_a_worker_whose_clock_is_hours_off_ends_and_says_so_and_the_others_go_on(configure, tmp_path):
+    """One is behind from its start, one ahead after a jump in mid-run."""
+    config = configure({"request_timeout_s": 60.0}, {})
+    with fleet_of(config, tmp_path) as fleet:
+        async with watched(config) as (publisher, follower):
+            await publisher.publish(weights.TOPIC, version(0))
+            fleet.start("rollout", "rollout-0", 0)
+            fleet.start("rollout", "rollout-1", 0, jump_s=2 * 3600)
+            fleet.start("env", "env-0", 0)
+            fleet.start("env", "env-1", -2 * 3600)
+            await follower.until(lambda _: len(follower.heartbeats.alive(10.0)) == 2, "both rollout workers", BOUND_S)
+            await joined(config, "env", "rollout")
+            fleet.running["rollout-1"].send_signal(signal.SIGUSR1)
+            for order in orders(range(12)):
+                await publisher.publish(rollout_orders.TOPIC, order)
+            await follower.until(lambda _: ended(range(12), follower), "12 episodes", BOUND_S)
+    for name, said in (("rollout-1", "2 h ahead of the broker's"), ("env-1", "2 h behind the broker's")):
+        assert fleet.running[name].wait() == ClockRefused.exit_code
+        assert f"{said}; at most " in fleet.log(name)
+        assert "Traceback" not in fleet.log(name)

@@ -1,16 +1,21 @@
 """Many records at once lie on the broker as those sent one by one do."""
 
 import asyncio
+import functools
 from collections import defaultdict
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.errors import InvalidTimestampError, MessageSizeTooLargeError
 
-from dart_streams.bus import admin
-from dart_streams.bus.clients import Publisher, consumer, start_within
-from dart_streams.bus.codec import Encoded
+from dart_streams.bus import admin, clients, sync_clients
+from dart_streams.bus.clients import Publisher, consumer, partition_of, start_within
+from dart_streams.bus.clock_refusal import ClockRefused
+from dart_streams.bus.codec import MAX_HEADER_BYTES, Encoded
+from dart_streams.bus.topology import Change
+from dart_streams.clock import now_ms
 from topics import observations
+from topics.topic import HOUR_MS
 
 NAME = observations.TOPIC.name
 PARTITIONS = observations.TOPIC.partitions
@@ -108,3 +113,71 @@ async def test_records_that_the_broker_refuses_are_an_error(bus):
     async with Publisher(bus, "test") as publisher:
         with pytest.raises(MessageSizeTooLargeError):
             await publisher.send_all(NAME, [too_large])
+
+
+async def alter(bus, configs: dict[str, str]) -> None:
+    change = Change(topic=bus.prefix + NAME, action="alter", before={}, after=configs)
+    with admin.connect(bus) as client:
+        await asyncio.to_thread(admin.apply, client, [change])
+
+
+async def test_a_producer_goes_on_after_a_record_that_the_broker_has_refused(bus):
+    """As too large, where its topic takes less than is declared, and as of a wrong time; alone, and among others."""
+    await alter(bus, {"max.message.bytes": "4000"})
+    now = now_ms()
+    async with Publisher(bus, "test") as publisher:
+        await publisher.send(NAME, b"key", b"first", [])
+        with pytest.raises(MessageSizeTooLargeError):
+            await publisher.send(NAME, b"key", b"x" * 5000, [])
+        await publisher.send(NAME, b"key", b"second", [])
+        for off_ms in (2 * HOUR_MS, -2 * HOUR_MS):
+            with pytest.raises(InvalidTimestampError, match="out of range"):
+                await publisher.producer.send_and_wait(
+                    bus.prefix + NAME, b"odd", b"key", partition_of(b"key", range(4), range(4)), now + off_ms
+                )
+        with pytest.raises(MessageSizeTooLargeError):
+            await publisher.send_all(NAME, [Encoded(b"key", b"x" * 5000, []), Encoded(b"key", b"y" * 5000, [])])
+        await publisher.send_all(NAME, [Encoded(b"key", b"third", []), Encoded(b"key", b"last", [])])
+    [own] = [own for own in (await read(bus, 4)).values() if own]
+    assert [record.value for record in own] == [b"first", b"second", b"third", b"last"]
+
+
+@pytest.mark.parametrize(
+    ("off_s", "said"),
+    [(7200, "2 h ahead of the broker's; at most 1 h is taken"), (-90_000, "1 d 1 h behind the broker's; at most 1 h")],
+)
+async def test_a_clock_that_the_broker_refuses_is_named_with_by_how_much_it_is_off(bus, monkeypatch, off_s, said):
+    monkeypatch.setattr(clients, "now_ms", lambda: now_ms() + 1000 * off_s)
+    async with Publisher(bus, "test") as publisher:
+        send = publisher.producer.send_and_wait
+        stamped = functools.partial(send, timestamp_ms=now_ms() + 1000 * off_s)
+        monkeypatch.setattr(publisher.producer, "send_and_wait", stamped)
+        with pytest.raises(ClockRefused, match=said):
+            await publisher.send(NAME, b"key", b"value", [])
+
+
+async def test_a_record_that_waited_while_the_machine_slept_is_stamped_anew(bus, monkeypatch):
+    async with Publisher(bus, "test") as publisher:
+        send, times = publisher.producer.send_and_wait, iter([now_ms() - 9 * HOUR_MS, None])
+        monkeypatch.setattr(
+            publisher.producer, "send_and_wait", lambda *parts, **more: send(*parts, timestamp_ms=next(times), **more)
+        )
+        await publisher.send(NAME, b"key", b"value", [])
+    assert sum(map(len, (await read(bus, 1)).values())) == 1
+
+
+async def test_the_largest_record_passes_and_is_read_by_either_client(bus):
+    topic = observations.TOPIC
+    value = b"x" * topic.max_message_bytes
+    headers = [("x", b"h" * (MAX_HEADER_BYTES - 1))]
+    async with Publisher(bus, "test") as publisher:
+        await publisher.send(NAME, b"k" * 2048, value, headers)
+        await publisher.send_all(NAME, [Encoded(b"k" * 2048, value, headers)])
+    [own] = [own for own in (await read(bus, 2)).values() if own]
+    assert [len(record.value) for record in own] == [topic.max_message_bytes] * 2
+
+    def read_again() -> list[int]:
+        with sync_clients.TopicReader(bus, "reader", topic) as reader:
+            return [len(record.value) for record in reader.read_to_end()]
+
+    assert await asyncio.to_thread(read_again) == [topic.max_message_bytes] * 2

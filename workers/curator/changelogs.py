@@ -1,6 +1,6 @@
 """The topics behind the curator's tables. Faust declares none: they are applied with all others."""
 
-from dart_streams.bus.topology import TopicSpec
+from dart_streams.bus.topology import NO_BOUND_MS, TopicSpec, clock_bounds
 from dart_streams.config import Config
 from dart_streams.curation import budget, difficulty, dispatch, groups
 from topics import Topic, task_difficulty, trajectories
@@ -29,7 +29,8 @@ def changelog_of(config: Config, agent: str) -> str:
 def changelog_topics(config: Config) -> list[TopicSpec]:
     """Return the changelogs of a deployment.
 
-    Small segments let the broker compact entries that precede the snapshot, so that a restart has little to read.
+    They take records of any time: that a clock is off is found by what is published, which a journal has by then. Small
+    segments let the broker compact entries that precede the snapshot, so that a restart has little to read.
     """
     return [
         TopicSpec(
@@ -40,6 +41,7 @@ def changelog_topics(config: Config) -> list[TopicSpec]:
                 "max.message.bytes": str(MAX_RECORD_BYTES),
                 "segment.bytes": str(MAX_RECORD_BYTES),
                 "min.cleanable.dirty.ratio": "0.2",
+                **clock_bounds(NO_BOUND_MS),
             },
         )
         for name, source in SOURCES.items()

@@ -1,0 +1,55 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.bus.clock_refusal import AcceptedTimes, clock_refused, span, stamped_anew
+from dart_streams.bus.topology import CLOCK_MS, clock_bounds, clock_ms
+from topics import ALL, actions
+from topics.topic import HOUR_MS
+
+NOW_MS = 1_795_674_148_420
+SAID = "Timestamp {} of message with offset 0 is out of range. The timestamp should be within [{}, {}]"
+
+
+def said(off_ms: int, before_ms: int = HOUR_MS, after_ms: int = HOUR_MS) -> str:
+    return SAID.format(NOW_MS + off_ms, NOW_MS - before_ms, NOW_MS + after_ms)
+
+
+@given(st.integers(-(10**14), 10**14), st.integers(60_000, HOUR_MS))
+def test_the_brokers_clock_is_what_its_message_says_whatever_its_bound(off_ms: int, bound_ms: int):
+    accepted = AcceptedTimes.of(said(off_ms, bound_ms, bound_ms))
+    assert accepted is not None
+    assert accepted.broker_ms == NOW_MS
+    text = str(clock_refused("k:9092", "t", said(off_ms, bound_ms, bound_ms), NOW_MS + off_ms))
+    assert (f"{span(abs(off_ms))} {'ahead of' if off_ms > 0 else 'behind'} the broker's") in text
+
+
+def test_a_broker_without_a_bound_of_the_past_has_kafkas_own_of_the_future():
+    accepted = AcceptedTimes.of(said(2 * HOUR_MS, before_ms=2**63 - 1 - NOW_MS))
+    assert accepted is not None
+    assert accepted.broker_ms == NOW_MS
+
+
+def test_a_broker_that_says_nothing_is_an_error_of_the_clock_all_the_same():
+    assert "which is not the time of the broker" in str(clock_refused("k:9092", "t", "", NOW_MS))
+    assert not stamped_anew("", NOW_MS)
+
+
+def test_only_a_present_time_that_the_broker_takes_is_worth_another_try():
+    assert stamped_anew(said(-9 * HOUR_MS), NOW_MS)
+    assert not stamped_anew(said(2 * HOUR_MS), NOW_MS + 2 * HOUR_MS)
+
+
+def test_durations_are_in_words():
+    assert [span(ms) for ms in (0, 119_000, 900_000, 7_200_000, 90_060_000)] == [
+        "0 s",
+        "119 s",
+        "15 min",
+        "2 h",
+        "1 d 1 h 1 min",
+    ]
+
+
+def test_a_record_that_its_topic_would_delete_unread_is_refused():
+    assert clock_ms(actions.TOPIC) == actions.TOPIC.retention_ms == 15 * 60_000
+    assert all(clock_ms(topic) == min(CLOCK_MS, topic.retention_ms or CLOCK_MS) for topic in ALL)
+    assert clock_bounds(5) == {"message.timestamp.before.max.ms": "5", "message.timestamp.after.max.ms": "5"}
