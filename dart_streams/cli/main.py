@@ -5,6 +5,7 @@ environments, although each lacks the other's libraries. To add a command, add a
 """
 
 import importlib
+import os
 import shlex
 import sys
 from collections.abc import Collection, Sequence
@@ -14,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from dart_streams.errors import UserError
+from dart_streams.telemetry import environment
 
 
 class Command(NamedTuple):
@@ -99,6 +101,7 @@ def main() -> None:
     """Run the command line: a :class:`UserError` becomes its text and an exit code, anything else a traceback."""
     arguments = sys.argv[1:]
     try:
+        environment.refuse_wrong(os.environ)  # before a command's imports: the SDK's raise
         build([argument for argument in arguments if not argument.startswith("-")][:1])()
     except UserError as error:
         end_with(error)

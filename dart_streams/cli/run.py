@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,7 @@ from dart_streams.launch.evaluate import evaluate as evaluate_policy
 from dart_streams.launch.services import jars
 from dart_streams.launch.session import Session, live
 from dart_streams.launch.training_run import TrainingRun, required_steps
-from dart_streams.telemetry import setup
+from dart_streams.telemetry import environment, setup
 from dart_streams.views.console import PlainConsole
 
 
@@ -67,6 +68,8 @@ def run(
         raise UserError("--before goes with --attached; --resume, --id and --init do not: run.id names an attached run")
     if state and (config or not resume):
         raise UserError("--state goes with --resume alone: else run.state_dir of the configuration says it")
+    if reason := environment.unmeasured(os.environ):
+        note(f"nothing is measured: {reason}")
     if attached:
         run_attached(read_config(config or DEFAULT_CONFIG), before_only=before)
         return

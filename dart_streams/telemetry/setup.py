@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter
 
 from dart_streams.config import Config
-from dart_streams.telemetry import spans, terminal_lines
+from dart_streams.telemetry import environment, spans, terminal_lines
 from dart_streams.telemetry.exporters import (
     CountingSpanProcessor,
     LineMetricExporter,
@@ -26,20 +26,20 @@ from dart_streams.telemetry.exporters import (
 )
 from dart_streams.telemetry.log_stream import LogStream
 
-METRICS_EVERY_MS = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", 2000))
-"""Milliseconds between exports of metrics; OpenTelemetry's own variable changes it. Reports draw a point for each."""
-
 
 def start(config: Config, process: str) -> None:
     """Set up logs, metrics and traces of ``process`` (for instance ``env-0``); a second call changes nothing."""
     start_logs(process)
     if isinstance(metrics.get_meter_provider(), MeterProvider):
         return
+    if reason := environment.unmeasured(os.environ):
+        structlog.get_logger().warning("nothing is measured", reason=reason)
+    every_ms = environment.metrics_every_ms(os.environ)
     resource = Resource.create(
         {"service.name": f"dart_streams.{process.partition('-')[0]}", "service.instance.id": process}
     )
     pairs = exporters(config, process)
-    readers = [PeriodicExportingMetricReader(exporter, METRICS_EVERY_MS) for exporter, _ in pairs]
+    readers = [PeriodicExportingMetricReader(exporter, every_ms) for exporter, _ in pairs]
     # Exemplars are not exported, and collecting them costs a third of a measurement.
     metrics.set_meter_provider(
         MeterProvider(readers, resource=resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False)

@@ -227,18 +227,25 @@ def switch_pauses(inputs: ReportInputs) -> dict[str, Any]:
     return {"p50": rounded(median(pauses), 1), "max": rounded(max(pauses, default=None), 1)}
 
 
-def requests(inputs: ReportInputs) -> dict[str, int]:
-    """Count the outcomes of action requests, from the env workers' counters."""
+def requests(inputs: ReportInputs) -> dict[str, int | None]:
+    """Count the outcomes of action requests, from the env workers' counters; None of a run without metrics."""
     counters = {
         "sent": names.ENV_REQUESTS_SENT,
         "answered": names.ENV_REQUESTS_ANSWERED,
         "timed_out": names.ENV_REQUESTS_TIMED_OUT,
     }
+    if not inputs.readings.points:
+        return dict.fromkeys(counters)
     return {key: int(inputs.readings.counter(name)) for key, name in counters.items()}
 
 
-def answers_wrong(inputs: ReportInputs) -> dict[str, dict[str, int]]:
-    """Count what was wrong with answers, by kind: with those that were executed all the same, and those refused."""
+def answers_wrong(inputs: ReportInputs) -> dict[str, dict[str, int]] | None:
+    """Count what was wrong with answers, by kind: with those that were executed all the same, and those refused.
+
+    None of a run without metrics.
+    """
+    if not inputs.readings.points:
+        return None
     counts = {
         treated: inputs.readings.by_attribute(names.ENV_ANSWERS_WRONG, "kind", treated=treated)
         for treated in ("executed", "refused")

@@ -268,7 +268,6 @@ def run(tmp_path_factory):
 
 def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
     folder, inputs = made_up(tmp_path)
-    assert metrics.report(inputs)["answers_wrong"] == {"executed": {}, "refused": {}}
     counts = {("marker", "executed"): 3, ("outside", "executed"): 1, ("marker", "refused"): 2}
     points = [
         {
@@ -285,6 +284,19 @@ def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
     counted = msgspec.structs.replace(inputs, readings=MetricsReader(folder.path / "metrics"))
     found = metrics.report(counted)["answers_wrong"]
     assert found == {"executed": {"marker": 3, "outside": 1}, "refused": {"marker": 2}}
+
+
+def test_what_a_run_without_metrics_has_not_measured_is_unknown_and_not_zero(tmp_path):
+    _, inputs = made_up(tmp_path)
+    bare = msgspec.structs.replace(inputs, readings=MetricsReader(None))
+    report = metrics.report(bare)
+    assert report["requests"] == {"sent": None, "answered": None, "timed_out": None}
+    assert report["answers_wrong"] is None
+    assert report["slot_time"] == {}
+    assert set(report["overhead_ms"].values()) == {None}
+    assert {value for part in report["step_ms"].values() for value in part.values()} == {None}
+    assert report.keys() >= CONTRACT
+    assert report_view(bare).slot_shares.x == []
 
 
 def test_the_report_has_every_figure_of_the_contract(run):

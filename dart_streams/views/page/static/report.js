@@ -13,6 +13,7 @@ import { strip } from "./strip.js";
 
 export const title = "Report";
 const MINUTES = "minutes of training";
+const UNMEASURED = "not measured: the run has no metrics";
 const SLOT_STATES = ["step", "evaluate", "wait", "reset", "idle"];
 const SLOT_COLOURS = ["--p0", "--p5", "--p4", "--p1", "--free"];
 /** @type {Record<string, string>} */
@@ -74,7 +75,7 @@ function cards(report) {
     [duration(pause.p50), "weight switch pause, p50", `longest ${duration(pause.max)}`],
     [number(staleness.mean), "versions stale, mean", `oldest ${number(staleness.max)}`],
     [percent(report.trainer.idle_share), "trainer idle", "of training time, waiting for groups"],
-    [report.lost === null ? "unknown" : number(report.lost), "lost orders", `${number(report.requests.timed_out)} requests timed out`],
+    [report.lost === null ? "unknown" : number(report.lost), "lost orders", report.requests.sent === null ? UNMEASURED : `${number(report.requests.timed_out)} requests timed out`],
   ];
   return el(".cards", {}, all.map(([value, name, meaning]) => el(".metric", {}, el("b", {}, value), el("div", {}, name), el("span", {}, meaning))));
 }
@@ -134,7 +135,7 @@ function accounts(report) {
   const { trajectories, requests, trainer } = report, cpu = Object.entries(report.cpu_s).sort(([, a], [, b]) => b - a);
   return el("section.part-of-report", {}, el("h2", {}, "Accounts"), el("p.note", {}, "Nothing may be lost: each order finishes, is ordered again, or is still open when the run stops."),
     facts([["trajectories finished", number(trajectories.finished)], ["trained on", `${number(trajectories.trained)}, and ${number(trajectories.from_pool)} from the pool`], ["not trained on", `${number(trajectories.dropped)} (equal rewards, too old, or after the last step)`],
-      ["groups curated", `${number(report.groups.curated)}, consumed ${number(report.groups.consumed)}`], ["requests", `${number(requests.sent)} sent, ${number(requests.answered)} answered, ${number(requests.timed_out)} timed out`],
+      ["groups curated", `${number(report.groups.curated)}, consumed ${number(report.groups.consumed)}`], ["requests", requests.sent === null ? UNMEASURED : `${number(requests.sent)} sent, ${number(requests.answered)} answered, ${number(requests.timed_out)} timed out`],
       ["orders lost", `${report.lost === null ? "unknown" : number(report.lost)}, still open ${number(report.open)}`], ["failed loads", number(report.failed_loads)], ["weights served", digests(report.served_weights)],
       ["engine–trainer gap", `${number(trainer.mismatch.mean)} nats a token, mean; ${number(trainer.mismatch.max)} max`],
       ["objective", `${trainer.objective.name}, clip ${trainer.objective.clip_low} below and ${trainer.objective.clip_high} above; ${number(trainer.updates)} updates`],

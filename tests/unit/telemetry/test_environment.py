@@ -1,0 +1,119 @@
+"""What OpenTelemetry's variables in a shell do to a process is said, or refused; nothing is lost silently."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.errors import ConfigError
+from dart_streams.telemetry.environment import COUNTS, EVERY_MS, metrics_every_ms, refuse_wrong, unmeasured
+
+PROGRAM = """
+import sys
+from dart_streams.config import parse
+from dart_streams.telemetry import setup
+from dart_streams.telemetry.spans import ActiveSpan
+from opentelemetry import metrics
+config = parse({"run": {"state_dir": sys.argv[1], "id": "r"}, "telemetry": {"sampling": 1.0}})
+setup.start(config, "env-0")
+metrics.get_meter("test").create_counter("count").add(3)
+with ActiveSpan("span"):
+    pass
+setup.stop()
+"""
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with these variables of OpenTelemetry alone."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    environ = clean | variables | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.run([sys.executable, *arguments], env=environ, capture_output=True, text=True, check=False)
+
+
+def measure(folder: Path, **variables: str) -> tuple[str, int, int]:
+    """Run a process that measures something; return its log, and how many metrics and spans it has written."""
+    done = run("-c", PROGRAM, str(folder), **variables)
+    assert done.returncode == 0, done.stderr
+    counts = [
+        sum(len(file.read_text().splitlines()) for file in folder.glob(f"runs/r/{kind}/*.jsonl"))
+        for kind in ("metrics", "traces")
+    ]
+    return done.stderr, counts[0], counts[1]
+
+
+def test_a_disabled_sdk_is_said_at_the_start(tmp_path: Path):
+    log, measured, _ = measure(tmp_path, OTEL_SDK_DISABLED="true")
+    assert measured == 0
+    (line,) = [json.loads(text) for text in log.splitlines()]
+    assert (line["event"], line["level"]) == ("nothing is measured", "warning")
+    assert "OTEL_SDK_DISABLED is true in the environment" in line["reason"]
+
+
+def test_variables_of_other_programs_cost_a_run_no_metrics_and_no_spans(tmp_path: Path):
+    """All of those at once that the SDK, or a distribution of it, reads when it sets itself up."""
+    log, measured, spans = measure(
+        tmp_path,
+        OTEL_TRACES_SAMPLER="always_off",
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_TRACES_EXPORTER="none",
+        OTEL_SERVICE_NAME="other",
+        OTEL_RESOURCE_ATTRIBUTES="garbage,,=%",
+        OTEL_EXPORTER_OTLP_ENDPOINT="nowhere",
+        OTEL_METRIC_EXPORT_TIMEOUT="soon",
+        OTEL_METRICS_EXEMPLAR_FILTER="garbage",
+        OTEL_BSP_EXPORT_TIMEOUT="soon",
+        OTEL_PROPAGATORS="garbage",
+        OTEL_SDK_DISABLED="false",
+        OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT="100",
+    )
+    assert (measured, spans) == (1, 1)
+    assert "nothing is measured" not in log
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "set it to a whole number, 0 or more, or unset it"),
+        ("OTEL_PYTHON_METER_PROVIDER", "which would measure nothing: unset it"),
+    ],
+)
+def test_a_variable_with_which_the_sdk_would_end_a_process_is_refused_by_its_name(name: str, said: str):
+    done = run("-m", "dart_streams.cli", "run", "--help", **{name: "garbage"})
+    assert done.returncode == ConfigError.exit_code
+    assert f"{name} is 'garbage' in the environment" in done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["garbage", "0", "-5", "inf", "nan", "1e300", "2 s"])
+def test_a_time_between_exports_that_is_none_is_refused(text: str):
+    with pytest.raises(
+        ConfigError, match=r"OTEL_METRIC_EXPORT_INTERVAL is .*: set it to milliseconds, 1 to 3600000, or"
+    ):
+        refuse_wrong({"OTEL_METRIC_EXPORT_INTERVAL": text})
+
+
+def test_a_time_between_exports_is_taken():
+    assert metrics_every_ms({"OTEL_METRIC_EXPORT_INTERVAL": " 500 "}) == 500
+    assert metrics_every_ms({"OTEL_METRIC_EXPORT_INTERVAL": ""}) == metrics_every_ms({}) == EVERY_MS
+
+
+@given(st.sampled_from(COUNTS), st.text(max_size=6))
+def test_a_limit_is_a_whole_number_or_refused(name: str, text: str):
+    whole = text.strip().isascii() and text.strip().isdecimal()
+    if whole or not text.strip():
+        refuse_wrong({name: text})
+    else:
+        with pytest.raises(ConfigError, match=name):
+            refuse_wrong({name: text})
+
+
+@pytest.mark.parametrize(("text", "disabled"), [("true", True), (" TRUE ", True), ("false", False), ("1", False)])
+def test_only_true_disables_the_sdk(text: str, disabled: bool):
+    assert bool(unmeasured({"OTEL_SDK_DISABLED": text})) is disabled
+    assert not unmeasured({})
