@@ -64,6 +64,7 @@ class Counts(msgspec.Struct):
     stale_steps: int = 0
     repeated: int = 0
     untrainable: int = 0
+    too_large: int = 0
 
 
 class GroupsState(msgspec.Struct):
@@ -180,8 +181,20 @@ def decide(
     elif not has_signal(fresh, settings):
         counts.equal += 1
         return None
+    group = group_of(group_id, task_id, fresh, stored, settings)
+    if not has_room(group):
+        counts.too_large += 1
+        return None
     counts.curated += 1
-    return group_of(group_id, task_id, fresh, stored, settings)
+    return group
+
+
+def has_room(group: CuratedGroup) -> bool:
+    """Say whether a record takes a group. No configuration is accepted with which one does not; a stranger's may not.
+
+    A curator that could not publish a decision would end at it at each start.
+    """
+    return len(msgspec.json.encode(group)) <= curated.TOPIC.max_message_bytes
 
 
 def group_of(

@@ -18,7 +18,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer
 
 from dart_streams.bus.clients import POLL_MS, Publisher, event_of, reading
-from dart_streams.bus.codec import Undecodable
+from dart_streams.bus.codec import Undecodable, Unencodable
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
@@ -96,7 +96,13 @@ async def publish(config: Config, episodes: Iterator[RecordedEpisode], result: I
         pending = PendingAnnouncements(config, announced, result)
         for episode in episodes:
             await pending.until_fewer_than(WINDOW)
-            await publish_episode(publisher, store, episode)
+            try:
+                await publish_episode(publisher, store, episode)
+            except Unencodable as error:
+                raise UserError(
+                    f"an episode of {episode.observations[0].order.task_id} can't be imported: {error}. Shorten its "
+                    "instruction or its answers, or leave it out"
+                ) from None
             pending.add(episode)
         await pending.until_fewer_than(1)
 

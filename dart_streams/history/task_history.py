@@ -27,6 +27,7 @@ FATES = {
     "curated": "curated",
     "equal": "dropped: all rewards equal",
     "empty": "dropped: no rollout had a reward recent enough",
+    "too_large": "dropped: its record would be too large",
     "abandoned": "given up: its last rollouts never came",
 }
 

@@ -327,3 +327,14 @@ def test_a_success_without_tokens_can_still_be_imitated_from_the_pool():
     group = agent.see_all(0.0, 0.0, 0.0, 0.0, number=1)
     [taken] = [member for member in group.members if member.source == "pool"]
     assert (taken.trajectory_id, taken.version_min) == ("t0-0-0", None)
+
+
+def test_a_group_that_no_record_has_room_for_is_dropped_and_counted_and_the_next_is_made():
+    """A stranger's episodes may be longer than any task's."""
+    agent = Groups()
+    long = {"steps": 100_000, "step_entropies": []}
+    assert agent.see_all(1.0, *[0.0] * 15, **long) is None
+    assert agent.state.counts.too_large == 1
+    assert agent.see_all(1.0, 0.0, number=1) is not None
+    coupled = Groups(dispatch={"mode": "coupled"})
+    assert coupled.see_all(1.0, *[0.0] * 15, **long).members == []
