@@ -4,9 +4,10 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from dart_streams.config.section import AboveZero, Optional, Positive, Section
 
@@ -104,7 +105,7 @@ class Bus(Section, frozen=True):
 
     servers: str = "127.0.0.1:9092"
     """Bootstrap servers, ``host:port``, separated by commas."""
-    prefix: str = "dart."
+    prefix: Annotated[str, Meta(max_length=200, pattern=r"^[A-Za-z0-9._-]*$")] = "dart."
     """The prefix of every topic and consumer group; ``dart-streams run`` sets it to ``dart.RUN.``."""
     wait_s: AboveZero = 30.0
     """How long a process waits for the broker before it gives up."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -73,6 +74,17 @@ class Telemetry(Section, frozen=True):
     """A collector's base address (OTLP over HTTP), such as ``http://127.0.0.1:4318``; empty: the run's folder."""
     stall_s: AboveZero = 30.0
     """How long a wait may last before the process reports it."""
+
+    def __post_init__(self) -> None:
+        """Refuse an address to which nothing could be sent."""
+        if self.otlp_endpoint:
+            try:
+                parts = urlsplit(self.otlp_endpoint)
+                sendable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            except ValueError:
+                sendable = False
+            if not sendable:
+                raise ValueError(f"otlp_endpoint {self.otlp_endpoint!r} must look like http://HOST:4318")
 
 
 class Ui(Optional, frozen=True):

@@ -154,9 +154,16 @@ def test_the_largest_task_is_ordered():
         {"policy": {"model_id": ""}},
         {"run": {"train_steps": 10**12}},
         {"workload": {"success": [0.0, math.inf]}},
+        {"bus": {"prefix": "dart/run."}},
+        {"bus": {"prefix": "p" * 240}},
+        {"bus": {"prefix": "dart run."}},
+        {"telemetry": {"otlp_endpoint": "collector"}},
+        {"telemetry": {"otlp_endpoint": "127.0.0.1:4318"}},
+        {"telemetry": {"otlp_endpoint": "http://host:99999"}},
+        {"telemetry": {"otlp_endpoint": "grpc://host:4317"}},
     ],
 )
-def test_a_value_that_a_program_would_not_come_back_from_is_refused(tables: dict[str, Any]):
+def test_a_value_that_no_program_or_service_could_use_is_refused(tables: dict[str, Any]):
     with pytest.raises(ConfigError):
         parse(tables)
 
