@@ -17,7 +17,8 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 import aiokafka.consumer.fetcher
 import faust
@@ -73,18 +74,18 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     if not tasks.train:
         raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id, BATCH_BYTES))
-    app = create_app(config, worker_id)
-    runners, head = [], SendCoalescer(GAP_S)
-    for agent in agents(config, tasks):
+    every = agents(config, tasks)
+    for agent in every:
         await check_topics(config, publisher, agent)
-        pace = head if trajectories.TOPIC in agent.inputs else SendCoalescer(LATER_GAP_S)
-        runners.append(bind(app, config, agent, publisher, pace))
     await refuse_grown_inputs(config, publisher)
-    topics = (topic for runner in runners for topic in (*runner.agent.inputs, *runner.agent.outputs))
-    used = list({topic.name: topic for topic in topics}.values())
+    used = list({topic.name: topic for agent in every for topic in (*agent.inputs, *agent.outputs)}.values())
     ids = await publisher.topic_ids(topic.name for topic in used)
-    for runner in runners:
-        runner.topic_ids = ids
+    app = create_app(config, member_id(worker_id, ids))
+    runners, head = [], SendCoalescer(GAP_S)
+    for agent in every:
+        pace = head if trajectories.TOPIC in agent.inputs else SendCoalescer(LATER_GAP_S)
+        runners.append(bind(app, config, agent, publisher, pace, worker_id))
+        runners[-1].topic_ids = ids
 
     async def note_assigned(*_: object, **__: object) -> None:
         for runner in runners:
@@ -142,7 +143,15 @@ async def refuse_grown_inputs(config: Config, publisher: Publisher) -> None:
             refuse_growth(config.bus, {source: counts[changelog]}, counts)
 
 
-def create_app(config: Config, worker_id: str) -> faust.App:
+def member_id(worker_id: str, topic_ids: Mapping[str, str]) -> str:
+    """Return the name of a curator's static membership: another one where a topic was made anew.
+
+    A static member that comes again is given what it had before, also if that was assigned while the topic was gone.
+    """
+    return f"{worker_id}-{blake2b(repr(sorted(topic_ids.items())).encode(), digest_size=4).hexdigest()}"
+
+
+def create_app(config: Config, instance_id: str) -> faust.App:
     """Return the Faust application, not started; delivery is at least once, since effects are idempotent.
 
     Faust's consumers are built by itself: they are bounded here as all others are.
@@ -164,7 +173,7 @@ def create_app(config: Config, worker_id: str) -> faust.App:
         broker_commit_interval=COMMIT_S,
         broker_session_timeout=15.0,
         broker_max_poll_records=200,
-        consumer_group_instance_id=worker_id,
+        consumer_group_instance_id=instance_id,
         stream_buffer_maxsize=500,
         stream_wait_empty=False,
         producer_max_request_size=MAX_RECORD_BYTES,
@@ -176,11 +185,13 @@ def create_app(config: Config, worker_id: str) -> faust.App:
     return app
 
 
-def bind(app: faust.App, config: Config, agent: Agent, publisher: Publisher, pace: SendCoalescer) -> AgentRunner:
+def bind(
+    app: faust.App, config: Config, agent: Agent, publisher: Publisher, pace: SendCoalescer, worker_id: str
+) -> AgentRunner:
     """Bind one agent to its topics and its table; its records are queued for the runner returned."""
     source = SOURCES[agent.name]
     name = changelog_of(config, agent.name)
-    changelog = Changelog(name, app.conf.consumer_group_instance_id, reader(config.bus))
+    changelog = Changelog(name, worker_id, reader(config.bus))
     changelog.table = app.Table(
         agent.name,
         key_type=bytes,

@@ -214,7 +214,9 @@ async def test_agents_are_bound_to_tables_whose_changelogs_exist(tmp_path):
     config = parse({"run": {"state_dir": str(tmp_path)}})
     app = create_app(config, "curator-0")
     publisher = SimpleNamespace(bus=config.bus)
-    runners = [bind(app, config, agent, publisher, SendCoalescer(0.0)) for agent in agents(config, task_set(3))]
+    runners = [
+        bind(app, config, agent, publisher, SendCoalescer(0.0), "curator-0") for agent in agents(config, task_set(3))
+    ]
     changelogs = {spec.name: spec.partitions for spec in changelog_topics(config)}
     assert {table.changelog_topic_name: table.partitions for table in app.tables.values()} == changelogs
     assert app.conf.id == application_id(config)
