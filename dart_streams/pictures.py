@@ -110,5 +110,6 @@ def refuse_unlike_a_screen(image: Image.Image) -> None:
         raise UnusablePicture("it is animated: save one frame of it")
     if image.mode not in MODES:
         raise UnusablePicture(f"it is of mode {image.mode}: save it in RGB, with 8 bits of each color")
-    if image.getexif().get(ORIENTATION, 1) != 1:
+    # Of a PNG without it Pillow would decode all to look for it at the end.
+    if (image.format != "PNG" or "exif" in image.info) and image.getexif().get(ORIENTATION, 1) != 1:
         raise UnusablePicture("its EXIF data say that it is to be turned: save it as it is to be seen")

@@ -4,20 +4,17 @@ An environment may be anybody's code, and its server anybody's program. A wrong 
 record that nobody decodes, or a reward that no group closes with.
 """
 
-import io
 import math
 import numbers
 import reprlib
 from typing import Any
 
 import msgspec
-from PIL import Image
 
+from dart_streams import pictures
 from dart_streams.actions import Action, Unparsable, format, parse
 from workers.env.environment import EnvironmentFault, Screen, rescale
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-"""Images that policies and browsers show."""
 LONGEST_SIDE = 2**16
 INSTRUCTION_BYTES = 2**17
 """Of a task in words: far beyond what a prompt has room for."""
@@ -117,15 +114,15 @@ def image_bytes(value: object) -> bytes:
 
 
 def require_image(image: bytes, screen: Screen) -> None:
-    """Raise EnvironmentFault unless the image is whole, of the screen's size and of its media type."""
+    """Raise EnvironmentFault unless the image is a whole screenshot, of the screen's size and of its media type."""
     try:
-        with Image.open(io.BytesIO(image), formats=FORMATS) as found:
-            size, kind = found.size, found.get_format_mimetype()
+        kind, *size = pictures.facts_of(image)
+        with pictures.opened(image) as found:
             found.verify()
-    except Exception as error:  # noqa: BLE001 - readers of image files raise anything at damaged ones
-        why = str(error).partition(" <")[0] or type(error).__name__  # Without the address of an object.
+    except pictures.UnusablePicture as error:
+        why = str(error).partition(" <")[0]  # Without the address of an object.
         raise EnvironmentFault(f"returned {shown(image)} as a screen, which is no whole image: {why}") from None
-    if size != (screen.width, screen.height) or kind != screen.media_type:
+    if size != [screen.width, screen.height] or kind != screen.media_type:
         claimed = f"{screen.media_type} of {screen.width} x {screen.height} pixels"
         raise EnvironmentFault(f"returned a screen as {claimed}, whose image is {kind} of {size[0]} x {size[1]}")
 

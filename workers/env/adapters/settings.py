@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from dart_streams import pictures
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
 from workers.env.environment import EnvironmentFault, Screen
@@ -48,11 +49,10 @@ def encoded(found: Any) -> bytes:
 def screen(image: bytes, instruction: str, done: bool) -> Screen:
     """Return an image as a screen; raise EnvironmentFault if it cannot be read."""
     try:
-        with Image.open(io.BytesIO(image)) as found:
-            size, kind = found.size, found.get_format_mimetype()
-    except (UnidentifiedImageError, OSError, ValueError) as error:
-        raise EnvironmentFault(f"the screen cannot be read: {error}") from None
-    return Screen(image=image, media_type=str(kind), width=size[0], height=size[1], instruction=instruction, done=done)
+        kind, width, height = pictures.facts_of(image)
+    except pictures.UnusablePicture as error:
+        raise EnvironmentFault(f"the screen is no screenshot: {error}") from None
+    return Screen(image=image, media_type=kind, width=width, height=height, instruction=instruction, done=done)
 
 
 def field_of(fields: Mapping[str, Any], path: str) -> Any:

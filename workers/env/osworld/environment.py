@@ -1,13 +1,11 @@
 """One episode at a machine: a lease of it, a task set up there, and a program for each action."""
 
 import asyncio
-import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
-from PIL import Image, UnidentifiedImageError
-
+from dart_streams import pictures
 from dart_streams.actions import Action
 from dart_streams.config import Osworld
 from dart_streams.deadline import Deadline
@@ -176,11 +174,10 @@ async def ready(machine: Machine, deadline: Deadline) -> None:
 def decoded(image: bytes, instruction: str, done: bool) -> Screen:
     """Return an image with its size; raise EnvironmentFault if it cannot be read."""
     try:
-        with Image.open(io.BytesIO(image)) as found:
-            size, kind = found.size, found.get_format_mimetype()
-    except (UnidentifiedImageError, OSError, ValueError) as error:
-        raise EnvironmentFault(f"the screen cannot be read: {error}") from None
-    return Screen(image=image, media_type=str(kind), width=size[0], height=size[1], instruction=instruction, done=done)
+        kind, width, height = pictures.facts_of(image)
+    except pictures.UnusablePicture as error:
+        raise EnvironmentFault(f"the screen is no screenshot: {error}") from None
+    return Screen(image=image, media_type=kind, width=width, height=height, instruction=instruction, done=done)
 
 
 def without_image(screen: Screen) -> Screen:
