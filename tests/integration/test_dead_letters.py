@@ -73,11 +73,11 @@ def test_letters_are_listed_shown_and_sent_back_once(deployment):
     assert back[0].headers == [("x", b"y"), (letters.REDRIVEN, b"0@1")]
 
 
-async def send_raw(config: Config, topic: str, letters: Sequence[list[tuple[str, bytes]]], at_ms: int | None) -> None:
+async def send_raw(config: Config, topic: str, letters: Sequence[list[tuple[str, bytes]]]) -> None:
     async with Publisher(config.bus, "test") as publisher:
         for found in letters:
             await publisher.producer.send_and_wait(
-                config.bus.prefix + topic, b"{}", key=b"k", partition=0, headers=found, timestamp_ms=at_ms
+                config.bus.prefix + topic, b"{}", key=b"k", partition=0, headers=found
             )
 
 
@@ -94,8 +94,8 @@ def test_letters_of_any_form_cost_themselves_only(deployment):
         [("dlq-topic", name.encode()), ("dlq-partition", b"77")],
         [],
     ]
-    asyncio.run(send_raw(config, "trajectories.dlq", odd, at_ms=1))
-    asyncio.run(send_raw(config, "trajectories", [[(letters.REDRIVEN, b"\xff\xfe")]], at_ms=None))
+    asyncio.run(send_raw(config, "trajectories.dlq", odd))
+    asyncio.run(send_raw(config, "trajectories", [[(letters.REDRIVEN, b"\xff\xfe")]]))
     assert answer("dlq", "list", *where)[0]["letters"] == 7
     assert len(answer("dlq", "show", "trajectories", *where)) == 7
     result = letters.redrive(config.bus, trajectories.TOPIC)
