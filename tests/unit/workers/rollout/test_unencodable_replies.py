@@ -51,7 +51,7 @@ class Publishes:
         {"logprobs": [None]},
         {"text": None},
         {"versions": [VersionSpan(version=-1, start=0, end=1)]},
-        {"text": "\u4e16" * 400_000},
+        {"text": "\u4e16" * 1_500_000},
     ],
     ids=lambda fields: next(iter(fields)),
 )
