@@ -22,6 +22,7 @@ from dart_streams.launch.services.jars import RECIPES
 ENVIRONMENT = "DART_TEST_SERVICES"
 HOMES = RECIPES.parents[1] / ".dart" / "private"
 OWNER = "owner.lock"
+SWEEPER = "sweeper.lock"
 READY_S = 180.0
 """Generous: tests run on machines that do other things at the same time."""
 
@@ -51,14 +52,17 @@ def private_services(homes: Path = HOMES, *, optimise: bool = False) -> Iterator
 def folder_of_its_own(homes: Path = HOMES, suffix: str = "") -> Iterator[Path]:
     """Yield a state folder of this process's; services that were started in it are stopped and removed at the end."""
     homes.mkdir(parents=True, exist_ok=True)
-    sweep(homes)
     folder = homes / f"{os.getpid()}{suffix}"
-    folder.mkdir(exist_ok=True)
-    with FileLock(folder / OWNER):
-        try:
-            yield folder
-        finally:
-            remove(folder)
+    owner = FileLock(folder / OWNER)
+    with FileLock(homes / SWEEPER):  # another's sweep would take a folder whose owner has not locked it yet
+        sweep(homes)
+        folder.mkdir(exist_ok=True)
+        owner.acquire()
+    try:
+        yield folder
+    finally:
+        remove(folder)
+        owner.release()
 
 
 def remove(folder: Path) -> None:
