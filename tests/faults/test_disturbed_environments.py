@@ -32,8 +32,7 @@ def test_environments_that_raise_return_nan_hang_or_end_their_worker_cost_their_
     disturbed = {"env": (sys.executable, "-m", "tests.faults.disturbed_env", settings)}
     with circle(config, "environments", disturbed) as running:
         log = running.made.path / "logs" / "env-0.log"
-        if LETHAL:
-            running.until(lambda: "order set aside" in log.read_text(), "the order that ends its worker is set aside")
+        running.until(lambda: all(kind in log.read_text() for kind in KINDS), "each kind of fault")
         running.measured["recovery_s"] = round(running.goes_on(), 1)
         assert deaths(running) == ({("env-0", "killed by SIGSEGV"): 3} if LETHAL else {})
         running.is_killed_once_more_and_ends_well()
