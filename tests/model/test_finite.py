@@ -2,15 +2,15 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.synthetic_groups import Maker
-from dart_streams.config import Config, parse
-from dart_streams.policy import adapters, deltas, finite, tiny, weights
+from dart_streams.config import parse
+from dart_streams.policy import adapters, deltas, finite, weights
 from dart_streams.policy.finite import NotFinite
 from dart_streams.policy.rendering import Renderer
 from tests.model.test_trainer_step import ready
@@ -18,29 +18,10 @@ from trainer.data.batch_builder import Batch
 from trainer.data.consumer import Position
 from trainer.learning import lora, model
 from trainer.learning.learner import Learner
-from trainer.ranks import Ranks, joined
+from trainer.ranks import Ranks
 from trainer.reporting import StepReporter, step_metrics
 
 NAN, INF = math.nan, math.inf
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policy") / "tiny"
-    tiny.build(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def renderer(policy: Path) -> Renderer:
-    limits = Config().policy
-    return Renderer(policy, limits.min_pixels, limits.max_pixels)
-
-
-@pytest.fixture
-def ranks() -> Iterator[Ranks]:
-    with joined() as alone:
-        yield alone
 
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])

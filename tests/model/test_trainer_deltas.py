@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
-from dart_streams.policy import probe, resident_weights, tiny, weights
+from dart_streams.policy import probe, resident_weights, weights
 from dart_streams.policy.rendering import Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
 from tests.model import plain_transformers
@@ -31,13 +31,6 @@ from trainer.state import TrainerState
 
 PUBLISH = {"dtype": "bfloat16", "full_every": 4}
 PROBE = probe.Probe(prompt=[], tokens=[], logprobs=[])
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policy") / "tiny"
-    tiny.build(folder)
-    return folder
 
 
 @pytest.fixture

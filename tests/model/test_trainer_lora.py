@@ -2,7 +2,7 @@
 
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,31 +29,12 @@ from trainer import crash_points
 from trainer.checkpoint import Checkpoints
 from trainer.learning import lora
 from trainer.learning.learner import Learner, WeightSnapshot
-from trainer.ranks import Ranks, joined
+from trainer.ranks import Ranks
 from trainer.state import TrainerState
 from trainer.version_writer import VersionWriter
 
 RANK, ALPHA, RATE = 4, 8, 1e-2
 ONE = {"rank": RANK, "targets": ["v_proj"]}
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policy") / "tiny"
-    tiny.build(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def renderer(policy: Path) -> Renderer:
-    limits = Config().policy
-    return Renderer(policy, limits.min_pixels, limits.max_pixels)
-
-
-@pytest.fixture
-def ranks() -> Iterator[Ranks]:
-    with joined() as alone:
-        yield alone
 
 
 def settings(**trainer: Any) -> Config:

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import io
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ from trainer.learning.learner import Learner
 from trainer.learning.model import load
 from trainer.learning.step import Stopped, losses
 from trainer.learning.top_tokens import KEPT
-from trainer.ranks import Ranks, joined
+from trainer.ranks import Ranks
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +47,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def renderer(model: Path) -> Renderer:
     limits = Config().policy
     return Renderer(model, limits.min_pixels, limits.max_pixels)
-
-
-@pytest.fixture
-def ranks() -> Iterator[Ranks]:
-    with joined() as alone:
-        yield alone
 
 
 def ready(made: SyntheticBacklog, renderer: Renderer) -> ReadyGroup:
