@@ -61,14 +61,15 @@ def folder_of_its_own(homes: Path = HOMES, suffix: str = "") -> Iterator[Path]:
     try:
         yield folder
     finally:
-        remove(folder)
+        stop_services(folder)
+        with FileLock(homes / SWEEPER):  # another's sweep would open the lock's file while its folder goes
+            shutil.rmtree(folder, ignore_errors=True)
         owner.release()
 
 
-def remove(folder: Path) -> None:
-    """Stop the services of a state folder and remove it."""
+def stop_services(folder: Path) -> None:
+    """Stop the services of a state folder, and remove their data."""
     local.down(Config(run=Run(state_dir=str(folder))), wipe=True)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def named_services(text: str) -> Config:
@@ -85,7 +86,8 @@ def sweep(homes: Path) -> None:
     for folder in homes.iterdir():
         if (folder / OWNER).exists():
             with contextlib.suppress(Timeout), FileLock(folder / OWNER, timeout=0):
-                remove(folder)
+                stop_services(folder)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(command: list[str]) -> int:

@@ -27,6 +27,9 @@ from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef, Sampling
 
+RECORDED = "dart.recorded."
+"""The prefix of the run whose bundle it is."""
+
 
 def command(*arguments: str):
     try:
@@ -55,7 +58,7 @@ def written(config: Config, tmp_path: Path) -> Path:
 def bundle(tmp_path: Path, config: Config) -> Bundle:
     path = tmp_path / "run.dart"
     tasks = task_set(4)
-    settings = msgspec.structs.replace(config, bus=msgspec.structs.replace(config.bus, prefix="dart.recorded."))
+    settings = msgspec.structs.replace(config, bus=msgspec.structs.replace(config.bus, prefix=RECORDED))
     making.write(path, settings, tasks, making.played(settings, tasks, 30, Odds()))
     return Bundle(path)
 
@@ -66,9 +69,10 @@ def now_in(config: Config, prefix: str, topic: str) -> list[BundleRecord]:
 
 
 def topics_of(config: Config) -> dict[str, int]:
-    """Return how many partitions every topic of the broker has."""
+    """Return how many partitions each topic has; without those of other tests, which come and go beside this one."""
     with admin.connect(config.bus) as client:
-        found = client.describe_topics(client.list_topics())
+        names = [name for name in client.list_topics() if config.bus.prefix in name or RECORDED in name]
+        found = client.describe_topics(names) if names else []
     return {topic["name"]: len(topic["partitions"]) for topic in found}
 
 
@@ -117,8 +121,8 @@ def test_what_is_refused_makes_no_topic_and_changes_none(config: Config, written
     for arguments, says in (
         (to_live, f"{live!r} is a live prefix"),
         ((*to_live, "--topics", "trajectories"), f"{live!r} is a live prefix"),
-        ((*to_live[:-1], "dart.recorded."), "is the prefix of the run itself"),
-        ((*to_live[:-1], "other.", "--topics", "weights-serving"), "has no weights-serving"),
+        ((*to_live[:-1], RECORDED), "is the prefix of the run itself"),
+        ((*to_live[:-1], f"other.{config.bus.prefix}", "--topics", "weights-serving"), "has no weights-serving"),
         ((*to_live[:-1], "no prefix"), "is no prefix"),
     ):
         refused = command(*arguments)

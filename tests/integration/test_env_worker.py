@@ -595,7 +595,9 @@ async def test_an_order_that_ends_its_worker_is_set_aside_after_three_deaths_and
                 codes.append(await ended)
                 done.cancel()
     assert codes == [139, 139, 139, 0]
-    assert [world.outcome(number) for number in range(6)] == ["success", "env_error", *["success"] * 4]
+    # An order may be played again: a death comes between its end and the next commit of offsets.
+    kinds = [{last.end.kind for last in world.ended[f"o{number}"]} for number in range(6)]
+    assert kinds == [{"success"}, {"env_error"}, *[{"success"}] * 4]
     [poison], [again] = world.ended["o1"], world.ended["o6"]
     assert poison.end.reason.startswith("set aside: orders of its task have ended their worker 3 times")
     assert "its orders have ended their worker again" in again.end.reason, "its task rests meanwhile"

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from dart_streams.actions import Action, Click, Drag, Hotkey, MouseDown, MouseUp, Move, Scroll, Type
+from dart_streams.deadline import Deadline
 from tests.integration.miniwob_backend import browser, pixels, task
 from workers.env.environment import Screen
 from workers.env.miniwob import browser as browser_module
@@ -23,6 +24,8 @@ OPENED_PIXELS = 200
 """So many pixels differ at least once a popup is open."""
 LATE_FRAMES = 20
 """After which nothing more of an action is to come: a drop comes a frame or two after it."""
+LATE_S = 20.0
+"""Nor after so long: a permission is refused by another process, which a busy machine keeps waiting."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -369,10 +372,12 @@ def changed(one: Screen, other: Screen) -> int:
 
 async def found(page: MiniwobPage, case: Case) -> Any:
     """Return what the case's script finds, once it is what is wanted or nothing more is to come."""
-    for _ in range(LATE_FRAMES):
-        if (value := await page.evaluate_script(case.script)) == case.wanted:
+    deadline, frames = Deadline(LATE_S), 0
+    while (value := await page.evaluate_script(case.script)) != case.wanted:
+        if frames >= LATE_FRAMES and deadline.expired:
             break
         await page.target.draw()  # What is late is drawn, and its events are sent.
+        frames += 1
     return value
 
 
