@@ -4,7 +4,7 @@ SHELL := /bin/bash
 STREAMS := .venv/streams/bin
 MODEL := .venv/model/bin
 TSC := .venv/typescript/node_modules/.bin/tsc
-MODEL_SIDE := dart_streams/policy dart_streams/history/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py
+MODEL_SIDE := dart_streams/policy dart_streams/console/bundles/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
@@ -24,7 +24,7 @@ lint: streams-environment types ## Check style and types.
 	@$(STREAMS)/ruff format --check .
 	@if [ -x $(MODEL)/mypy ]; then $(MODEL)/mypy $(MODEL_SIDE); \
 	else echo "Left out, for want of .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
-	@if [ -x $(TSC) ]; then $(TSC) -p dart_streams/views/page/jsconfig.json; \
+	@if [ -x $(TSC) ]; then $(TSC) -p dart_streams/console/views/page/jsconfig.json; \
 	else echo "Left out, for want of npm (Node): the types of the web page's scripts"; fi
 
 reference: streams-environment ## Write docs/configuration.md and docs/cli.md again.
@@ -89,12 +89,12 @@ test-data: setup data ## Run the tests of data sets and trackers, each with its 
 	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q tests/data
 
 test-osworld: setup osworld ## Run the tests of OSWorld's evaluators, and of episodes on its tasks; with DART_OSWORLD=FOLDER also those of its task files.
-	@$(STREAMS)/python -m pytest -q tests/integration/test_osworld_evaluators.py tests/integration/test_osworld_episodes.py tests/unit/workers/env/osworld tests/unit/cli/test_osworld_command.py
+	@$(STREAMS)/python -m pytest -q tests/integration/test_osworld_evaluators.py tests/integration/test_osworld_episodes.py tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
 
 	@$(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q tests/osworld'
 
 test-adapters: setup adapters ## Run the tests of BrowserGym and OpenEnv, adapted, with their real packages.
-	@$(STREAMS)/python -m pytest -q tests/adapters tests/unit/workers/env/adapters
+	@$(STREAMS)/python -m pytest -q tests/adapters tests/unit/workers/env/backends/adapters
 
 test-compose: setup ## Run a short circle in containers, and disturb it (as root).
 	@tests/compose/setup.sh .dart/compose-test

@@ -18,8 +18,8 @@ import statistics
 import msgspec
 
 from benchmarks.modes import DeploymentShape
+from dart_streams.config.tasks import Task, TaskSet
 from dart_streams.config.workload import Workload, course, typical_steps
-from dart_streams.tasks import Task, TaskSet
 
 GROUPS = 400
 """Groups that are drawn at least; not fewer than a batch has, or its slowest would be too quick."""

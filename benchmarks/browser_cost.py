@@ -19,13 +19,13 @@ from PIL import Image
 
 from dart_streams.actions import Action, Click
 from dart_streams.config import Capture, Config
+from dart_streams.config.tasks import Task, TaskSet
 from dart_streams.quantiles import quantile
-from dart_streams.tasks import Task, TaskSet
 from workers.env import metrics
+from workers.env.backends.miniwob.backend import MiniwobBackend
+from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
+from workers.env.backends.miniwob.page import MiniwobPage
 from workers.env.environment import EnvironmentFault, Screen
-from workers.env.miniwob.backend import MiniwobBackend
-from workers.env.miniwob.capture import HEIGHT, WIDTH
-from workers.env.miniwob.page import MiniwobPage
 
 CAPTURES: tuple[Capture, ...] = ("begin-frame", "screenshot")
 SEEDS = 10

@@ -13,9 +13,9 @@ import psutil
 
 from benchmarks.browser_cost import PlayedEpisode, episodes, play, play_all, processes
 from dart_streams.config import Config
-from dart_streams.tasks import Task, TaskSet
+from dart_streams.config.tasks import Task, TaskSet
+from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.environment import EnvironmentFault
-from workers.env.miniwob.backend import MiniwobBackend
 
 Fault = Literal["renderer killed", "script that loops", "frame that loops", "browser killed"]
 LOOPS: dict[Fault, str] = {

@@ -14,12 +14,12 @@ import topics
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
+from dart_streams.config.tasks import TaskSet
+from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
+from dart_streams.console.runs.bundle import BundleRecord, BundleSection, Manifest, Writer
+from dart_streams.console.runs.run_folder import without_nulls
 from dart_streams.curation.in_memory import Written
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
-from dart_streams.history.bundle import BundleRecord, BundleSection, Manifest, Writer
-from dart_streams.history.bundle_inputs import CONFIG, TASKS
-from dart_streams.history.run_folder import without_nulls
-from dart_streams.tasks import TaskSet
 from topics import curation_log
 
 MADE_MS = 1_700_000_000_000

@@ -19,12 +19,12 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from dart_streams.bus import admin
 from dart_streams.clock import now_ms
 from dart_streams.config import Bus
-from dart_streams.history.run_folder import RunFolder
-from dart_streams.launch import process_registry
-from dart_streams.launch.process_usage import children_by_pid
-from dart_streams.launch.services.daemon import Home
-from dart_streams.launch.services.jars import SERVICES
-from dart_streams.launch.services.local import folder_of
+from dart_streams.console.launch import process_registry
+from dart_streams.console.launch.process_usage import children_by_pid
+from dart_streams.console.launch.services.daemon import Home
+from dart_streams.console.launch.services.jars import SERVICES
+from dart_streams.console.launch.services.local import folder_of
+from dart_streams.console.runs.run_folder import RunFolder
 
 EVERY_S = 5.0
 REQUESTS_S = 10.0

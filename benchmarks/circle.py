@@ -21,7 +21,7 @@ from benchmarks.modes import DISPATCH, Mode
 from benchmarks.process_costs import by_kind
 from benchmarks.utilization import UtilizationMetrics, figures
 from dart_streams.config import Config
-from dart_streams.history.process_usage import ProcessUsage, spent
+from dart_streams.console.runs.process_usage import ProcessUsage, spent
 
 COMPARED: tuple[Mode, ...] = ("coupled", "dart")
 WARM_S = 60.0

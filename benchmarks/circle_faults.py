@@ -22,14 +22,14 @@ from benchmarks.browser_faults import back_s
 from benchmarks.circle_run import bounded, session_of
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
+from dart_streams.console.launch import process_registry
+from dart_streams.console.launch.session import live
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
-from dart_streams.history import order_accounts
-from dart_streams.history import run_folder as folder
-from dart_streams.history.run_log import read_log
-from dart_streams.history.run_state import RunState
-from dart_streams.launch import process_registry
-from dart_streams.launch.session import live
-from dart_streams.launch.training_run import TrainingRun
 from topics import observations, rollout_orders, trajectories
 
 Fault = Literal["browser killed", "browser frozen", "renderer killed", "renderer frozen"]

@@ -14,11 +14,11 @@ from benchmarks.causes import CauseObserver, causes
 from benchmarks.decoupling_run import ModeRunner
 from benchmarks.modes import Mode
 from dart_streams.config import Config
-from dart_streams.history import run_folder as folder
-from dart_streams.history.process_usage import USAGE_FILE, usages
-from dart_streams.launch import processes
-from dart_streams.launch.session import Finish, Session
-from dart_streams.launch.training_run import TrainingRun
+from dart_streams.console.launch import processes
+from dart_streams.console.launch.session import Finish, Session
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.process_usage import USAGE_FILE, usages
 
 
 class CircleRunner(ModeRunner):

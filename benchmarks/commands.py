@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dart_streams.cli import output
-from dart_streams.cli.options import AsJson
-from dart_streams.cli.output import cell
-from dart_streams.tasks import load
+from dart_streams.config.tasks import load
+from dart_streams.console.cli import output
+from dart_streams.console.cli.options import AsJson
+from dart_streams.console.cli.output import cell
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -443,7 +443,7 @@ def watched(
     block_s: Annotated[float, typer.Option(help="Seconds with, and seconds without a viewer.", min=1)] = 180.0,
 ) -> None:
     """What a viewer of the web page costs the circle: one run, watched in every second block. Starts the services."""
-    from dart_streams.cli.options import read_config
+    from dart_streams.console.cli.options import read_config
 
     output.show_json(module("watched_run").measure(read_config(config), minutes, block_s))
 

@@ -12,8 +12,8 @@ import msgspec
 
 from dart_streams import stateless_random as chance
 from dart_streams.config import Config
+from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle, Subscription, Written
-from dart_streams.tasks import Page, TaskSet
 from topics import curated, trajectories, weights, weights_serving
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory

@@ -21,18 +21,18 @@ from PIL import Image
 
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config
-from dart_streams.history.bundle import Blob, Bundle, BundleRecord, Manifest, Writer
-from dart_streams.history.bundle_inputs import CONFIG, TASKS
-from dart_streams.history.episode_columns import Layout
-from dart_streams.history.episode_export import EpisodeExport, EpisodeFilter, IndexedEpisodes
-from dart_streams.history.episode_rows import episode_of, image_ref
-from dart_streams.history.export_index import ExportIndex
-from dart_streams.history.run_folder import without_nulls
+from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
+from dart_streams.console.datasets.episode_columns import Layout
+from dart_streams.console.datasets.episode_export import EpisodeExport, EpisodeFilter, IndexedEpisodes
+from dart_streams.console.datasets.episode_rows import episode_of, image_ref
+from dart_streams.console.datasets.export_index import ExportIndex
+from dart_streams.console.runs.bundle import Blob, Bundle, BundleRecord, Manifest, Writer
+from dart_streams.console.runs.run_folder import without_nulls
+from dart_streams.episodes.trajectory_summary import summarise
 from topics import Topic, observations, trajectories
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling, VersionSpan
-from workers.recorder.trajectory_summary import summarise
 
 STEPS = 2
 TOKENS = 8
@@ -88,14 +88,14 @@ def measured(queue: Any, function: Callable[..., None], arguments: tuple[Any, ..
 
 def load() -> None:
     """Import what the other parts need: that memory is theirs too."""
-    from dart_streams.history import parquet
+    from dart_streams.console.datasets import parquet
 
     parquet.features_of("step")
 
 
 def export(bundle: Path, path: Path, layout: Layout) -> None:
     """Export a bundle."""
-    from dart_streams.history.parquet import ParquetSet
+    from dart_streams.console.datasets.parquet import ParquetSet
 
     source = Bundle(bundle)
     with ExportIndex() as index, ParquetSet(path, layout) as file:
@@ -106,7 +106,7 @@ def export(bundle: Path, path: Path, layout: Layout) -> None:
 
 def read(path: Path) -> None:
     """Read a set back as episodes."""
-    from dart_streams.history import parquet
+    from dart_streams.console.datasets import parquet
 
     for rows in parquet.episodes_in(path):
         episode_of(rows)

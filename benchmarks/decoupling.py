@@ -18,8 +18,8 @@ from benchmarks.modes import MODES, DeploymentShape, Mode
 from benchmarks.ratios import times
 from benchmarks.simulation import Overheads, Simulation
 from benchmarks.utilization import Account, UtilizationMetrics, figures
-from dart_streams import tasks as task_sets
 from dart_streams.config import Config
+from dart_streams.config import tasks as task_sets
 
 COMPARED = (
     "env_utilisation",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.utilization import Account, SlotActivity
-from dart_streams.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, drawing
+from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, drawing
 
 COLOURS = (GREY, AMBER, TEAL, BLUE)
 BARS = {

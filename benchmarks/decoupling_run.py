@@ -17,16 +17,16 @@ from benchmarks.process_costs import by_kind
 from benchmarks.simulation import Overheads
 from benchmarks.utilization import Account
 from dart_streams.config import Config
-from dart_streams.history import run_folder as folder
-from dart_streams.history.metrics_reader import MetricsReader
-from dart_streams.history.process_usage import USAGE_FILE, spent, usages
-from dart_streams.history.run_log import read_log
-from dart_streams.history.run_state import RunState
-from dart_streams.launch import processes
-from dart_streams.launch.services.local import folder_of
-from dart_streams.launch.session import Finish, Session, live
-from dart_streams.launch.supervisor import ProcessSpec
-from dart_streams.launch.training_run import TrainingRun
+from dart_streams.console.launch import processes
+from dart_streams.console.launch.services.local import folder_of
+from dart_streams.console.launch.session import Finish, Session, live
+from dart_streams.console.launch.supervisor import ProcessSpec
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.metrics_reader import MetricsReader
+from dart_streams.console.runs.process_usage import USAGE_FILE, spent, usages
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.telemetry import names
 
 REQUEST_S = 60.0

@@ -16,15 +16,15 @@ import psutil
 from rich.console import Console
 
 from dart_streams.config import Config
-from dart_streams.history import run_folder
-from dart_streams.history.process_usage import USAGE_FILE, spent, usages
-from dart_streams.history.run_state import RunState
-from dart_streams.launch import process_registry, processes
-from dart_streams.launch.services import jars
-from dart_streams.launch.session import Session, live
-from dart_streams.launch.supervisor import Supervisor
-from dart_streams.launch.training_run import TrainingRun
-from dart_streams.views import report
+from dart_streams.console.launch import process_registry, processes
+from dart_streams.console.launch.services import jars
+from dart_streams.console.launch.session import Session, live
+from dart_streams.console.launch.supervisor import Supervisor
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs import run_folder
+from dart_streams.console.runs.process_usage import USAGE_FILE, spent, usages
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views import report
 
 KEPT = ("episodes", "train_steps", "env_steps_per_s", "lost", "open", "staleness", "evaluation")
 """What each run tells of its report."""

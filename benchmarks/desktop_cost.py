@@ -17,10 +17,10 @@ import psutil
 
 from dart_streams.actions import Action, Click
 from dart_streams.config import Config
+from dart_streams.config.tasks import Task
 from dart_streams.quantiles import quantile
-from dart_streams.tasks import Task
-from workers.env.desktop.backend import DesktopBackend
-from workers.env.desktop.environment import DesktopEnvironment
+from workers.env.backends.desktop.backend import DesktopBackend
+from workers.env.backends.desktop.environment import DesktopEnvironment
 from workers.env.environment import EnvironmentFault
 
 IDLE_S = 10.0

@@ -18,13 +18,13 @@ import msgspec
 import psutil
 
 from dart_streams.config import Config
+from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from dart_streams.socket_folder import socket_folder
-from dart_streams.tasks import Task
-from workers.env.desktop import limits
-from workers.env.desktop.backend import DesktopBackend
-from workers.env.desktop.command_line import WRITABLE
-from workers.env.desktop.environment import DesktopEnvironment
+from workers.env.backends.desktop import limits
+from workers.env.backends.desktop.backend import DesktopBackend
+from workers.env.backends.desktop.command_line import WRITABLE
+from workers.env.backends.desktop.environment import DesktopEnvironment
 from workers.env.environment import EnvironmentFault
 
 

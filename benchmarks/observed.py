@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.logged import began_ms
 from dart_streams.config.workload import PAGE
+from dart_streams.console.runs.run_log import ObservationHeader
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
-from dart_streams.history.run_log import ObservationHeader
-from dart_streams.history.run_state import RunState
 from topics import observations, trained, weights_serving
 
 READ = (observations.TOPIC, trained.TOPIC, weights_serving.TOPIC)

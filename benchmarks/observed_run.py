@@ -5,10 +5,10 @@ from pathlib import Path
 import tomli_w
 
 from benchmarks.observed import READ, pages, tables, times
-from dart_streams.history.bundle import Bundle
-from dart_streams.history.bundle_inputs import config_of
-from dart_streams.history.run_log import read_log
-from dart_streams.history.run_state import RunState
+from dart_streams.console.bundles.bundle_inputs import config_of
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
 
 
 def write(path: Path, folder: Path, time_scale: float) -> None:

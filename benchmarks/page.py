@@ -8,8 +8,8 @@ import msgspec
 import psutil
 
 from dart_streams.config import Config, parse
-from dart_streams.history.run_folder import PhaseLog
-from dart_streams.history.run_log import (
+from dart_streams.console.runs.run_folder import PhaseLog
+from dart_streams.console.runs.run_log import (
     ActionTimes,
     EndHeader,
     ObservationHeader,
@@ -17,9 +17,9 @@ from dart_streams.history.run_log import (
     RecordMetadata,
     ResponseHeader,
 )
-from dart_streams.history.run_state import RunState
-from dart_streams.views.page import episodes, time_curves, training
-from dart_streams.views.page.wall import SlotGrid
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views.page import episodes, time_curves, training
+from dart_streams.console.views.page.wall import SlotGrid
 from topics.curated import CuratedGroup, Member
 from topics.curation_log import Applied, Source
 from topics.rollout_budgets import RolloutBudget

@@ -14,10 +14,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dart_streams.config import Bus, Config, Run, Services, Store
+from dart_streams.console.launch.services import local
+from dart_streams.console.launch.services.daemon import free_port
+from dart_streams.console.launch.services.jars import RECIPES
 from dart_streams.errors import UserError
-from dart_streams.launch.services import local
-from dart_streams.launch.services.daemon import free_port
-from dart_streams.launch.services.jars import RECIPES
 
 ENVIRONMENT = "DART_TEST_SERVICES"
 HOMES = RECIPES.parents[1] / ".dart" / "private"

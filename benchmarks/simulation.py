@@ -17,11 +17,11 @@ import msgspec
 from benchmarks.modes import workload_of
 from benchmarks.utilization import Account, OptimiserStep, SlotActivity, SlotSpan
 from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet
 from dart_streams.config.workload import Course, course, typical_steps
 from dart_streams.curation import groups
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.staleness import staleness
-from dart_streams.tasks import TaskSet
 from topics import curated, rollout_orders, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder

@@ -17,12 +17,12 @@ from benchmarks.bounds import rollout_s
 from benchmarks.modes import workload_of
 from benchmarks.process_costs import by_kind
 from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet
 from dart_streams.config.workload import Workload, typical_steps
-from dart_streams.history.metrics_reader import MetricsReader
-from dart_streams.history.process_usage import ProcessUsage, spent
-from dart_streams.tasks import TaskSet
+from dart_streams.console.runs.metrics_reader import MetricsReader
+from dart_streams.console.runs.process_usage import ProcessUsage, spent
+from dart_streams.console.views.metrics import rounded
 from dart_streams.telemetry import names
-from dart_streams.views.metrics import rounded
 
 WARM_S = 180.0
 """When all slots are past their first reset, and the JVMs have compiled what they do most."""

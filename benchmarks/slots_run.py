@@ -9,16 +9,16 @@ from rich.console import Console
 
 from benchmarks import slots as crowd
 from benchmarks.decoupling_run import clocked, session_of
-from dart_streams import tasks as task_sets
 from dart_streams.config import Config
+from dart_streams.config import tasks as task_sets
+from dart_streams.console.launch.services import jars
+from dart_streams.console.launch.session import live
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.metrics_reader import MetricsReader
+from dart_streams.console.runs.process_usage import USAGE_FILE, usages
+from dart_streams.console.views import report
 from dart_streams.errors import UserError
-from dart_streams.history import run_folder as folder
-from dart_streams.history.metrics_reader import MetricsReader
-from dart_streams.history.process_usage import USAGE_FILE, usages
-from dart_streams.launch.services import jars
-from dart_streams.launch.session import live
-from dart_streams.launch.training_run import TrainingRun
-from dart_streams.views import report
 
 
 def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 from PIL import Image, ImageDraw
 
-from dart_streams import prompts
 from dart_streams.config import Config
+from dart_streams.episodes import prompts
 from topics.curated import CuratedGroup, Member
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.history.process_usage import ProcessUsage, spent
-from dart_streams.history.time_slices import SLICE_MS, TimeSlice
-from dart_streams.views.page.live_source import IDLE_S
+from dart_streams.console.runs.process_usage import ProcessUsage, spent
+from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice
+from dart_streams.console.views.page.live_source import IDLE_S
 
 SETTLED_S = IDLE_S + 10.0
 """Of a block, so much at its beginning does not count."""

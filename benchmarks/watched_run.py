@@ -20,13 +20,13 @@ from benchmarks.circle_run import bounded
 from benchmarks.circle_run import session_of as plain_session
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
+from dart_streams.console.launch.processes import PAGE_FILE
+from dart_streams.console.launch.session import Finish, Session, live
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs import run_folder
+from dart_streams.console.runs.process_usage import USAGE_FILE, usages
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
-from dart_streams.history import run_folder
-from dart_streams.history.process_usage import USAGE_FILE, usages
-from dart_streams.history.run_state import RunState
-from dart_streams.launch.processes import PAGE_FILE
-from dart_streams.launch.session import Finish, Session, live
-from dart_streams.launch.training_run import TrainingRun
 
 MakeSession = Callable[[run_folder.RunFolder, Console, Finish], Session]
 

@@ -23,13 +23,13 @@ from benchmarks.private_services import private_services
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog
 from benchmarks.weight_switch_metrics import Records, SwitchRecord, Window, figures
 from benchmarks.weights_load import SteadyLoad
-from dart_streams import prompts
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.clock import now_ms
 from dart_streams.config import Config, parse
+from dart_streams.console.launch import subreaper
+from dart_streams.episodes import prompts
 from dart_streams.errors import UserError
-from dart_streams.launch import subreaper
 from dart_streams.store import AsyncStore, connect_async, create_schema
 from topics import weights, weights_serving
 from topics.values import MessagePart

@@ -1,5 +1,5 @@
-"""The project but for its processes, in layers: tests/unit/test_imports.py has their order.
+"""The library that every process shares, and ``console``, which starts processes and looks on.
 
-From config, bus, store, telemetry, curation and policy, which the workers import, up to history, views, launch and
-cli, which import the workers. Nothing below launch starts a process.
+Imports go up from the loose modules: config, connection, telemetry, bus, store, episodes, curation, policy, console.
+The order is in tests/unit/test_imports.py.
 """

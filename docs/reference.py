@@ -15,10 +15,10 @@ import msgspec
 import typer.main
 from msgspec.structs import FieldInfo
 
-from dart_streams.cli.main import COMMANDS, build
 from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
 from dart_streams.config.section import MOST, Section
+from dart_streams.console.cli.main import COMMANDS, build
 
 UNITS = {"_s": "seconds", "_ms": "milliseconds", "_mb": "MB", "_gib": "GiB", "_nats": "nats"}
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "multiple of"}
@@ -50,7 +50,7 @@ COMMAND_LINE = """# Commands
 `dart-streams COMMAND --help` says the same. A command that needs a deployment reads the file of `--config`, by default
 `deploy/config/demo.toml`. A command that looks at a run takes `--run`, by default the latest.
 
-This page is generated from `dart_streams/cli/`: `make reference` writes it.
+This page is generated from `dart_streams/console/cli/`: `make reference` writes it.
 """
 DEFAULT = r" \[default: "
 """How help texts give a default of their own; the brackets are escaped, as they would be markup."""

@@ -11,10 +11,11 @@ from typing import Any, cast
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
+from dart_streams.episodes.trajectory_summary import summarise
 from dart_streams.store import AsyncStore
 from dart_streams.store.blobs import ref_of
-from dart_streams.tasks import TaskSet
 from topics import Topic, curated, rollout_orders, trajectories, weights
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
@@ -25,7 +26,6 @@ from topics.values import BlobRef, VersionSpan
 from workers.env.environment import EnvironmentBackend
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.policy_client import PolicyClient
-from workers.recorder.trajectory_summary import summarise
 
 Policy = Callable[[ActionRequest], str]
 """Answers a request (``turns`` is the whole prompt) with text in the action grammar, as the model would."""

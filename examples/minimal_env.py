@@ -11,7 +11,7 @@ from PIL import Image
 
 from dart_streams.actions import Action, Click
 from dart_streams.config import parse
-from dart_streams.tasks import Page, Task, TaskSet
+from dart_streams.config.tasks import Page, Task, TaskSet
 from examples.in_memory_run import InMemoryRun
 from topics.action_requests import ActionRequest
 from workers.env.environment import Screen

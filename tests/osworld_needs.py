@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from workers.env.osworld import sidecar
+from workers.env.backends.osworld import sidecar
 
 EVALUATORS = pytest.mark.skipif(
     not (sidecar.ENVIRONMENT / "bin" / "python").exists(), reason="needs .venv/osworld: run `make osworld`"

@@ -14,7 +14,6 @@ import structlog
 from kafka import KafkaProducer
 from kafka.errors import InvalidTimestampError, KafkaError
 
-from dart_streams import weight_location
 from dart_streams.bus import sync_clients
 from dart_streams.bus.clock_refusal import clock_refused
 from dart_streams.bus.codec import encode
@@ -23,7 +22,7 @@ from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.heartbeats import Heartbeats
-from dart_streams.policy import weight_storage
+from dart_streams.policy import weight_location, weight_storage
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.weight_storage import StorageUnreachable
 from dart_streams.telemetry.spans import current_headers

@@ -1,4 +1,4 @@
-"""The processes of the circle, one package a kind: env, rollout, recorder, curator, monitor; ``runtime`` is shared.
+"""The processes of the circle, one package a kind: env, rollout, recorder, curator, tracker, desktop_server.
 
-They exchange events on topics and never import each other. Each ``main`` lists what it consumes and produces.
+``runtime`` is shared. They exchange events on topics and never import each other.
 """

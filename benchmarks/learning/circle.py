@@ -14,11 +14,12 @@ from benchmarks.learning.episodes import Answer, RecordedEpisode, demonstration,
 from benchmarks.learning.network import Generation, PrefixScorer, Sampler
 from benchmarks.learning.screens import Recording
 from dart_streams.config import Config, Trainer
+from dart_streams.config.tasks import TaskSet
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.staleness import staleness
+from dart_streams.episodes.trajectory_summary import summarise
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer, renderer_of
-from dart_streams.tasks import TaskSet
 from topics import curated, rollout_orders, trajectories, weights
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
@@ -35,7 +36,6 @@ from trainer.learning import model
 from trainer.learning.imitation import planned
 from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import Ranks
-from workers.recorder.trajectory_summary import summarise
 
 MICRO_BATCH, MICRO_BATCH_TOKENS = 256, 65_536
 """Sequences and tokens of a forward pass: all of a step share their prompts. The gradient is the same sum."""

@@ -9,9 +9,9 @@ import msgspec
 
 from benchmarks.learning import recording, results, screens, variants
 from benchmarks.learning.results import LearningRun
-from dart_streams import tasks
+from dart_streams.config import tasks
+from dart_streams.console.launch import processes
 from dart_streams.errors import UserError
-from dart_streams.launch import processes
 
 Note = Callable[[str], None]
 RESULTS = "learning.jsonl"

@@ -1,24 +1,24 @@
 """Episodes on recorded problems, many at once: what the env worker decides, with a recorded page and a local policy.
 
-The state machine is the env worker's own (:mod:`workers.env.episode`), and so are prompts and summaries.
+The state machine is the env worker's own (:mod:`dart_streams.episodes.episode`), and so are prompts and summaries.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.learning.screens import START, RecordedState, Recording
-from dart_streams import prompts
 from dart_streams.actions import Click
 from dart_streams.config import Policy
+from dart_streams.config.tasks import Task
+from dart_streams.episodes import prompts
+from dart_streams.episodes.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
 from dart_streams.screens import smart_resize
-from dart_streams.tasks import Task
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import Purpose, Sampling
 from workers.env.environment import Size, rescale
-from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
 from workers.env.episode_runner import LOOP_LIMIT, REQUEST_ATTEMPTS
 
 Answer = Callable[[Sequence[ActionRequest]], list[ActionResponse]]

@@ -12,7 +12,7 @@ import torch
 from benchmarks.learning.circle import LearningCircle
 from benchmarks.learning.episodes import play, single_order
 from benchmarks.learning.results import Evaluated
-from workers.recorder.trajectory_summary import summarise
+from dart_streams.episodes.trajectory_summary import summarise
 
 ROLLOUTS = {1.0: 3, 0.5: 2, 0.0: 1}
 """Rollouts of each held-out task; a greedy one is the same each time."""

@@ -16,8 +16,7 @@ from benchmarks.learning import policy, results, screens, variants
 from benchmarks.learning.circle import LearningCircle
 from benchmarks.learning.evaluate import evaluate
 from benchmarks.learning.results import TEMPERATURES, CurvePoint, Evaluated, LearningRun
-from dart_streams import tasks
-from dart_streams.config import Config
+from dart_streams.config import Config, tasks
 from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
 

@@ -6,15 +6,15 @@ from benchmarks.learning.circle import RecordedScreens
 from benchmarks.learning.episodes import demonstration
 from benchmarks.learning.screens import Recording
 from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet
+from dart_streams.episodes.trajectory_summary import summarise
 from dart_streams.policy import recipe
 from dart_streams.policy.rendering import Renderer, renderer_of
-from dart_streams.tasks import TaskSet
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
 from trainer.data.successes import RememberedSuccess, sft_group
 from trainer.warmup.build import SEED, scratch, untrained, warm_up
 from trainer.warmup.demonstrations import demonstration_orders
-from workers.recorder.trajectory_summary import summarise
 
 
 def built(config: Config, tasks: TaskSet, recording: Recording, parent: Path) -> Path:

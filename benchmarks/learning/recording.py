@@ -21,14 +21,14 @@ from benchmarks.learning.screens import (
 )
 from dart_streams.actions import Action, Click
 from dart_streams.config import Config
+from dart_streams.config.tasks import Task, TaskSet
 from dart_streams.errors import UserError
 from dart_streams.store.blobs import ref_of
-from dart_streams.tasks import Task, TaskSet
+from workers.env.backends.miniwob.backend import MiniwobBackend
+from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
+from workers.env.backends.miniwob.oracle import next_action
+from workers.env.backends.miniwob.page import MiniwobPage
 from workers.env.environment import EnvironmentFault, Screen
-from workers.env.miniwob.backend import MiniwobBackend
-from workers.env.miniwob.capture import HEIGHT, WIDTH
-from workers.env.miniwob.oracle import next_action
-from workers.env.miniwob.page import MiniwobPage
 
 CLICKABLE = "#area button, #area a, #area input, #area h3, .ui-dialog button"
 """The elements that are parts, in the order of the document: a click elsewhere does nothing on these pages."""

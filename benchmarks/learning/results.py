@@ -16,12 +16,12 @@ SOURCES = (
     "dart_streams/actions",
     "dart_streams/curation",
     "dart_streams/policy",
-    "dart_streams/prompts.py",
+    "dart_streams/episodes/prompts.py",
     "trainer/data",
     "trainer/learning",
     "trainer/objective.py",
     "trainer/warmup",
-    "workers/env/episode.py",
+    "dart_streams/episodes/episode.py",
 )
 """Code that decides what is learned."""
 TEMPERATURES = (1.0, 0.5, 0.0)

@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 
 from dart_streams.actions import Action, Click
+from dart_streams.config.tasks import TaskSet
 from dart_streams.errors import UserError
-from dart_streams.tasks import TaskSet
 from topics.values import BlobRef
 
 CELL = 2
 """Pixels of a side of a cell: a point hits what its cell's first pixel hits."""
 START = ""
 ROOT = Path(__file__).parents[2]
-SOURCES = ("benchmarks/learning/recording.py", "benchmarks/learning/screens.py", "workers/env/miniwob")
+SOURCES = ("benchmarks/learning/recording.py", "benchmarks/learning/screens.py", "workers/env/backends/miniwob")
 """Code that decides what is recorded."""
 
 

@@ -17,8 +17,8 @@ from benchmarks.peers.contestants import Contestant, Ours, Peer, Turn
 from benchmarks.peers.plays import Play
 from benchmarks.ratios import times
 from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet
 from dart_streams.quantiles import quantile
-from dart_streams.tasks import TaskSet
 
 EPISODES = 64
 """Recorded ones; players go round."""

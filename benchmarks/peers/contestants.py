@@ -16,10 +16,10 @@ from benchmarks.peers.plays import Play
 from dart_streams.actions import Click
 from dart_streams.config import Config
 from dart_streams.errors import UserError
+from workers.env.backends.miniwob.backend import MiniwobBackend
+from workers.env.backends.miniwob.browser import find_browser, lower_priority
+from workers.env.backends.miniwob.page import pages
 from workers.env.environment import EnvironmentFault
-from workers.env.miniwob.backend import MiniwobBackend
-from workers.env.miniwob.browser import find_browser, lower_priority
-from workers.env.miniwob.page import pages
 
 PYTHON = Path(".venv/browsergym/bin/python")
 PLAYER = Path(__file__).with_name("browsergym_player.py")

@@ -18,11 +18,11 @@ import msgspec
 
 from dart_streams import actions
 from dart_streams.config import Config, Policy
+from dart_streams.config.tasks import Task
 from dart_streams.screens import smart_resize
-from dart_streams.tasks import Task
+from workers.env.backends.miniwob.backend import MiniwobBackend
+from workers.env.backends.miniwob.page import MiniwobPage
 from workers.env.environment import EnvironmentFault, Size, rescale
-from workers.env.miniwob.backend import MiniwobBackend
-from workers.env.miniwob.page import MiniwobPage
 
 MESSAGE_BYTES = 64 * 1024 * 1024
 FAULTS = 3

@@ -13,9 +13,9 @@ import msgspec
 from benchmarks import browser_cost
 from dart_streams.actions import Click
 from dart_streams.config import Config
-from dart_streams.tasks import Task, TaskSet
+from dart_streams.config.tasks import Task, TaskSet
+from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.environment import EnvironmentFault
-from workers.env.miniwob.backend import MiniwobBackend
 
 
 class Play(msgspec.Struct, frozen=True):

@@ -23,9 +23,9 @@ from benchmarks import demonstration
 from benchmarks.peers.page_server import MESSAGE_BYTES, PageServer
 from dart_streams.actions import dialects
 from dart_streams.config import Config
+from dart_streams.config.tasks import Page, TaskSet, load
 from dart_streams.errors import UserError
 from dart_streams.policy import recipe
-from dart_streams.tasks import Page, TaskSet, load
 
 PYTHON = Path(".venv/trl/bin/python")
 TRAINER = Path(__file__).with_name("trl_trainer.py")

@@ -3,10 +3,10 @@
 from functools import partial
 
 from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet
 from dart_streams.curation import budget, difficulty, dispatch, groups
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.reducer import Agent
-from dart_streams.tasks import TaskSet
 from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights, weights_serving
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from dart_streams.config import Curation
+from dart_streams.config.tasks import TaskSet
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
-from dart_streams.tasks import TaskSet
 from topics import rollout_budgets
 from topics.rollout_budgets import RolloutBudget
 from topics.task_difficulty import TaskDifficulty

@@ -16,6 +16,7 @@ them, and every rollout worker serves the version that they made.
 import msgspec
 
 from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet
 from dart_streams.curation import difficulty, staleness
 from dart_streams.curation.order_tracker import (
     Limits,
@@ -28,7 +29,6 @@ from dart_streams.curation.order_tracker import (
 )
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord
 from dart_streams.curation.task_scheduler import TaskScheduler, TaskState, in_phase, next_task
-from dart_streams.tasks import TaskSet
 from topics import curated, rollout_orders
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget

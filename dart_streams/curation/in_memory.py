@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet
 from dart_streams.curation.agents import agents
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
-from dart_streams.tasks import TaskSet
 from topics.curated import CuratedGroup
 from topics.weights import WeightVersion
 

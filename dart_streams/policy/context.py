@@ -1,8 +1,8 @@
 """The longest prompt of a configuration, counted with the model's own processor and chat template."""
 
-from dart_streams import context, prompts
 from dart_streams.config import Config
-from dart_streams.context import INSTRUCTION_TOKENS, Longest
+from dart_streams.episodes import context, prompts
+from dart_streams.episodes.context import INSTRUCTION_TOKENS, Longest
 from dart_streams.policy.rendering import Renderer
 
 

@@ -5,18 +5,17 @@ from pathlib import Path
 
 import msgspec
 
-from dart_streams import prompts, tasks
-from dart_streams.config import Config
+from dart_streams.config import Config, tasks
 from dart_streams.errors import UserError
 
-ROOT = Path(prompts.__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCES = tuple(
     ROOT / name
     for name in (
         "dart_streams/actions",
         "dart_streams/actions/dialects",
         "dart_streams/policy",
-        "dart_streams/prompts.py",
+        "dart_streams/episodes/prompts.py",
         "trainer/data/collate.py",
         "trainer/data/samples.py",
         "trainer/learning/model.py",

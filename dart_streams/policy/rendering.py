@@ -21,8 +21,8 @@ from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 
 from dart_streams.config import Policy
+from dart_streams.episodes.prompts import messages
 from dart_streams.errors import UserError
-from dart_streams.prompts import messages
 from topics.values import BlobRef, MessagePart
 
 CHATML = (

@@ -29,5 +29,5 @@ RUN mkdir .dart && chown dart .dart && python -m compileall -q topics dart_strea
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1
 USER dart
 # tini passes signals on, and reaps what vLLM leaves.
-ENTRYPOINT ["tini", "--", "python", "-m", "dart_streams.cli"]
+ENTRYPOINT ["tini", "--", "python", "-m", "dart_streams.console.cli"]
 CMD ["--help"]

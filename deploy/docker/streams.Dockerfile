@@ -29,10 +29,10 @@ COPY dart_streams dart_streams
 COPY workers workers
 COPY trainer trainer
 COPY deploy/config deploy/config
-COPY --from=page /jars dart_streams/views/page/vendor
+COPY --from=page /jars dart_streams/console/views/page/vendor
 RUN mkdir .dart && chown dart .dart && python -m compileall -q topics dart_streams workers trainer
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1
 USER dart
 # tini passes signals on, and reaps what a browser leaves.
-ENTRYPOINT ["tini", "--", "python", "-m", "dart_streams.cli"]
+ENTRYPOINT ["tini", "--", "python", "-m", "dart_streams.console.cli"]
 CMD ["--help"]

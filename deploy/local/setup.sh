@@ -96,7 +96,7 @@ have_java() {
     return 1
 }
 
-# The same places as in PLACES of workers/env/miniwob/browser.py.
+# The same places as in PLACES of workers/env/backends/miniwob/browser.py.
 have_browser() {
     local place
     for place in /usr/lib/chromium/chromium-headless-shell chromium-headless-shell chrome-headless-shell \
@@ -147,7 +147,7 @@ missing() {
     [ -e "$include/Python.h" ] || echo "python3-dev: the C headers of Python (Python.h)"
 }
 
-# The same programs as in PROGRAMS of workers/env/desktop/command_line.py and office.py; its modules are of the system's Python, for a
+# The same programs as in PROGRAMS of workers/env/backends/desktop/command_line.py and office.py; its modules are of the system's Python, for a
 # sandbox sees no other.
 missing_desktop() {
     local program module
@@ -328,7 +328,7 @@ typescript() {
 
 jars() {
     local said
-    said=$(.venv/streams/bin/python -m dart_streams.launch.services.jars) || exit $?
+    said=$(.venv/streams/bin/python -m dart_streams.console.launch.services.jars) || exit $?
     outcome=${said:-$outcome}
 }
 

@@ -214,23 +214,14 @@ def switch() -> Picture:
 def floors() -> Picture:
     """Draw the floors of the code: imports go down only."""
     rows = [
-        ("plain", "examples · benchmarks", "outside of the wheel"),
-        ("plain", "dart_streams/cli", "a command a module"),
-        ("plain", "dart_streams/launch", "local services, supervisor, the phases of a run"),
-        ("plain", "dart_streams/views", "a run shown: terminal, report (beside it: workers/monitor)"),
-        ("plain", "dart_streams/history", "a run from its log: one fold, bundles, replay, lineage"),
-        (
-            "env",
-            "workers/env · rollout · recorder · curator · trainer",
-            "the processes of the circle; none imports another",
-        ),
-        ("recorder", "workers/runtime", "lifecycle, the consumer that commits in order"),
-        ("trainer", "dart_streams/policy", "model side: torch"),
-        ("curator", "dart_streams/curation", "the data manager: pure reducers"),
-        ("store", "dart_streams/bus · store", "clients of Kafka and Cassandra"),
-        ("store", "dart_streams/telemetry", "logs, metrics, spans"),
-        ("store", "dart_streams/tasks · prompts · connection", ""),
-        ("store", "dart_streams/config", "one strict TOML file"),
+        ("plain", "examples", "programs to run and change"),
+        ("plain", "benchmarks", "measurements; outside of the wheel"),
+        ("plain", "dart_streams/console", "starts, looks on and measures: runs, views, launch, cli"),
+        ("env", "workers · trainer", "the processes of the circle; none imports another"),
+        ("curator", "dart_streams/curation · policy", "the data manager: pure reducers; the model side: torch"),
+        ("recorder", "dart_streams/bus · store · episodes", "clients of Kafka and Cassandra; the life of an episode"),
+        ("trainer", "dart_streams/connection · telemetry", "TLS, login, retries; logs, metrics, spans"),
+        ("store", "dart_streams/config", "one strict TOML file, and the task sets"),
         ("store", "dart_streams/actions · deadline · errors · …", "values and rules without dependencies"),
         ("rollout", "topics", "the contract: events, topics, legal transitions"),
     ]

@@ -13,13 +13,13 @@ from PIL import Image
 
 from dart_streams.actions import Click, Wait
 from dart_streams.config import parse
+from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.tasks import Task
 from workers.env import contract
-from workers.env.adapters import gymnasium
+from workers.env.backends.adapters import gymnasium
+from workers.env.backends.miniwob.browser import find_browser
+from workers.env.backends.miniwob.page import pages
 from workers.env.environment import EnvironmentFault, Screen
-from workers.env.miniwob.browser import find_browser
-from workers.env.miniwob.page import pages
 
 PYTHON = Path(".venv/browsergym/bin/python")
 pytestmark = [

@@ -10,11 +10,11 @@ import pytest
 
 from dart_streams.actions import Click, Type
 from dart_streams.config import parse
+from dart_streams.config.tasks import Task
+from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.launch.services.daemon import free_port
-from dart_streams.tasks import Task
 from workers.env import contract
-from workers.env.adapters import openenv
+from workers.env.backends.adapters import openenv
 from workers.env.environment import EnvironmentFault
 
 PYTHON = Path(".venv/openenv/bin/python")

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from dart_streams.console.launch.services.lock import one_at_a_time
 from dart_streams.errors import UserError
-from dart_streams.launch.services.lock import one_at_a_time
 
 NEEDED = ("dockerd", "slirp4netns", "unshare", "setpriv", "nsenter", "ip")
 CGROUPS = Path("/sys/fs/cgroup")

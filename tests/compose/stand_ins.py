@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from dart_streams.launch.services.jars import SERVICES, SHARED_JARS, fetch_jars
+from dart_streams.console.launch.services.jars import SERVICES, SHARED_JARS, fetch_jars
 from tests.compose.engine import Engine
 
 SOURCES = Path(__file__).parent / "stand_ins"

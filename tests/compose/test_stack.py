@@ -200,7 +200,7 @@ def test_the_topics_keep_their_invariants(stack: Stack):
 
 def test_the_store_is_what_the_log_makes_of_it(stack: Stack):
     command = ("store", "diff", "--run", "compose-test", "--json")
-    tables = json.loads(stack.inside("-m", "dart_streams.cli", *command))
+    tables = json.loads(stack.inside("-m", "dart_streams.console.cli", *command))
     assert all(table["equal"] for table in tables), tables
     assert {table["table"] for table in tables if table["rows"]} >= {"steps", "trajectories", "trained"}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config, load
-from dart_streams.history import order_accounts
-from dart_streams.history.run_follower import following
-from dart_streams.history.run_state import RunState
+from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs.run_follower import following
+from dart_streams.console.runs.run_state import RunState
 
 
 def seen(progress: RunState) -> dict[str, object]:

@@ -13,15 +13,16 @@ import tomli_w
 from typer.testing import CliRunner
 
 from dart_streams.bus.sync_clients import read_events
-from dart_streams.cli import main
 from dart_streams.config import Config
+from dart_streams.config.tasks import load
+from dart_streams.console.cli import main
+from dart_streams.console.datasets import demonstration_files
+from dart_streams.console.datasets.demonstrations import as_demonstration
+from dart_streams.console.runs import run_folder
+from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import UserError
-from dart_streams.history import demonstration_files, run_folder
-from dart_streams.history.bundle import Bundle
-from dart_streams.history.demonstrations import as_demonstration
-from dart_streams.tasks import load
 from tests.integration.recorded_run import record
-from tests.unit.history.test_demonstrations import GOOD, lines, without_ids
+from tests.unit.console.datasets.test_demonstrations import GOOD, lines, without_ids
 from topics import observations, trajectories
 from workers.recorder.main import connect
 from workers.runtime.lifecycle import live

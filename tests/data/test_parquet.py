@@ -10,15 +10,15 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from dart_streams.cli import main
+from dart_streams.console.bundles.bundle_inputs import events
+from dart_streams.console.cli import main
+from dart_streams.console.datasets import demonstration_files, parquet
+from dart_streams.console.datasets.episode_columns import CurationFacts, ImageCell
+from dart_streams.console.datasets.episode_rows import rows_of
+from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import UserError
-from dart_streams.history import demonstration_files, parquet
-from dart_streams.history.bundle import Bundle
-from dart_streams.history.bundle_inputs import events
-from dart_streams.history.episode_columns import CurationFacts, ImageCell
-from dart_streams.history.episode_rows import rows_of
 from tests.integration.recorded_run import record
-from tests.unit.history.test_episode_export import logged
+from tests.unit.console.datasets.test_episode_export import logged
 from topics import trajectories
 
 
@@ -108,7 +108,7 @@ def test_reading_holds_a_row_group_and_not_the_file(bundle, tmp_path, monkeypatc
 
 
 def parquet_policy(bundle: Bundle):
-    from dart_streams.history.bundle_inputs import config_of
+    from dart_streams.console.bundles.bundle_inputs import config_of
 
     return config_of(bundle).policy
 

@@ -21,11 +21,11 @@ import pytest
 
 from dart_streams import config as configuration
 from dart_streams.config import Config
+from dart_streams.console.launch import subreaper
+from dart_streams.console.runs import run_folder
+from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.runs.run_log import read_events
 from dart_streams.deadline import Deadline
-from dart_streams.history import run_folder
-from dart_streams.history.run_folder import RunFolder
-from dart_streams.history.run_log import read_events
-from dart_streams.launch import subreaper
 from tests.faults import invariants
 from topics import trained
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from dart_streams.actions import Action
-from dart_streams.tasks import Task
+from dart_streams.config.tasks import Task
 
 WAYS = ("raises", "nan", "hangs")
 ERRORS = (ValueError, KeyError, SystemExit, RecursionError, asyncio.CancelledError)
@@ -104,7 +104,7 @@ def disturb(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    from dart_streams.cli.main import main as program
+    from dart_streams.console.cli.main import main as program
 
     disturb(msgspec.convert(json.loads(sys.argv[1]), Settings))
     # A supervisor gives the program's path as well.

@@ -18,13 +18,13 @@ import msgspec
 from rich.console import Console
 
 from dart_streams import config as configuration
-from dart_streams.cli.run import write_report
 from dart_streams.config import Config
+from dart_streams.console.cli.run import write_report
+from dart_streams.console.launch import processes
+from dart_streams.console.launch.services.daemon import free_port
+from dart_streams.console.launch.session import Session, live
+from dart_streams.console.runs import run_folder
 from dart_streams.errors import UserError
-from dart_streams.history import run_folder
-from dart_streams.launch import processes
-from dart_streams.launch.services.daemon import free_port
-from dart_streams.launch.session import Session, live
 from tests.faults.disturbed_env import Settings
 from tests.faults.supervised import prefixed
 

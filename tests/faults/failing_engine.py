@@ -41,7 +41,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, lambda *_: wanted.append(ask_for_too_much))
     signal.signal(signal.SIGUSR2, lambda *_: wanted.append(hang))
 
-    from dart_streams.cli.main import main
+    from dart_streams.console.cli.main import main
 
     # A supervisor gives the program's path as well.
     sys.argv = ["dart-streams", *sys.argv[2:]]

@@ -23,8 +23,8 @@ import msgspec
 import topics
 from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, Unencodable, decode, encode
 from dart_streams.config import parse
-from dart_streams.history import run_log
-from dart_streams.history.bundle import BundleRecord
+from dart_streams.console.runs import run_log
+from dart_streams.console.runs.bundle import BundleRecord
 from tests.faults.largest_records import largest_event
 from topics import Topic
 

@@ -21,16 +21,17 @@ import msgspec
 import topics
 from dart_streams.bus.lag import Lag, lag_reader
 from dart_streams.config import Config
+from dart_streams.console.bundles.capture import capture
+from dart_streams.console.bundles.replay import replay
+from dart_streams.console.repair import projection
+from dart_streams.console.repair.projection import ProjectedRow
+from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs.bundle import Bundle, BundleError
+from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.runs.run_follower import ANNOUNCED_S
+from dart_streams.console.runs.run_log import LogRecord, RecordMetadata, decodable, full_event
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.deadline import Deadline
-from dart_streams.history import order_accounts, projection
-from dart_streams.history.bundle import Bundle, BundleError
-from dart_streams.history.capture import capture
-from dart_streams.history.projection import ProjectedRow
-from dart_streams.history.replay import replay
-from dart_streams.history.run_folder import RunFolder
-from dart_streams.history.run_follower import ANNOUNCED_S
-from dart_streams.history.run_log import LogRecord, RecordMetadata, decodable, full_event
-from dart_streams.history.run_state import RunState
 from dart_streams.store import connect
 from topics.actions import ActionResponse
 from topics.curated import CuratedGroup

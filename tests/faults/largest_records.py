@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from dart_streams import weight_location
 from dart_streams.config import Config
 from dart_streams.config.record_sizes import CANONICAL, TEXT
 from dart_streams.errors import MAX_REASON
+from dart_streams.policy import weight_location
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.curated import CuratedGroup, Member

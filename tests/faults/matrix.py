@@ -70,7 +70,7 @@ CASES = {
     "screenshots": ("tests/integration/test_env_worker.py",),
     "weights-refused": ("tests/integration/test_rollout_worker.py",),
     "services-start": ("tests/integration/test_services_survive.py",),
-    "one-folder": ("tests/unit/launch/test_session.py", "tests/unit/history/test_run_folder.py"),
+    "one-folder": ("tests/unit/console/launch/test_session.py", "tests/unit/console/runs/test_run_folder.py"),
     "two-writers": (
         "tests/unit/workers/curator/test_journal_ownership.py",
         "tests/unit/workers/curator/test_two_curators.py",

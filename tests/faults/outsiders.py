@@ -17,8 +17,8 @@ from kafka.errors import NoError
 from dart_streams.bus import admin, topology
 from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.config import Bus
+from dart_streams.console.runs.run_log import read_events
 from dart_streams.deadline import Deadline
-from dart_streams.history.run_log import read_events
 from tests.faults import poison, scene
 from tests.faults.circle import Circle
 from topics import ALL, BY_NAME, Topic, curation_log, trajectories

@@ -14,9 +14,9 @@ from benchmarks.private_services import folder_of_its_own
 from dart_streams.bus import admin
 from dart_streams.bus.clients import consumer, start_within
 from dart_streams.config import Bus, Config, Run, Services, Store
+from dart_streams.console.launch.services import local
+from dart_streams.console.launch.services.daemon import Home, free_port
 from dart_streams.deadline import Deadline
-from dart_streams.launch.services import local
-from dart_streams.launch.services.daemon import Home, free_port
 from tests.faults import disk
 from tests.faults.circle import POLL_S, Circle
 from tests.faults.network import BROKER, DATABASE, WAYS, Network, network

@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from dart_streams.cli.run import write_report
+from dart_streams.console.cli.run import write_report
+from dart_streams.console.launch import process_registry, processes
+from dart_streams.console.launch.session import Session
+from dart_streams.console.launch.supervisor import ProcessSpec
+from dart_streams.console.runs import run_folder
+from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.errors import UserError
-from dart_streams.history import run_folder
-from dart_streams.history.run_folder import RunFolder
-from dart_streams.launch import process_registry, processes
-from dart_streams.launch.session import Session
-from dart_streams.launch.supervisor import ProcessSpec
 from tests.faults.circle import PREFIXES
 
 STAND_IN = "benchmarks.stand_in_trainer"

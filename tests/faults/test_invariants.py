@@ -10,8 +10,8 @@ import pytest
 
 from dart_streams.bus.codec import decode
 from dart_streams.bus.lag import Lag
-from dart_streams.history import projection
-from dart_streams.history.run_log import LogRecord, RecordMetadata
+from dart_streams.console.repair import projection
+from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
 from tests.faults.invariants import Log, broken, differing, pending
 from topics import BY_NAME
 from topics.actions import ActionResponse

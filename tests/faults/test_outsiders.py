@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.history.run_log import read_events
+from dart_streams.console.runs.run_log import read_events
 from tests.faults import outsiders
 from tests.faults.circle import WHOLE, Circle, circle, config_of
 from topics import trajectories

@@ -23,10 +23,10 @@ from dart_streams.bus.compressed_batches import MAX_EXPANDED_BYTES
 from dart_streams.bus.lag import LagReader, lag_reader
 from dart_streams.bus.topology import has_dead_letters
 from dart_streams.config import Config
+from dart_streams.console.repair import dead_letters as letters
+from dart_streams.console.runs.run_folder import write_toml
+from dart_streams.console.runs.run_log import present_records, read_events
 from dart_streams.curation.in_memory import CountingTrainer
-from dart_streams.history import dead_letters as letters
-from dart_streams.history.run_folder import write_toml
-from dart_streams.history.run_log import present_records, read_events
 from tests.faults.generated_records import EVENT, Generator, Record, outcome_of
 from tests.faults.poison import GZIP, SNAPPY, Place, built, raw_producer, send, send_raw
 from topics import Topic, weights, weights_serving
@@ -102,7 +102,15 @@ class Trainer:
 @contextlib.contextmanager
 def curating(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run the curator as a process of its own, and kill it at the end."""
-    command = [sys.executable, "-m", "dart_streams.cli", "worker", "curator", "--config", folder / "config.toml"]
+    command = [
+        sys.executable,
+        "-m",
+        "dart_streams.console.cli",
+        "worker",
+        "curator",
+        "--config",
+        folder / "config.toml",
+    ]
     with (folder / "curator.log").open("a") as log:
         process = subprocess.Popen([*command, "--id", "curator-0"], stdout=log, stderr=log)
         try:

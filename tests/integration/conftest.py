@@ -23,7 +23,7 @@ def desktops_of_normal_priority() -> Iterator[None]:
 
     At their own, low one an office suite takes minutes to start while other tests use all processors.
     """
-    from workers.env.desktop import limits, sandbox
+    from workers.env.backends.desktop import limits, sandbox
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sandbox, "LOW_PRIORITY", ())

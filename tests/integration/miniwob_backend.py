@@ -10,10 +10,10 @@ from PIL import Image, ImageChops
 
 from dart_streams.actions import Click, Drag, Hotkey, KeyDown, KeyUp, MouseDown, MouseUp, Move, Scroll, Type
 from dart_streams.config import Capture, Config, Env, Isolation, Miniwob
-from dart_streams.tasks import Task
+from dart_streams.config.tasks import Task
+from workers.env.backends.miniwob.backend import MiniwobBackend
+from workers.env.backends.miniwob.page import MiniwobPage
 from workers.env.environment import Screen
-from workers.env.miniwob.backend import MiniwobBackend
-from workers.env.miniwob.page import MiniwobPage
 
 
 @asynccontextmanager

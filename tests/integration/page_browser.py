@@ -15,8 +15,8 @@ from typing import Any
 
 from dart_streams.deadline import Deadline
 from tests import interfaces
-from workers.env.miniwob import browser as chromium
-from workers.env.miniwob.devtools import MESSAGE_BYTES, DevTools, Message
+from workers.env.backends.miniwob import browser as chromium
+from workers.env.backends.miniwob.devtools import MESSAGE_BYTES, DevTools, Message
 
 SIZE = (1280, 800)
 PHONE = (390, 780)

@@ -3,7 +3,7 @@
 Episodes run concurrently, so ids, times and the order of observations differ from run to run. What is decided does
 not: :func:`missed_click` says how each order ends, whatever the machine's speed, and what else is random is drawn from
 a seed of the order and the step. So all runs of a length have the same tasks, outcomes, groups, selected steps and
-versions; ``tests/unit/history/test_recorded_run.py`` has what the users of a run presume.
+versions; ``tests/unit/console/runs/test_recorded_run.py`` has what the users of a run presume.
 """
 
 import asyncio
@@ -20,16 +20,17 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import encode
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet, parse
+from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
+from dart_streams.console.runs import evaluation
+from dart_streams.console.runs.bundle import Blob, BundleRecord, Manifest, Writer
+from dart_streams.console.runs.run_folder import without_nulls
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.order_tracker import parse_order_id
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
-from dart_streams.history import evaluation
-from dart_streams.history.bundle import Blob, BundleRecord, Manifest, Writer
-from dart_streams.history.bundle_inputs import CONFIG, TASKS
-from dart_streams.history.run_folder import without_nulls
+from dart_streams.episodes.episode import Episode
 from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore
-from dart_streams.tasks import TaskSet, parse
 from examples.in_memory_run import InMemoryRun, ObservationLog
 from topics import (
     BY_NAME,
@@ -48,10 +49,9 @@ from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep, TrainedToken
 from topics.values import VersionSpan
 from topics.weights_serving import WeightsServing
-from workers.env.episode import Episode
+from workers.env.backends.simulated import SIZE, SimulatedBackend, beside, clicks_wanted
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.policy_client import PolicyClient
-from workers.env.simulated import SIZE, SimulatedBackend, beside, clicks_wanted
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 """What an agent may write, and a page or a task be called."""

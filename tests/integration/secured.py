@@ -23,11 +23,11 @@ from cassandra.connection import DefaultEndPoint
 from benchmarks.private_services import HOMES, READY_S, folder_of_its_own
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Run, Services, Store, Tls
 from dart_streams.connection.protocol_probes import speaks_cql
-from dart_streams.launch.services import local
-from dart_streams.launch.services.daemon import Home, free_port
-from dart_streams.launch.services.jars import SHARED_JARS
-from dart_streams.launch.services.jvm import Cassandra, Kafka, Service
-from dart_streams.launch.services.lock import silent
+from dart_streams.console.launch.services import local
+from dart_streams.console.launch.services.daemon import Home, free_port
+from dart_streams.console.launch.services.jars import SHARED_JARS
+from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
+from dart_streams.console.launch.services.lock import silent
 
 USER = "dart"
 WAIT_S = 120.0

@@ -12,8 +12,8 @@ from typing import Any
 
 import aiohttp
 
-from workers.env.osworld.connection import MachineEndpoint
-from workers.env.osworld.machine import Machine
+from workers.env.backends.osworld.connection import MachineEndpoint
+from workers.env.backends.osworld.machine import Machine
 
 READY_S = 60.0
 CALL_S = 60.0
@@ -74,7 +74,7 @@ async def served(folder: Path, size: tuple[int, int] = (640, 480), **desktops: A
         for name, table in tables.items()
     ]
     file.write_text("\n".join(lines))
-    command = (sys.executable, "-m", "dart_streams.cli", "worker", "desktops", "--config", str(file))
+    command = (sys.executable, "-m", "dart_streams.console.cli", "worker", "desktops", "--config", str(file))
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=log, env=os.environ

@@ -13,9 +13,9 @@ import pytest
 
 from dart_streams import config as configuration
 from dart_streams.bus import admin
-from dart_streams.cli.run import attached_session
-from dart_streams.history import run_folder as folder
-from dart_streams.history.run_folder import RunFolder
+from dart_streams.console.cli.run import attached_session
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.run_folder import RunFolder
 from workers.curator.changelogs import changelog_topics
 
 HERE = Path(__file__).parent

@@ -11,12 +11,12 @@ import pytest
 from dart_streams.bus import flush_barrier
 from dart_streams.bus.clients import Publisher, commit_within, consumer, start_within
 from dart_streams.config import Config
+from dart_streams.config.tasks import load
+from dart_streams.console.launch import evaluate, order_audit
+from dart_streams.console.launch.order_audit import auditing
+from dart_streams.console.launch.training_run import demonstration
+from dart_streams.console.runs.run_follower import following
 from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
-from dart_streams.history.run_follower import following
-from dart_streams.launch import evaluate, order_audit
-from dart_streams.launch.order_audit import auditing
-from dart_streams.launch.training_run import demonstration
-from dart_streams.tasks import load
 from topics import rollout_orders
 
 BOUND_S = 120.0

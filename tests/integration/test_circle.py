@@ -21,24 +21,25 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from dart_streams import config as configuration
-from dart_streams.cli import main
-from dart_streams.cli.run import write_report
 from dart_streams.config import Config
+from dart_streams.console.cli import main
+from dart_streams.console.cli.run import write_report
+from dart_streams.console.launch import process_registry as leftovers
+from dart_streams.console.launch import processes
+from dart_streams.console.launch.session import InterruptedRun, Session
+from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.lineage import traces
+from dart_streams.console.lineage.lineage import READ
+from dart_streams.console.lineage.traces import Timeline
+from dart_streams.console.repair.projection import COLUMNS
+from dart_streams.console.runs import order_accounts, run_log
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.metrics_reader import MetricsReader
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import ServiceUnavailable, UserError
-from dart_streams.history import order_accounts, run_log, traces
-from dart_streams.history import run_folder as folder
-from dart_streams.history.bundle import Bundle
-from dart_streams.history.lineage import READ
-from dart_streams.history.metrics_reader import MetricsReader
-from dart_streams.history.projection import COLUMNS
-from dart_streams.history.run_log import read_log
-from dart_streams.history.run_state import RunState
-from dart_streams.history.traces import Timeline
-from dart_streams.launch import process_registry as leftovers
-from dart_streams.launch import processes
-from dart_streams.launch.session import InterruptedRun, Session
-from dart_streams.launch.supervisor import ProcessSpec, Supervisor
-from dart_streams.launch.training_run import TrainingRun
 from dart_streams.telemetry import names
 from tests.integration.exported_page import answers, screens
 from topics import observations, trajectories
@@ -337,7 +338,7 @@ import asyncio, sys
 from pathlib import Path
 from rich.console import Console
 sys.path.insert(0, sys.argv[1])
-from dart_streams.launch.session import live
+from dart_streams.console.launch.session import live
 from test_circle import folder, session_of
 made = folder.RunFolder(Path(sys.argv[2]))
 live(made, lambda _: session_of(made, Console(width=160)))

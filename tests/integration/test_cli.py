@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dart_streams.cli import doctor, main, process
-from dart_streams.cli.options import read_config
 from dart_streams.config import Bus, Config, Env, Policy, Run, Tasks, load
+from dart_streams.console.cli import doctor, main, process
+from dart_streams.console.cli.options import read_config
+from dart_streams.console.runs import run_folder
 from dart_streams.errors import ConfigError, UserError
-from dart_streams.history import run_folder
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
+COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main"]
 BOUND_S = 120.0
 
 
@@ -187,7 +187,7 @@ def test_a_missing_configuration_is_a_user_error(tmp_path: Path):
 
 
 def test_a_run_starts_from_the_model_directory_that_is_named(tmp_path: Path):
-    run = importlib.import_module("dart_streams.cli.run")
+    run = importlib.import_module("dart_streams.console.cli.run")
     model = tmp_path / "model"
     model.mkdir()
     with pytest.raises(ConfigError, match=r"model is no Hugging Face model directory"):

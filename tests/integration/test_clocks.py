@@ -19,10 +19,10 @@ from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.clock_refusal import ClockRefused
 from dart_streams.config import Config
-from dart_streams.history.run_folder import write_toml
-from dart_streams.history.run_follower import RunFollower, following
-from dart_streams.history.run_state import RunState
-from dart_streams.history.topic_follower import CIRCLE
+from dart_streams.console.runs.run_folder import write_toml
+from dart_streams.console.runs.run_follower import RunFollower, following
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.topic_follower import CIRCLE
 from tests.integration import shifted_clock
 from topics import rollout_orders, weights
 from topics.rollout_orders import RolloutOrder

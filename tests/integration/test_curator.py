@@ -31,6 +31,9 @@ from dart_streams.bus import admin, dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import ID, header
 from dart_streams.config import Config
+from dart_streams.config.tasks import load
+from dart_streams.console.launch.services.daemon import free_port
+from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.curation import journal
 from dart_streams.curation.agents import agents
 from dart_streams.curation.changelog import ChangelogView
@@ -38,9 +41,6 @@ from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from dart_streams.history.run_folder import write_toml
-from dart_streams.launch.services.daemon import free_port
-from dart_streams.tasks import load
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from dart_streams.bus import admin, dead_letters, sync_clients, sync_dead_letters
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topology import Change
-from dart_streams.cli import main
 from dart_streams.config import Config
+from dart_streams.console.cli import main
+from dart_streams.console.repair import dead_letters as letters
+from dart_streams.console.runs.run_folder import write_toml
+from dart_streams.console.runs.run_log import present_records
 from dart_streams.errors import UserError
-from dart_streams.history import dead_letters as letters
-from dart_streams.history.run_folder import write_toml
-from dart_streams.history.run_log import present_records
 from topics import curated, trajectories
 
 

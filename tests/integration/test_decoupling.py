@@ -10,11 +10,11 @@ from rich.console import Console
 from benchmarks import decoupling_run, modes
 from benchmarks.utilization import figures
 from dart_streams.config import Config
+from dart_streams.console.launch.session import Finish, Session
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.run_log import present_records
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.deadline import Deadline
-from dart_streams.history import run_folder as folder
-from dart_streams.history.run_log import present_records
-from dart_streams.history.run_state import RunState
-from dart_streams.launch.session import Finish, Session
 from tests.integration.test_circle import until
 from topics import Topic, rollout_orders, weights, weights_serving
 

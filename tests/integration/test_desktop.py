@@ -20,18 +20,18 @@ import pytest_asyncio
 
 from dart_streams.actions import Click, Hotkey, KeyDown, MouseDown, Type, Wait
 from dart_streams.config import Config, Desktop, Env
+from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.tasks import Task
 from tests.keyboard import EDITED, TYPED
 from workers.env import contract
-from workers.env.desktop import command_line
-from workers.env.desktop.backend import DesktopBackend
-from workers.env.desktop.environment import DesktopEnvironment
-from workers.env.desktop.families import FAMILIES
-from workers.env.desktop.problem import LARGE
-from workers.env.desktop.sandbox import Sandbox
-from workers.env.desktop.syscall_filter import ARCHITECTURES
+from workers.env.backends.desktop import command_line
+from workers.env.backends.desktop.backend import DesktopBackend
+from workers.env.backends.desktop.environment import DesktopEnvironment
+from workers.env.backends.desktop.families import FAMILIES
+from workers.env.backends.desktop.problem import LARGE
+from workers.env.backends.desktop.sandbox import Sandbox
+from workers.env.backends.desktop.syscall_filter import ARCHITECTURES
 from workers.env.environment import EnvironmentFault
 
 BOUND_S = 60.0
@@ -198,7 +198,7 @@ def attempt(action):
         return type(error).__name__
 libc = ctypes.CDLL(None, use_errno=True)
 others = [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
-servers = [pid for pid in others if b"-m\\0workers.env.desktop.guest\\0" in open(f"/proc/{pid}/cmdline", "rb").read()]
+servers = [pid for pid in others if b".backends.desktop.guest\\0" in open(f"/proc/{pid}/cmdline", "rb").read()]
 print(json.dumps({
     "broker": attempt(lambda: socket.create_connection(("127.0.0.1", PORT), 2)),
     "route": attempt(lambda: socket.create_connection(("192.0.2.1", 80), 2)),
@@ -439,7 +439,7 @@ ODD_SIZE = 333, 222
 """Of these desktops only, so that what is left of them is found among all processes."""
 ORPHAN = f"""
 import asyncio, os
-from workers.env.desktop import command_line, sandbox
+from workers.env.backends.desktop import command_line, sandbox
 made = command_line.command
 command_line.command = lambda *given: [word for word in made(*given) if word != "--die-with-parent"]
 async def main():

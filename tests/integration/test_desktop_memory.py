@@ -8,8 +8,8 @@ from benchmarks.desktop_leaks import own_mb, server_of
 from dart_streams.config import Config, Desktop, Env
 from tests.integration.test_desktop import task
 from workers.env import contract
-from workers.env.desktop.backend import DesktopBackend
-from workers.env.desktop.problem import LARGE
+from workers.env.backends.desktop.backend import DesktopBackend
+from workers.env.backends.desktop.problem import LARGE
 
 EPISODES = 10
 PIXELS_MB = LARGE[0] * LARGE[1] * 4 / 1e6

@@ -10,9 +10,9 @@ import pytest_asyncio
 from dart_streams.config import Config, Desktop, Env
 from tests.integration.test_desktop import inside, task
 from workers.env import contract
-from workers.env.desktop import pool
-from workers.env.desktop.backend import DesktopBackend
-from workers.env.desktop.environment import DesktopEnvironment
+from workers.env.backends.desktop import pool
+from workers.env.backends.desktop.backend import DesktopBackend
+from workers.env.backends.desktop.environment import DesktopEnvironment
 
 pytestmark = pytest.mark.usefixtures("desktops_of_normal_priority")
 

@@ -11,9 +11,9 @@ from aiohttp import web
 from rich.console import Console
 
 from dart_streams.config import Config
-from dart_streams.history import run_folder as folder
-from dart_streams.history.run_log import read_events, read_log
-from dart_streams.history.run_state import RunState
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.run_log import read_events, read_log
+from dart_streams.console.runs.run_state import RunState
 from tests.integration.test_circle import HERE, MINUTES, circle_config, command, session_of
 from tests.unit.workers.rollout.misbehaving import chat, says, served
 from topics import curated, trajectories

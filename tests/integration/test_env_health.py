@@ -11,9 +11,9 @@ from dart_streams.deadline import Deadline
 from tests.integration.test_env_worker import BOUND_S, QUICK, TASKS, World, order, serving, solve, worker
 from topics.observations import Observation
 from workers.env import health, main
+from workers.env.backends.simulated import SimulatedBackend, SimulatedEnvironment
 from workers.env.environment import EnvironmentFault
 from workers.env.health import RestRule
-from workers.env.simulated import SimulatedBackend, SimulatedEnvironment
 
 SLOTS = 4
 BATCH = 20

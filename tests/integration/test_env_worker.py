@@ -24,9 +24,9 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
 from dart_streams.config import Config
+from dart_streams.console.launch.services.daemon import free_port
+from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.deadline import Deadline
-from dart_streams.history.run_folder import write_toml
-from dart_streams.launch.services.daemon import free_port
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
 from topics import Topic, action_requests, actions, observations, rollout_orders
 from topics.action_requests import ActionRequest

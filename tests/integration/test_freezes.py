@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from dart_streams.config import Config
+from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.deadline import Deadline
-from dart_streams.history.run_folder import write_toml
 from tests.integration.test_env_worker import BOUND_S, TASKS, World, order, process, serving, solve, worker
 from topics import weights
 from topics.action_requests import ActionRequest
@@ -111,7 +111,7 @@ def rollout_worker(config: Config, folder: Path) -> Iterator[subprocess.Popen[by
     command = [
         sys.executable,
         "-m",
-        "dart_streams.cli",
+        "dart_streams.console.cli",
         "worker",
         "rollout",
         "--config",

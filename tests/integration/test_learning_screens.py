@@ -8,12 +8,11 @@ import pytest
 
 from benchmarks.learning import recording, variants
 from benchmarks.learning.screens import CELL, START, Recording
-from dart_streams import tasks
 from dart_streams.actions import Click
-from dart_streams.config import Config
+from dart_streams.config import Config, tasks
+from dart_streams.config.tasks import Task
 from dart_streams.store.blobs import ref_of
-from dart_streams.tasks import Task
-from workers.env.miniwob.backend import MiniwobBackend
+from workers.env.backends.miniwob.backend import MiniwobBackend
 
 EPISODES = 6
 

@@ -14,9 +14,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from dart_streams import tasks
 from dart_streams.actions import Click, Hotkey, KeyDown, MouseDown, Move, Type
-from dart_streams.config import Env
+from dart_streams.config import Env, tasks
 from tests.integration.miniwob_backend import (
     browser,
     largest_difference,
@@ -25,12 +24,12 @@ from tests.integration.miniwob_backend import (
     task,
     where_different,
 )
+from workers.env.backends.miniwob import backend as backend_module
+from workers.env.backends.miniwob import silence
+from workers.env.backends.miniwob.browser import NICENESS, Browser, lower_priority
+from workers.env.backends.miniwob.page import RESTARTABLE, MiniwobPage
+from workers.env.backends.miniwob.seats import DOCUMENTS_MIN
 from workers.env.environment import EnvironmentFault
-from workers.env.miniwob import backend as backend_module
-from workers.env.miniwob import silence
-from workers.env.miniwob.browser import NICENESS, Browser, lower_priority
-from workers.env.miniwob.page import RESTARTABLE, MiniwobPage
-from workers.env.miniwob.seats import DOCUMENTS_MIN
 
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
 SEEDS = 3

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from dart_streams import tasks
 from dart_streams.actions import Click
-from dart_streams.config import Capture
+from dart_streams.config import Capture, tasks
+from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.tasks import Task
 from tests.integration.miniwob_backend import browser, pixels, task
+from workers.env.backends.miniwob import browser as browser_module
+from workers.env.backends.miniwob.backend import MiniwobBackend
+from workers.env.backends.miniwob.browser import find_browser
+from workers.env.backends.miniwob.capture import HEIGHT, WIDTH, BeginFrames
+from workers.env.backends.miniwob.page import RESTARTABLE
 from workers.env.environment import Screen
-from workers.env.miniwob import browser as browser_module
-from workers.env.miniwob.backend import MiniwobBackend
-from workers.env.miniwob.browser import find_browser
-from workers.env.miniwob.capture import HEIGHT, WIDTH, BeginFrames
-from workers.env.miniwob.page import RESTARTABLE
 
 DEMONSTRATION = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
 SPLITS = ("train", "heldout", "demonstration")

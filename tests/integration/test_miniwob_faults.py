@@ -16,8 +16,8 @@ from tests.integration.test_env_worker import World, order, serving, worker
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.transitions import next_attempt
-from workers.env.miniwob import browser
-from workers.env.miniwob.oracle import NEXT
+from workers.env.backends.miniwob import browser
+from workers.env.backends.miniwob.oracle import NEXT
 
 SLOTS = 8
 BACKLOG = 2 * SLOTS

@@ -6,9 +6,9 @@ import structlog
 
 from tests.integration.test_env_worker import World, serving, worker
 from tests.integration.test_miniwob_faults import TASKS, fed
-from workers.env.miniwob import memory_bound
-from workers.env.miniwob.browser import Browser
-from workers.env.miniwob.oracle import NEXT
+from workers.env.backends.miniwob import memory_bound
+from workers.env.backends.miniwob.browser import Browser
+from workers.env.backends.miniwob.oracle import NEXT
 
 SLOTS = 4
 BOUND_BYTES = 400 << 20

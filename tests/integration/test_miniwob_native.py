@@ -13,10 +13,10 @@ import pytest_asyncio
 from dart_streams.actions import Action, Click, Drag, Hotkey, MouseDown, MouseUp, Move, Scroll, Type
 from dart_streams.deadline import Deadline
 from tests.integration.miniwob_backend import browser, pixels, task
+from workers.env.backends.miniwob import browser as browser_module
+from workers.env.backends.miniwob.backend import MiniwobBackend
+from workers.env.backends.miniwob.page import MiniwobPage
 from workers.env.environment import Screen
-from workers.env.miniwob import browser as browser_module
-from workers.env.miniwob.backend import MiniwobBackend
-from workers.env.miniwob.page import MiniwobPage
 
 TASK = task("click-test", 1)
 CAPTURES = ("begin-frame", "screenshot")

@@ -17,18 +17,18 @@ import pytest_asyncio
 
 from dart_streams.actions import Click, Hotkey, MouseDown, MouseUp, Scroll, Type, Wait
 from dart_streams.config import Config, Env, Osworld, OsworldMachine
+from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
-from dart_streams.tasks import Task
 from tests.integration.served_desktops import Served, served
 from workers.env import contract
-from workers.env.desktop.families import FAMILIES
+from workers.env.backends.desktop.families import FAMILIES
+from workers.env.backends.osworld.backend import OsworldBackend
+from workers.env.backends.osworld.connection import MachineEndpoint, MachineGone
+from workers.env.backends.osworld.environment import ready
+from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.programs import program
+from workers.env.backends.osworld.providers import HeldMachine
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld.backend import OsworldBackend
-from workers.env.osworld.connection import MachineEndpoint, MachineGone
-from workers.env.osworld.environment import ready
-from workers.env.osworld.machine import Machine
-from workers.env.osworld.programs import program
-from workers.env.osworld.providers import HeldMachine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SIZE = (320, 240)

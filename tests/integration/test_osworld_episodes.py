@@ -18,8 +18,8 @@ from dart_streams.actions import Action, CallUser, Finished, Hotkey, Type, Wait
 from dart_streams.actions import format as text_of
 from dart_streams.config import Config, Env, Osworld, OsworldMachine
 from dart_streams.config.deployment import Tasks
+from dart_streams.config.tasks import load
 from dart_streams.errors import ConfigError
-from dart_streams.tasks import load
 from examples.in_memory_run import InMemoryRun
 from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
@@ -27,10 +27,10 @@ from tests.integration.test_env_worker import World, number_of, order, process, 
 from tests.integration.test_env_worker import end_of as exit_code_of
 from topics.action_requests import ActionRequest
 from topics.trajectories import Trajectory
+from workers.env.backends.osworld import mirror
+from workers.env.backends.osworld.backend import OsworldBackend
+from workers.env.backends.osworld.environment import OsworldEnvironment
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld import mirror
-from workers.env.osworld.backend import OsworldBackend
-from workers.env.osworld.environment import OsworldEnvironment
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

@@ -15,9 +15,9 @@ from aiohttp import web
 
 from dart_streams.errors import ServiceUnavailable
 from tests import osworld_needs
+from workers.env.backends.osworld import sidecar, tasks
+from workers.env.backends.osworld.connection import MachineEndpoint
 from workers.env.environment import EnvironmentFault
-from workers.env.osworld import sidecar, tasks
-from workers.env.osworld.connection import MachineEndpoint
 
 LIMIT_S = 120.0
 NOTE = {"type": "vm_file", "path": "/home/user/note.txt", "dest": "note.txt"}

@@ -14,13 +14,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from dart_streams.console.launch.services import jars
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.bundle_source import BundleSource
+from dart_streams.console.views.page.guard import Guard
+from dart_streams.console.views.page.server import PageServer
 from dart_streams.deadline import Deadline
-from dart_streams.history.bundle import Bundle
-from dart_streams.launch.services import jars
-from dart_streams.views.page.assets import assets
-from dart_streams.views.page.bundle_source import BundleSource
-from dart_streams.views.page.guard import Guard
-from dart_streams.views.page.server import PageServer
 from tests.integration.page_browser import PHONE, SIZE, WAIT_S, Tab, tab
 from tests.integration.recorded_run import HOSTILE, record, settings
 from topics.observations import Observation
@@ -331,7 +331,17 @@ async def test_a_page_of_another_origin_can_neither_read_nor_frame_it(recorded: 
 def start(bundle: Path, file: Path) -> subprocess.Popen[bytes]:
     """Serve a bundle as a run's supervisor does, and return once the address is written by this start."""
     before = file.stat().st_mtime_ns if file.exists() else 0
-    command = [sys.executable, "-m", "dart_streams.cli", "ui", str(bundle), "--port", "0", "--address-file", str(file)]
+    command = [
+        sys.executable,
+        "-m",
+        "dart_streams.console.cli",
+        "ui",
+        str(bundle),
+        "--port",
+        "0",
+        "--address-file",
+        str(file),
+    ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = Deadline(WAIT_S)
     while not file.exists() or file.stat().st_mtime_ns == before:

@@ -13,11 +13,11 @@ from cassandra.cluster import Cluster
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Bus, Config, parse
+from dart_streams.console.views.page.live_source import LiveSource
+from dart_streams.console.views.page.views import PageViews
+from dart_streams.console.views.page.wall import SlotGrid
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.views.page.live_source import LiveSource
-from dart_streams.views.page.views import PageViews
-from dart_streams.views.page.wall import SlotGrid
 from tests.integration.test_recorder import episode
 from topics import observations
 from topics.observations import Observation

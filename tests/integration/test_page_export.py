@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.history.bundle import Bundle
-from dart_streams.launch.services import jars
-from dart_streams.views.page import export
-from dart_streams.views.page.assets import assets
-from dart_streams.views.page.bundle_source import BundleSource
+from dart_streams.console.launch.services import jars
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.views.page import export
+from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.bundle_source import BundleSource
 from tests.integration.exported_page import answers, screens
 from tests.integration.page_browser import PHONE, SIZE, tab
 from tests.integration.recorded_run import HOSTILE, record

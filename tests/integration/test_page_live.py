@@ -14,12 +14,12 @@ from rich.console import Console
 
 from dart_streams.bus.lag import lag_reader
 from dart_streams.config import Ui
+from dart_streams.console.launch.processes import PAGE_FILE
+from dart_streams.console.launch.session import Session
+from dart_streams.console.launch.supervisor import Supervisor
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs import run_folder as folder
 from dart_streams.deadline import Deadline
-from dart_streams.history import run_folder as folder
-from dart_streams.launch.processes import PAGE_FILE
-from dart_streams.launch.session import Session
-from dart_streams.launch.supervisor import Supervisor
-from dart_streams.launch.training_run import TrainingRun
 from tests.integration.exported_page import answers
 from tests.integration.page_browser import Tab, tab
 from tests.integration.test_circle import HERE, circle_config, session_of

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.views.page.bundle_source import BundleSource
+from dart_streams.console.views.page.live_source import LiveSource
+from dart_streams.console.views.page.source import SHOWN, RunSource
+from dart_streams.console.views.page.views import PageViews
 from dart_streams.deadline import Deadline
-from dart_streams.history.bundle import Bundle
-from dart_streams.views.page.bundle_source import BundleSource
-from dart_streams.views.page.live_source import LiveSource
-from dart_streams.views.page.source import SHOWN, RunSource
-from dart_streams.views.page.views import PageViews
 from tests.integration.test_circle import Finished, bundle, finished
 
 __all__ = ["bundle", "finished"]

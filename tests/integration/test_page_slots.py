@@ -9,17 +9,17 @@ from aiohttp.test_utils import TestServer
 
 from dart_streams.clock import now_ms
 from dart_streams.config import parse
-from dart_streams.history.run_folder import PhaseLog
-from dart_streams.history.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.history.run_state import RunState
-from dart_streams.views.page.assets import assets
-from dart_streams.views.page.guard import Guard
-from dart_streams.views.page.server import PUSH_S, PageServer
-from dart_streams.views.page.source import Progress
+from dart_streams.console.runs.run_folder import PhaseLog
+from dart_streams.console.runs.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.guard import Guard
+from dart_streams.console.views.page.server import PUSH_S, PageServer
+from dart_streams.console.views.page.source import Progress
 from tests.integration.page_browser import tab
 from tests.integration.test_page import SHOTS
 from topics.values import BlobRef
-from workers.env.simulated import picture
+from workers.env.backends.simulated import picture
 
 SLOTS = 1000
 STEPS_PER_S = 333
@@ -34,7 +34,7 @@ new PerformanceObserver((list) => list.getEntries().forEach((e) => seen.long = M
 
 
 class MadeUpRun:
-    """A source whose slots all take steps; see :class:`~dart_streams.views.page.source.RunSource`."""
+    """A source whose slots all take steps; see :class:`~dart_streams.console.views.page.source.RunSource`."""
 
     kind = "run"
 

@@ -13,10 +13,10 @@ from benchmarks.peers.contestants import PYTHON, Contestant, Ours, Peer
 from benchmarks.peers.page_server import PageServer
 from dart_streams import actions
 from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet, load
 from dart_streams.screens import smart_resize
-from dart_streams.tasks import TaskSet, load
+from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
 from workers.env.environment import rescale
-from workers.env.miniwob.capture import HEIGHT, WIDTH
 
 DEMO = modes.located(Path(__file__).parents[2] / "deploy/config/demo.toml")
 PATIENT = msgspec.structs.replace(DEMO.env.miniwob, call_timeout_s=120.0)

@@ -16,8 +16,8 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
 from dart_streams.config import Config
-from dart_streams.history.run_folder import write_toml
-from dart_streams.launch.services.daemon import free_port
+from dart_streams.console.launch.services.daemon import free_port
+from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.store import AsyncStore, connect
 from topics import observations, trajectories
 from topics.observations import EpisodeEnd, ExecutedAction, Observation

@@ -19,8 +19,8 @@ from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
 from dart_streams.bus.codec import header
 from dart_streams.config import Config, Rollout
-from dart_streams.history.run_folder import write_toml
-from dart_streams.launch.services.daemon import free_port
+from dart_streams.console.launch.services.daemon import free_port
+from dart_streams.console.runs.run_folder import write_toml
 from topics import Topic, action_requests, actions, weights, weights_serving
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse

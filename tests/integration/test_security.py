@@ -22,14 +22,14 @@ from dart_streams import config as configuration
 from dart_streams.bus import admin, clients, readiness, sync_clients
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls
 from dart_streams.connection import auth
+from dart_streams.console.launch.services import memory
+from dart_streams.console.launch.services.jars import find_java
+from dart_streams.console.launch.services.jvm import Kafka
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ServiceUnavailable
-from dart_streams.history import run_folder as folder
-from dart_streams.history.bundle import Bundle
-from dart_streams.history.run_folder import write_toml
-from dart_streams.launch.services import memory
-from dart_streams.launch.services.jars import find_java
-from dart_streams.launch.services.jvm import Kafka
 from dart_streams.store import sessions
 from tests.integration.exported_page import plain_answers
 from tests.integration.secured import USER, Secured, secured_services
@@ -39,7 +39,7 @@ from topics.weights import WeightVersion
 
 pytestmark = pytest.mark.timeout(900)
 BOUND_S = 120.0
-COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
+COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main"]
 VERSION = WeightVersion(
     model_id="m", version=0, uri="file:///nowhere", sha256="0" * 64, train_step=0, epoch=1, groups_consumed=0
 )

@@ -17,17 +17,17 @@ from benchmarks.private_services import OWNER, private_services
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
-from dart_streams.launch.services import local
-from dart_streams.launch.services.daemon import Home, free_port
-from dart_streams.launch.services.jars import SHARED_JARS
-from dart_streams.launch.services.jvm import Kafka
-from dart_streams.launch.services.local import RunningService, bring_up
-from dart_streams.launch.services.lock import silent
+from dart_streams.console.launch.services import local
+from dart_streams.console.launch.services.daemon import Home, free_port
+from dart_streams.console.launch.services.jars import SHARED_JARS
+from dart_streams.console.launch.services.jvm import Kafka
+from dart_streams.console.launch.services.local import RunningService, bring_up
+from dart_streams.console.launch.services.lock import silent
 
 pytestmark = pytest.mark.timeout(1200)
 BOUND_S = 120.0
 READY_S = 240.0
-COMMAND = [sys.executable, "-m", "dart_streams.cli.main"]
+COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main"]
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ import pytest
 from cassandra.cluster import Cluster
 from typer.testing import CliRunner
 
-from dart_streams.cli import main
 from dart_streams.config import Store
+from dart_streams.console.cli import main
+from dart_streams.console.launch.services.daemon import free_port
+from dart_streams.console.repair import projection
+from dart_streams.console.runs import run_folder as folder
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.history import projection
-from dart_streams.history import run_folder as folder
-from dart_streams.launch.services.daemon import free_port
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async, create_schema
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of
 from dart_streams.store.sessions import TableGone

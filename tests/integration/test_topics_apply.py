@@ -14,7 +14,7 @@ from dart_streams.bus.admin import TopicsRefused
 from dart_streams.bus.topology import TopicSpec, declared
 
 BOUND_S = 120.0
-COMMAND = [sys.executable, "-m", "dart_streams.cli.main", "topics"]
+COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main", "topics"]
 
 
 def names_of(bus: Any) -> set[str]:

@@ -13,10 +13,11 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topic_ids import made_anew
 from dart_streams.bus.topic_watch import TopicGrown, TopicMadeAnew
 from dart_streams.config import Config
+from dart_streams.console.launch import topic_identity
+from dart_streams.console.launch.topic_identity import LogGone
+from dart_streams.console.monitor import main as monitor
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.launch import topic_identity
-from dart_streams.launch.topic_identity import LogGone
 from topics import curated, rollout_orders, weights
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
@@ -24,7 +25,6 @@ from topics.weights import WeightVersion
 from workers.curator import main as curator
 from workers.curator.changelogs import changelog_topics
 from workers.env import main as env
-from workers.monitor import main as monitor
 from workers.recorder import main as recorder
 from workers.rollout import main as rollout
 from workers.rollout.scripted import ScriptedEngine

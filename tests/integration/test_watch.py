@@ -7,13 +7,13 @@ from aiokafka import TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.bus.lag import Lag
-from dart_streams.history import order_accounts
-from dart_streams.history.run_follower import following
-from dart_streams.history.run_state import Kept, RunState
-from dart_streams.views import report
+from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs.run_follower import following
+from dart_streams.console.runs.run_state import Kept, RunState
+from dart_streams.console.views import report
+from dart_streams.episodes.trajectory_summary import broken
 from tests.integration.test_recorder import episode
 from topics import rollout_orders, trajectories
-from workers.recorder.trajectory_summary import broken
 
 NUMBER = 50
 

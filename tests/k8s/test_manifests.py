@@ -13,7 +13,7 @@ import yaml
 
 from dart_streams import config
 from dart_streams.bus.topology import strimzi_yaml
-from dart_streams.cli.topics import wanted_by
+from dart_streams.console.cli.topics import wanted_by
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".dart/k8s-test"

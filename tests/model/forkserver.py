@@ -3,7 +3,7 @@
 import multiprocessing
 import threading
 
-from dart_streams.launch.services.daemon import free_port
+from dart_streams.console.launch.services.daemon import free_port
 
 spawning = multiprocessing.get_context("forkserver")
 spawning.set_forkserver_preload(["tests.model.preloaded"])

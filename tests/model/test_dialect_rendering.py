@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from transformers import AutoTokenizer
 
-from dart_streams import prompts
 from dart_streams.actions.dialects.ui_tars import BOX_TOKENS
 from dart_streams.actions.dialects.ui_tars_prompts import TEMPLATES
 from dart_streams.config import ActionDialect
+from dart_streams.episodes import prompts
 from dart_streams.policy import tiny
 from dart_streams.policy.rendering import Renderer, renderer_of
-from tests.unit.test_prompts import INSTRUCTION, UI_TARS, agent_messages, observed
+from tests.unit.episodes.test_prompts import INSTRUCTION, UI_TARS, agent_messages, observed
 from topics.values import MessagePart
 
 STYLES = {

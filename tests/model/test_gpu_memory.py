@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dart_streams.config import Config, parse
-from dart_streams.launch import adapter_memory, gpu_memory, model_files
-from dart_streams.launch.model_files import ModelShape
+from dart_streams.console.sizing import adapter_memory, gpu_memory, model_files
+from dart_streams.console.sizing.model_files import ModelShape
 from dart_streams.policy import tiny, tiny_architectures
 from dart_streams.policy.rendering import Renderer
 from topics.values import BlobRef, MessagePart

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from transformers import BertConfig, CLIPConfig, MllamaConfig
 
-from dart_streams import prompts
-from dart_streams.cli.main import main
-from dart_streams.cli.policy import fit_of
 from dart_streams.config import parse
-from dart_streams.context import INSTRUCTION_TOKENS, estimated
+from dart_streams.console.cli.main import main
+from dart_streams.console.cli.policy import fit_of
+from dart_streams.console.sizing import model_fit
+from dart_streams.episodes import prompts
+from dart_streams.episodes.context import INSTRUCTION_TOKENS, estimated
 from dart_streams.errors import ConfigError, UserError
-from dart_streams.launch import model_fit
 from dart_streams.policy import fit, tiny
 from dart_streams.policy.context import counted
 from dart_streams.policy.rendering import UnsupportedModel, renderer_of
@@ -165,7 +165,7 @@ def test_the_command_says_why_and_a_run_is_refused_with_its_reason(
 ) -> None:
     """The program is this environment's interpreter on this checkout, as the other environment would start it."""
     program = tmp_path / "dart-streams"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dart_streams.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dart_streams.console.cli "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert (found := model_fit.ask(qwen, program, parse({}))).architecture == "Qwen2_5_VLForConditionalGeneration"

@@ -12,11 +12,10 @@ import pytest
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
-from dart_streams import tasks
-from dart_streams.config import Config
+from dart_streams.config import Config, tasks
+from dart_streams.console.datasets import demonstration_files, demonstration_import
+from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.errors import UserError
-from dart_streams.history import demonstration_files, demonstration_import
-from dart_streams.history.run_folder import write_toml
 from dart_streams.policy import probe, recipe
 from trainer.warmup import build
 

@@ -11,15 +11,15 @@ from typer.testing import CliRunner
 from benchmarks.synthetic_groups import BacklogShape, Maker, write
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
-from dart_streams.cli import main as command_line
 from dart_streams.config import Config
+from dart_streams.console.bundles import capture
+from dart_streams.console.bundles import retrain as reproduce
+from dart_streams.console.cli import main as command_line
+from dart_streams.console.lineage.lineage import READ
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
-from dart_streams.history import capture
-from dart_streams.history import retrain as reproduce
-from dart_streams.history.bundle import Bundle
-from dart_streams.history.lineage import READ
-from dart_streams.history.run_log import read_log
-from dart_streams.history.run_state import RunState
 from dart_streams.policy import tiny
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect

@@ -30,10 +30,10 @@ from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, a
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
+from dart_streams.console.repair import projection
+from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
-from dart_streams.history import projection
-from dart_streams.history.run_log import LogRecord, RecordMetadata
-from dart_streams.history.run_state import RunState
 from dart_streams.policy import exporting, probe, recipe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dart_streams.config import Config
-from dart_streams.launch.services.daemon import free_port
+from dart_streams.console.launch.services.daemon import free_port
 from workers.rollout import vllm_settings
 
 START_S = 400.0

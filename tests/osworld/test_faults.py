@@ -22,7 +22,7 @@ from tests.integration.test_env_worker import World, number_of, order, process, 
 from tests.integration.test_osworld_episodes import until
 from tests.osworld import click_tasks
 from topics.action_requests import ActionRequest
-from workers.env.desktop import limits
+from workers.env.backends.desktop import limits
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 BOUND_S = 400.0
 SOLVED = (Click(*click_tasks.GO), Finished(""))
-PARTS = {"desktop": "bwrap", "X server": "Xvfb", "HTTP server": "workers.env.desktop.guest"}
+PARTS = {"desktop": "bwrap", "X server": "Xvfb", "HTTP server": "workers.env.backends.desktop.guest"}
 INSIDE = {"full tmpfs": "fill", "fork bomb": "bomb"}
 FAULTS = [*PARTS, "sidecar", *INSIDE]
 

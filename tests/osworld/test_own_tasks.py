@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from dart_streams.config.tasks import OsworldTasks
 from dart_streams.deadline import Deadline
-from dart_streams.tasks import OsworldTasks
 from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
-from workers.env.osworld import oracles, sidecar, tasks
-from workers.env.osworld.mirror import Mirror
-from workers.env.osworld.task_assignment import TaskAssignment, TaskResources
+from workers.env.backends.osworld import oracles, sidecar, tasks
+from workers.env.backends.osworld.mirror import Mirror
+from workers.env.backends.osworld.task_assignment import TaskAssignment, TaskResources
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

@@ -15,16 +15,16 @@ import pytest
 import pytest_asyncio
 
 from dart_streams.config import Config
-from dart_streams.history.run_log import read_events
-from dart_streams.tasks import OsworldTasks
+from dart_streams.config.tasks import OsworldTasks
+from dart_streams.console.runs.run_log import read_events
 from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
 from tests.integration.test_osworld_episodes import until
 from tests.osworld.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes, finished_run, rewards, shared
 from topics import curated, trained
-from workers.env.osworld import tasks
-from workers.env.osworld.mirror import Mirror
-from workers.env.osworld.substitutes import fill
+from workers.env.backends.osworld import tasks
+from workers.env.backends.osworld.mirror import Mirror
+from workers.env.backends.osworld.substitutes import fill
 
 EACH = int(os.environ.get("DART_OSWORLD_EACH", "3"))
 pytestmark = [
@@ -41,9 +41,9 @@ MAX_STEPS = 30
 """The commands of one oracle take some seconds, in which it waits."""
 ACQUIRE = """
 import asyncio, json, os, sys, urllib.request
-from workers.env.osworld import image
-from workers.env.osworld.connection import MachineEndpoint
-from workers.env.osworld.machine import Machine
+from workers.env.backends.osworld import image
+from workers.env.backends.osworld.connection import MachineEndpoint
+from workers.env.backends.osworld.machine import Machine
 server, token = sys.argv[1], open(sys.argv[2]).read()
 body = json.dumps({"ttl_s": float(os.environ["DART_LEASE_S"]), "wait_s": 60}).encode()
 request = urllib.request.Request(server + "/leases", body, {"Authorization": "Bearer " + token})

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from dart_streams.config import Config
-from dart_streams.history.run_log import read_events
+from dart_streams.console.runs.run_log import read_events
 from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
 from tests.integration.test_osworld_episodes import until

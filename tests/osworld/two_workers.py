@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import msgspec
 from rich.console import Console
 
-from dart_streams.cli.run import write_report
 from dart_streams.config import Config
+from dart_streams.console.cli.run import write_report
+from dart_streams.console.launch import processes
+from dart_streams.console.launch.session import Session
+from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs import run_folder
+from dart_streams.console.runs.run_log import read_events
 from dart_streams.errors import ServiceUnavailable, UserError
-from dart_streams.history import run_folder
-from dart_streams.history.run_log import read_events
-from dart_streams.launch import processes
-from dart_streams.launch.session import Session
-from dart_streams.launch.supervisor import ProcessSpec, Supervisor
-from dart_streams.launch.training_run import TrainingRun
 from tests.integration.served_desktops import Served
 from tests.integration.test_osworld import ACQUIRE, RELEASE
 from topics import observations

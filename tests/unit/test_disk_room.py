@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.cli import doctor
 from dart_streams.config import Config, Run
+from dart_streams.console.cli import doctor
 from dart_streams.disk_room import DiskRoom, room_at
 
 

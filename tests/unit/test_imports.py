@@ -16,69 +16,57 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("topics",),
-    tuple(
-        f"dart_streams.{name}"
-        for name in (
-            "errors",
-            "clock",
-            "deadline",
-            "crash_points",
-            "heartbeats",
-            "quantiles",
-            "stateless_random",
-            "fsync",
-            "screens",
-            "visible_text",
-            "disk_room",
-            "actions",
-        )
-    ),
+    ("dart_streams", "dart_streams.actions"),
     ("dart_streams.config",),
-    (
-        "dart_streams.tasks",
-        "dart_streams.prompts",
-        "dart_streams.weight_location",
-        "dart_streams.second_set",
-        "dart_streams.socket_folder",
-        "dart_streams.pictures",
-        "dart_streams.connection",
-    ),
-    ("dart_streams.telemetry", "dart_streams.context"),
-    ("dart_streams.bus", "dart_streams.store"),
-    ("dart_streams.curation",),
-    ("dart_streams.policy",),
-    ("workers.runtime",),
-    ("workers.env", "workers.rollout", "workers.recorder", "workers.curator", "trainer"),
-    ("dart_streams.history",),
-    ("workers.monitor", "workers.tracker", "workers.desktops", "dart_streams.views"),
-    ("dart_streams.launch",),
-    ("dart_streams.cli",),
+    ("dart_streams.connection", "dart_streams.telemetry"),
+    ("dart_streams.bus", "dart_streams.store", "dart_streams.episodes"),
+    ("dart_streams.curation", "dart_streams.policy"),
+    ("workers", "trainer"),
+    ("dart_streams.console",),
     ("benchmarks",),
     ("examples",),
 )
-"""From the ground up. Packages on one floor do not import each other. The monitor looks at a run's history."""
-TRAINER_FLOORS = (("trainer.objective", "trainer.ranks"), ("trainer.data",), ("trainer.learning",), ("trainer",))
+"""From the ground up. Packages on one floor do not import each other. ``dart_streams`` stands for its loose modules."""
+INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "trainer": (("trainer.objective", "trainer.ranks"), ("trainer.data",), ("trainer.learning",), ("trainer",)),
+    "workers": (
+        ("workers.runtime",),
+        ("workers.env", "workers.rollout", "workers.recorder", "workers.curator", "workers.tracker"),
+        ("workers.env.backends",),
+        ("workers.desktop_server", "workers.env.main"),
+    ),
+    "dart_streams.console": (
+        ("dart_streams.console.runs",),
+        ("dart_streams.console.lineage", "dart_streams.console.sizing"),
+        ("dart_streams.console.bundles",),
+        ("dart_streams.console.datasets", "dart_streams.console.repair", "dart_streams.console.monitor"),
+        ("dart_streams.console.views",),
+        ("dart_streams.console.launch",),
+        ("dart_streams.console.cli",),
+    ),
+}
+"""The floors within a package. A backend imports the environment's protocol; only ``workers.env.main`` opens one."""
 LEARNING_READS = {"trainer.data.samples", "trainer.data.collate", "trainer.data.successes"}
 """Learning takes samples, and values to imitate; it knows neither Kafka nor the store."""
-DOORS = {("dart_streams.cli.bench", "benchmarks.commands")}
+DOORS = {("dart_streams.console.cli.bench", "benchmarks.commands")}
 """``dart-streams bench`` opens the benchmarks of a checkout by name; the wheel has none."""
-OURS = tuple(sorted({name.partition(".")[0] for floor in FLOORS for name in floor}))
+OURS = ("benchmarks", "dart_streams", "examples", "topics", "trainer", "workers")
 MODEL_LIBRARIES = {"torch", "torchvision", "vllm", "transformers", "safetensors", "tokenizers"}
 DATA_LIBRARIES = {"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"}
-DATA_SIDE = ("dart_streams/history/parquet.py", "workers/tracker/backends/")
+DATA_SIDE = ("dart_streams/console/datasets/parquet.py", "workers/tracker/backends/")
 """What needs the environment .venv/data; nothing of it is imported before a command asks for it."""
 MODEL_SIDE = (
     "dart_streams/policy/",
-    "dart_streams/history/retrain.py",
+    "dart_streams/console/bundles/retrain.py",
     "workers/rollout/",
     "trainer/",
     "benchmarks/",
     "examples/objective.py",
 )
-SANDBOX_SIDE = "workers/env/desktop/guest/"
+SANDBOX_SIDE = "workers/env/backends/desktop/guest/"
 """What the system's Python runs within a sandbox, which has nothing else of the project."""
 ONLY_IN_SANDBOXES = {"Xlib", "PIL", "aiohttp", "pyatspi", "workers"} | sys.stdlib_module_names
-EVALUATOR_SIDE = "workers/env/osworld/evaluator/"
+EVALUATOR_SIDE = "workers/env/backends/osworld/evaluator/"
 """What runs in .venv/osworld, beside OSWorld's package, which has nothing else of the project."""
 ONLY_IN_EVALUATOR = {"desktop_env", "requests", "tldextract", "workers"} | sys.stdlib_module_names
 ONLY_IN_TOPICS = {"msgspec", "typing", "topics"}
@@ -123,12 +111,15 @@ def known(name: str) -> str | None:
 
 @cache
 def floor_of(name: str, floors: tuple[tuple[str, ...], ...] = FLOORS) -> tuple[int, str]:
-    """Return the floor of a module and the package on it that the module belongs to."""
-    for number, floor in enumerate(floors):
-        for package in floor:
-            if name == package or name.startswith(f"{package}."):
-                return number, package
-    raise AssertionError(f"{name} is on no floor: put it into FLOORS")
+    """Return the floor of a module, and the longest package named there that the module belongs to."""
+    named = {package: number for number, floor in enumerate(floors) for package in floor}
+    package = name
+    while package not in named:
+        package = package.rpartition(".")[0]
+        assert package, f"{name} is on no floor: put it into FLOORS"
+    if package == "dart_streams":
+        assert MODULES[name].parent == Path(package), f"{name} is in a package on no floor: put it into FLOORS"
+    return named[package], package
 
 
 def tops(file: Path) -> set[str]:
@@ -139,61 +130,66 @@ def is_model_side(file: Path) -> bool:
     return str(file).startswith(MODEL_SIDE)
 
 
-def is_bare(name: str) -> bool:
-    """Say whether a name is a package that only holds packages of several floors."""
-    return name in ("dart_streams", "workers")
+BARE = {"dart_streams", "workers", "dart_streams.console"}
+"""Packages that only hold packages of several floors."""
 
 
 def test_there_are_modules_to_check():
     assert len(FILES) > 200
-    assert imports_of(MODULES["dart_streams.cli.bench"]) >= {"benchmarks.commands"}, "by name"
+    assert imports_of(MODULES["dart_streams.console.cli.bench"]) >= {"benchmarks.commands"}, "by name"
 
 
-@pytest.mark.parametrize("file", [f for f in FILES if not is_bare(module_of(f))], ids=str)
-def test_imports_go_down_only(file: Path):
-    mine, package = floor_of(module_of(file))
-    for name in imports_of(file):
-        target = name if name in MODULES else name.rpartition(".")[0]
-        if target not in MODULES or is_bare(target) or (module_of(file), target) in DOORS:
-            continue
-        theirs, other = floor_of(target)
-        assert theirs < mine or other == package, f"{package} (floor {mine}) imports {target} (floor {theirs})"
+def targets(file: Path) -> set[str]:
+    """Return the modules of ours that a module imports, but for packages that only hold others."""
+    names = {name if name in MODULES else name.rpartition(".")[0] for name in imports_of(file)}
+    return {name for name in names if name in MODULES and name not in BARE and (module_of(file), name) not in DOORS}
 
 
-@pytest.mark.parametrize("file", [f for f in FILES if f.parts[0] == "trainer"], ids=str)
-def test_imports_within_the_trainer_go_down_only(file: Path):
-    mine, package = floor_of(module_of(file), TRAINER_FLOORS)
-    for name in imports_of(file):
-        target = name if name in MODULES else name.rpartition(".")[0]
-        if target not in MODULES or not target.startswith("trainer."):
-            continue
-        theirs, other = floor_of(target, TRAINER_FLOORS)
-        assert theirs < mine or other == package, f"{package} imports {target}"
-        assert (package, other) != ("trainer.learning", "trainer.data") or target in LEARNING_READS
+def goes_down(name: str, target: str, floors: tuple[tuple[str, ...], ...]) -> bool:
+    (mine, package), (theirs, other) = floor_of(name, floors), floor_of(target, floors)
+    return theirs < mine or other == package
 
 
-@pytest.mark.parametrize("file", FILES, ids=str)
-def test_a_module_imports_no_library_of_the_other_environment(file: Path):
-    if file.parts[0] == "topics":
-        assert tops(file) <= ONLY_IN_TOPICS
-    if not is_model_side(file):
-        assert not tops(file) & MODEL_LIBRARIES
-    if not str(file).startswith((*DATA_SIDE, "benchmarks/")):
-        assert not tops(file) & DATA_LIBRARIES
+def test_imports_go_down_only():
+    names = {name: MODULES[name] for name in MODULES if name not in BARE}
+    assert not [(n, t) for n, file in names.items() for t in targets(file) if not goes_down(n, t, FLOORS)]
 
 
-@pytest.mark.parametrize("file", [f for f in FILES if str(f).startswith(SANDBOX_SIDE)], ids=str)
-def test_what_runs_in_a_sandbox_imports_nothing_from_outside(file: Path):
-    assert tops(file) <= ONLY_IN_SANDBOXES
-    own = SANDBOX_SIDE.strip("/").replace("/", ".")
-    assert all(name.startswith(own) for name in imports_of(file) if name.startswith("workers"))
+@pytest.mark.parametrize("package", INNER_FLOORS)
+def test_imports_within_a_package_go_down_only(package: str):
+    floors = INNER_FLOORS[package]
+    names = [name for name in MODULES if name.startswith(f"{package}.") and name not in BARE]
+    inner = [(n, t) for n in names for t in targets(MODULES[n]) if t.startswith(f"{package}.")]
+    assert inner
+    assert not [(n, t) for n, t in inner if not goes_down(n, t, floors)]
 
 
-@pytest.mark.parametrize("file", [f for f in FILES if str(f).startswith(EVALUATOR_SIDE)], ids=str)
-def test_what_runs_beside_the_evaluators_imports_nothing_from_outside(file: Path):
-    assert tops(file) <= ONLY_IN_EVALUATOR
-    own = EVALUATOR_SIDE.strip("/").replace("/", ".")
-    assert all(name.startswith(own) for name in imports_of(file) if name.startswith("workers"))
+def test_learning_reads_values_only():
+    learning = [name for name in MODULES if name.startswith("trainer.learning")]
+    read = {target for name in learning for target in targets(MODULES[name]) if target.startswith("trainer.data.")}
+    assert read <= LEARNING_READS
+
+
+def test_topics_import_no_library_but_msgspec():
+    assert not [file for file in FILES if file.parts[0] == "topics" and not tops(file) <= ONLY_IN_TOPICS]
+
+
+def test_a_module_imports_no_library_of_another_environment():
+    assert not [file for file in FILES if not is_model_side(file) and tops(file) & MODEL_LIBRARIES]
+    others = [file for file in FILES if not str(file).startswith((*DATA_SIDE, "benchmarks/"))]
+    assert not [file for file in others if tops(file) & DATA_LIBRARIES]
+
+
+@pytest.mark.parametrize(
+    ("folder", "libraries"), [(SANDBOX_SIDE, ONLY_IN_SANDBOXES), (EVALUATOR_SIDE, ONLY_IN_EVALUATOR)]
+)
+def test_what_runs_apart_from_the_project_imports_nothing_of_it(folder: str, libraries: set[str]):
+    own = folder.strip("/").replace("/", ".")
+    files = [file for file in FILES if str(file).startswith(folder)]
+    assert files
+    for file in files:
+        assert tops(file) <= libraries, file
+        assert all(name.startswith(own) for name in imports_of(file) if name.startswith("workers")), file
 
 
 def closure(start: str) -> set[str]:
@@ -223,7 +219,7 @@ def statements_of(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "start", ["dart_streams.cli.main", "workers.env.main", "workers.recorder.main", "workers.curator.main"]
+    "start", ["dart_streams.console.cli.main", "workers.env.main", "workers.recorder.main", "workers.curator.main"]
 )
 def test_a_process_of_the_streams_environment_reaches_no_model_library(start: str):
     for name in closure(start):
@@ -240,7 +236,7 @@ def test_everything_but_the_model_side_imports_without_torch():
 
 
 def test_the_command_starts_without_the_libraries_of_any_process():
-    code = "import sys, dart_streams.cli.main as m; m.build(['up']); print(sorted(sys.modules))"
+    code = "import sys, dart_streams.console.cli.main as m; m.build(['up']); print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(ast.literal_eval(done.stdout))
     assert not loaded & (

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dart_streams import prompts
 from dart_streams.config import Policy
+from dart_streams.episodes import prompts
 from topics.curated import CuratedGroup, Member
 from topics.observations import ExecutedAction, Observation
 from topics.values import BlobRef, VersionSpan

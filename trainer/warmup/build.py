@@ -15,10 +15,10 @@ import msgspec
 import torch
 
 from dart_streams.config import Config, Warmup
+from dart_streams.config.tasks import TaskSet
 from dart_streams.policy import tiny, weights
 from dart_streams.policy.rendering import Renderer, renderer_of
 from dart_streams.store import SyncStore, connect
-from dart_streams.tasks import TaskSet
 from trainer.data.collate import Collator
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup

@@ -15,9 +15,9 @@ from kafka.errors import KafkaError
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Undecodable, decode, encode
 from dart_streams.config import Bus, Config
+from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
-from dart_streams.tasks import Task
 from topics import rollout_orders, trajectories
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory

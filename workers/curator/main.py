@@ -25,13 +25,13 @@ import faust
 import structlog
 from mode.supervisors import CrashingSupervisor
 
-from dart_streams import tasks as task_sets
 from dart_streams.bus import compressed_batches
 from dart_streams.bus.clients import Publisher, SendCoalescer
 from dart_streams.bus.flush_barrier import FlushBarrier
 from dart_streams.bus.lag import lag_reader
 from dart_streams.bus.topic_watch import refuse_growth, watch_topics
 from dart_streams.config import Config
+from dart_streams.config import tasks as task_sets
 from dart_streams.connection import auth
 from dart_streams.curation.agents import agents
 from dart_streams.curation.reducer import Agent

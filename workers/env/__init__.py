@@ -1,4 +1,5 @@
 """Environment workers: episodes of tasks, many at a time, each step an event.
 
-``episode`` decides, ``episode_runner`` executes; ``policy_client`` requests actions; a backend shows screens.
+``dart_streams.episodes`` decides, ``episode_runner`` executes, ``policy_client`` requests actions. A backend in
+``backends`` shows screens.
 """

@@ -22,7 +22,7 @@ from dart_streams.actions import (
     Type,
     Wait,
 )
-from dart_streams.tasks import Task
+from dart_streams.config.tasks import Task
 from workers.env.environment import Environment, EnvironmentBackend, Screen
 
 ANY_ACTION: tuple[Action, ...] = (

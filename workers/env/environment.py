@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from dart_streams.actions import Action
-from dart_streams.tasks import Task
+from dart_streams.config.tasks import Task
 
 Size = tuple[int, int]
 """Width and height in pixels."""

@@ -1,4 +1,4 @@
-"""Runs one episode: does what :mod:`workers.env.episode` decides, and publishes every observation.
+"""Runs one episode: does what :mod:`dart_streams.episodes.episode` decides, and publishes every observation.
 
 A new screenshot is written while the request that names it travels: rollout workers retry one that is not in the store
 yet. Its observation is published once the screenshot is durable, so that whoever reads an observation can read it.
@@ -11,15 +11,26 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from dart_streams import actions, prompts
+from dart_streams import actions
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import Unencodable
 from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
+from dart_streams.config.tasks import Task
+from dart_streams.episodes import prompts
+from dart_streams.episodes.episode import (
+    Episode,
+    EpisodeLimits,
+    Evaluate,
+    Execute,
+    Move,
+    RequestAction,
+    Stop,
+    new_trajectory_id,
+)
 from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore
 from dart_streams.store.blobs import ref_of
-from dart_streams.tasks import Task
 from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ActiveSpan
 from topics import observations
@@ -29,7 +40,6 @@ from topics.transitions import FAULTS
 from topics.values import BlobRef
 from workers.env import metrics
 from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, Size, rescale
-from workers.env.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop, new_trajectory_id
 from workers.env.episode_spans import EpisodeSpans
 from workers.env.fault_boundary import ContainedBackend
 from workers.env.metrics import State

@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from dart_streams.actions import Action
-from dart_streams.tasks import Task
+from dart_streams.config.tasks import Task
 from workers.env.environment import EnvironmentBackend, EnvironmentFault, Preparer, Screen
 from workers.env.returned_values import checked_action, checked_reward, checked_screen, printable
 

@@ -18,15 +18,14 @@ from typing import Any
 
 import structlog
 
-from dart_streams import tasks
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topic_watch import watch_topics
-from dart_streams.config import Config
+from dart_streams.config import Config, tasks
 from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, connect_async
 from topics import action_requests, actions, observations, rollout_orders
 from topics.rollout_orders import RolloutOrder
-from workers.env.backends import backend_of
+from workers.env.backends.registry import backend_of
 from workers.env.blocked_loop import end_when_blocked
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.fault_boundary import ContainedBackend

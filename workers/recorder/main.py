@@ -35,6 +35,7 @@ from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
+from dart_streams.episodes.trajectory_summary import Incomplete, broken, is_whole, summarise
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
@@ -43,7 +44,6 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
-from workers.recorder.trajectory_summary import Incomplete, broken, is_whole, summarise
 from workers.recorder.written_steps import WrittenSteps
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import Delivery

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from dart_streams import prompts
 from dart_streams.actions.dialects import Name
 from dart_streams.config.openai import Openai
+from dart_streams.episodes import prompts
 from topics.values import MessagePart, Sampling
 
 NEUTRAL: dict[str, int | float] = {

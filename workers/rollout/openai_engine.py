@@ -17,11 +17,12 @@ import msgspec
 import structlog
 from PIL import Image
 
-from dart_streams import pictures, prompts
+from dart_streams import pictures
 from dart_streams.actions import Wait
 from dart_streams.actions.dialects import View
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
+from dart_streams.episodes import prompts
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.policy import recipe
 from dart_streams.screens import smart_resize

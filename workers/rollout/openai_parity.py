@@ -12,9 +12,8 @@ import fsspec
 import msgspec
 import structlog
 
-from dart_streams import weight_location
 from dart_streams.config import Config
-from dart_streams.policy import probe, weights
+from dart_streams.policy import probe, weight_location, weights
 from dart_streams.policy.rendering import Renderer
 from topics.values import MessagePart, Sampling
 from topics.weights import WeightVersion

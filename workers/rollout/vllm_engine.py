@@ -23,10 +23,9 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from dart_streams import weight_location
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.policy import probe, recipe, weights
+from dart_streams.policy import probe, recipe, weight_location, weights
 from dart_streams.policy.context import counted
 from dart_streams.policy.rendering import Prompt, renderer_of
 from dart_streams.policy.resident_weights import ResidentWeights

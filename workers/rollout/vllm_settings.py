@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dart_streams.config import Config
+from dart_streams.policy.second_set import UTILIZATION
 from dart_streams.screens import FACTOR
-from dart_streams.second_set import UTILIZATION
 
 BATCHED_TOKENS = 8192
 """Maximum number of prompt tokens per step, and the capacity of the cache of encoded screenshots."""

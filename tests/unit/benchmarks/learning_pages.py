@@ -6,8 +6,8 @@ import random
 from PIL import Image, ImageDraw
 
 from benchmarks.learning.screens import CELL, ClickResult, RecordedProblem, RecordedState, Recording
+from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.store.blobs import ref_of
-from dart_streams.tasks import Page, TaskSet
 
 WIDTH, HEIGHT, SIDE = 160, 210, 40
 

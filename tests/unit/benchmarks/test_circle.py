@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks import circle, circle_run, modes
 from dart_streams.config import Config
+from dart_streams.console.launch import process_usage as usage
+from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.deadline import Deadline
-from dart_streams.history.process_usage import ProcessUsage
-from dart_streams.launch import process_usage as usage
 
 BASE = modes.located(Path(__file__).parents[3] / "deploy/config/demo.toml")
 

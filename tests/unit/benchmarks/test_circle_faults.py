@@ -1,8 +1,8 @@
 """What a fault of the browser costs a run, from its log."""
 
 from benchmarks.circle_faults import CausedFault, costs
-from dart_streams.history.run_log import RecordMetadata
-from dart_streams.history.run_state import RunState
+from dart_streams.console.runs.run_log import RecordMetadata
+from dart_streams.console.runs.run_state import RunState
 from topics.trajectories import Trajectory
 
 START_MS = 1_700_000_000_000

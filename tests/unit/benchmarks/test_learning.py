@@ -12,15 +12,14 @@ from benchmarks.learning import report, results, screens, variants
 from benchmarks.learning.episodes import RecordedEpisode, demonstration, play, single_order
 from benchmarks.learning.results import CurvePoint, Evaluated, LearningRun
 from benchmarks.learning.screens import ClickResult, Landing
-from dart_streams import tasks
 from dart_streams.actions import Click, Drag, Wait
-from dart_streams.config import Config, parse
+from dart_streams.config import Config, parse, tasks
+from dart_streams.episodes.trajectory_summary import summarise
 from dart_streams.errors import ConfigError, UserError
 from tests.unit.benchmarks import learning_pages
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.values import Sampling, VersionSpan
-from workers.recorder.trajectory_summary import summarise
 
 TASKS = learning_pages.task_set()
 RECORDING = learning_pages.recording(TASKS)

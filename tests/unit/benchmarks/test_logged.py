@@ -11,9 +11,10 @@ from benchmarks import decoupling_plot
 from benchmarks.logged import Clock, LoggedEpisode, account, began_ms, in_rows
 from benchmarks.utilization import OptimiserStep, SlotSpan, figures
 from dart_streams.bus.codec import encode
-from dart_streams.history.bundle import BundleRecord
-from dart_streams.history.run_log import LogRecord, log_record
-from dart_streams.history.run_state import RunState
+from dart_streams.console.runs.bundle import BundleRecord
+from dart_streams.console.runs.run_log import LogRecord, log_record
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.episodes.episode import new_trajectory_id
 from topics import Topic, actions, curated, observations, trained
 from topics.actions import ActionResponse
 from topics.curated import CuratedGroup, Member
@@ -21,7 +22,6 @@ from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
 from topics.values import BlobRef, Sampling
-from workers.env.episode import new_trajectory_id
 
 T0 = 1_000_000
 CLOCK = Clock(T0, T0 + 2_000, 10.0)

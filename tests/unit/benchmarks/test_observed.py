@@ -16,24 +16,24 @@ from benchmarks import modes
 from benchmarks.decoupling import SimulatedRun
 from benchmarks.observed import pages, quantiles, tables, times
 from benchmarks.utilization import figures
-from dart_streams import tasks as task_sets
 from dart_streams.bus.codec import encode
-from dart_streams.cli import main
 from dart_streams.config import parse
+from dart_streams.config import tasks as task_sets
 from dart_streams.config.workload import Spread, typical_steps
+from dart_streams.console.bundles.bundle_inputs import CONFIG
+from dart_streams.console.cli import main
+from dart_streams.console.runs.bundle import BundleRecord, Manifest, Writer
+from dart_streams.console.runs.run_folder import without_nulls
+from dart_streams.console.runs.run_log import LogRecord, log_record
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.episodes.episode import new_trajectory_id
 from dart_streams.errors import UserError
-from dart_streams.history.bundle import BundleRecord, Manifest, Writer
-from dart_streams.history.bundle_inputs import CONFIG
-from dart_streams.history.run_folder import without_nulls
-from dart_streams.history.run_log import LogRecord, log_record
-from dart_streams.history.run_state import RunState
 from topics import Topic, observations, trained, weights_serving
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
 from topics.values import BlobRef, Sampling
 from topics.weights_serving import WeightsServing
-from workers.env.episode import new_trajectory_id
 
 SHOT = BlobRef(sha256="", size=1, width=1, height=1)
 

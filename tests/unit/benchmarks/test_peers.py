@@ -13,7 +13,7 @@ from benchmarks import modes
 from benchmarks.peers import browsers, process_tree, trainers
 from benchmarks.peers.contestants import SlotTurn, Turn
 from benchmarks.peers.plays import Play
-from dart_streams.tasks import TaskSet, load
+from dart_streams.config.tasks import TaskSet, load
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "benchmarks/peers"

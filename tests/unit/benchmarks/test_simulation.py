@@ -13,10 +13,10 @@ from benchmarks.bounds import bounds
 from benchmarks.modes import MODES, DeploymentShape
 from benchmarks.simulation import Overheads, Simulation
 from benchmarks.utilization import Account, OptimiserStep, covered, figures, overlap
-from dart_streams import tasks as task_sets
+from dart_streams.config import tasks as task_sets
+from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.config.workload import GenerationTimes, Spread, Workload
 from dart_streams.errors import UserError
-from dart_streams.tasks import Page, TaskSet
 
 BASE = modes.read(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml")
 TASKS = task_sets.load(Path(BASE.tasks.file))

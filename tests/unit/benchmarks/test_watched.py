@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.watched import SETTLED_S, Block, MeasuredBlock, measured, summary
-from dart_streams.history.process_usage import ProcessUsage
-from dart_streams.history.time_slices import SLICE_MS, TimeSlice
+from dart_streams.console.runs.process_usage import ProcessUsage
+from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice
 
 BLOCK_MS = 180_000
 

@@ -8,11 +8,11 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from benchmarks.watched_run import Viewer
-from dart_streams.history.bundle import Bundle
-from dart_streams.views.page.assets import assets
-from dart_streams.views.page.bundle_source import BundleSource
-from dart_streams.views.page.guard import Guard
-from dart_streams.views.page.server import PageServer
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.bundle_source import BundleSource
+from dart_streams.console.views.page.guard import Guard
+from dart_streams.console.views.page.server import PageServer
 from tests.integration.recorded_run import record
 
 

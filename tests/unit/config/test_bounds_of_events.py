@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dart_streams import tasks
 from dart_streams.bus.codec import decode, encode
-from dart_streams.cli.config import errors_in
-from dart_streams.config import Config, load, parse
+from dart_streams.config import Config, load, parse, tasks
 from dart_streams.config.files import MAX_DEPTH
+from dart_streams.config.tasks import MAX_TASK_ID, MAX_TASKS, TaskFile
+from dart_streams.console.cli.config import errors_in
 from dart_streams.errors import ConfigError
-from dart_streams.tasks import MAX_TASK_ID, MAX_TASKS, TaskFile
 from tests.faults.largest_records import order
 from topics import rollout_orders
 from topics.rollout_budgets import RolloutBudget

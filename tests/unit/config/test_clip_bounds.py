@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dart_streams.config import Config, Trainer, load, parse
 from dart_streams.config.clip_bounds import CLIP_BOUNDS, SEQUENCE_MOST
+from dart_streams.console.runs.run_folder import without_nulls
 from dart_streams.errors import ConfigError
-from dart_streams.history.run_folder import without_nulls
 
 
 def bounds(**trainer: object) -> tuple[float | None, float | None]:

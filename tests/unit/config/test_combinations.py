@@ -8,13 +8,13 @@ import structlog
 import tomli_w
 from typer.testing import CliRunner
 
-from dart_streams.cli import main
-from dart_streams.cli.run import refuse_unfit_model, run
 from dart_streams.config import Config, load, parse
 from dart_streams.config.openai import Openai
+from dart_streams.console.cli import main
+from dart_streams.console.cli.run import refuse_unfit_model, run
+from dart_streams.console.sizing import model_fit
 from dart_streams.errors import ConfigError, UserError
-from dart_streams.launch import model_fit
-from tests.unit.launch.model_directories import ui_tars
+from tests.unit.console.sizing.model_directories import ui_tars
 
 TASKS = Path(__file__).parents[3] / "deploy/config/tasks.toml"
 ENDPOINT = 'rollout.engine = "openai"\nrollout.openai.base_url = "http://127.0.0.1:9/v1"\nrollout.openai.model = "m"\n'

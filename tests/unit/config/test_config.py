@@ -3,8 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dart_streams import tasks
-from dart_streams.config import Config, load, parse
+from dart_streams.config import Config, load, parse, tasks
 from dart_streams.config.files import parse_as
 from dart_streams.errors import ConfigError, UserError
 

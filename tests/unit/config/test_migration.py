@@ -8,9 +8,9 @@ import tomli_w
 
 from dart_streams.config import Config, load, parse
 from dart_streams.config.files import DROPPED, FIXED, MOVED, leaves, migrated, put, renamed
+from dart_streams.console.bundles.bundle_inputs import CONFIG, config_of
+from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import ConfigError
-from dart_streams.history.bundle import Bundle
-from dart_streams.history.bundle_inputs import CONFIG, config_of
 from docs.reference import keys
 
 GOLDEN = Path(__file__).parents[1] / "golden/bundle.v1.dart"

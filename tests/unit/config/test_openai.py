@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dart_streams.config import load, parse
+from dart_streams.console.launch.processes import Programs, needs_model, processes_of
 from dart_streams.errors import ConfigError
-from dart_streams.launch.processes import Programs, needs_model, processes_of
 
 URL = "https://api.example/v1"
 

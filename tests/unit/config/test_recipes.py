@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from benchmarks.curation_world import Odds, SimulatedCircle
-from dart_streams import tasks
-from dart_streams.config import Config, load
+from dart_streams.config import Config, load, tasks
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 from trainer.data.batch_builder import TokenBudget

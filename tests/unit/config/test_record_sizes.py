@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topics
-from dart_streams import tasks
 from dart_streams.bus.codec import decode, encode
-from dart_streams.cli.config import errors_in
-from dart_streams.config import Config, load, parse
+from dart_streams.config import Config, load, parse, tasks
 from dart_streams.config.record_sizes import largest, refusal
+from dart_streams.console.cli.config import errors_in
 from dart_streams.errors import ConfigError
 from tests.faults.largest_records import EVENTS, largest_event
 

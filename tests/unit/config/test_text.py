@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams import tasks
-from dart_streams.config import load
+from dart_streams.config import load, tasks
 from dart_streams.config.text import json_of, text_of
 from dart_streams.connection import auth
 from dart_streams.errors import ConfigError

@@ -12,18 +12,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dart_streams import config as configuration
-from dart_streams import tasks
 from dart_streams.actions import parse as action_of
-from dart_streams.config import parse
+from dart_streams.config import parse, tasks
+from dart_streams.config.tasks import Task
 from dart_streams.config.workload import GenerationTimes, Spread, Workload, course, success_rate, typical_steps
 from dart_streams.errors import ConfigError
-from dart_streams.tasks import Task
 from tests.unit.clockwork import Clockwork, by_clockwork
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
+from workers.env.backends.simulated import SimulatedBackend
 from workers.env.environment import EnvironmentFault, rescale
-from workers.env.simulated import SimulatedBackend
 from workers.rollout.scripted import Pauses, ScriptedEngine
 
 FILE = Path(__file__).parents[3] / "deploy/config/workload/desktop.toml"

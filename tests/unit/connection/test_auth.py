@@ -10,8 +10,8 @@ import tomli_w
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls, load, parse
 from dart_streams.connection import auth, protocol_probes
 from dart_streams.connection.protocol_probes import KAFKA, Endpoint
+from dart_streams.console.launch.supervisor import after_death
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
-from dart_streams.launch.supervisor import after_death
 
 SECRET = "unlike-anything-else-7f3a"
 ENDPOINT = Endpoint("Kafka", "bus", "kafka.example", 9093, KAFKA)

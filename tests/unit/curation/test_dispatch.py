@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from benchmarks.curation_world import task_set
 from dart_streams.config import parse
+from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.curation import difficulty, dispatch, task_scheduler
 from dart_streams.curation.order_tracker import backlog
 from dart_streams.curation.reducer import InputRecord
 from dart_streams.curation.staleness import admits, capacity, curated_share
-from dart_streams.tasks import Page, TaskSet
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
 from topics.task_difficulty import Cause

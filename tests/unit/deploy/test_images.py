@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.launch.services import jars
+from dart_streams.console.launch.services import jars
 from tests.compose.stand_ins import IMAGES
 
 ROOT = Path(__file__).parents[3]

@@ -5,14 +5,16 @@ tests/k8s has what needs Kubernetes' tools: that it renders, and that Kubernetes
 
 import re
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 import yaml
 
 from dart_streams import config
+from dart_streams.console.cli import process
 from dart_streams.curation import order_tracker as orders
 from topics import action_requests, observations, rollout_orders
 from workers.env import main as env
@@ -202,9 +204,9 @@ def test_the_processes_that_pods_name_exist():
     libraries of the tracker: it runs beside a deployment, from .venv/data.
     """
     kinds = {container(w)["args"][1] for w in WORKLOADS.values() if container(w)["args"][0] == "worker"}
-    assert kinds | {"desktops", "tracker"} == {
-        folder.name for folder in (ROOT / "workers").iterdir() if (folder / "main.py").is_file()
-    }
+    assert kinds | {"desktops", "tracker"} == set(get_args(process.Kind))
+    for kind in get_args(process.Kind):
+        assert find_spec(process.MODULES.get(kind, f"workers.{kind}.main")), kind
 
 
 def test_what_compose_asks_of_cassandra_to_keep_rows_is_told_for_clusters():

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dart_streams.cli.main import COMMANDS
 from dart_streams.config.files import DROPPED, FIXED, MOVED
+from dart_streams.console.cli.main import COMMANDS
 from docs.reference import keys
 
 ROOT = Path(__file__).parents[3]

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dart_streams.config import Config, Policy, Run, Tasks, Warmup
+from dart_streams.config.tasks import Page, Task, TaskSet, load
 from dart_streams.errors import UserError
 from dart_streams.policy import recipe
-from dart_streams.tasks import Page, Task, TaskSet, load
 
 PAGE = Page(
     environment="miniwob",

@@ -1,6 +1,6 @@
 """Demonstrations for the warm-up become orders."""
 
-from dart_streams.tasks import Page, TaskSet
+from dart_streams.config.tasks import Page, TaskSet
 from trainer.warmup.demonstrations import demonstration_orders
 
 PAGE = Page(

@@ -8,16 +8,16 @@ import pytest
 from PIL import Image
 
 from dart_streams.actions import Action, Click, KeyDown, Scroll
-from dart_streams.cli.doctor import check_environment
 from dart_streams.config import Config, parse
 from dart_streams.config.backends import ENTRY_POINTS
+from dart_streams.config.tasks import Task
+from dart_streams.console.cli.doctor import check_environment
 from dart_streams.errors import ConfigError
-from dart_streams.tasks import Task
 from workers.env import contract
-from workers.env.backends import backend_of
+from workers.env.backends.registry import backend_of
+from workers.env.backends.simulated import SimulatedBackend
 from workers.env.contract import ContractViolation
 from workers.env.environment import Screen
-from workers.env.simulated import SimulatedBackend
 
 TASK = Task(environment="columns", page="column", seed=3, max_steps=4, split="train")
 COLUMNS, SIDE = 4, 64

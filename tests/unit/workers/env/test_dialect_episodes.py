@@ -10,17 +10,17 @@ import pytest
 from dart_streams.actions import Click, format
 from dart_streams.actions.dialects import View
 from dart_streams.config import Config, parse
+from dart_streams.config.tasks import Task
 from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.screens import smart_resize
-from dart_streams.tasks import Task
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from topics.action_requests import ActionRequest
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import Purpose, Sampling
 from workers.env import metrics
+from workers.env.backends.simulated import SIZE, SimulatedBackend
 from workers.env.episode_runner import EpisodeRunner
-from workers.env.simulated import SIZE, SimulatedBackend
 
 SEEN = View(*smart_resize(*SIZE, 3136, 1_003_520))
 DIALECTS: list[dict[str, Any]] = [

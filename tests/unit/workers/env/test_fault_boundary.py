@@ -15,8 +15,8 @@ from PIL import Image
 from dart_streams.actions import Action, Click, Type
 from dart_streams.bus.codec import decode, encode
 from dart_streams.config import parse
+from dart_streams.config.tasks import Task
 from dart_streams.curation.in_memory import CountingTrainer
-from dart_streams.tasks import Task
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from tests.unit.clockwork import Clockwork
 from topics import Topic, observations

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dart_streams import actions
-from workers.env.miniwob.inputs import KEY, NOTHING_HELD, Held, batches, input_calls, release
+from workers.env.backends.miniwob.inputs import KEY, NOTHING_HELD, Held, batches, input_calls, release
 
 text = st.text(max_size=8)
 pixel = st.integers(0, 99999)

@@ -8,9 +8,9 @@ import pytest
 from dart_streams import actions
 from dart_streams.actions import keys
 from tests.keyboard import EDITED, TYPED
-from workers.env.adapters import dialects
-from workers.env.desktop.inputs import NAMED_KEYS, events
-from workers.env.miniwob import inputs
+from workers.env.backends.adapters import dialects
+from workers.env.backends.desktop.inputs import NAMED_KEYS, events
+from workers.env.backends.miniwob import inputs
 
 SHIFT, COMMANDING = "Shift_L", {"Control_L", "Alt_L", "Super_L"}
 

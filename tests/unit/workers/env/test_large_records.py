@@ -8,9 +8,10 @@ import pytest
 
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
+from dart_streams.config.tasks import Task
 from dart_streams.curation.in_memory import CountingTrainer
+from dart_streams.episodes.trajectory_summary import summarise
 from dart_streams.errors import MAX_REASON
-from dart_streams.tasks import Task
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from topics import Topic, action_requests, observations
 from topics.action_requests import ActionRequest
@@ -18,10 +19,9 @@ from topics.actions import ActionResponse
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
+from workers.env.backends.simulated import SimulatedBackend, SimulatedEnvironment
 from workers.env.environment import Screen
 from workers.env.episode_runner import EpisodeRunner
-from workers.env.simulated import SimulatedBackend, SimulatedEnvironment
-from workers.recorder.trajectory_summary import summarise
 
 CLICK = "Action: click(start_box='(1,1)')"
 LIMIT = observations.TOPIC.max_message_bytes

@@ -4,16 +4,16 @@ import asyncio
 from typing import Any, cast
 
 from dart_streams.config import parse
+from dart_streams.config.tasks import Task
 from dart_streams.curation.in_memory import CountingTrainer
-from dart_streams.tasks import Task
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from topics import Topic
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.rollout_orders import RolloutOrder
 from topics.values import Purpose, Sampling
+from workers.env.backends.simulated import SimulatedBackend
 from workers.env.episode_runner import EpisodeRunner
-from workers.env.simulated import SimulatedBackend
 
 BOUND_S = 60.0
 

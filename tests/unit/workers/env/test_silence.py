@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from dart_streams.deadline import Deadline
-from tests.unit.workers.env.test_begin_frames import STARVED, WAITING, Answer, ScriptedBrowser
+from tests.unit.workers.env.backends.miniwob.test_begin_frames import STARVED, WAITING, Answer, ScriptedBrowser
+from workers.env.backends.miniwob import silence
+from workers.env.backends.miniwob.devtools import DevTools
+from workers.env.backends.miniwob.process_load import ProcessLoad, load_alone, rests
+from workers.env.backends.miniwob.silence import LOOKS, QUESTION, end_when_silent
 from workers.env.environment import EnvironmentFault
-from workers.env.miniwob import silence
-from workers.env.miniwob.devtools import DevTools
-from workers.env.miniwob.process_load import ProcessLoad, load_alone, rests
-from workers.env.miniwob.silence import LOOKS, QUESTION, end_when_silent
 
 BOUND_S = 60.0
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 import msgspec
 
 from dart_streams.bus.codec import decode, encode
-from tests.unit.workers.recorder.test_trajectory_summary import SUCCESS, answer, observation
+from dart_streams.episodes.trajectory_summary import summarise
+from tests.unit.episodes.test_trajectory_summary import SUCCESS, answer, observation
 from topics import Topic, observations, trajectories
 from topics.trajectories import Trajectory
 from workers.recorder.main import ObservationWriter
-from workers.recorder.trajectory_summary import summarise
 from workers.runtime.ordered_consumer import Delivery
 
 

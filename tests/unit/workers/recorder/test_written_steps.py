@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.episodes.trajectory_summary import is_whole
 from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling
-from workers.recorder.trajectory_summary import is_whole
 from workers.recorder.written_steps import WrittenSteps
 
 ORDER = RolloutOrder(

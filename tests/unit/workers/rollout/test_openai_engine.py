@@ -10,8 +10,8 @@ from PIL import Image
 
 from dart_streams.actions import dialects
 from dart_streams.config import Config, parse
+from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
-from dart_streams.launch.services.daemon import free_port
 from tests.unit.workers.rollout.misbehaving import Answer, Hang, chat, says, served, truncates, writes
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling

@@ -7,7 +7,7 @@ from hypothesis import given
 from PIL import Image
 
 from dart_streams.config.tracker import Tracker
-from tests.unit.history.test_episode_rows import episodes
+from tests.unit.console.datasets.test_episode_rows import episodes
 from topics.trained import TrainedStep
 from workers.tracker.filmstrip import SCREENS, TEXT_HEIGHT, WIDTH, caption_of, filmstrip
 from workers.tracker.points import NAMES, point_of, sampled

@@ -1,0 +1,1 @@
+"""Bundles: captured, published again, replayed, asked what-if, and trained on again."""

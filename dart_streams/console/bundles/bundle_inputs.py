@@ -1,0 +1,71 @@
+"""A bundle as the data manager's inputs: configuration, task set and events."""
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dart_streams import config as configuration
+from dart_streams.bus.codec import Undecodable
+from dart_streams.config import Config
+from dart_streams.config import tasks as task_sets
+from dart_streams.config.files import migrated
+from dart_streams.config.tasks import TaskSet
+from dart_streams.console.runs.bundle import Bundle, BundleError
+from dart_streams.console.runs.run_log import full_event
+from dart_streams.errors import ConfigError
+from topics import Topic
+
+CONFIG, TASKS = "config.toml", "tasks.toml"
+
+
+def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
+    """Return the configuration that the run had, with ``key=value`` settings over it.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown or a value is not one of its kind.
+    """
+    tables = migrated(tables_of(bundle, CONFIG), f"{bundle.path}: {CONFIG}")
+    for setting in settings:
+        set_key(tables, setting)
+    return configuration.parse(tables, source=" ".join(settings) or f"{bundle.path}: {CONFIG}")
+
+
+def set_key(tables: dict[str, Any], setting: str) -> None:
+    """Set one key, for instance ``curation.entropy.keep=0.5``, in nested tables; what is no TOML value is a string."""
+    place, equals, text = setting.partition("=")
+    *sections, key = place.strip().split(".")
+    if not equals or not all([*sections, key]):
+        raise ConfigError(f"{setting!r} is no setting: give key=value, for instance curation.entropy.keep=0.5")
+    for section in sections:
+        tables = tables.setdefault(section, {})
+        if not isinstance(tables, dict):
+            raise ConfigError(f"{setting!r}: {section!r} is a value, not a table")
+    try:
+        tables[key] = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        tables[key] = text.strip()
+
+
+def tasks_of(bundle: Bundle) -> TaskSet:
+    """Return the task set that the run had."""
+    return task_sets.parse(tables_of(bundle, TASKS), f"{bundle.path}: {TASKS}")
+
+
+def tables_of(bundle: Bundle, name: str) -> dict[str, Any]:
+    """Return a TOML file of a bundle; raise :class:`BundleError` if it is none."""
+    try:
+        return tomllib.loads(bundle.text(name))
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise BundleError(f"{bundle.path}: {name} is not TOML ({error}): capture the run again") from None
+
+
+def events(bundle: Bundle, topic: Topic) -> Iterator[Any]:
+    """Yield a topic's events; raise :class:`BundleError` if a record is of a newer schema, or none."""
+    for record in bundle.records(topic.name):
+        try:
+            yield full_event(topic.name, record)
+        except Undecodable as error:
+            place = f"{topic.name}[{record.partition}]@{record.offset}"
+            raise BundleError(f"{bundle.path}: {place}: {error}") from None

@@ -1,0 +1,94 @@
+"""Captures a run: its topics, configuration, task set and, if asked for, screenshots, into a bundle.
+
+The curation log's end is taken first. An agent logs an input after it has read it, so all that this part of the
+log refers to is in the other topics when they are read.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import tomli_w
+
+from dart_streams.bus.codec import Undecodable
+from dart_streams.clock import now_ms
+from dart_streams.config import Config
+from dart_streams.config.text import text_of
+from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
+from dart_streams.console.lineage.traces import lines_in
+from dart_streams.console.runs.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
+from dart_streams.console.runs.run_folder import without_nulls
+from dart_streams.console.runs.run_log import ObservationHeader, event_of, existing, present_records
+from dart_streams.errors import UserError
+from dart_streams.store import MissingBlob, SyncStore
+from topics import ALL, Topic, curation_log, observations
+from topics.values import BlobRef
+
+TRACES = "traces"
+AT_ONCE = 32
+"""Screenshots read from the store at a time."""
+ORDER = (curation_log.TOPIC, *(topic for topic in ALL if topic is not curation_log.TOPIC))
+
+
+def capture(
+    config: Config,
+    path: Path,
+    topics: Sequence[Topic],
+    store: SyncStore | None = None,
+    traces: Path | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> list[BundleSection]:
+    """Write what the topics have now, the spans in ``traces``, and with a ``store`` the screenshots observed.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If the broker, or the database, does not answer.
+    UserError
+        If there are no such topics, or a screenshot is not in the store. Nothing is left behind then.
+    """
+    chosen = existing(config.bus, [topic for topic in ORDER if topic in topics])
+    manifest = Manifest(
+        run=config.bus.run,
+        prefix=config.bus.prefix,
+        captured_ms=now_ms(),
+        schemas={topic.name: topic.version for topic in chosen},
+    )
+    refs: dict[str, BlobRef] = {}
+    with Writer(path, manifest) as bundle:
+        bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+        bundle.text(TASKS, text_of(Path(config.tasks.file).read_bytes(), config.tasks.file))
+        for topic in chosen:
+            records = present_records(config.bus, topic)
+            section = bundle.records(
+                topic.name, with_screenshots(records, refs) if store and topic is observations.TOPIC else records
+            )
+            report(f"{topic.name}: {section.items} records")
+        if traces is not None and traces.is_dir():
+            report(f"spans: {bundle.section(TRACES, 'lines', lines_in(traces)).items}")
+        if store:
+            section = bundle.blobs(blobs(store, list(refs.values())))
+            report(f"screenshots: {section.items}")
+    return bundle.sections
+
+
+def with_screenshots(records: Iterator[BundleRecord], refs: dict[str, BlobRef]) -> Iterator[BundleRecord]:
+    """Pass observations on, and add the screenshots that they refer to."""
+    for record in records:
+        with contextlib.suppress(Undecodable):
+            shown: ObservationHeader = event_of(observations.TOPIC.name, record)
+            if shown.screenshot is not None:
+                refs[shown.screenshot.sha256] = shown.screenshot
+        yield record
+
+
+def blobs(store: SyncStore, refs: Sequence[BlobRef]) -> Iterator[Blob]:
+    """Yield screenshots from the store; raise :class:`UserError` that names the first one missing."""
+    for start in range(0, len(refs), AT_ONCE):
+        try:
+            found = store.get_blobs(refs[start : start + AT_ONCE])
+        except MissingBlob as missing:
+            raise UserError(f"{missing}: capture without --blobs, or from a store that has it") from None
+        for sha256, data in found.items():
+            yield Blob(sha256, data)

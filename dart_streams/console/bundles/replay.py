@@ -1,0 +1,203 @@
+"""Runs the data manager again over a bundle, and compares it with what was decided, decision by decision.
+
+The curation log says which inputs each agent applied, in which order. Each is applied again to the pure reducers; the
+ids of the decisions, their bytes as published, and the digest that chains them all have to be the same.
+"""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from dart_streams.bus.codec import ID, Undecodable, header
+from dart_streams.console.bundles.bundle_inputs import config_of, events, tasks_of
+from dart_streams.console.runs.bundle import Bundle, BundleError
+from dart_streams.console.runs.run_log import headers_of
+from dart_streams.curation.agents import agents
+from dart_streams.curation.journal import Input, record_of
+from dart_streams.curation.reducer import Decision, InputRecord, advance
+from topics import curation_log
+from topics.curation_log import Applied, Source
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Count(msgspec.Struct):
+    """What an agent did: inputs applied, decisions made, and how many of these were compared as published bytes."""
+
+    agent: str
+    inputs: int = 0
+    decisions: int = 0
+    bytes_compared: int = 0
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """The first place where the replay differs: both sides, and the cause as far as the bundle shows it."""
+
+    agent: str
+    input: str
+    what: str
+    recorded: Any
+    replayed: Any
+    cause: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay found; ``digest`` is of all agents' last states, so replays anywhere can be compared."""
+
+    equal: bool
+    digest: str
+    agents: list[Count]
+    divergence: Divergence | None = None
+
+
+class Diverged(Exception):
+    """The replay differs at a log entry; ``divergence`` says how."""
+
+    def __init__(self, entry: Applied, what: str, recorded: Any, replayed: Any, cause: str) -> None:
+        super().__init__(what)
+        self.divergence = Divergence(
+            agent=entry.agent, input=place(entry.source), what=what, recorded=recorded, replayed=replayed, cause=cause
+        )
+
+
+def replay(bundle: Bundle) -> Outcome:
+    """Run the reducers again over a bundle's inputs and compare every decision.
+
+    Raises
+    ------
+    BundleError
+        If the bundle lacks a topic that the data manager reads or writes, or has records of a newer schema.
+    """
+    rerun = Rerun(bundle)
+    divergence = None
+    try:
+        for entry in entries(bundle):
+            rerun.repeat(entry)
+    except Diverged as diverged:
+        divergence = diverged.divergence
+    if divergence is None and not any(count.inputs for count in rerun.counts.values()):
+        raise BundleError(f"{bundle.path} has an empty curation log: nothing was decided before it was captured")
+    return Outcome(
+        equal=divergence is None, digest=rerun.digest(), agents=list(rerun.counts.values()), divergence=divergence
+    )
+
+
+class Rerun:
+    """The agents with their states, the recorded inputs and what was published."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.agents = {agent.name: agent for agent in agents(config_of(bundle), tasks_of(bundle))}
+        read = {topic.name for agent in self.agents.values() for topic in agent.inputs}
+        self.inputs = {source: kept for name in read for source, kept in inputs(bundle, name)}
+        written = {topic.name for agent in self.agents.values() for topic in agent.outputs}
+        self.published = {name: published(bundle, name) for name in written}
+        self.states: dict[tuple[str, int], Any] = {}
+        self.counts = {name: Count(name) for name in self.agents}
+
+    def repeat(self, entry: Applied) -> None:
+        """Apply one logged input again; raise :class:`Diverged` if that gives something else than was logged."""
+        agent = self.agents.get(entry.agent)
+        if agent is None:
+            raise Diverged(entry, "agent", entry.agent, None, "this program has no such agent")
+        key = (agent.name, entry.source.partition if len(agent.inputs) == 1 else 0)
+        state = self.states.get(key) or agent.state()
+        self.raise_on_gap(entry, state)
+        step = advance(agent, state, self.record(entry))
+        self.states[key] = step.state
+        if step.applied is None:
+            raise Diverged(entry, "order", place(entry.source), None, "it comes after a later input")
+        self.compare(entry, step.applied, step.decisions)
+        count = self.counts[agent.name]
+        count.inputs += 1
+        count.decisions += len(step.decisions)
+
+    def record(self, entry: Applied) -> InputRecord:
+        """Return a logged input."""
+        kept = self.inputs.get(entry.source)
+        if kept is None:
+            why = "the input is not in the bundle: lost to retention before the capture"
+            raise Diverged(entry, "input", place(entry.source), None, why)
+        try:
+            return record_of(kept)
+        except Undecodable as error:
+            raise Diverged(entry, "input", place(entry.source), None, str(error)) from None
+
+    def raise_on_gap(self, entry: Applied, state: Any) -> None:
+        """Raise :class:`Diverged` if a readable input before this one is not in the log."""
+        source = entry.source
+        after = state.progress.applied.get(f"{source.topic}/{source.partition}", -1) + 1
+        for offset in range(after, source.offset):
+            skipped = msgspec.structs.replace(source, offset=offset)
+            if skipped in self.inputs and readable(self.inputs[skipped]):
+                why = "the log lacks an input before this one: entries were lost, or the log's start to retention"
+                raise Diverged(entry, "log", None, place(skipped), why)
+
+    def compare(self, entry: Applied, again: Applied, decisions: list[Decision]) -> None:
+        """Raise :class:`Diverged` unless ids, bytes and digest are those recorded."""
+        if again.decisions != entry.decisions:
+            raise Diverged(entry, "decisions", entry.decisions, again.decisions, DECIDED_OTHERWISE)
+        for decision in decisions:
+            found = self.published[decision.topic.name].get(decision.id)
+            if found is None:
+                continue
+            self.counts[entry.agent].bytes_compared += 1
+            if found != (made := _encode(decision.event)):
+                what = f"bytes of {decision.id}"
+                raise Diverged(entry, what, found.decode(), made.decode(), DECIDED_OTHERWISE)
+        if again.state_digest != entry.state_digest:
+            raise Diverged(entry, "digest", entry.state_digest, again.state_digest, DECIDED_OTHERWISE)
+
+    def digest(self) -> str:
+        """Return one digest of all agents' states."""
+        hashed = blake2b(digest_size=16)
+        for (name, partition), state in sorted(self.states.items()):
+            hashed.update(f"{name}/{partition} {state.progress.digest}\n".encode())
+        return hashed.hexdigest()
+
+
+DECIDED_OTHERWISE = (
+    "the same inputs were decided on differently: by another version of the reducers, other settings or another task "
+    "set than this bundle's (a resumed run may have changed them)"
+)
+
+
+def entries(bundle: Bundle) -> Iterator[Applied]:
+    """Yield the curation log, each entry once: one may have been published again around a crash."""
+    seen: set[tuple[str, Source]] = set()
+    for entry in events(bundle, curation_log.TOPIC):
+        if (key := (entry.agent, entry.source)) not in seen:
+            seen.add(key)
+            yield entry
+
+
+def inputs(bundle: Bundle, topic: str) -> Iterator[tuple[Source, Input]]:
+    """Yield a topic's records as a reducer's inputs."""
+    for record in bundle.records(topic):
+        source = Source(topic=topic, partition=record.partition, offset=record.offset)
+        # The decoder rejects a record without a value: an empty one is not JSON.
+        value, headers = record.value or b"", headers_of(record)
+        yield source, Input(topic, record.partition, record.offset, record.at_ms, record.key, value, headers)
+
+
+def published(bundle: Bundle, topic: str) -> dict[str, bytes | None]:
+    """Return the values of a topic by record id (empty if a record has none); of those published twice the first."""
+    found: dict[str, bytes | None] = {}
+    for record in bundle.records(topic):
+        found.setdefault((header(headers_of(record), ID) or b"").decode(errors="replace"), record.value)
+    return found
+
+
+def place(source: Source) -> str:
+    """Return, for instance, ``trajectories[0]@17``."""
+    return f"{source.topic}[{source.partition}]@{source.offset}"
+
+
+def readable(kept: Input) -> bool:
+    """Say whether an agent could decode a record; others went to the dead letters and are not in the log."""
+    try:
+        record_of(kept)
+    except Undecodable:
+        return False
+    return True

@@ -1,0 +1,187 @@
+"""Publishes a bundle's records again into shadow topics, keys, partitions, order and headers kept.
+
+Real workers can then be pointed at them. A live prefix is never written to: only topics that are empty, or new.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+
+from dart_streams.bus import admin, sync_clients
+from dart_streams.bus.topology import NO_BOUND_MS, TopicSpec, clock_bounds, named, spec_of
+from dart_streams.config import Bus
+from dart_streams.console.runs.bundle import Bundle, BundleError, BundleRecord
+from dart_streams.errors import ServiceUnavailable, UserError
+from topics import BY_NAME, Topic
+
+SEND_S = 30.0
+IN_FLIGHT = 1000
+NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+class TimeSpan(msgspec.Struct, frozen=True):
+    """Which records: from ``from_`` (inclusive) until ``until`` (exclusive), offsets or, with ``timed``, epoch ms."""
+
+    from_: int | None = None
+    until: int | None = None
+    timed_from: bool = False
+    timed_until: bool = False
+
+    def has(self, record: BundleRecord) -> bool:
+        """Say whether a record is within."""
+        after = self.from_ is None or (record.at_ms if self.timed_from else record.offset) >= self.from_
+        before = self.until is None or (record.at_ms if self.timed_until else record.offset) < self.until
+        return after and before
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """How many records of a topic were published under which name."""
+
+    topic: str
+    to: str
+    records: int
+
+
+def republish(
+    bundle: Bundle,
+    bus: Bus,
+    topics: Sequence[Topic],
+    span: TimeSpan,
+    speed: float | None,
+    wait: Callable[[float], None] = time.sleep,
+) -> list[Published]:
+    """Publish records in the order of their times; ``speed`` times as fast as they were, or None: as fast as it goes.
+
+    ``bus.prefix`` is that of the shadow topics.
+
+    Raises
+    ------
+    UserError
+        If the prefix is a live one, or is not one; nothing is written then.
+    BundleError
+        If the bundle lacks a topic.
+    ServiceUnavailable
+        If the broker does not answer.
+    """
+    for topic in topics:
+        if not bundle.has(topic.name):
+            raise BundleError(f"{bundle.path} has no {topic.name}: it has {', '.join(bundle.topics())}")
+    raise_if_live(bundle, bus, topics)
+    create_topics(bundle, bus, topics)
+    counts = dict.fromkeys((topic.name for topic in topics), 0)
+    producer = sync_clients.producer(bus, "replay")
+    try:
+        rate = PublishRate(speed, wait)
+        sent = []
+        for name, record in in_order(bundle, topics, span):
+            rate.wait_until(record.at_ms)
+            sent.append(
+                producer.send(
+                    bus.prefix + name,
+                    value=record.value,
+                    key=record.key,
+                    headers=record.headers,
+                    partition=record.partition,
+                    timestamp_ms=record.at_ms,
+                )
+            )
+            counts[name] += 1
+            if len(sent) >= IN_FLIGHT:
+                flush(sent, bus)
+        flush(sent, bus)
+    finally:
+        producer.close(timeout=SEND_S)
+    return [Published(topic=name, to=bus.prefix + name, records=number) for name, number in counts.items()]
+
+
+def flush(sent: list[Any], bus: Bus) -> None:
+    """Return when the broker has acknowledged all that was sent."""
+    try:
+        for future in sent:
+            future.get(timeout=SEND_S)
+    except KafkaError as error:
+        raise ServiceUnavailable(f"the broker at {bus.servers} rejected a record ({error})") from None
+    sent.clear()
+
+
+class PublishRate:
+    """Paces records at their recorded rate, or a multiple of it; the first sets the clock."""
+
+    def __init__(
+        self, speed: float | None, wait: Callable[[float], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.speed = speed
+        self.wait = wait
+        self.clock = clock
+        self.first_ms: int | None = None
+        self.begun = clock()
+
+    def wait_until(self, at_ms: int) -> None:
+        """Return when a record of this time is due."""
+        if self.speed is None:
+            return
+        if self.first_ms is None:
+            self.first_ms, self.begun = at_ms, self.clock()
+        left_s = self.begun + (at_ms - self.first_ms) / 1000 / self.speed - self.clock()
+        if left_s > 0:
+            self.wait(left_s)
+
+
+def in_order(bundle: Bundle, topics: Sequence[Topic], span: TimeSpan) -> Iterator[tuple[str, BundleRecord]]:
+    """Yield records of several topics merged by time; within a partition their order is never changed."""
+
+    def of(name: str) -> Iterator[tuple[int, str, BundleRecord]]:
+        newest: dict[int, int] = {}
+        for record in bundle.records(name):
+            # A partition's times may go back; its order must not.
+            at_ms = newest[record.partition] = max(record.at_ms, newest.get(record.partition, 0))
+            if span.has(record):
+                yield at_ms, name, record
+
+    for _, name, record in merge(*(of(topic.name) for topic in topics), key=itemgetter(0)):
+        yield name, record
+
+
+def raise_if_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
+    """Raise :class:`UserError` if the prefix is the run's own, is no prefix, or names topics that have records."""
+    prefix = bus.prefix
+    if not prefix or not set(prefix) <= NAME:
+        raise UserError(f"{prefix!r} is no prefix for topics: use letters, digits, '.', '_' and '-'")
+    if prefix == bundle.manifest.prefix:
+        raise UserError(
+            f"{prefix!r} is the prefix of the run itself: replay into another one, for instance shadow.{prefix}"
+        )
+    with contextlib.closing(sync_clients.consumer(bus, "replay")) as client:
+        for name in sorted(name for name in client.topics() if name.startswith(prefix)):
+            places = [TopicPartition(name, number) for number in client.partitions_for_topic(name) or ()]
+            if any(client.end_offsets(places).values()):
+                raise UserError(
+                    f"{prefix!r} is a live prefix: {name} has records. Replay only writes into new topics: "
+                    "choose a prefix that nothing uses"
+                )
+
+
+def create_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
+    """Create the shadow topics with the partitions that the records need, and no retention: the records are old."""
+    specs: list[TopicSpec] = []
+    for topic in topics:
+        spec = spec_of(topic, bus.prefix)
+        needed = max((record.partition for record in bundle.records(topic.name)), default=0) + 1
+        of_any_time = {"retention.ms": "-1", **clock_bounds(NO_BOUND_MS)}
+        configs = {**spec.configs, "cleanup.policy": "delete", **of_any_time}
+        specs.append(msgspec.structs.replace(spec, partitions=max(spec.partitions, needed), configs=configs))
+    with admin.connect(bus) as client:
+        admin.apply(client, admin.plan_against(client, specs))
+
+
+def chosen(bundle: Bundle, names: Sequence[str]) -> list[Topic]:
+    """Return the topics to publish: those named, or all that the bundle has of the contract."""
+    wanted = list(names) or [name for name in bundle.topics() if name in BY_NAME]
+    return [named(name) for name in wanted]

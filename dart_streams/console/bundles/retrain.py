@@ -1,0 +1,197 @@
+"""Repeats recorded optimiser steps from a bundle, on one machine, without services: to debug a bad one.
+
+Each step starts from the weights that it started from, as long as their version is still at its URI; the first must.
+Later steps whose weights are gone continue from the step before, as the trainer did, but with an optimiser whose
+state begins at the first step made here.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
+from dart_streams.console.lineage.lineage import READ
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.errors import UserError
+from dart_streams.policy import cpu_features, recipe, resident_weights
+from dart_streams.policy import weights as weight_files
+from dart_streams.policy.rendering import renderer_of
+from dart_streams.policy.weight_storage import StorageUnreachable
+from dart_streams.store.blobs import MissingBlob
+from topics.curated import CuratedGroup
+from topics.observations import Observation
+from topics.trained import TrainedStep
+from topics.values import BlobRef
+from trainer.data.prefetch import GroupReader
+from trainer.data.successes import RememberedSuccess, sft_group, successes_of
+from trainer.learning.imitation import StepImitation
+from trainer.learning.learner import Learner, never_stop
+from trainer.ranks import joined
+
+TOLERANCE = 1e-5
+"""How far a loss made again may be from the recorded one."""
+
+
+class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A repeated step; ``weights`` names where it started from: the recorded version, or the step made before.
+
+    The losses are those of its first update: the later ones depend on the optimiser's state, which a bundle lacks.
+    """
+
+    train_step: int
+    version: int
+    weights: str
+    recorded_loss: float
+    loss: float
+    equal: bool
+    refused: int
+
+
+class RecordedStore:
+    """The store as a bundle has it: what :class:`GroupReader` asks of it."""
+
+    def __init__(self, bundle: Bundle, state: RunState, trajectories: Iterable[str]) -> None:
+        self.observations = {
+            identity: [
+                seen for step in sorted(state.observations[identity]) if (seen := state.observation(identity, step))
+            ]
+            for identity in trajectories
+            if identity in state.observations
+        }
+        seen_steps = itertools.chain.from_iterable(self.observations.values())
+        shown = {seen.screenshot.sha256 for seen in seen_steps if seen.screenshot is not None}
+        self.blobs = {blob.sha256: blob.data for blob in bundle.blobs() if blob.sha256 in shown}
+
+    def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
+        """Return the observations of several trajectories."""
+        return {identity: self.observations.get(identity, []) for identity in ids}
+
+    def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
+        """Return screenshots by sha256; raise :class:`MissingBlob` for the first that the bundle lacks."""
+        wanted = {ref.sha256: ref for ref in refs}
+        for sha256, ref in wanted.items():
+            if sha256 not in self.blobs:
+                raise MissingBlob(ref, "the bundle does not have it")
+        return {sha256: self.blobs[sha256] for sha256 in wanted}
+
+
+def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
+    """Make ``steps`` recorded steps again, from step ``first`` on (by default the first whose weights are there).
+
+    Raises ``BundleError`` if the bundle lacks something: it has to be captured with ``--blobs``. Raises
+    :class:`UserError` if there is no such step, its groups or first weights are gone, or there is no model directory.
+    """
+    bundle = Bundle(path)
+    config, state = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
+    cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
+    folder = Path(config.policy.path) if config.policy.path else recipe.folder(config, tasks_of(bundle))
+    chosen = steps_from(state, steps, first)
+    members = {
+        member.trajectory_id
+        for step in chosen
+        for group in (*groups_of(state, step), *imitation_of(state, step).groups)
+        for member in group.members
+    }
+    recording = RecordedStore(bundle, state, members)
+    renderer = renderer_of(folder, config.policy)
+    reader = GroupReader(recording, renderer, config.policy)  # type: ignore[arg-type]
+    result: list[ReproducedStep] = []
+    learner: Learner | None = None
+    with joined() as ranks:
+        for step in chosen:
+            start = weights_before(state, step)
+            if start is not None:
+                learner = Learner(folder, renderer, config.trainer, ranks, start)
+            if learner is None:
+                raise UserError(
+                    f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at "
+                    f"their URI any more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin "
+                    "with another --from"
+                )
+            ready = [reader.read(group) for group in groups_of(state, step)]
+            if not any(group.samples for group in ready):
+                why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
+                raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")
+            imitation = imitation_of(state, step)
+            beside = [reader.read(group) for group in imitation.beside]
+            made = learner.learn(ready, step.version - 1, never_stop, beside).metrics
+            loss = "first_loss" if "first_loss" in step.metrics else "loss"
+            compared = {loss, "imitation_nll"} & step.metrics.keys()
+            for group in imitation.phase:  # the next step may start from the weights that they make
+                learner.imitate([reader.read(group)])
+            result.append(
+                ReproducedStep(
+                    train_step=step.train_step,
+                    version=step.version,
+                    weights=f"v{step.version - 1}" if start is not None else "the step before",
+                    recorded_loss=step.metrics[loss],
+                    loss=made[loss],
+                    equal=all(abs(made[name] - step.metrics[name]) <= TOLERANCE for name in compared),
+                    refused=sum(group.refused.total() for group in (*ready, *beside)),
+                )
+            )
+    return result
+
+
+def steps_from(state: RunState, steps: int, first: int | None) -> list[TrainedStep]:
+    """Return the recorded steps to make again."""
+    if not state.trained:
+        raise UserError("the bundle has no trained steps: the run made none, or it is older than the topic `trained`")
+    if first is None:
+        there = (number for number, step in sorted(state.trained.items()) if weights_before(state, step) is not None)
+        first = next(there, min(state.trained))
+    if first not in state.trained:
+        raise UserError(f"no train step {first}: the bundle has {min(state.trained)} to {max(state.trained)}")
+    return [step for number, step in sorted(state.trained.items()) if number >= first][:steps]
+
+
+def groups_of(state: RunState, step: TrainedStep) -> list[CuratedGroup]:
+    """Return a step's groups in the order it took them."""
+    for group_id in step.group_ids:
+        if group_id not in state.groups:
+            raise UserError(f"train step {step.train_step} took group {group_id}, which the bundle does not have")
+    return [state.groups[group_id][0] for group_id in step.group_ids]
+
+
+def imitation_of(state: RunState, step: TrainedStep) -> StepImitation:
+    """Return what a step imitated: successes of groups that earlier steps took."""
+
+    def group_of(group_id: str, trajectories: Sequence[str]) -> CuratedGroup:
+        return sft_group(group_id, [success_of(state, step, identity) for identity in trajectories])
+
+    return StepImitation(
+        beside=[group_of("imitated", step.imitated)] if step.imitated else [],
+        phase=[group_of(f"phase-{number}", trajectories) for number, trajectories in enumerate(step.sft_updates)],
+    )
+
+
+def success_of(state: RunState, step: TrainedStep, trajectory_id: str) -> RememberedSuccess:
+    """Return a success that a step imitated, as the trainer remembered it from the success's own group."""
+    for group_id in state.groups_of.get(trajectory_id, []):
+        for success in successes_of([state.groups[group_id][0]]):
+            if success.trajectory_id == trajectory_id:
+                return success
+    raise UserError(
+        f"train step {step.train_step} imitated trajectory {trajectory_id}, whose group the bundle does not have"
+    )
+
+
+def weights_before(state: RunState, step: TrainedStep) -> Path | None:
+    """Return the directory of the weights that a step started from, or None if they are gone.
+
+    Raises StorageUnreachable if their store is away: nobody knows then.
+    """
+    version = state.versions.get(step.version - 1)
+    if version is None:
+        return None
+    try:
+        return resident_weights.whole(version.event, Path(tempfile.gettempdir()))
+    except StorageUnreachable:
+        raise
+    except (weight_files.MissingWeights, weight_files.WrongDigest, OSError):
+        return None

@@ -1,0 +1,229 @@
+"""What if a setting had been another one: the data manager runs again, against a world made of the recorded rollouts.
+
+A replay can only repeat: with other settings dispatch orders other rollouts, which were never played. So the reducers
+run in a closed circle. The k-th rollout of a task ends as the k-th recorded one did, and takes as long; what lies
+beyond those recorded (or a task never played) is answered by one of the task's last (or by another task's, then it
+counts as ``borrowed``). The trainer takes groups as they come and makes a version of every ``groups_per_step``, in no
+time. So metrics are compared with those of the run's own settings in the same world, which stand beside what was
+recorded to show how close the world is. Pure, and the same for the same bundle.
+"""
+
+import heapq
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dart_streams import stateless_random as chance
+from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet
+from dart_streams.console.bundles.bundle_inputs import events
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.curation import dispatch, groups
+from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
+from topics import curated, rollout_orders, trajectories, weights, weights_serving
+from topics.curated import CuratedGroup
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
+
+RECENT = 16
+"""Of how many last recorded rollouts of a task one is drawn when all were used."""
+POINTS = 120
+
+
+class WhatIfMetrics(msgspec.Struct, kw_only=True):
+    """What came of a setting. ``samples`` are steps trained on, ``samples_saved`` those left out of trained groups.
+
+    ``groups_dropped`` leave no record, so of what was recorded their number is None.
+    ``rollouts_for_steps`` is how many rollouts it took to train as many steps as the run's own settings did; None if
+    it never did. ``curve`` has (rollouts ended, optimiser steps).
+    """
+
+    name: str
+    rollouts_ordered: int = 0
+    rollouts_ended: int = 0
+    env_steps: int = 0
+    groups_opened: int = 0
+    groups_formed: int = 0
+    groups_dropped: int | None = None
+    steps_trained: int = 0
+    samples: int = 0
+    samples_saved: int = 0
+    rollouts_for_steps: int | None = None
+    borrowed: int = 0
+    curve: list[tuple[int, int]] = []
+
+
+class Ended(NamedTuple):
+    """How a recorded rollout ended; times are milliseconds."""
+
+    outcome: Any
+    reward: float | None
+    steps: int
+    step_entropies: list[float]
+    took_ms: int
+
+
+class RecordedOutcomes:
+    """The rollouts of a bundle, by task and in the order in which they finished, and what its topics count."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.demonstrations: list[Trajectory] = []
+        self.ends: dict[str, list[Ended]] = {}
+        self.metrics = WhatIfMetrics(name="recorded")
+        steps: dict[str, int] = {}
+        for event in events(bundle, trajectories.TOPIC):
+            if event.purpose == "demonstration":
+                self.demonstrations.append(event)
+            elif event.purpose == "train":
+                took_ms = max(1, event.finished_ms - event.started_ms)
+                end = Ended(event.outcome, event.reward, event.steps, event.step_entropies, took_ms)
+                self.ends.setdefault(event.task_id, []).append(end)
+                self.metrics.rollouts_ended += 1
+                self.metrics.env_steps += event.steps
+            steps[event.trajectory_id] = event.steps
+        opened = [order.group_id for order in events(bundle, rollout_orders.TOPIC) if order.purpose == "train"]
+        self.metrics.rollouts_ordered, self.metrics.groups_opened = len(opened), len(set(opened))
+        for group in events(bundle, curated.TOPIC):
+            self.metrics.groups_formed += 1
+            count(self.metrics, group, steps)
+        versions = events(bundle, weights.TOPIC)
+        self.metrics.steps_trained = max((version.train_step for version in versions), default=0)
+
+    def end(self, task_id: str, number: int) -> tuple[Ended, bool]:
+        """Return how rollout ``number`` (from 0) of a task ends, and whether that is borrowed from another task."""
+        known = self.ends.get(task_id)
+        if known is None:
+            names = sorted(self.ends)
+            known = self.ends[names[chance.number("borrowed", task_id) % len(names)]]
+            return drawn(known, task_id, number), True
+        return known[number] if number < len(known) else drawn(known, task_id, number), False
+
+
+def drawn(known: list[Ended], task_id: str, number: int) -> Ended:
+    """Return one of the last recorded rollouts, always the same for the same names."""
+    recent = known[-RECENT:]
+    return recent[chance.number("what if", task_id, number) % len(recent)]
+
+
+def count(metrics: WhatIfMetrics, group: CuratedGroup, steps: dict[str, int]) -> None:
+    """Count a group's steps: those trained on, and those left out."""
+    for member in group.members:
+        metrics.samples += len(member.selected)
+        metrics.samples_saved += steps.get(member.trajectory_id, len(member.selected)) - len(member.selected)
+
+
+class World:
+    """The in-memory circle with one setting, slots in which rollouts take their time, and a trainer that takes none."""
+
+    def __init__(self, name: str, config: Config, tasks: TaskSet, recorded: RecordedOutcomes) -> None:
+        self.recorded = recorded
+        self.metrics = WhatIfMetrics(name=name)
+        self.circle = InMemoryCircle(config, tasks)
+        self.trainer = CountingTrainer(config.trainer.groups_per_step)
+        self.slots = max(1, config.env.workers * config.env.slots)
+        self.workers = config.rollout.workers
+        self.waiting: list[RolloutOrder] = []
+        self.running: list[tuple[int, int, RolloutOrder, int, Ended]] = []
+        self.played: dict[str, int] = {}
+        self.steps: dict[str, int] = {}
+        self.started = 0
+        self.now_ms = 0
+
+    def run(self, rollouts: int) -> WhatIfMetrics:
+        """Let ``rollouts`` rollouts end, and return the metrics."""
+        for demonstration in self.recorded.demonstrations:
+            self.circle.publish(trajectories.TOPIC.name, demonstration.trajectory_id, demonstration)
+        self.announce(self.trainer.weights())
+        self.settle()
+        every, metrics = max(1, rollouts // POINTS), self.metrics
+        while metrics.rollouts_ended < rollouts and (self.waiting or self.running):
+            self.start()
+            self.end_next()
+            if metrics.rollouts_ended % every == 0 or metrics.rollouts_ended == rollouts:
+                metrics.curve.append((metrics.rollouts_ended, metrics.steps_trained))
+                self.circle.delete_read()
+        metrics.groups_opened = self.circle.states[dispatch.NAME].next_group
+        counts = self.circle.states[groups.NAME].counts
+        metrics.groups_dropped = counts.equal + counts.empty + counts.abandoned
+        return metrics
+
+    def start(self) -> None:
+        """Put waiting orders into free slots, the oldest first."""
+        free = self.slots - len(self.running)
+        for order in self.waiting[:free]:
+            number = self.played.get(order.task_id, 0)
+            self.played[order.task_id] = number + 1
+            end, borrowed = self.recorded.end(order.task_id, number)
+            self.metrics.borrowed += borrowed
+            self.started += 1
+            heapq.heappush(self.running, (self.now_ms + end.took_ms, self.started, order, self.trainer.version, end))
+        del self.waiting[:free]
+
+    def end_next(self) -> None:
+        """End the rollout that ends next."""
+        self.now_ms, _, order, version, end = heapq.heappop(self.running)
+        steps = min(end.steps, order.max_steps)
+        cut = end.outcome == "success" and steps < end.steps
+        self.metrics.rollouts_ended += 1
+        self.metrics.env_steps += steps
+        self.steps[order.order_id] = steps
+        trajectory = Trajectory(
+            trajectory_id=order.order_id,
+            order_id=order.order_id,
+            group_id=order.group_id,
+            group_size=order.group_size,
+            attempt=order.attempt,
+            task_id=order.task_id,
+            purpose="train",
+            outcome="truncated" if cut else end.outcome,
+            reward=0.0 if cut else end.reward,
+            steps=steps,
+            step_entropies=end.step_entropies[:steps],
+            version_min=version,
+            version_max=self.trainer.version,
+            started_ms=self.now_ms - end.took_ms,
+            finished_ms=self.now_ms,
+        )
+        self.circle.publish(trajectories.TOPIC.name, order.order_id, trajectory)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let agents and trainer take all there is; queue the rollouts that dispatch orders."""
+        self.circle.settle()
+        for formed in self.circle.poll(curated.TOPIC.name):
+            self.metrics.groups_formed += 1
+            count(self.metrics, formed, self.steps)
+            version = self.trainer.take(formed)
+            if version is not None:
+                self.trainer.trained.clear()
+                self.metrics.steps_trained += 1
+                self.announce(version)
+                self.circle.settle()
+        orders = self.circle.poll(rollout_orders.TOPIC.name)
+        self.metrics.rollouts_ordered += len(orders)
+        self.waiting += orders
+
+    def announce(self, version: WeightVersion) -> None:
+        """Announce a version, which is served at once: switching takes no time here."""
+        self.circle.publish(weights.TOPIC.name, "", version)
+        for worker in range(self.workers):
+            served = WeightsServing(worker_id=str(worker), version=version.version, since_ms=0, alive_ms=0)
+            self.circle.publish(weights_serving.TOPIC.name, "", served)
+
+
+def compare(
+    recorded: RecordedOutcomes, tasks: TaskSet, own: Config, variants: dict[str, Config]
+) -> list[WhatIfMetrics]:
+    """Return what was recorded, what the run's own settings give in the world of the recorded, and each variant."""
+    if not recorded.ends:
+        return [recorded.metrics]
+    rollouts = recorded.metrics.rollouts_ended
+    found = [
+        World(name, config, tasks, recorded).run(rollouts) for name, config in {"own settings": own, **variants}.items()
+    ]
+    aim = found[0].steps_trained
+    for metrics in found:
+        metrics.rollouts_for_steps = next((ended for ended, steps in metrics.curve if steps >= aim), None)
+    return [recorded.metrics, *found]

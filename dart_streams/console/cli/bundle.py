@@ -1,0 +1,230 @@
+"""``dart-streams capture`` and ``replay``: a run's records in one file; its decisions repeated or varied."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from dart_streams.config import Config
+from dart_streams.console.bundles import replay as rerun
+from dart_streams.console.bundles import whatif
+from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
+from dart_streams.console.cli.options import (
+    AsJson,
+    ConfigFile,
+    RunConfig,
+    RunId,
+    State,
+    listed,
+    read_config,
+    run_config,
+)
+from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.bundle import verify as verify_bundle
+from dart_streams.console.views.console import PlainConsole
+from dart_streams.errors import UserError
+
+LONGEST = 300
+"""Characters of one side of a divergence in the terminal; --json has it whole."""
+
+
+def capture(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The run's id; with --verify a bundle. \\[default: the latest run]",
+            metavar="RUN|BUNDLE",
+            show_default=False,
+        ),
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The bundle to write. \\[default: RUN.dart]", show_default=False),
+    ] = None,
+    topics: Annotated[
+        str, typer.Option(help="Topics to capture, separated by commas. \\[default: all]", show_default=False)
+    ] = "",
+    blobs: Annotated[bool, typer.Option("--blobs", help="Capture the screenshots too.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check a bundle, and capture nothing.")] = False,
+    run: RunId = "",
+    state: State = Path(".dart"),
+    config: RunConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's topics, configuration and task set, with --blobs its screenshots, into one file; or verify one."""
+    log_to_stderr()
+    if verify:
+        show(verify_bundle(Path(name)), as_json=as_json, title=f"{name} is whole")
+        return
+    deployment = run_config("" if config else name or run, state, config)
+    path = output or Path(f"{deployment.bus.run}.dart")
+    if path.exists():
+        raise UserError(f"{path} exists: remove it, or name another file with --output")
+    write(deployment, path, listed(topics), blobs=blobs)
+    show(verify_bundle(path), as_json=as_json, title=f"{path}, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
+    """Capture, with the store at hand if its screenshots are wanted."""
+    from dart_streams.bus.topology import named
+    from dart_streams.console.bundles import capture as capturing
+    from topics import ALL
+
+    traces = config.run.folder / capturing.TRACES
+    chosen = [named(name) for name in names] or ALL
+    if not blobs:
+        capturing.capture(config, path, chosen, traces=traces, report=note)
+        return
+    from dart_streams.console.cli.store import connected
+    from dart_streams.store import SyncStore
+
+    with connected(config) as session:
+        store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
+        capturing.capture(config, path, chosen, store, traces, note)
+
+
+def replay(
+    path: Annotated[Path, typer.Argument(help="A bundle, made by `capture`.", metavar="BUNDLE")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Decide with KEY set to VALUE; may be repeated.", metavar="KEY=VALUE"),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where to draw the what-if (svg).", show_default=False)] = None,
+    into: Annotated[
+        str, typer.Option(help="Publish the records into topics of this prefix.", metavar="PREFIX", show_default=False)
+    ] = "",
+    speed: Annotated[str, typer.Option(help="With --into: 1x, 10x, … or max.")] = "max",
+    begin: Annotated[
+        str, typer.Option("--from", help="With --into: the first offset, or time (ISO 8601).", show_default=False)
+    ] = "",
+    until: Annotated[
+        str, typer.Option("--until", help="With --into: the offset, or time, to stop before.", show_default=False)
+    ] = "",
+    topics: Annotated[str, typer.Option(help="With --into: topics, separated by commas. \\[default: all]")] = "",
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repeat a bundle's decisions without services and compare; exit code 1 at the first difference.
+
+    With --set: what each setting alone, and all together, would have changed. With --into: publish the records into
+    shadow topics of the configuration's broker.
+    """
+    log_to_stderr()
+    bundle = Bundle(path)
+    if into:
+        show(published(bundle, config, into, speed, begin, until, topics), as_json=as_json)
+        return
+    if settings:
+        show_what_if(what_if(bundle, settings), plot, as_json=as_json)
+        return
+    if plot:
+        raise UserError("--plot draws a what-if: give it at least one --set KEY=VALUE")
+    outcome = rerun.replay(bundle)
+    if as_json:
+        show_json(outcome)
+    else:
+        show_outcome(outcome)
+    if not outcome.equal:
+        raise typer.Exit(1)
+
+
+def published(
+    bundle: Bundle, config: Path | None, into: str, speed: str, begin: str, until: str, topics: str
+) -> list[msgspec.Struct]:
+    """Publish a bundle's records under another prefix."""
+    from dart_streams.console.bundles import republish
+
+    bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
+    (first, first_timed), (end, end_timed) = bound_of(begin), bound_of(until)
+    span = republish.TimeSpan(first, end, first_timed, end_timed)
+    chosen = republish.chosen(bundle, listed(topics))
+    return [*republish.republish(bundle, bus, chosen, span, speed_of(speed))]
+
+
+def speed_of(text: str) -> float | None:
+    """Return how many times as fast as recorded; None for ``max``."""
+    if text == "max":
+        return None
+    try:
+        speed = float(text.removesuffix("x"))
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        raise UserError(f"--speed {text!r}: give max, or a multiple such as 1x or 10x")
+    return speed
+
+
+def bound_of(text: str) -> tuple[int | None, bool]:
+    """Return an offset, or a time in epoch milliseconds and True; None for nothing."""
+    if not text:
+        return None, False
+    if text.isdecimal():
+        return int(text), False
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000), True
+    except ValueError:
+        raise UserError(f"{text!r} is neither an offset nor a time such as 2026-01-31T12:00:00+00:00") from None
+
+
+def show_outcome(outcome: rerun.Outcome) -> None:
+    """Print a replay's outcome."""
+    console = PlainConsole(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("agent", "inputs", "decisions", "compared byte for byte"):
+        table.add_column(name, justify="left" if name == "agent" else "right")
+    for count in outcome.agents:
+        table.add_row(count.agent, *(f"{number:,}" for number in msgspec.structs.astuple(count)[1:]))
+    console.print(table)
+    found = outcome.divergence
+    if found is None:
+        decisions = sum(count.decisions for count in outcome.agents)
+        console.print(f"[green]equal[/green]: {decisions:,} decisions; digest {outcome.digest}")
+        return
+    console.print(f"[red]differs[/red] first at {escape(found.input)}, agent {found.agent}: {escape(found.what)}")
+    for side in ("recorded", "replayed"):
+        text = str(getattr(found, side))
+        console.print(f"  {side}: {escape(text[:LONGEST] + ('…' if len(text) > LONGEST else ''))}", soft_wrap=True)
+    console.print(f"  cause: {escape(found.cause)}", soft_wrap=True)
+
+
+def what_if(bundle: Bundle, settings: Sequence[str]) -> list[whatif.WhatIfMetrics]:
+    """Run the circle for each setting alone and, if there are several, for all together."""
+    variants = {setting: config_of(bundle, [setting]) for setting in settings}
+    if len(settings) > 1:
+        variants["all of these"] = config_of(bundle, settings)
+    return whatif.compare(whatif.RecordedOutcomes(bundle), tasks_of(bundle), config_of(bundle), variants)
+
+
+def show_what_if(found: Sequence[whatif.WhatIfMetrics], plot: Path | None, *, as_json: bool) -> None:
+    """Print a column a setting, its steps over its rollouts as bars, and draw the plot if it was asked for."""
+    from dart_streams.console.views import whatif_plot
+
+    if plot:
+        plot.write_text(whatif_plot.svg(found))
+        note(f"drawn: {plot}")
+    if as_json:
+        show_json(found)
+        return
+    table = Table(title="what if", title_justify="left")
+    table.add_column("")
+    for figures in found:
+        table.add_column(escape(figures.name), justify="right", overflow="fold")
+    for field in msgspec.structs.fields(whatif.WhatIfMetrics):
+        if field.name not in ("name", "curve"):
+            values = [getattr(figures, field.name) for figures in found]
+            table.add_row(field.name.replace("_", " "), *("" if value is None else f"{value:,}" for value in values))
+    console = PlainConsole()
+    console.print(table)
+    curves = [figures for figures in found if figures.curve]
+    most = max((figures.curve[-1][1] for figures in curves), default=0)
+    console.print("optimiser steps over rollouts ended")
+    for figures in curves:
+        console.print(
+            f"  {whatif_plot.bars(figures, most)} {figures.steps_trained:>6,}  {escape(figures.name)}", soft_wrap=True
+        )

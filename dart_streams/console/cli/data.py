@@ -1,0 +1,173 @@
+"""``dart-streams data``: a run's episodes as a data set, and a data set as demonstrations."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from dart_streams.config import Config
+from dart_streams.config import tasks as task_sets
+from dart_streams.console.cli.options import (
+    AsJson,
+    FromBundle,
+    RunConfig,
+    RunId,
+    State,
+    listed,
+    run_config,
+    run_or_bundle,
+)
+from dart_streams.console.cli.output import log_to_stderr, note, notes, show
+from dart_streams.console.cli.store import connected
+from dart_streams.console.datasets.episode_columns import Layout
+from dart_streams.console.datasets.episode_export import (
+    EpisodeExport,
+    EpisodeFilter,
+    EpisodeSource,
+    ExportResult,
+    IndexedEpisodes,
+    StoreEpisodes,
+    episode_count,
+)
+from dart_streams.console.datasets.export_index import ExportIndex
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.errors import UserError
+from dart_streams.store import SyncStore
+from topics.transitions import REWARDED
+from topics.values import OutcomeKind, Purpose
+
+app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
+
+DataSet = Annotated[Path, typer.Argument(help="A Parquet file, a folder of them, or JSON lines.", metavar="SET")]
+
+
+@app.command("export")
+def export(
+    output: Annotated[Path, typer.Argument(help="The Parquet file to write.", metavar="FILE")],
+    rows: Annotated[Layout, typer.Option("--rows", help="A row for each step, or for each trajectory.")] = "step",
+    outcome: Annotated[
+        str, typer.Option(help="Outcomes, separated by commas. \\[default: those with a reward]", show_default=False)
+    ] = "",
+    task: Annotated[
+        str,
+        typer.Option(help="Task ids or patterns with *, separated by commas. \\[default: all]", show_default=False),
+    ] = "",
+    version: Annotated[
+        str, typer.Option(help="Weight versions that acted: 3, 3.., ..7 or 3..7. \\[default: all]", show_default=False)
+    ] = "",
+    purpose: Annotated[
+        str, typer.Option(help="Of train, demonstration and eval, separated by commas; eval is on held-out tasks.")
+    ] = "train,demonstration",
+    run: RunId = "",
+    state: State = Path(".dart"),
+    bundle: FromBundle = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's episodes as Parquet for Hugging Face's datasets: images, messages, actions, rewards, advantages."""
+    from dart_streams.console.datasets.parquet import ParquetSet
+
+    first, last = version_range(version)
+    wanted = EpisodeFilter(
+        outcomes=chosen("--outcome", outcome, OutcomeKind) or sorted(REWARDED),
+        tasks=listed(task),
+        purposes=chosen("--purpose", purpose, Purpose),
+        first_version=first,
+        last_version=last,
+    )
+    if output.suffix != ".parquet":
+        raise UserError(f"{output}: name a file that ends in .parquet")
+    if output.exists():
+        raise UserError(f"{output} exists: remove it, or name another file")
+    config, source = run_or_bundle(run, state, bundle)
+    with ExportIndex() as index, bars() as progress, episodes_of(config, source, index, progress) as episodes:
+        export_ = EpisodeExport(source or config.bus, config.bus.run, index, episodes)
+        report = bar(progress, "trajectories", episode_count(source or config.bus))
+        with ParquetSet(output, rows) as file:
+            for made in export_.rows(wanted, rows, config.policy, report):
+                file.write(made)
+    end_export(export_.result, output, as_json=as_json)
+
+
+def end_export(result: ExportResult, output: Path, *, as_json: bool) -> None:
+    """Print what was exported; raise :class:`UserError` if it was nothing, and leave no file then."""
+    if not result.rows:
+        output.unlink()
+        raise UserError(
+            f"nothing was exported: the filters left out {result.filtered} trajectories, and {result.incomplete} are "
+            "incomplete. Widen --outcome, --task, --version or --purpose"
+        )
+    show([result], as_json=as_json, title=f"{output}, {output.stat().st_size / 1e6:.1f} MB")
+
+
+@app.command("import")
+def import_(
+    path: DataSet, run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False
+) -> None:
+    """Publish a data set as demonstrations of a run, or of a deployment: for the experience pool, or a warm-up.
+
+    A recorder has to run, as it does in a run that is under way; the command ends when all is recorded.
+    """
+    from dart_streams.console.datasets import demonstration_files, demonstration_import
+
+    settings = run_config(run, state, config)
+    tasks = task_sets.load(Path(settings.tasks.file))
+    count = demonstration_files.episode_count(path)
+    with bars() as progress:
+        report = bar(progress, "demonstrations", count)
+        result = demonstration_import.run(settings, tasks, demonstration_files.episodes_in(path), report)
+    if result.example:
+        note(f"left out: {sum(result.left_out.values())}, for instance {result.example}")
+    show([result], as_json=as_json, title=f"imported into {settings.bus.prefix}*")
+
+
+@contextlib.contextmanager
+def episodes_of(
+    config: Config, source: Bundle | None, index: ExportIndex, progress: Progress
+) -> Iterator[EpisodeSource]:
+    """Yield where the steps of a run are: its store, or the bundle, which is put into the index."""
+    if source is not None:
+        section = source.sections.get("observations")
+        yield IndexedEpisodes(index, source, bar(progress, "observations", section.items if section else 0))
+        return
+    with connected(config) as session:
+        yield StoreEpisodes(SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s))
+
+
+def bars() -> Progress:
+    """Return an empty display of progress bars on stderr."""
+    columns: Sequence[Any] = (
+        SpinnerColumn(),
+        TextColumn("{task.description:>14}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=notes, disable=not notes.is_terminal)
+
+
+def bar(progress: Progress, name: str, total: int | None) -> Callable[[int], None]:
+    """Add a progress bar; return the function that moves it."""
+    shown = progress.add_task(name, total=total)
+    return lambda done: progress.update(shown, completed=done)
+
+
+def chosen(option: str, text: str, kinds: Any) -> list[Any]:
+    """Return the names in an option's text; raise :class:`UserError` for one that is not among ``kinds``."""
+    names = listed(text)
+    for name in names:
+        if name not in get_args(kinds):
+            raise UserError(f"{option} {name!r}: there are {', '.join(get_args(kinds))}")
+    return names
+
+
+def version_range(text: str) -> tuple[int | None, int | None]:
+    """Return the first and the last version of ``3``, ``3..``, ``..7`` or ``3..7``; None where there is no bound."""
+    first, dots, last = text.partition("..")
+    try:
+        low, high = (int(part) if part.strip() else None for part in (first, last))
+    except ValueError:
+        raise UserError(f"--version {text!r}: give 3, 3.., ..7 or 3..7") from None
+    return low, high if dots else low

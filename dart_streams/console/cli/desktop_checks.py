@@ -1,0 +1,76 @@
+"""The checks of ``dart-streams doctor`` for desktops, and for OSWorld's tasks on them."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from dart_streams.config import Config, tasks
+from dart_streams.config.tasks import OsworldTasks
+from dart_streams.console.cli.finding import Finding
+from dart_streams.errors import ConfigError
+from workers.env.backends.desktop import command_line, office
+from workers.env.backends.osworld import sidecar
+from workers.env.backends.osworld.mirror import Mirror, needed
+from workers.env.backends.osworld.tasks import load_all
+
+
+def check_desktop(config: Config) -> Finding:
+    """The desktop environment needs a sandbox, an X server and applications."""
+    if config.env.backend != "desktop":
+        return Finding("desktop", "ok", f"not needed by environment {config.env.backend!r}")
+    if missing := [name for name in command_line.PROGRAMS if shutil.which(name) is None]:
+        return Finding("desktop", "fail", f"not installed: {', '.join(missing)}", "make desktop, in the repository")
+    try:
+        subprocess.run(command_line.TRIAL, capture_output=True, text=True, timeout=20, check=True)
+    except subprocess.CalledProcessError as error:
+        advice = (
+            "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or the container's security options)"
+        )
+        return Finding("desktop", "fail", f"bwrap makes no sandbox: {error.stderr.strip()}", advice)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("desktop", "fail", f"bwrap does not run: {error}", "make desktop, in the repository")
+    if missing := [name for name in office.PROGRAMS if shutil.which(name) is None]:
+        return Finding("desktop", "warn", f"no office tasks: {', '.join(missing)}", "make desktop, in the repository")
+    return Finding("desktop", "ok", "sandboxes by bwrap")
+
+
+def check_osworld(config: Config) -> Finding:
+    """Tasks of OSWorld need their evaluators' environment, and the mirror of their files."""
+    if config.env.backend != "osworld":
+        return Finding("osworld", "ok", f"not needed by environment {config.env.backend!r}")
+    named = config.env.osworld.mirror_folder
+    try:
+        file = tasks.task_file(Path(config.tasks.file))
+    except ConfigError as error:
+        return Finding("osworld", "fail", "no usable task set", str(error))
+    if file.osworld is None:
+        return Finding("osworld", "ok", "no task of OSWorld is in the task set")
+    python = sidecar.ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        return Finding("osworld", "fail", f"no {sidecar.ENVIRONMENT}", "make osworld, in the repository")
+    if not named or not Path(named).is_dir():
+        found = f"no mirror {named}" if named else "no mirror is named"
+        return Finding(
+            "osworld", "fail", found, "set env.osworld.mirror_folder: `dart-streams osworld mirror` fills it"
+        )
+    return mirror_of(Path(named), file.osworld, Path(config.tasks.file).parent)
+
+
+def mirror_of(folder: Path, listed: OsworldTasks, base: Path) -> Finding:
+    """Say how many of the files that the tasks need a mirror has, and how many are of our own making."""
+    try:
+        examples = listed.examples(base)
+        usable, unusable = load_all(examples, (page.page for page in listed.pages(base)))
+        wanted = {url for task in usable for url in needed(task)}
+        own = Mirror(folder)
+        made = sum(known.made for known in own.recorded().values())
+    except ConfigError as error:
+        return Finding("osworld", "fail", "no usable task files", str(error))
+    missing = sum(own.find(url) is None for url in wanted)
+    found = f"{folder} has {len(wanted) - missing} of {len(wanted)} files, {made} of our own making"
+    if unusable:
+        found = f"{len(unusable)} tasks can't be used, for instance {unusable[0].page}: {unusable[0].reason}; {found}"
+        return Finding("osworld", "warn", found, "mend these files, or leave the tasks out of the list")
+    if missing:
+        return Finding("osworld", "warn", found, f"`dart-streams osworld mirror {folder}` says which are missing")
+    return Finding("osworld", "ok", found)

@@ -1,0 +1,129 @@
+"""``dart-streams doctor --model``: whether a model fits on GPUs that are not here yet, and what to change if not."""
+
+from pathlib import Path
+
+import msgspec
+import typer
+
+from dart_streams.config import Config
+from dart_streams.console.cli.output import show, show_json
+from dart_streams.console.sizing import gpu_memory, host_memory, model_files
+from dart_streams.console.sizing.gpu_memory import GIB, Item
+from dart_streams.episodes import context
+from dart_streams.policy.second_set import SecondSetPlace
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """A row of the table: of which process, what, in GiB on each of its GPUs, and how it was counted."""
+
+    process: str
+    what: str
+    gib: float
+    counted: str
+
+
+class GpuFit(msgspec.Struct, frozen=True):
+    """The answer: the GPUs of each process if it fits, else what to change.
+
+    ``too_long`` says why the longest prompt does not fit into the model's context, empty if it does. ``second_set`` is
+    where ``rollout.vllm.second_set`` puts it on such a GPU. ``cache_blocks`` and ``requests`` of full length are those
+    of a rollout GPU, ``requests_with_second_set`` those with a second set of weights beside the first.
+    """
+
+    fits: bool
+    gpus: int
+    gpu_gib: float
+    rollout_gpus: int
+    trainer_gpus: int
+    sequence_tokens: int
+    second_set: SecondSetPlace
+    cache_blocks: int
+    requests: int
+    requests_with_second_set: int
+    too_long: str
+    advice: list[str]
+    allocations: list[Allocation]
+
+
+def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
+    """Return whether a model fits; raise UserError if its directory does not say how large it is."""
+    model = model_files.read(folder)
+    found = gpu_memory.split(model, config, gpus, gpu_gib)
+    shown = found.trainer if found else max(1, gpus - 1)
+    place = gpu_memory.place_of_second_set(model, config, gpu_gib)
+    engine = list(gpu_memory.engine(model, config, place == "device"))
+    training = list(gpu_memory.trainer(model, config, shown))
+    at_start = gpu_memory.loading(model, config, shown), "a whole model in float32, before it is sharded"
+    publishing = gpu_memory.publishing(model, config, shown), "what is rounded or merged, once more"
+    rows = [
+        *rows_of("rollout", engine),
+        *rows_of(f"trainer on {shown}", training),
+        row(f"trainer on {shown}", Item("at its start", *at_start)),
+        row(f"trainer on {shown}", Item("while a version is made", *publishing)),
+        *rows_of("rollout, main memory", list(host_memory.rollout(model, config, gpu_gib))),
+        *rows_of("trainer's rank 0, main memory", list(host_memory.trainer(model, config))),
+    ]
+    return GpuFit(
+        fits=found is not None,
+        gpus=gpus,
+        gpu_gib=gpu_gib,
+        rollout_gpus=found.rollout if found else 0,
+        trainer_gpus=found.trainer if found else 0,
+        sequence_tokens=gpu_memory.lengths(model, config).sequence,
+        second_set=place,
+        cache_blocks=max(0, gpu_memory.cache_blocks(model, config, gpu_gib, place == "device")),
+        requests=gpu_memory.requests_at_once(model, config, gpu_gib, place == "device"),
+        requests_with_second_set=gpu_memory.requests_at_once(model, config, gpu_gib, second_set=True),
+        too_long=context.refusal(folder, config, context.most_steps(config)),
+        advice=[] if found else gpu_memory.advice(model, config, gpus, gpu_gib),
+        allocations=rows,
+    )
+
+
+def rows_of(process: str, items: list[Item]) -> list[Allocation]:
+    """Return a process's allocations and their sum; nothing of nothing."""
+    if not items:
+        return []
+    whole = Item("sum", sum(item.size for item in items), "")
+    return [row(process, item) for item in [*items, whole]]
+
+
+def row(process: str, item: Item) -> Allocation:
+    """Return an allocation as a row."""
+    return Allocation(process, item.what, round(item.size / GIB, 2), item.formula)
+
+
+def report(folder: Path, config: Config, gpus: int, gpu_gib: float, *, as_json: bool) -> None:
+    """Print what fits; exit code 1 if it does not."""
+    found = fit(folder, config, gpus, gpu_gib)
+    if as_json:
+        show_json(found)
+    else:
+        show(found.allocations, as_json=False, title=f"{folder} on each GPU, in GiB of {gpu_gib:g}")
+        typer.echo(
+            f"A rollout GPU has room for {found.cache_blocks:,} cache blocks: {found.requests} requests of "
+            f"{found.sequence_tokens:,} tokens{beside(found)}"
+        )
+        typer.echo(sentence(found))
+        if found.too_long:
+            typer.echo(f"Its context is too small: {found.too_long}.")
+    if not found.fits or found.too_long:
+        raise typer.Exit(1)
+
+
+def beside(found: GpuFit) -> str:
+    """Return what a second set of weights changes."""
+    if found.second_set == "device":
+        return " beside the second set of weights"
+    held = " (the second set is in main memory)" if found.second_set == "host" else ""
+    return f", {found.requests_with_second_set} beside a second set of weights on the device{held}"
+
+
+def sentence(found: GpuFit) -> str:
+    """Return the answer in words."""
+    if not found.fits:
+        return f"It does not fit on {found.gpus} GPUs: {'; '.join(found.advice)}."
+    return (
+        f"It fits: {found.rollout_gpus} GPUs for rollout (rollout.workers = {found.rollout_gpus}), "
+        f"{found.trainer_gpus} for the trainer (trainer.processes = {found.trainer_gpus})."
+    )

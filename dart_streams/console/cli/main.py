@@ -1,0 +1,142 @@
+"""The ``dart-streams`` command.
+
+Only the module of the command that was asked for is imported: the command starts fast, and it works in both virtual
+environments, although each lacks the other's libraries. To add a command, add a line to ``COMMANDS``.
+"""
+
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import typer
+from rich.markup import escape
+
+from dart_streams.errors import UserError
+from dart_streams.telemetry import environment
+
+
+class Command(NamedTuple):
+    """A command: its place in this package (``module:attribute``: a function or a ``typer.Typer``), and its help."""
+
+    name: str
+    place: str
+    help: str
+
+
+COMMANDS = (
+    Command("up", "up:up", "Start the local Kafka and Cassandra, if they do not run yet."),
+    Command("down", "up:down", "Stop the local Kafka and Cassandra."),
+    Command("doctor", "doctor:doctor", "Check this machine, with advice for what is missing."),
+    Command("run", "run:run", "Start every process of a deployment, train, and write a report."),
+    Command("eval", "run:evaluate", "Evaluate a policy on the held-out tasks."),
+    Command("report", "run:report", "Write the report of a run again."),
+    Command("config", "config:app", "Show and check configuration files."),
+    Command("topics", "topics:app", "Plan, apply and describe the topics."),
+    Command(
+        "worker",
+        "process:worker",
+        "Run one worker process: env, rollout, recorder, curator, monitor, tracker or desktops.",
+    ),
+    Command("train", "process:train", "Run the training process."),
+    Command("tasks", "tasks:tasks", "Show what the data manager decides for each task, and why."),
+    Command("ui", "ui:ui", "Serve the live web page of a run, or of a bundle; it only reads."),
+    Command("trace", "trace:trace", "Follow an id to what it was made from and what it went into."),
+    Command("capture", "bundle:capture", "Write a run's records into one file, or verify one."),
+    Command(
+        "replay",
+        "bundle:replay",
+        "Repeat a bundle's decisions and compare, or with other settings.",
+    ),
+    Command(
+        "data",
+        "data:app",
+        "Export a run's episodes as a data set; import one as demonstrations.",
+    ),
+    Command("dlq", "topics:dead_letters", "Show dead letters, and publish them again."),
+    Command("store", "store:app", "Rebuild a run's rows from its log, and compare the two."),
+    Command("policy", "policy:app", "Build the tiny policy; check a model; export a trained one."),
+    Command("osworld", "osworld:app", "Check OSWorld's tasks on our desktops, and their mirror."),
+    Command("plan", "plan:plan", "Size a deployment for a number of environments."),
+    Command("bench", "bench:app", "Run this project's benchmarks on this machine."),
+)
+MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})
+STREAM_LIBRARIES = frozenset({"faust", "aiohttp", "miniwob", "matplotlib", "rocksdict"})
+DATA_LIBRARIES = frozenset({"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"})
+
+
+def build(wanted: Collection[str]) -> typer.Typer:
+    """Return the application; commands that are not ``wanted`` are not imported and have their line of help only."""
+    app = typer.Typer(
+        help="DART as an event-driven system: environments, rollouts, curation and training over Kafka topics.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    app.callback()(lambda: None)
+    for command in COMMANDS:
+        if command.name in wanted:
+            add(app, command, found(command))
+        else:
+            app.command(command.name, help=command.help)(lambda: None)
+    return app
+
+
+def add(app: typer.Typer, command: Command, target: Any) -> None:
+    """Register ``target``, an application of its own, or a function, whose docstring is its help."""
+    if isinstance(target, typer.Typer):
+        app.add_typer(target, name=command.name, help=command.help)
+    else:
+        app.command(command.name)(target)
+
+
+def found(command: Command) -> Any:
+    """Import a command."""
+    module, _, attribute = command.place.partition(":")
+    return getattr(importlib.import_module(f"dart_streams.console.cli.{module}"), attribute)
+
+
+def main() -> None:
+    """Run the command line: a :class:`UserError` becomes its text and an exit code, anything else a traceback."""
+    arguments = sys.argv[1:]
+    try:
+        environment.refuse_wrong(os.environ)  # before a command's imports: the SDK's raise
+        build([argument for argument in arguments if not argument.startswith("-")][:1])()
+    except UserError as error:
+        end_with(error)
+    except ModuleNotFoundError as error:
+        if (other := other_environment(arguments, error.name or "")) is None:
+            raise
+        end_with(other)
+
+
+def other_environment(arguments: Sequence[str], module: str) -> UserError | None:
+    """Return the error for a module that only the other environment has; None if neither has it."""
+    missing = module.partition(".")[0]
+    command = shlex.join(arguments)
+    for libraries, name in ((MODEL_LIBRARIES, "model"), (STREAM_LIBRARIES, "streams")):
+        if missing in libraries:
+            return UserError(
+                f"this needs {missing}, which the other environment has: .venv/{name}/bin/dart-streams {command}"
+            )
+    if missing in DATA_LIBRARIES:
+        return UserError(
+            f"this needs {missing}, which only .venv/data has. `make data` makes it, then run: "
+            f".venv/data/bin/dart-streams {command}"
+        )
+    return None
+
+
+def end_with(error: UserError) -> NoReturn:
+    """Print an error meant for the person at the terminal, and exit with its code."""
+    from dart_streams.console.cli.output import notes
+
+    notes.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+    sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

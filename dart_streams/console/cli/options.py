@@ -1,0 +1,83 @@
+"""Options that several commands share, and the configuration, run or bundle that they name."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from dart_streams.config import Config, load
+from dart_streams.errors import UserError
+
+if TYPE_CHECKING:
+    from dart_streams.console.runs.bundle import Bundle
+    from dart_streams.console.runs.run_folder import RunFolder
+
+DEFAULT_CONFIG = Path("deploy/config/demo.toml")
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help=f"Configuration file. \\[default: {DEFAULT_CONFIG} if it exists]", show_default=False
+    ),
+]
+RunConfig = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="The configuration of a deployment, instead of a run.", show_default=False),
+]
+RunId = Annotated[str, typer.Option("--run", help="The run's id. \\[default: the latest]", show_default=False)]
+FromBundle = Annotated[
+    Path | None,
+    typer.Option("--bundle", help="Read a bundle instead of the run's topics and files.", show_default=False),
+]
+State = Annotated[Path, typer.Option("--state", help="The state folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def listed(text: str) -> list[str]:
+    """Return the names in an option's text, which are separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def read_config(path: Path | None) -> Config:
+    """Read a command's configuration, with ``tasks.file`` made absolute: it is relative to the file that names it.
+
+    Without a path: the demonstration's, or the built-in defaults where that does not exist.
+    """
+    if path is None:
+        if not DEFAULT_CONFIG.exists():
+            return Config()
+        path = DEFAULT_CONFIG
+    config = load(path)
+    tasks = msgspec.structs.replace(config.tasks, file=str((path.parent / config.tasks.file).absolute()))
+    return msgspec.structs.replace(config, tasks=tasks)
+
+
+def find_run(run: str, state: Path) -> "RunFolder":
+    """Return a run's folder, the latest one's if none is named; raise :class:`UserError` if it does not exist."""
+    from dart_streams.console.runs import run_folder
+
+    if not run and not any((state / "runs").glob("*/config.toml")):
+        raise UserError(f"no run in {state} yet: start one with `make demo`")
+    return run_folder.find(str(state), run or "latest")
+
+
+def run_config(run: str, state: Path, config: Path | None) -> Config:
+    """Return the configuration of a run, of the latest one if neither a run nor a deployment is named."""
+    if config is None:
+        return find_run(run, state).config()
+    if run:
+        raise UserError("--run and --config name two deployments: give one of them")
+    return read_config(config)
+
+
+def run_or_bundle(run: str, state: Path, bundle: Path | None) -> "tuple[Config, Bundle | None]":
+    """Return the configuration of a run, with the folder as it is found, or of a bundle and the bundle."""
+    if bundle is None:
+        found = find_run(run, state)
+        return found.named(found.config()), None
+    from dart_streams.console.bundles.bundle_inputs import config_of
+    from dart_streams.console.runs.bundle import Bundle
+
+    source = Bundle(bundle)
+    return config_of(source), source

@@ -1,0 +1,228 @@
+"""``dart-streams osworld``: which of OSWorld's tasks run here, and which of their files are at hand."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from dart_streams.config.tasks import OsworldTasks
+from dart_streams.connection import auth
+from dart_streams.console.cli.options import AsJson, listed
+from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
+from dart_streams.errors import UserError
+
+if TYPE_CHECKING:
+    from workers.env.backends.osworld.episode_check import TaskCheck, TaskChecker
+    from workers.env.backends.osworld.mirror import MirrorEntry
+    from workers.env.backends.osworld.tasks import OsworldTask, UnusableTask
+
+AT_ONCE = 2
+HOW_TO_FILL = """Nothing is downloaded here. To fill the mirror:
+- clone the dataset {dataset} of the Hugging Face hub (with Git LFS) into {folder}, as it is;
+- put each other file where its path says: `--json` lists URLs and paths;
+- or, to check the machinery alone, let substitutes be made: `--make`."""
+
+app = typer.Typer(help="Check OSWorld's tasks on our desktops, and their mirror.", no_args_is_help=True)
+Checkout = Annotated[
+    str,
+    typer.Option("--osworld", help="A checkout of OSWorld. \\[default: DART_OSWORLD]", show_default=False),
+]
+TaskList = Annotated[str, typer.Option("--list", help="Which tasks: a file of the checkout's evaluation_examples.")]
+Only = Annotated[str, typer.Option("--only", help="Only these apps or ids, separated by commas.", show_default=False)]
+
+
+@app.command()
+def mirror(
+    folder: Annotated[Path, typer.Argument(help="The mirror's folder.", show_default=False)],
+    osworld: Checkout = "",
+    task_list: TaskList = "test_all.json",
+    only: Only = "",
+    make: Annotated[
+        bool, typer.Option("--make", help="Make substitutes for what is missing, where that can be.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say which files of the tasks are at hand, and what to do for the others.
+
+    Exits with 1 if any is not, or if the file of a task cannot be used.
+    """
+    from workers.env.backends.osworld.mirror import DATASET, Mirror
+    from workers.env.backends.osworld.substitutes import fill
+
+    log_to_stderr()
+    tasks, unusable = chosen(osworld, task_list, only)
+    folder.mkdir(parents=True, exist_ok=True)
+    if make:
+        made = fill(Mirror(folder), tasks)
+        note(f"{made} substitutes of our own making written: no score with them is one of OSWorld's")
+    entries = Mirror(folder).survey(tasks)
+    if as_json:
+        show_json(entries)
+    else:
+        show(summary_of(entries), as_json=False, title=f"files of {len(tasks)} tasks in {folder}")
+    lacking = [entry for entry in entries if entry.state != "present"]
+    if lacking:
+        note(HOW_TO_FILL.format(dataset=DATASET, folder=folder))
+    tell_unusable(unusable)
+    if lacking or unusable:
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Option("--mirror", help="The mirror's folder.")],
+    desktops: Annotated[
+        str, typer.Option(help="The lease server of `worker desktops`; without, nothing is played.")
+    ] = "",
+    token_file: Annotated[Path | None, typer.Option(help="Its token.", show_default=False)] = None,
+    results: Annotated[
+        Path, typer.Option(help="Results, a line a task; tasks that it has are not checked again.")
+    ] = Path(".dart/osworld-check.jsonl"),
+    osworld: Checkout = "",
+    task_list: TaskList = "test_all.json",
+    only: Only = "",
+    at_once: Annotated[int, typer.Option(min=1, help="Tasks at a time.")] = AT_ONCE,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write the table of all results here.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that a task's untouched state is worth 0, and the end of its oracle, where there is one, 1.
+
+    Exits with 1 if the file of a task cannot be used.
+    """
+    log_to_stderr()
+    tasks, unusable = chosen(osworld, task_list, only)
+    token = auth.secret(f"file:{token_file}", "--token-file").strip() if token_file else ""
+    checks = asyncio.run(check_all(tasks, folder, desktops, token, results, at_once))
+    if markdown:
+        write_table(markdown, checks)
+    show(checks, as_json=as_json, title="OSWorld's tasks")
+    tell_unusable(unusable)
+    if unusable:
+        raise typer.Exit(1)
+
+
+def tell_unusable(unusable: "Sequence[UnusableTask]") -> None:
+    """List the tasks whose files cannot be used, with their reasons."""
+    for task in unusable:
+        note(f"left out {task.page}: {task.reason}")
+
+
+def chosen(osworld: str, task_list: str, only: str) -> "tuple[list[OsworldTask], list[UnusableTask]]":
+    """Return the tasks that the options name, and those whose files cannot be used; raise UserError for no task."""
+    from workers.env.backends.osworld import tasks
+
+    wanted = OsworldTasks(folder=osworld and str(Path(osworld).absolute()), task_list=task_list)
+    examples = wanted.examples(Path())
+    names = set(listed(only))
+    pages = [f"{app}/{name}" for app, ids in wanted.listed(Path()).items() for name in ids]
+    found = [page for page in pages if not names or names & {page, *page.split("/")}]
+    if not found:
+        raise UserError(f"--only {only}: no such app or id in {examples / task_list}")
+    return tasks.load_all(examples, found)
+
+
+def summary_of(entries: "Sequence[MirrorEntry]") -> list["FileCount"]:
+    """Return how many files are in which state, for each app."""
+    counted: dict[str, Counter[str]] = {}
+    for entry in entries:
+        for app in {page.partition("/")[0] for page in entry.pages}:
+            counted.setdefault(app, Counter())[entry.state] += 1
+            counted[app]["made"] += entry.made
+    return [
+        FileCount(app, counts["present"], counts["made"], counts["missing"] + counts["pointer"], counts["changed"])
+        for app, counts in sorted(counted.items())
+    ]
+
+
+class FileCount(msgspec.Struct, frozen=True):
+    """Files of an app's tasks: those that are there, substitutes among them, missing, or changed since first seen."""
+
+    app: str
+    present: int
+    made: int
+    missing: int
+    changed: int
+
+
+async def check_all(
+    tasks: "Sequence[OsworldTask]", folder: Path, desktops: str, token: str, results: Path, at_once: int
+) -> "list[TaskCheck]":
+    """Return the checks of all tasks; each is written to ``results`` as it ends."""
+    from workers.env.backends.osworld.desktop_leases import DesktopLeases
+    from workers.env.backends.osworld.episode_check import TaskChecker, done_before
+    from workers.env.backends.osworld.mirror import Mirror
+    from workers.env.backends.osworld.prerequisites import Prerequisites
+    from workers.env.backends.osworld.sidecar import EvaluatorSidecar
+
+    evaluators: EvaluatorSidecar = EvaluatorSidecar()
+    try:
+        ready = await evaluators.start()
+        mirror = Mirror(folder)
+        needs = Prerequisites(ready.metrics, ready.getters, mirror)
+        checker = TaskChecker(DesktopLeases(desktops, token).machine if desktops else None, mirror, evaluators, needs)
+        found = done_before(results)
+        results.parent.mkdir(parents=True, exist_ok=True)
+        todo = [task for task in tasks if task.page not in found or found[task.page].verdict == "obstacle"]
+        await play_all(checker, todo, results, at_once)
+    finally:
+        await evaluators.stop()
+    done = done_before(results)
+    return [done[task.page] for task in tasks if task.page in done]
+
+
+async def play_all(checker: "TaskChecker", tasks: "Sequence[OsworldTask]", results: Path, at_once: int) -> None:
+    """Check the tasks, some at a time, and write each result as it comes."""
+    free = asyncio.Semaphore(at_once)
+    number = 0
+
+    async def one(task: "OsworldTask") -> None:
+        nonlocal number
+        async with free:
+            checked = await checker.check(task)
+        with results.open("ab") as lines:
+            lines.write(msgspec.json.encode(checked) + b"\n")
+        number += 1
+        if checked.verdict != "obstacle":
+            note(f"[{number}/{len(tasks)}] {checked.page}: {checked.verdict} {checked.reason}")
+
+    await asyncio.gather(*map(one, tasks))
+
+
+BEGIN, END = "<!-- results: written by `dart-streams osworld check --markdown` -->", "<!-- end of results -->"
+
+
+def write_table(path: Path, checks: "Sequence[TaskCheck]") -> None:
+    """Write the results into a Markdown file, between the marks that it has; a new file has nothing else."""
+    text = path.read_text() if path.exists() else f"{BEGIN}\n{END}\n"
+    if BEGIN not in text or END not in text:
+        raise UserError(f"{path} has no place for the table: a line {BEGIN} and a line {END}")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    fresh = path.with_name(f".{path.name}{os.getpid()}")
+    fresh.write_text(f"{before}{BEGIN}\n\n{table_of(checks)}\n\n{END}{after}")
+    fresh.replace(path)
+
+
+def table_of(checks: "Sequence[TaskCheck]") -> str:
+    """Return counts for each app, and a row for each task."""
+    apps: dict[str, list[TaskCheck]] = {}
+    for checked in checks:
+        apps.setdefault(checked.page.partition("/")[0], []).append(checked)
+    lines = ["| app | tasks | untouched 0 | oracle 1 | refused | not tried |", "|---|---|---|---|---|---|"]
+    for app_name, rows in [*sorted(apps.items()), ("all", list(checks))]:
+        verdicts = Counter(row.verdict for row in rows)
+        counts = [len(rows), sum(row.start == 0 for row in rows), sum(row.oracle == 1 for row in rows)]
+        lines.append("| " + " | ".join(map(str, [app_name, *counts, verdicts["refused"], verdicts["obstacle"]])) + " |")
+    lines += ["", "| task | files | untouched | oracle | what keeps it |", "|---|---|---|---|---|"]
+    for row in checks:
+        scores = ["" if value is None else f"{value:g}" for value in (row.start, row.oracle)]
+        reason = row.reason.replace("|", "/").replace("<", "").replace("\n", " ")
+        lines.append(f"| {row.page} | {'made' if row.made else ''} | {scores[0]} | {scores[1]} | {reason} |")
+    return "\n".join(lines)

@@ -1,0 +1,96 @@
+"""``dart-streams plan``: how large a deployment must be."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from msgspec.structs import replace
+from rich.table import Table
+
+from dart_streams.config import Config, load
+from dart_streams.config import tasks as task_sets
+from dart_streams.console.cli.options import AsJson
+from dart_streams.console.cli.output import cell, show, show_json
+from dart_streams.console.sizing import capacity as planning
+from dart_streams.console.sizing import gpu_memory as memory
+from dart_streams.console.sizing import model_files
+from dart_streams.console.sizing.capacity import Constant
+from dart_streams.console.views.console import PlainConsole
+from dart_streams.errors import UserError
+
+MOST_GPUS = 256
+DESKTOP = Path("deploy/config/workload/desktop.toml")
+
+
+def plan(
+    envs: Annotated[int, typer.Option("--envs", help="Environments (slots).", min=1)],
+    workload: Annotated[Path, typer.Option(help="A configuration with a workload section.")] = DESKTOP,
+    staleness: Annotated[int, typer.Option(help="Largest age of data in weight versions.", min=0)] = 4,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Replace a constant: NAME=VALUE.", show_default=False)
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A model directory: GPUs are counted as `doctor --model` does.")
+    ] = None,
+    gpu_memory: Annotated[float, typer.Option(help="With --model: the memory of each GPU, in GiB.", min=1.0)] = 80.0,
+    config: Annotated[
+        Path | None, typer.Option(help="With --model: the deployment, for lengths, adapters and the second set.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Size a deployment: partitions, brokers, database nodes and GPUs for a number of environments, with formulas."""
+    base = load(workload)
+    if base.workload is None:
+        raise UserError(f"{workload} has no [workload]; deploy/config/workload/desktop.toml has one")
+    tasks = task_sets.load(workload.parent / base.tasks.file)
+    counted = gpu_constants(model, load(config) if config else Config(), gpu_memory) if model else []
+    sizing = planning.plan(envs, base.workload, tasks, staleness, dict(map(change, changes or [])), counted)
+    if as_json:
+        show_json(sizing)
+        return
+    table = Table(title=f"{envs:,} environments, all of them busy", title_justify="left")
+    for name in ("what", "needed", "formula"):
+        table.add_column(name, overflow="fold", justify="right" if name == "needed" else "left")
+    for figure in sizing.figures:
+        table.add_row(
+            figure.what, cell(f"{planning.readable(figure.needed)} {figure.unit}".strip()), cell(figure.formula)
+        )
+    PlainConsole().print(table)
+    show(sizing.constants, as_json=False, title="constants")
+
+
+def gpu_constants(folder: Path, config: Config, gpu_gib: float) -> list[Constant]:
+    """Return the constants that follow from a model's size; raise UserError, with what to change, if it does not fit.
+
+    A rollout worker has one GPU, and its cache and its second set of weights share it; the trainer as few as hold it.
+    """
+    model = model_files.read(folder)
+    found = memory.split(model, config, MOST_GPUS, gpu_gib)
+    if found is None:
+        raise UserError(f"{folder} on GPUs of {gpu_gib:g} GiB: {'; '.join(memory.advice(model, config, 2, gpu_gib))}")
+    place = memory.place_of_second_set(model, config, gpu_gib)
+    source = f"doctor --model {folder.name} --gpu-memory {gpu_gib:g}"
+    beside = {"device": ", beside a second set of weights", "host": ", a second set in main memory", "none": ""}[place]
+    cache = f"{source}: of {memory.lengths(model, config).sequence:,} tokens{beside}"
+    places = min(found.requests, config.rollout.max_in_flight)
+    known = {constant.name: constant for constant in planning.CONSTANTS}
+    published, trained = known["trainer_gpus"].value, known["trained_per_step"]
+    share = replace(
+        trained, value=trained.value * found.trainer / published, source=f"in proportion to {published:g} GPUs"
+    )
+    return [
+        share,
+        Constant("places", places, "requests", "counted", cache),
+        Constant("gpus_a_worker", 1.0, "GPUs", "counted", source),
+        Constant("trainer_gpus", found.trainer, "GPUs", "counted", f"{source}: the fewest that it fits on"),
+    ]
+
+
+def change(text: str) -> tuple[str, float]:
+    """Read ``NAME=VALUE``."""
+    name, _, value = text.partition("=")
+    try:
+        return name, msgspec.convert(value, float, strict=False)
+    except msgspec.ValidationError:
+        raise UserError(f"--set {text!r}: give NAME=NUMBER") from None

@@ -1,0 +1,174 @@
+"""``dart-streams policy``: build the tiny policy of a deployment, once; check a model; export a trained version."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dart_streams.config import Config, tasks
+from dart_streams.console.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
+from dart_streams.console.cli.output import note, notes
+from dart_streams.console.sizing.model_fit import Fit
+from dart_streams.episodes.context import most_steps
+from dart_streams.errors import ConfigError, UserError
+from dart_streams.policy import recipe
+
+app = typer.Typer(no_args_is_help=True)
+
+LINE_S = 3.0
+"""Where there is no terminal for a bar, progress is a line so often."""
+
+
+@app.command()
+def path(config: ConfigFile = None) -> None:
+    """Print where the tiny policy of a deployment lies, whether it is built or not."""
+    settings = read_config(config)
+    typer.echo(recipe.folder(settings, task_set(settings)))
+
+
+@app.command()
+def build(
+    config: ConfigFile = None,
+    imported: Annotated[
+        Path | None,
+        typer.Option(
+            help="Build it here, from the demonstrations that `data import` has put into the topics.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Build the tiny policy unless it is there already, and print its directory.
+
+    Needs an env worker and a recorder with the same configuration: they play the demonstrations that this orders. With
+    --imported it orders none, and needs neither.
+    """
+    settings = read_config(config)
+    if imported is not None:
+        if imported.exists():
+            raise UserError(f"{imported} exists: remove it, or name another directory")
+        make(settings, tasks.load(Path(settings.tasks.file)), imported, imported=True)
+        typer.echo(imported)
+        return
+    known = task_set(settings)
+    folder = recipe.folder(settings, known)
+    if folder.is_dir():
+        note(f"the policy is built already: {folder}")
+    else:
+        make(settings, known, folder)
+    typer.echo(folder)
+
+
+@app.command()
+def check(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face directory.", metavar="DIR")],
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether a model can be the policy of a configuration here; if not, why, and exit with code 1.
+
+    Loads none of its weights. Its context must have room for the longest prompt of the configuration.
+    """
+    found = fit_of(model.absolute(), read_config(config))
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    elif not found.reason:
+        typer.echo(
+            f"{found.architecture}: transformers trains it, and vLLM serves it. The longest prompt has "
+            f"{found.prompt:,} tokens, the context {found.context:,}"
+        )
+    if found.reason:
+        if not as_json:
+            raise UserError(f"{model} cannot be the policy: {found.reason}")
+        raise typer.Exit(1)
+
+
+def fit_of(model_dir: Path, settings: Config) -> Fit:
+    """Return the class of a model that transformers and vLLM both take, or the reason why one does not."""
+    from workers.rollout import vllm_settings
+
+    os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+    from dart_streams.policy import fit
+    from dart_streams.policy.context import counted
+    from dart_streams.policy.rendering import renderer_of
+
+    try:
+        architecture = fit.check(model_dir, settings.policy.min_pixels, settings.policy.max_pixels)
+        longest = counted(renderer_of(model_dir, settings.policy), settings, most_steps(settings))
+        from workers.rollout import vllm_fit  # Its import takes longest, and what does not fit without it needs none.
+
+        context = vllm_fit.check(model_dir)
+    except UserError as error:
+        return Fit(reason=str(error))
+    return Fit(architecture=architecture, context=context, prompt=longest.prompt, reason=longest.refusal(context))
+
+
+@app.command()
+def export(
+    target: Annotated[Path, typer.Argument(help="The directory to make.", metavar="DIR")],
+    run: RunId = "",
+    state: State = Path(".dart"),
+    config: RunConfig = None,
+    version: Annotated[
+        int | None, typer.Option(help="Which version. \\[default: the newest]", show_default=False)
+    ] = None,
+    adapter: Annotated[bool, typer.Option("--adapter", help="Only its LoRA adapter, as peft reads it.")] = False,
+) -> None:
+    """Export a trained version as a Hugging Face directory, for transformers, vLLM, or `dart-streams run --init`.
+
+    With LoRA the adapter is merged into the weights, unless it is asked for alone.
+
+    The broker must be up.
+    """
+    # Here and not above, so that `policy path` works without torch.
+    from dart_streams.policy import exporting
+
+    settings = run_config(run, state, config)
+    model_dir = Path(settings.policy.path) if settings.policy.path else recipe.folder(settings, task_set(settings))
+    found = exporting.find(settings.bus, settings.policy.model_id, version)
+    write = exporting.export_adapter if adapter else exporting.export
+    write(model_dir, found, target)
+    note(f"version {found.version} of {found.model_id!r}, after {found.train_step} training steps")
+    typer.echo(target)
+
+
+def task_set(config: Config) -> tasks.TaskSet:
+    """Return the deployment's tasks; raise :class:`ConfigError` if there is nothing to imitate."""
+    known = tasks.load(Path(config.tasks.file))
+    if not known.demonstration:
+        raise ConfigError(f"{config.tasks.file}: no page has demonstration_seeds, so there is nothing to imitate")
+    return known
+
+
+def make(config: Config, known: tasks.TaskSet, folder: Path, *, imported: bool = False) -> None:
+    """Build the policy with a progress bar for its two halves."""
+    # Here and not above, so that `policy path` works without torch.
+    from trainer.warmup.build import build
+
+    columns = (
+        TextColumn("{task.description:>16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[loss]}"),
+    )
+    with Progress(*columns, console=notes) as progress:
+        count = None if imported else min(config.warmup.demonstrations, len(known.demonstration))
+        shown = progress.add_task("demonstrations", total=count, loss="")
+        trained = progress.add_task("training steps", total=config.warmup.steps, loss="")
+        said_s = time.monotonic()
+
+        def report(finished: int, step: int, loss: float) -> None:
+            nonlocal said_s
+            progress.update(shown, completed=finished)
+            progress.update(trained, completed=step, loss=f"loss {loss:.2f}" if step else "")
+            if not notes.is_terminal and time.monotonic() - said_s >= LINE_S:
+                said_s = time.monotonic()
+                of_steps = f"{step}/{config.warmup.steps} training steps, loss {loss:.2f}"
+                note(f"{finished}/{count or finished} demonstrations, {of_steps}")
+
+        build(config, known, folder, report, imported=imported)

@@ -1,0 +1,70 @@
+"""``dart-streams worker`` and ``train``: run one process of a deployment.
+
+Processes are imported by name, as each needs the libraries of its own environment.
+"""
+
+import importlib
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+from dart_streams.config import Config
+from dart_streams.console.cli.options import AsJson, ConfigFile, read_config
+from dart_streams.console.cli.output import show
+
+Kind = Literal["env", "rollout", "recorder", "curator", "monitor", "tracker", "desktops"]
+MODULES = {"monitor": "dart_streams.console.monitor.main", "desktops": "workers.desktop_server.main"}
+"""Of the kinds that are not in a package of their name."""
+
+
+def worker(
+    kind: Annotated[Kind, typer.Argument(help="The kind of worker.")],
+    config: ConfigFile = None,
+    name: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            help="This worker's name; {host} in it is this machine's. \\[default: KIND-0]",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """Run one worker process until SIGTERM or Ctrl-C drains it."""
+    become(MODULES.get(kind, f"workers.{kind}.main"), read_config(config), worker_name(kind, name))
+
+
+def train(
+    config: ConfigFile = None,
+    replay: Annotated[
+        Path | None, typer.Option("--replay", help="Repeat recorded steps of this bundle.", show_default=False)
+    ] = None,
+    steps: Annotated[int, typer.Option(help="With --replay: how many.", min=1)] = 1,
+    first: Annotated[
+        int | None, typer.Option("--from", help="With --replay: the first train step.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the training process until it has made its steps, or SIGTERM or Ctrl-C ends it.
+
+    With --replay: repeat optimiser steps of a bundle, without services, and compare their losses; exit code 1 if one
+    differs by more than 1e-5.
+    """
+    if replay is None:
+        become("trainer.main", read_config(config))
+    result = importlib.import_module("dart_streams.console.bundles.retrain").run(replay, steps, first)
+    show(result, as_json=as_json)
+    if not all(step.equal for step in result):
+        raise typer.Exit(1)
+
+
+def worker_name(kind: Kind, name: str) -> str:
+    """Return a worker's name: replicas of one container differ by their host only."""
+    return name.replace("{host}", socket.gethostname()) or f"{kind}-0"
+
+
+def become(module: str, config: Config, *arguments: str) -> NoReturn:
+    """Call ``run(config, *arguments)`` of a process's wiring module and exit with what it returns."""
+    sys.exit(importlib.import_module(module).run(config, *arguments))

@@ -1,0 +1,112 @@
+"""``dart-streams store``: rebuild a run's rows from the log, and compare the two."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from cassandra.cluster import Session
+
+from dart_streams.config import Config
+from dart_streams.console.cli.options import AsJson, ConfigFile, FromBundle, RunId, State, read_config, run_or_bundle
+from dart_streams.console.cli.output import log_to_stderr, note, show
+from dart_streams.console.repair import projection
+from dart_streams.console.repair.projection import ProjectedRow, TableDigest
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.run_log import read_events
+from dart_streams.store import connect, create_schema
+
+app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """A table as the store has it, and as rebuilt from the log."""
+
+    table: str
+    equal: bool
+    rows: int
+    digest: str
+    rows_of_log: int
+    digest_of_log: str
+
+
+@app.command("apply")
+def apply(config: ConfigFile = None) -> None:
+    """Create the keyspace and the tables that are missing."""
+    settings = read_config(config)
+    create_schema(settings.store)
+    note(f"keyspace {settings.store.keyspace} is complete")
+
+
+@app.command("rebuild")
+def rebuild(
+    run: RunId = "",
+    state: State = Path(".dart"),
+    bundle: FromBundle = None,
+    wipe: Annotated[bool, typer.Option("--wipe", help="Remove the run's rows first.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild a run's rows from its topics, or from a bundle (with the screenshots it has), and compare."""
+    config, source = run_or_bundle(run, state, bundle)
+    create_schema(config.store)
+    with connected(config) as session:
+        if wipe:
+            note(f"{projection.wipe(session, config.bus.run)} rows removed")
+        written = projection.rebuild(session, rows_of_log(config, source))
+        note(f"{written} rows written")
+        if source is not None and source.has("blobs"):
+            blobs = ((blob.sha256, blob.data) for blob in source.blobs())
+            note(f"{projection.restore_blobs(session, blobs)} screenshots written")
+        end_with(compared(session, config, source), as_json=as_json)
+
+
+@app.command("diff")
+def diff(run: RunId = "", state: State = Path(".dart"), bundle: FromBundle = None, as_json: AsJson = False) -> None:
+    """Compare a run's rows with those rebuilt from its log, by number and digest; exit code 1 if they differ."""
+    config, source = run_or_bundle(run, state, bundle)
+    with connected(config) as session:
+        end_with(compared(session, config, source), as_json=as_json)
+
+
+def end_with(tables: list[Compared], *, as_json: bool) -> None:
+    """Print a comparison, and exit with 1 if the tables differ."""
+    show(tables, as_json=as_json, title="the store, and the tables rebuilt from the log")
+    if not all(table.equal for table in tables):
+        raise typer.Exit(1)
+
+
+def compared(session: Session, config: Config, source: Bundle | None) -> list[Compared]:
+    """Compare each table."""
+    there, made = TableDigest(), TableDigest()
+    for row in projection.stored(session, config.bus.run):
+        there.add(row)
+    for row in rows_of_log(config, source):
+        made.add(row)
+    return [
+        Compared(
+            table=stored.table,
+            equal=stored == log,
+            rows=stored.rows,
+            digest=stored.digest,
+            rows_of_log=log.rows,
+            digest_of_log=log.digest,
+        )
+        for stored, log in zip(there.tables(), made.tables(), strict=True)
+    ]
+
+
+def rows_of_log(config: Config, source: Bundle | None) -> Iterator[ProjectedRow]:
+    """Yield the rows that the log makes; what does not decode makes none."""
+    return projection.rows(config.bus.run, read_events(source or config.bus, projection.READ))
+
+
+@contextmanager
+def connected(config: Config) -> Iterator[Session]:
+    """Yield a session with the store."""
+    session = connect(config.store)
+    try:
+        yield session
+    finally:
+        session.cluster.shutdown()

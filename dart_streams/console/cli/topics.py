@@ -1,0 +1,137 @@
+"""``dart-streams topics`` and ``dlq``: topics as declared and as the broker has them, and dead letters."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+import topics
+from dart_streams.bus import admin
+from dart_streams.bus.topology import Change, TopicSpec, declared, named, strimzi_yaml
+from dart_streams.config import Config
+from dart_streams.console.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
+from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
+from dart_streams.console.repair import dead_letters as letters
+from dart_streams.errors import UserError
+from workers.curator.changelogs import changelog_topics
+
+app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
+dead_letters = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
+
+AS_DECLARED = "all topics are as declared"
+OfTopic = Annotated[str, typer.Argument(help="The topic whose dead letters are meant.", metavar="TOPIC")]
+Place = Annotated[
+    str, typer.Option("--at", help="A single letter, by its place.", metavar="PARTITION@OFFSET", show_default=False)
+]
+
+
+def wanted_by(config: Config) -> list[TopicSpec]:
+    """Return every topic of a deployment."""
+    return declared(config.bus, changelog_topics(config))
+
+
+@app.command("plan")
+def plan_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show what `apply` would change, and change nothing."""
+    deployment = read_config(config)
+    with admin.connect(deployment.bus) as client:
+        show(admin.plan_against(client, wanted_by(deployment)), as_json=as_json, empty=AS_DECLARED)
+
+
+@app.command("apply")
+def apply_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Create and alter topics until they are as declared; the changes are shown first."""
+    deployment = read_config(config)
+    with admin.connect(deployment.bus) as client:
+        changes: list[Change] = admin.plan_against(client, wanted_by(deployment))
+        show(changes, as_json=as_json, empty=AS_DECLARED)
+        admin.apply(client, changes)
+    if changes:
+        note(f"{len(changes)} changes applied")
+
+
+@app.command("describe")
+def describe_topics(
+    run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False
+) -> None:
+    """Show a run's topics: partitions, configuration, end offsets and retained records of each partition."""
+    deployment = run_config(run, state, config)
+    with admin.connect(deployment.bus) as client:
+        states = admin.describe(client, wanted_by(deployment))
+        show(
+            states,
+            as_json=as_json,
+            empty=f"no topics {deployment.bus.prefix}*: create them with `dart-streams topics apply`",
+        )
+
+
+@app.command("export")
+def export_topics(
+    config: ConfigFile = None,
+    form: Annotated[
+        Literal["strimzi"], typer.Option("--format", help="The form: KafkaTopic resources for Strimzi.")
+    ] = "strimzi",
+    cluster: Annotated[str, typer.Option(help="The name of the Kafka resource that the topics belong to.")] = "kafka",
+    namespace: Annotated[
+        str, typer.Option(help="Its namespace. \\[default: the namespace they are applied in]", show_default=False)
+    ] = "",
+) -> None:
+    """Print the declared topics as resources for an operator that creates them."""
+    typer.echo(strimzi_yaml(wanted_by(read_config(config)), cluster, namespace), nl=False)
+
+
+@app.command("schema")
+def print_schema(
+    name: Annotated[str, typer.Argument(help="A topic. \\[default: all of them]", show_default=False)] = "",
+) -> None:
+    """Print the JSON schema of a topic's event, or of every topic's."""
+    if name:
+        show_json(msgspec.json.schema(named(name).event))
+    else:
+        show_json({topic.schema: msgspec.json.schema(topic.event) for topic in topics.ALL})
+
+
+@dead_letters.command("list")
+def list_letters(
+    run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False
+) -> None:
+    """Count each topic's dead letters, by reason."""
+    bus = run_config(run, state, config).bus
+    show(letters.summary(bus), as_json=as_json, empty=f"no dead letters under {bus.prefix!r}")
+
+
+@dead_letters.command("show")
+def show_letters(
+    topic: OfTopic,
+    place: Place = "",
+    run: RunId = "",
+    state: State = Path(".dart"),
+    config: RunConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a topic's dead letters: where each came from, why it was rejected, and its value."""
+    found = letters.shown(run_config(run, state, config).bus, letters.topic_of(topic), place)
+    show(found, as_json=as_json, empty=f"no dead letters of {topic}")
+
+
+@dead_letters.command("redrive")
+def redrive(
+    topic: OfTopic,
+    place: Place = "",
+    everything: Annotated[bool, typer.Option("--all", help="Send all of the topic's letters back.")] = False,
+    run: RunId = "",
+    state: State = Path(".dart"),
+    config: RunConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish dead letters to their topic again, as they first were; one that was sent back before is skipped.
+
+    Exits with 1 if one could not be sent.
+    """
+    if bool(place) == everything:
+        raise UserError("name what to send back: one letter with --at PARTITION@OFFSET, or --all of them")
+    result = letters.redrive(run_config(run, state, config).bus, letters.topic_of(topic), place)
+    show(result, as_json=as_json, empty=f"no dead letters of {topic}")
+    if any(one.outcome.startswith(letters.NOT_SENT) for one in result):
+        raise typer.Exit(1)

@@ -1,0 +1,118 @@
+"""``dart-streams trace``: from any id to what it came from and went into; the slowest requests; how much is traced."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.tree import Tree
+
+from dart_streams.config import Config
+from dart_streams.console.cli.options import AsJson, FromBundle, RunId, State, run_or_bundle
+from dart_streams.console.cli.output import log_to_stderr, note, say, show, show_json
+from dart_streams.console.lineage import traces
+from dart_streams.console.lineage.lineage import READ, Lineage, Node
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views.console import PlainConsole
+from dart_streams.errors import UserError
+
+LONGEST = 60
+"""Characters of a field in the tree; --json has it whole."""
+
+
+def spans_of(config: Config, source: Bundle | None) -> traces.Timeline:
+    """Read the spans of a run's folder, or of a bundle."""
+    if source is None:
+        return traces.Timeline(traces.lines_in(config.run.folder / "traces"))
+    return traces.Timeline(source.lines("traces") if source.has("traces") else ())
+
+
+def records_of(config: Config, source: Bundle | None) -> RunState:
+    """Read the records on the broker, or of a bundle."""
+    return RunState(keep_steps=True).fold(read_log(source or config.bus, READ))
+
+
+def trace(
+    identity: Annotated[
+        str,
+        typer.Argument(
+            help="A request, trajectory, group, train step (12), weight version (v12) or screenshot (sha256).",
+            metavar="ID",
+            show_default=False,
+        ),
+    ] = "",
+    run: RunId = "",
+    state: State = Path(".dart"),
+    bundle: FromBundle = None,
+    slowest: Annotated[bool, typer.Option("--slowest", help="List the slowest requests.")] = False,
+    most: Annotated[int, typer.Option(help="How many of the slowest.", min=1)] = 10,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Count trained steps with an unbroken chain to their screenshot.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Follow an id both ways: to what it was made from, and to what was made from it."""
+    log_to_stderr()
+    if bool(identity) + slowest + coverage != 1:
+        raise UserError("give an id, or --slowest, or --coverage")
+    config, source = run_or_bundle(run, state, bundle)
+    spans = spans_of(config, source)
+    if (sampling := config.telemetry.sampling) < 1:
+        note(f"telemetry.sampling was {sampling:g}: only that share of traces was written, and spans that failed")
+    if slowest:
+        show(traces.slowest(spans, most), as_json=as_json, title="slowest requests", empty="no request was traced")
+    elif coverage:
+        show_coverage(traces.coverage(records_of(config, source), spans, config.bus.run), as_json=as_json)
+    else:
+        node = Lineage(records_of(config, source), spans, config.bus.run).of(identity)
+        if as_json:
+            show_json(node)
+        else:
+            PlainConsole().print(grown(Tree(label(node)), node))
+
+
+def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
+    """Print how much of what was trained can be traced."""
+    if as_json:
+        show_json(found)
+        return
+    share = "nothing was trained" if found.coverage is None else f"{found.coverage:.2%}"
+    say(
+        f"{found.traced_steps} of {found.trained_steps} trained steps ({found.optimiser_steps} optimiser steps) "
+        f"can be followed to their screenshot: {share}"
+    )
+    for missing, number in found.broken.items():
+        say(f"  {number} end at: {missing}")
+    for example in found.examples:
+        say(f"  for instance {example}")
+
+
+def grown(tree: Tree, node: Node) -> Tree:
+    """Hang a node's neighbours into its tree: ``←`` what it was made of, ``→`` what it went into."""
+    for arrow, others in (("←", node.made_of), ("→", node.went_into)):
+        for other in others:
+            grown(tree.add(f"[dim]{arrow}[/dim] {label(other)}"), other)
+    return tree
+
+
+def label(node: Node) -> str:
+    """Return a node in one line."""
+    parts = [f"[bold]{node.kind}[/bold] {escape(node.id)}"]
+    if node.ms is not None:
+        parts.append(f"[cyan]{node.ms:,.1f} ms[/cyan]")
+    parts += [f"[dim]{name}[/dim] {escape(shortened(value))}" for name, value in node.fields.items()]
+    return "  ".join(parts)
+
+
+def shortened(value: Any) -> str:
+    """Return a field's value so short that a line of them can be read."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={shortened(item)}" for name, item in value.items())[: 3 * LONGEST]
+    if isinstance(value, list):
+        value = [round(item, 3) if isinstance(item, float) else item for item in value]
+    text = str(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -1,0 +1,277 @@
+"""``dart-streams ui``: the live web page of a run, or of a bundle, served or written into one file; it only reads."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import ssl
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+
+from dart_streams.config.connections import is_loopback
+from dart_streams.console.cli.options import AsJson, RunConfig, State, find_run, read_config
+from dart_streams.console.cli.output import log_to_stderr, note, show_json
+from dart_streams.console.launch.services import jars
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.views.page.assets import PLOTS_MISSING, assets
+from dart_streams.console.views.page.guard import Guard
+from dart_streams.console.views.page.source import RunSource
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
+from dart_streams.telemetry import setup
+from workers.runtime import lifecycle
+
+NICENESS = 10
+"""Whoever looks on comes after those who work."""
+TRIED_PORTS = 20
+ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses that listen everywhere, and how this machine reaches them."""
+SILENT_S = 20.0
+"""A source that is read for a file, and says nothing new for so long, does not answer."""
+POLL_S = 0.1
+
+
+class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the page is: ``url`` opens it once with the token, which scripts give as their bearer."""
+
+    url: str
+    address: str
+    token: str
+
+
+class PageFile(msgspec.Struct, frozen=True):
+    """The page in one file."""
+
+    file: str
+
+
+def ui(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The run's id, or a bundle. \\[default: the latest run]", metavar="RUN|BUNDLE", show_default=False
+        ),
+    ] = "",
+    state: State = Path(".dart"),
+    config: RunConfig = None,
+    host: Annotated[str, typer.Option(help="The address to listen on; beyond loopback with TLS only.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(help="The port; 0: any. \\[default: ui.port]", min=0, max=65535, show_default=False)
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="The server's certificate (PEM).", show_default=False)
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The key of --certificate.", show_default=False)] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="A further name by which the page is asked for.", show_default=False),
+    ] = None,
+    behind_proxy: Annotated[
+        bool,
+        typer.Option(
+            "--behind-proxy",
+            help="Listen beyond loopback without TLS: what stands in front sees to it (a proxy, a port published on "
+            "loopback).",
+        ),
+    ] = False,
+    address_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the address there, for this user only. If it is there already, the page comes back at that "
+            "address, with its token.",
+            show_default=False,
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the page with the report into this one file, which opens from disk, and end.",
+            show_default=False,
+            metavar="FILE",
+        ),
+    ] = None,
+    against: Annotated[
+        str,
+        typer.Option(help="A second run or bundle, for the page Compare.", show_default=False, metavar="RUN|BUNDLE"),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Serve the live web page of a run, or of a bundle, until Ctrl-C; it only reads."""
+    log_to_stderr()
+    source = source_of(name, state, config)
+    other = source_of(against, state, None) if against else None
+    if export is not None:
+        asyncio.run(write_file(source, other, export))
+        return show_json(PageFile(file=str(export))) if as_json else note(f"open {export}")
+    tls = tls_context(host, certificate, key, behind_proxy=behind_proxy)
+    before = written(address_file)
+    listener = listening(host, source.config.ui.port if port is None else port, before, any_free=port is None)
+    number = listener.getsockname()[1]
+    guard = Guard(frozenset([host, *(allow_host or [])]), number, tls=tls is not None, token=before.token)
+    reached = ANY.get(host, host)
+    shown = f"[{reached}]" if ":" in reached else reached
+    base = f"{'https' if tls else 'http'}://{shown}:{number}/"
+    address = PageAddress(url=f"{base}?token={guard.token}", address=base, token=guard.token)
+    announce(address, address_file, as_json=as_json)
+    os.nice(NICENESS)
+    setup.start_logs("ui")
+    asyncio.run(serve(source, other, guard, listener, tls))
+
+
+def source_of(name: str, state: Path, config: Path | None) -> RunSource:
+    """Return a bundle, if ``name`` is one's file, else the run's topics and store."""
+    if name and Path(name).is_file():
+        if config is not None:
+            raise UserError(f"{name} is a bundle, which has its own configuration: leave --config out")
+        from dart_streams.console.views.page.bundle_source import BundleSource
+
+        return BundleSource(Bundle(Path(name)))
+    from dart_streams.console.views.page.live_source import LiveSource
+
+    if config is not None:
+        if name:
+            raise UserError("a run and --config name two deployments: give one of them")
+        settings = read_config(config)
+        folder = RunFolder(settings.run.folder)
+        return LiveSource(settings, folder)
+    found = find_run(name, state)
+    return LiveSource(found.config(), found)
+
+
+def tls_context(
+    host: str, certificate: Path | None, key: Path | None, *, behind_proxy: bool = False
+) -> ssl.SSLContext | None:
+    """Return the server's side of TLS, None without; raise :class:`ConfigError` for a network without it."""
+    if certificate is None and key is None:
+        if not is_loopback(host) and not behind_proxy:
+            raise ConfigError(
+                f"--host {host} can be reached from other machines, and the token and all screens would travel in the "
+                "clear: give --certificate and --key, keep 127.0.0.1 with a tunnel (ssh -L), or say --behind-proxy"
+            )
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("--certificate and --key go together")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--certificate {certificate} with --key {key} can't be used: {error}") from None
+    return context
+
+
+def listening(host: str, port: int, before: PageAddress, *, any_free: bool) -> socket.socket:
+    """Return a listening socket: of the port of ``before`` if it may be any (0, or ``any_free``) and is free.
+
+    Else of ``port``, or with ``any_free`` of the first free one of some ports from it on. Raises
+    :class:`ServiceUnavailable` if there is none.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    wanted = [*range(port, port + (TRIED_PORTS if any_free and port else 1))]
+    known = urlsplit(before.address).port
+    for number in [known, *wanted] if known and (any_free or not port) else wanted:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, number))
+            listener.listen(64)
+            return listener
+        except OSError as error:
+            listener.close()
+            reason, number_taken = error.strerror, error.errno in (errno.EADDRINUSE, errno.EACCES)
+    other = "--port" if number_taken else "--host"
+    raise ServiceUnavailable(f"the page can't listen on {host} port {port}: {reason}; choose another with {other}")
+
+
+def written(file: Path | None) -> PageAddress:
+    """Return the address that an earlier start has left for this user alone; one of empty texts if there is none.
+
+    So whoever looks at a run whose page died, and was started again, goes on looking.
+    """
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        if file is not None and file.stat().st_uid == os.getuid() and not file.stat().st_mode & 0o077:
+            return msgspec.json.decode(file.read_bytes(), type=PageAddress)
+    return PageAddress(url="", address="", token="")
+
+
+def announce(address: PageAddress, file: Path | None, *, as_json: bool) -> None:
+    """Print the address, and write it into a file that only this user may read.
+
+    Raises :class:`UserError` if that file can't be written.
+    """
+    if file is not None:
+        fresh = file.with_suffix(".new")
+        try:
+            fresh.unlink(missing_ok=True)
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.write(msgspec.json.encode(address))
+            fresh.replace(file)
+        except OSError as error:
+            raise UserError(f"--address-file {file} can't be written: {error.strerror}") from None
+    if as_json:
+        show_json(address)
+    elif file is None:
+        note(f"watch it at {address.url}")
+
+
+async def serve(
+    source: RunSource, other: RunSource | None, guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; raise what ends a source."""
+    from dart_streams.connection.http_bounds import serving
+    from dart_streams.console.views.page.server import PageServer
+
+    stop = lifecycle.stop_on_signals()
+    files = assets(jars.plots())
+    if not files["/vendor/uPlot.iife.min.js"].data:
+        note(PLOTS_MISSING)
+    reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})
+    async with serving(PageServer(source, guard, files, other).application(), listener, tls):
+        await lifecycle.run_until_first_exit(stopped(stop), **reading)
+
+
+async def write_file(source: RunSource, other: RunSource | None, path: Path) -> None:
+    """Write the page into one file; raise :class:`ServiceUnavailable` if what it is read from does not answer."""
+    from dart_streams.console.views.page import export
+
+    if not path.parent.is_dir():
+        raise UserError(f"--export {path}: there is no folder {path.parent}")
+    if not (plots := jars.plots()):
+        note(PLOTS_MISSING)
+    sources = [source, *([other] if other is not None else [])]
+    reading = [asyncio.create_task(one.run()) for one in sources]
+    try:
+        for one, task in zip(sources, reading, strict=True):
+            await ready(one, task)
+        await export.write(source, assets(plots), path, other)
+    finally:
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+        for one in sources:
+            await one.close()
+
+
+async def ready(source: RunSource, reading: asyncio.Task[None]) -> None:
+    """Return when the fold has all that there is; raise what ended the reading, or that nothing comes."""
+    deadline, before = Deadline(SILENT_S), ""
+    while not source.progress.ready:
+        source.note_viewer()
+        if reading.done():
+            reading.result()
+        if source.progress.text != before:
+            deadline, before = Deadline(SILENT_S), source.progress.text
+        if deadline.expired:
+            raise ServiceUnavailable(f"the run could not be read: {before}")
+        await asyncio.wait([reading], timeout=POLL_S)
+
+
+async def stopped(stop: asyncio.Event) -> None:
+    """Return when the process is to end."""
+    await stop.wait()

@@ -1,0 +1,1 @@
+"""Episodes as data sets: export, import and demonstrations."""

@@ -1,0 +1,205 @@
+"""A run's episodes, from its topics and the store or from a bundle, as rows: streamed, so that memory is bounded.
+
+Which there are, and their order, comes from ``trajectories``; advantages from ``curated``; who trained on them from
+``trained``. Of a bundle, observations and screenshots are first put into the index: they lie there in another order.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from dart_streams.bus import sync_clients
+from dart_streams.config import Bus, Policy
+from dart_streams.console.datasets.episode_columns import Layout, Progress, RecordedEpisode
+from dart_streams.console.datasets.episode_rows import rows_of
+from dart_streams.console.datasets.export_index import ExportIndex
+from dart_streams.console.runs.bundle import Bundle, BundleError
+from dart_streams.console.runs.run_log import read_events
+from dart_streams.errors import UserError
+from dart_streams.store import MissingBlob, SyncStore
+from topics import curated, observations, trained, trajectories
+from topics.observations import Observation
+from topics.trajectories import Trajectory
+from topics.values import BlobRef, OutcomeKind, Purpose
+
+AT_ONCE = 16
+"""Episodes that are read and held together."""
+
+T = TypeVar("T")
+
+
+class EpisodeFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which episodes; empty lists and None are no condition. ``tasks`` are task ids, or patterns with ``*``.
+
+    An episode is within a range of versions if each of its tokens is of one of them.
+    """
+
+    outcomes: Sequence[OutcomeKind] = ()
+    tasks: Sequence[str] = ()
+    purposes: Sequence[Purpose] = ()
+    first_version: int | None = None
+    last_version: int | None = None
+
+    def has(self, episode: Trajectory) -> bool:
+        """Say whether an episode is wanted."""
+        return (
+            (not self.outcomes or episode.outcome in self.outcomes)
+            and (not self.purposes or episode.purpose in self.purposes)
+            and (not self.tasks or any(fnmatchcase(episode.task_id, pattern) for pattern in self.tasks))
+            and self._has_versions(episode)
+        )
+
+    def _has_versions(self, episode: Trajectory) -> bool:
+        if self.first_version is None and self.last_version is None:
+            return True
+        if episode.version_min is None or episode.version_max is None:
+            return False
+        first = self.first_version is None or episode.version_min >= self.first_version
+        return first and (self.last_version is None or episode.version_max <= self.last_version)
+
+
+class EpisodeSource(Protocol):
+    """Where the steps and screenshots of episodes are."""
+
+    def observations(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
+        """Return the observations of episodes, in order; empty where there are none."""
+
+    def images(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
+        """Return screenshots by sha256; raise :class:`UserError` if one is missing."""
+
+
+class StoreEpisodes:
+    """Steps and screenshots in the store."""
+
+    def __init__(self, store: SyncStore) -> None:
+        self.store = store
+
+    def observations(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
+        """Return the observations of episodes, in order."""
+        return self.store.steps_many(ids)
+
+    def images(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
+        """Return screenshots by sha256; raise :class:`UserError` if one is missing."""
+        try:
+            return self.store.get_blobs(refs)
+        except MissingBlob as missing:
+            raise UserError(
+                f"{missing}: is this the store that the run used (store.hosts, store.keyspace)? A bundle that was "
+                "captured with --blobs has its screenshots: export that with --bundle"
+            ) from None
+
+
+class IndexedEpisodes:
+    """Steps and screenshots of a bundle, once they are in the index."""
+
+    def __init__(self, index: ExportIndex, bundle: Bundle, report: Progress = lambda _: None) -> None:
+        if not bundle.has("blobs"):
+            raise BundleError(f"{bundle.path} has no screenshots: capture the run with --blobs")
+        self.index = index
+        self.path = bundle.path
+        index.add_observations(counted(read_events(bundle, [observations.TOPIC]), report))
+        index.add_blobs((blob.sha256, blob.data) for blob in bundle.blobs())
+
+    def observations(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
+        """Return the observations of episodes, in order."""
+        return {identity: self.index.observations(identity) for identity in ids}
+
+    def images(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
+        """Return screenshots by sha256; raise :class:`UserError` if one is missing."""
+        wanted = list(refs)
+        found = dict(self.index.blobs(wanted))
+        if missing := {ref.sha256 for ref in wanted} - found.keys():
+            raise UserError(f"{self.path} lacks the screenshot {min(missing)}: capture the run again with --blobs")
+        return found
+
+
+class ExportResult(msgspec.Struct, kw_only=True):
+    """What was exported, and how many episodes were left out: by the filter, or because a step of them is missing."""
+
+    episodes: int = 0
+    rows: int = 0
+    screenshots: int = 0
+    filtered: int = 0
+    incomplete: int = 0
+
+
+class EpisodeExport:
+    """One export: its log, where the steps are, and how rows are made."""
+
+    def __init__(self, log: Bus | Bundle, run: str, index: ExportIndex, episodes: EpisodeSource) -> None:
+        self.log = log
+        self.run = run
+        self.index = index
+        self.episodes = episodes
+        self.result = ExportResult()
+
+    def rows(
+        self, wanted: EpisodeFilter, layout: Layout, policy: Policy, report: Progress = lambda _: None
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield the rows of each wanted episode, in the order in which they finished; ``report`` how many were seen."""
+        self.index.add_groups(read_events(self.log, [curated.TOPIC]))
+        self.index.add_trained(read_events(self.log, [trained.TOPIC]))
+        finished = counted(read_events(self.log, [trajectories.TOPIC]), report)
+        for batch in batched(self._chosen(finished, wanted), AT_ONCE):
+            for episode in self._read(batch):
+                facts = self.index.facts(episode.observations[0].trajectory_id)
+                made = rows_of(layout, self.run, episode, facts, policy)
+                self.result.episodes += 1
+                self.result.rows += len(made)
+                self.result.screenshots += len(episode.images)
+                yield made
+
+    def _chosen(self, finished: Iterable[Trajectory], wanted: EpisodeFilter) -> Iterator[Trajectory]:
+        """Yield each wanted episode once: the topic may have it again."""
+        for episode in finished:
+            if not self.index.is_new(episode.trajectory_id):
+                continue
+            if wanted.has(episode):
+                yield episode
+            else:
+                self.result.filtered += 1
+
+    def _read(self, batch: Sequence[Trajectory]) -> Iterator[RecordedEpisode]:
+        """Yield the episodes of a batch that are there whole."""
+        steps = self.episodes.observations([episode.trajectory_id for episode in batch])
+        refs = {one.screenshot for found in steps.values() for one in found if one.screenshot is not None}
+        images = self.episodes.images(refs)
+        for episode in batch:
+            found = steps[episode.trajectory_id]
+            if not is_whole(found):
+                self.result.incomplete += 1
+                continue
+            shown = {one.screenshot.sha256 for one in found if one.screenshot is not None}
+            yield RecordedEpisode(observations=found, images={sha256: images[sha256] for sha256 in shown})
+
+
+def is_whole(found: Sequence[Observation]) -> bool:
+    """Say whether observations are those of an episode from its first to its last."""
+    return bool(found) and found[-1].end is not None and [one.step for one in found] == list(range(len(found)))
+
+
+def episode_count(log: Bus | Bundle) -> int:
+    """Return how many records of finished episodes there are, repeats included."""
+    if isinstance(log, Bundle):
+        section = log.sections.get(trajectories.TOPIC.name)
+        return section.items if section else 0
+    with sync_clients.TopicReader(log, "history", trajectories.TOPIC) as reader:
+        first = reader.client.beginning_offsets(reader.partitions)
+        return sum(end - first[partition] for partition, end in reader.end_offsets().items())
+
+
+def counted(items: Iterable[T], report: Callable[[int], None]) -> Iterator[T]:
+    """Pass items on, and report how many were passed."""
+    for number, item in enumerate(items, 1):
+        yield item
+        report(number)
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield items in lists of ``size``, the last one shorter."""
+    rest = iter(items)
+    while batch := list(itertools.islice(rest, size)):
+        yield batch

@@ -1,0 +1,121 @@
+"""What an export looks up by id while it streams: a temporary file, so that memory does not grow with the run."""
+
+import contextlib
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from dart_streams.console.datasets.episode_columns import CurationFacts
+from dart_streams.errors import UserError
+from topics.curated import CuratedGroup, Member
+from topics.observations import Observation
+from topics.trained import TrainedStep
+from topics.values import BlobRef
+
+TABLES = """
+CREATE TABLE members (trajectory_id TEXT PRIMARY KEY, member BLOB) WITHOUT ROWID;
+CREATE TABLE trained (trajectory_id TEXT, train_step INTEGER, PRIMARY KEY (trajectory_id, train_step)) WITHOUT ROWID;
+CREATE TABLE seen (trajectory_id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE steps (trajectory_id TEXT, step INTEGER, observation BLOB, PRIMARY KEY (trajectory_id, step));
+CREATE TABLE blobs (sha256 TEXT PRIMARY KEY, data BLOB);
+"""
+CACHE_KIB = 16 * 1024
+
+encode = msgspec.json.Encoder().encode
+decode_member = msgspec.json.Decoder(Member).decode
+decode_observation = msgspec.json.Decoder(Observation).decode
+
+
+class ExportIndex:
+    """The index; use it as a context manager, which removes its file."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="dart-export-")
+        self.database = sqlite3.connect(Path(self.folder.name) / "index.sqlite", isolation_level=None)
+        self.database.executescript(
+            f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -{CACHE_KIB}; BEGIN;{TABLES}"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.database.close()
+        self.folder.cleanup()
+
+    def add_groups(self, groups: Iterable[CuratedGroup]) -> None:
+        """Keep each online member of the groups; those from the pool have a group of their own."""
+        self._insert(
+            "INSERT OR REPLACE INTO members VALUES (?, ?)",
+            (
+                (member.trajectory_id, encode(member))
+                for group in groups
+                for member in group.members
+                if member.source == "online"
+            ),
+        )
+
+    def add_trained(self, steps: Iterable[TrainedStep]) -> None:
+        """Keep who was trained on in which optimiser step."""
+        self._insert(
+            "INSERT OR IGNORE INTO trained VALUES (?, ?)",
+            ((identity, step.train_step) for step in steps for identity in step.trajectory_ids),
+        )
+
+    def add_observations(self, observations: Iterable[Observation]) -> None:
+        """Keep observations; a repeat replaces the one before."""
+        self._insert(
+            "INSERT OR REPLACE INTO steps VALUES (?, ?, ?)",
+            ((one.trajectory_id, one.step, encode(one)) for one in observations),
+        )
+
+    def add_blobs(self, blobs: Iterable[tuple[str, bytes]]) -> None:
+        """Keep screenshots by their sha256."""
+        self._insert("INSERT OR IGNORE INTO blobs VALUES (?, ?)", blobs)
+
+    def _insert(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        try:
+            self.database.executemany(statement, rows)
+        except sqlite3.OperationalError as error:
+            raise UserError(
+                f"the temporary file in {self.folder.name} can't be written ({error}): TMPDIR may name another place"
+            ) from None
+
+    def is_new(self, trajectory_id: str) -> bool:
+        """Say whether a trajectory is asked about for the first time."""
+        added = self.database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (trajectory_id,))
+        return added.rowcount == 1
+
+    def facts(self, trajectory_id: str) -> CurationFacts:
+        """Return what curation and the trainer made of a trajectory."""
+        key = (trajectory_id,)
+        found = self.database.execute("SELECT member FROM members WHERE trajectory_id = ?", key).fetchone()
+        rows = self.database.execute("SELECT train_step FROM trained WHERE trajectory_id = ? ORDER BY train_step", key)
+        train_steps = [row[0] for row in rows]
+        if found is None:
+            return CurationFacts(train_steps=train_steps)
+        member = decode_member(found[0])
+        advantages = member.step_advantages or [member.advantage] * len(member.selected)
+        return CurationFacts(
+            advantage=member.advantage,
+            step_advantages=dict(zip(member.selected, advantages, strict=False)),
+            train_steps=train_steps,
+        )
+
+    def observations(self, trajectory_id: str) -> list[Observation]:
+        """Return the observations of a trajectory in order."""
+        rows = self.database.execute(
+            "SELECT observation FROM steps WHERE trajectory_id = ? ORDER BY step", (trajectory_id,)
+        )
+        return [decode_observation(row[0]) for row in rows]
+
+    def blobs(self, refs: Iterable[BlobRef]) -> Iterator[tuple[str, bytes]]:
+        """Yield those of the screenshots that are here."""
+        for sha256 in {ref.sha256 for ref in refs}:
+            with contextlib.closing(self.database.execute("SELECT data FROM blobs WHERE sha256 = ?", (sha256,))) as row:
+                if (found := row.fetchone()) is not None:
+                    yield sha256, found[0]

@@ -1,0 +1,108 @@
+"""Which processes a run has, on disk: what a killed supervisor left is found again and ended."""
+
+import os
+from pathlib import Path
+from typing import Self
+
+import msgspec
+import psutil
+
+from dart_streams.console.launch.process_birth import Birth, birth_of
+from dart_streams.console.launch.services.daemon import is_alive, stop
+from dart_streams.console.runs.run_folder import is_locked
+
+SAME_START_S = 2.0
+END_S = 5.0
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """A process, identified by more than its pid, which the system uses again.
+
+    ``born`` is null where the system does not say it; then ``started_s`` counts, which is of the wall clock.
+    """
+
+    name: str
+    pid: int
+    started_s: float
+    command: tuple[str, ...]
+    born: Birth | None = None
+
+    @classmethod
+    def of(cls, name: str, pid: int) -> Self:
+        """Identify a running process; raises psutil.NoSuchProcess if there is none."""
+        process = psutil.Process(pid)
+        return cls(name, pid, process.create_time(), tuple(process.cmdline()), birth_of(pid))
+
+    def process(self) -> psutil.Process | None:
+        """Return the very process that was identified, None if it is gone or its pid has another owner."""
+        try:
+            process = psutil.Process(self.pid)
+            # A process that was identified in the middle of its exec had no command yet.
+            same = self.command in ((), tuple(process.cmdline()))
+            return process if same and self._began_with(process) and is_alive(process) else None
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return None
+
+    def _began_with(self, process: psutil.Process) -> bool:
+        if self.born is not None and (born := birth_of(self.pid)) is not None:
+            return born == self.born
+        return abs(process.create_time() - self.started_s) < SAME_START_S
+
+
+class ProcessRegistry(msgspec.Struct, frozen=True):
+    """The processes of a run. ``services`` says whether its supervisor started the local services."""
+
+    supervisor: ProcessIdentity
+    children: tuple[ProcessIdentity, ...] = ()
+    services: bool = False
+
+
+def this_process() -> ProcessIdentity:
+    """Return the identity of the calling process."""
+    return ProcessIdentity.of("supervisor", os.getpid())
+
+
+def write(path: Path, registry: ProcessRegistry) -> None:
+    """Replace the file in one step."""
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(registry)))
+    fresh.replace(path)
+
+
+def read(path: Path) -> ProcessRegistry | None:
+    """Return what the file says, None if it is missing or torn."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ProcessRegistry)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def living(runs: Path, but: Path) -> list[str]:
+    """Return the ids of runs, except the one in the folder ``but``, whose supervisor runs."""
+    folders = (path.parent for path in sorted(runs.glob("*/processes.json")) if not path.parent.is_symlink())
+    found = ((folder, read(folder / "processes.json")) for folder in folders if folder != but)
+    return [folder.name for folder, registry in found if registry and lives(folder, registry)]
+
+
+def lives(folder: Path, registry: ProcessRegistry) -> bool:
+    """Return whether the supervisor of the run in a folder runs, here or in another container of this machine."""
+    return registry.supervisor.process() is not None or is_locked(folder)
+
+
+def end_leftovers(runs: Path) -> tuple[list[str], bool]:
+    """End the processes of runs whose supervisor is gone, and all below them.
+
+    Return their names, as ``run/process``, and whether such a run had started the local services.
+    """
+    ended: list[str] = []
+    services = False
+    for path in sorted(runs.glob("*/processes.json")):
+        registry = read(path)
+        if registry is None or lives(path.parent, registry):
+            continue
+        services = services or registry.services
+        left = {identity.name: process for identity in registry.children if (process := identity.process())}
+        ended += [f"{path.parent.name}/{name}" for name in left]
+        stop(list(left.values()), END_S)
+        path.unlink(missing_ok=True)
+    return ended, services

@@ -1,0 +1,150 @@
+"""Which processes a run has, with the command line of each; and the policy it starts from, built once and cached.
+
+`dart-streams policy build` builds the tiny policy in the model environment, from demonstrations that an environment
+worker and a recorder produce under a topic prefix of their own.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from dart_streams.bus import admin
+from dart_streams.config import Config, Tasks
+from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
+from dart_streams.console.runs import run_folder as folders
+from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.errors import ConfigError, UserError
+from dart_streams.policy import recipe
+
+BOOTSTRAP_FILE = "bootstrap.toml"
+PAGE_FILE = "ui.json"
+"""Where the web page's address is, with its token."""
+
+
+class Programs(msgspec.Struct, frozen=True):
+    """The ``dart-streams`` program of each virtual environment; only runs with a tracker need that of ``data``."""
+
+    streams: Path
+    model: Path
+    data: Path = Path(".venv/data/bin/dart-streams")
+
+
+class ProcessSet(msgspec.Struct, frozen=True):
+    """The processes of a run, by what they do."""
+
+    env: tuple[ProcessSpec, ...] = ()
+    recorder: tuple[ProcessSpec, ...] = ()
+    rollout: tuple[ProcessSpec, ...] = ()
+    trainer: tuple[ProcessSpec, ...] = ()
+    curator: tuple[ProcessSpec, ...] = ()
+    monitor: tuple[ProcessSpec, ...] = ()
+    ui: tuple[ProcessSpec, ...] = ()
+    tracker: tuple[ProcessSpec, ...] = ()
+
+
+def programs(prefix: Path = Path(sys.prefix)) -> Programs:
+    """Find the environments beside each other, as `make setup` makes them, from the one that runs this."""
+    return Programs(*(prefix.parent / name / "bin" / "dart-streams" for name in ("streams", "model", "data")))
+
+
+def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessSet:
+    """Return every process of ``config``; raise :class:`UserError` if an environment that one needs is missing."""
+    model_side = needs_model(config)
+    for program in [found.streams, found.model] if model_side else [found.streams]:
+        if not program.exists():
+            raise UserError(f"{program} is missing: run `make setup`")
+    if config.tracker.tool and not found.data.exists():
+        raise UserError(f"{found.data} is missing, which tracker.tool {config.tracker.tool!r} needs: run `make data`")
+
+    def workers(kind: str, count: int, program: Path = found.streams, *, last: bool = False) -> tuple[ProcessSpec, ...]:
+        return tuple(
+            ProcessSpec(name, (str(program), "worker", kind, "--config", str(config_file), "--id", name), last)
+            for name in (f"{kind}-{number}" for number in range(count))
+        )
+
+    # Without training, the trainer still publishes the weights that are evaluated, unless the engine has its own.
+    trainer = (ProcessSpec("trainer", (str(found.model), "train", "--config", str(config_file))),)
+    return ProcessSet(
+        env=workers("env", config.env.workers),
+        recorder=workers("recorder", 1, last=True),
+        rollout=workers("rollout", config.rollout.workers, found.model if model_side else found.streams),
+        trainer=trainer if config.run.trains or not config.rollout.fixed_weights else (),
+        curator=workers("curator", 1) if config.run.trains else (),
+        monitor=workers("monitor", 1),
+        ui=(page_of(config_file, found),) if config.ui.enabled else (),
+        tracker=(tracker_of(config_file, found),) if config.tracker.tool else (),
+    )
+
+
+def needs_model(config: Config) -> bool:
+    """Return whether rollout workers need the policy's directory, and so the model environment."""
+    return config.rollout.engine == "vllm" or (config.rollout.engine == "openai" and config.rollout.openai.trainable)
+
+
+def page_of(config_file: Path, found: Programs) -> ProcessSpec:
+    """Return the command that serves the run's web page; the run does not need it."""
+    folder = config_file.parent
+    place = ("--state", str(folder.parents[1]), "--address-file", str(folder / PAGE_FILE))
+    return ProcessSpec("ui", (str(found.streams), "ui", folder.name, *place), optional=True)
+
+
+def tracker_of(config_file: Path, found: Programs) -> ProcessSpec:
+    """Return the command of the tracker, which ends last: the run does not need it, but it reads to the end."""
+    command = (str(found.data), "worker", "tracker", "--config", str(config_file), "--id", "tracker-0")
+    return ProcessSpec("tracker-0", command, last=True, optional=True)
+
+
+def build_command(config_file: Path, found: Programs) -> ProcessSpec:
+    """Return the command that builds the tiny policy."""
+    if not found.model.exists():
+        raise UserError(f"{found.model} is missing: run `make setup`")
+    return ProcessSpec("policy", (str(found.model), "policy", "build", "--config", str(config_file)))
+
+
+async def find_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> str:
+    """Build the run's policy if it is missing, write its path into the run's configuration, and describe it."""
+    config = folder.config()
+    path = named_policy(config) if config.policy.path else recipe.folder(config, folder.tasks()).absolute()
+    how = "" if config.policy.path else " (cached)"
+    if not await asyncio.to_thread(path.is_dir):
+        await build_policy(folder, supervisor, found)
+        how = " (built)"
+    settings = msgspec.structs.replace(config.policy, path=str(path))
+    folders.write_toml(
+        folder.config_file, msgspec.structs.replace(config, policy=settings, tasks=relative_tasks(config))
+    )
+    return f"policy {path}{how}"
+
+
+def named_policy(config: Config) -> Path:
+    """Return the configured model directory; raise :class:`ConfigError` if it is none."""
+    path = Path(config.policy.path).absolute()
+    if not (path / "config.json").is_file():
+        raise ConfigError(
+            f"policy.path: {path} is no Hugging Face model directory (it has no config.json): correct the path, "
+            "or leave policy.path empty for the tiny policy"
+        )
+    return path
+
+
+async def build_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> None:
+    """Build the tiny policy; an environment worker and a recorder run meanwhile."""
+    config = folder.config()
+    bus = config.bus.of_demonstrations
+    file = folder.path / BOOTSTRAP_FILE
+    folders.write_toml(file, msgspec.structs.replace(config, bus=bus, tasks=relative_tasks(config)))
+    await asyncio.to_thread(admin.apply_all, bus)
+    run = processes_of(config, file, found)
+    helpers = [ProcessSpec(f"policy-{spec.name}", spec.command) for spec in (run.env[0], run.recorder[0])]
+    await supervisor.start(helpers)
+    try:
+        await supervisor.run_once(build_command(file, found))
+    finally:
+        await supervisor.stop(*(spec.name for spec in helpers))
+
+
+def relative_tasks(config: Config) -> Tasks:
+    """Return the task settings with the file's path relative to the configuration file."""
+    return msgspec.structs.replace(config.tasks, file="tasks.toml")

@@ -1,0 +1,176 @@
+"""Bring the local services up and down. Both are idempotent, and one at a time a state folder."""
+
+import contextlib
+import shutil
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from dart_streams.config import Config
+from dart_streams.console.launch.process_birth import birth_of
+from dart_streams.console.launch.services import memory
+from dart_streams.console.launch.services.daemon import Home, describe, in_use, is_alive, owner_of, stop
+from dart_streams.console.launch.services.jars import SHARED_JARS, fetch_jars, find_java
+from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
+from dart_streams.console.launch.services.lock import Notify, one_at_a_time, silent
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ConfigError, ServiceUnavailable
+
+LOCK_S = 900.0
+"""More than any command needs, the first fetch of the jars included."""
+POLL_S = 0.1
+STOP_S = 20.0
+
+
+class RunningService(msgspec.Struct, frozen=True):
+    """A local service that answers; ``started`` says whether this call started it."""
+
+    name: str
+    host: str
+    port: int
+    pid: int
+    started: bool
+    ready_s: float
+
+
+def services_of(config: Config) -> list[Service]:
+    """Return the local services; raise :class:`ConfigError` for TLS or a login, which they do not have."""
+    for section, settings in (("bus", config.bus), ("store", config.store)):
+        if settings.tls.enabled or settings.login.user:
+            raise ConfigError(
+                f"{section} has TLS or a login, and the local services have neither, for they listen on loopback only: "
+                f"start {section}'s service yourself, or leave {section}.tls and {section}.login out"
+            )
+    return [Kafka(config.bus, config.services), Cassandra(config.store, config.services)]
+
+
+def folder_of(config: Config) -> Path:
+    """Return the folder of the local services' homes."""
+    return Path(config.run.state_dir).absolute() / "services"
+
+
+def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> list[RunningService]:
+    """Start what does not run yet and return when all answer; raise :class:`ServiceUnavailable` if one cannot."""
+    folder = folder_of(config)
+    services = services_of(config)
+    with one_at_a_time(folder, LOCK_S, notify):
+        memory.refuse_too_little([each for each in services if Home(folder / each.name).find() is None])
+        with ThreadPoolExecutor(len(services)) as pool:
+            args = (config.services.ready_s, notify, jars)
+            waits = [pool.submit(bring_up, each, Home(folder / each.name), *args) for each in services]
+        return [wait.result() for wait in waits]
+
+
+def ensure_up(config: Config, notify: Notify = silent) -> bool:
+    """Start the local services unless both have a server that answers; return whether any was started.
+
+    A cluster with a broker or node away is up: clients go on with the others.
+    """
+    brokers = config.bus.servers.split(",")
+    nodes = [f"{host}:{config.store.port}" for host in config.store.hosts]
+    silent_servers = [server for server in (*brokers, *nodes) if not listens(*server.rpartition(":")[::2])]
+    if {*brokers} - {*silent_servers} and {*nodes} - {*silent_servers}:
+        away = f"; away: {', '.join(silent_servers)}" if silent_servers else ""
+        notify(f"Kafka and Cassandra are up already{away}")
+        return False
+    return any(service.started for service in up(config, notify))
+
+
+def listens(host: str, port: str) -> bool:
+    """Return whether something listens there."""
+    try:
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars: Path) -> RunningService:
+    """Start one service, or find it running; return when it answers."""
+    began = time.monotonic()
+    process = find_running(service, home, ready_s, notify)
+    started = process is None
+    if process is None:
+        refuse_taken_port(service)
+        java = find_java()
+        command = service.prepare(home, java, fetch_jars(service.name, jars.absolute()))
+        process = home.spawn(command, service.slack_us)
+        notify(f"{service.title}: starting, pid {process.pid}, port {service.port}")
+        wait_until_ready(service, home, process, ready_s)
+        notify(f"{service.title}: ready after {time.monotonic() - began:.1f} s")
+    ready_s = round(time.monotonic() - began, 2)
+    return RunningService(service.name, service.host, service.port, process.pid, started=started, ready_s=ready_s)
+
+
+def find_running(service: Service, home: Home, ready_s: float, notify: Notify) -> psutil.Process | None:
+    """Return this home's process if it answers, or soon does; end one that does not. None: there is none now."""
+    found = home.find()
+    if found is None:
+        return None
+    process, port = found
+    if port != service.port:
+        raise ServiceUnavailable(
+            f"{service.title} of {home.folder} runs on port {port} (pid {process.pid}), and {service.setting} asks for "
+            f"{service.port}: run `dart-streams down` first"
+        )
+    if service.answers():
+        return process
+    # The command that started it may have been killed meanwhile: it gets what is left of its time.
+    born = birth_of(process.pid)
+    left_s = ready_s - (born.age_s if born else time.time() - process.create_time())
+    if left_s > 0:
+        notify(f"{service.title}: pid {process.pid} was left starting, waiting for it")
+        with contextlib.suppress(ServiceUnavailable):
+            wait_until_ready(service, home, process, left_s)
+            return process
+    notify(f"{service.title}: pid {process.pid} does not answer, ending it")
+    stop([process], grace_s=3)
+    return None
+
+
+def refuse_taken_port(service: Service) -> None:
+    """Raise :class:`ServiceUnavailable` that names the owner if another program listens on the service's port."""
+    if not in_use(service.host, service.port):
+        return
+    raise ServiceUnavailable(
+        f"port {service.port}, where {service.title} is to listen, is in use by {describe(owner_of(service.port))}: "
+        f"stop that program, or set another port in {service.setting}"
+    )
+
+
+def wait_until_ready(service: Service, home: Home, process: psutil.Process, ready_s: float) -> None:
+    """Return when the service answers; if it ends or is not ready in time, end it and raise with its last log lines."""
+    deadline = Deadline(ready_s)
+    while True:
+        alive = is_alive(process)
+        if alive and service.answers(timeout_s=1.0):
+            return
+        if not alive or deadline.expired:
+            break
+        time.sleep(POLL_S)
+    what = f"was not ready within {ready_s:.0f} s" if alive else "ended while it started"
+    stop([process], grace_s=1)
+    end = home.last_lines()
+    if not alive:
+        what += memory.lack(end, killed=getattr(process, "returncode", None) == -signal.SIGKILL, service=service)
+    raise ServiceUnavailable(f"{service.title} {what}; {home.log} ends with\n{end}")
+
+
+def down(config: Config, *, wipe: bool = False, notify: Notify = silent) -> list[str]:
+    """Stop what runs of this state folder's services and return their names; with ``wipe`` remove their data."""
+    folder = folder_of(config)
+    with one_at_a_time(folder, LOCK_S, notify):
+        homes = [Home(folder / name) for name in ("kafka", "cassandra")]
+        found = {home.name: process for home in homes if (running := home.find()) for process in running[:1]}
+        for name, process in found.items():
+            notify(f"{name}: stopping pid {process.pid}")
+        stop(list(found.values()), STOP_S)
+        for home in homes if wipe else ():
+            if home.folder.exists():
+                shutil.rmtree(home.folder)
+    return list(found)

@@ -1,0 +1,251 @@
+"""A supervised run from its first to its last second: services up, the training run, signals, everything down again.
+
+The first Ctrl-C (or SIGTERM) drains, the second kills. Only services that the run itself has started are stopped.
+"""
+
+import asyncio
+import contextlib
+import functools
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+from rich.console import Console
+
+from dart_streams.bus.lag import lag_reader
+from dart_streams.clock import now_ms
+from dart_streams.config import Config
+from dart_streams.console.launch import process_registry, process_usage
+from dart_streams.console.launch.processes import PAGE_FILE, ProcessSet
+from dart_streams.console.launch.services import local
+from dart_streams.console.launch.supervisor import Supervisor
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.runs.trained_rows import TrainedRows
+from dart_streams.console.views.terminal import Display, Moment, summarise
+from dart_streams.errors import UserError
+from dart_streams.telemetry import setup
+from workers.curator.changelogs import changelog_topics
+
+Finish = Callable[[TrainingRun], Awaitable[None]]
+PAGE_EVERY_S = 0.5
+"""How often the file with the web page's address is looked at."""
+
+
+class InterruptedRun(UserError):
+    """A signal ended the run early."""
+
+    exit_code = 130
+
+
+class Session:
+    """One run on this machine, of ``processes`` (None: attached); ``find_policy`` begins it, ``finish`` reports."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        processes: ProcessSet | None,
+        finish: Finish,
+        console: Console,
+        *,
+        find_policy: Callable[[Supervisor], Awaitable[str]] | None = None,
+        before_only: bool = False,
+        owns_services: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.config: Config = folder.config()
+        self.processes = processes
+        self.finish = finish
+        self.console = console
+        self.find_policy = find_policy
+        self.before_only = before_only
+        self.owns_services = owns_services
+        self.page = ""
+
+    def make_run(self, supervisor: Supervisor) -> TrainingRun:
+        """Return the training run, with the topics that the curator needs."""
+        return TrainingRun(
+            self.folder,
+            supervisor,
+            self.processes,
+            extra_topics=changelog_topics(self.config),
+            notify=self.notify,
+            find_policy=self.find_policy,
+            before_only=self.before_only,
+        )
+
+    def notify(self, text: str) -> None:
+        """Show the user at the terminal what happens."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    async def run(self) -> None:
+        """Go through the whole run, and stop everything at its end; raise :class:`InterruptedRun` after a signal."""
+        supervisor = Supervisor(self.folder.path, self.config.run.drain_s, self.notify)
+        run = self.make_run(supervisor)
+        outcome = "failed"
+        async with interruptible(supervisor, self.notify) as interrupted:
+            phases = asyncio.create_task(self.go_through(run), name="phases")
+            try:
+                await asyncio.wait({phases, supervisor.gave_up, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+                if phases.done():
+                    phases.result()
+                    outcome = "complete"
+                else:
+                    phases.cancel()
+                    await asyncio.gather(phases, return_exceptions=True)
+                    if supervisor.gave_up.done():
+                        supervisor.gave_up.result()
+                    outcome = "interrupted"
+            finally:
+                await self.end(run, outcome)
+        if outcome == "interrupted":
+            raise InterruptedRun(f"interrupted; resume it with `{self.folder.resume_command}`")
+
+    async def go_through(self, run: TrainingRun) -> None:
+        """Bring the services up, show the run while it lasts, and write its report."""
+        with run.phase("services"):
+            await self.bring_services_up(run.supervisor)
+            await run.check_access()
+        async with self.page_served(run.supervisor), shown(run, self.console, lambda: self.page):
+            await run.run()
+        # The report says how the run went; `end` corrects that if writing the report fails.
+        run.journal = msgspec.structs.replace(run.journal, outcome="complete")
+        with run.phase("report"):
+            await self.finish(run)
+
+    @contextlib.asynccontextmanager
+    async def page_served(self, supervisor: Supervisor) -> AsyncIterator[None]:
+        """Start the run's web page, if it has one; its address is shown once it is up, and nothing waits for that."""
+        file = self.folder.path / PAGE_FILE
+        file.unlink(missing_ok=True)
+        if self.processes is not None:
+            await supervisor.start(self.processes.ui)
+        announcing = asyncio.create_task(self.announce_page(file), name="announce the page")
+        try:
+            yield
+        finally:
+            announcing.cancel()
+            await asyncio.gather(announcing, return_exceptions=True)
+
+    async def announce_page(self, file: Path) -> None:
+        """Show the page's address when the file has it, again if the page was started again."""
+        while True:
+            if (found := address_in(file)) not in ("", self.page):
+                self.page = found
+                self.notify(f"watch it at {found}")
+            await asyncio.sleep(PAGE_EVERY_S)
+
+    async def bring_services_up(self, supervisor: Supervisor) -> None:
+        """Bring the services up. A start under way is waited for even if interrupted: then it can be stopped."""
+        starting = asyncio.create_task(asyncio.to_thread(local.ensure_up, self.config, self.notify))
+        try:
+            await asyncio.shield(starting)
+        finally:
+            with contextlib.suppress(UserError):
+                self.owns_services = await starting or self.owns_services
+            supervisor.save_registry(services=self.owns_services)
+
+    async def end(self, run: TrainingRun, outcome: str) -> None:
+        """Stop what still runs, and write down the outcome."""
+        if run.supervisor.children:
+            self.notify(f"draining {', '.join(sorted(run.supervisor.children))} (Ctrl-C again to kill)")
+        await run.supervisor.stop_all()
+        others = process_registry.living(self.folder.path.parent, but=self.folder.path)
+        if self.owns_services and others:
+            self.notify(f"Kafka and Cassandra stay up for {', '.join(others)}: `dart-streams down` stops them")
+        elif self.owns_services:
+            stopped = await asyncio.to_thread(local.down, self.config)
+            self.notify(f"stopped {' and '.join(stopped)}" if stopped else "the services were down already")
+        run.journal = msgspec.structs.replace(run.journal, outcome=outcome)
+        self.folder.write_journal(run.journal)
+        run.supervisor.registry_file.unlink(missing_ok=True)
+
+
+def address_in(file: Path) -> str:
+    """Return the address that the web page has written, empty while it has not."""
+    with contextlib.suppress(OSError):
+        return str(msgspec.json.decode(file.read_bytes())["url"])
+    return ""
+
+
+@contextlib.asynccontextmanager
+async def interruptible(supervisor: Supervisor, notify: Callable[[str], None]) -> AsyncIterator["asyncio.Future[None]"]:
+    """Yield a future that the first signal completes; the second signal kills all children."""
+    loop = asyncio.get_running_loop()
+    interrupted: asyncio.Future[None] = loop.create_future()
+
+    def on_signal() -> None:
+        if not interrupted.done():
+            interrupted.set_result(None)
+            return
+        notify("killing")
+        supervisor.kill_all()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield interrupted
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+@contextlib.asynccontextmanager
+async def shown(run: TrainingRun, console: Console, page: Callable[[], str]) -> AsyncIterator[None]:
+    """Show the run while the body lasts, and sample what its processes cost; a failing display does not fail it.
+
+    ``page`` returns the address of the run's web page, empty while there is none.
+    """
+    trained = TrainedRows(run.config)
+    display = Display(functools.partial(moment_of, run, page), console, trained.newest_metrics)
+
+    async def read_lag() -> None:
+        await run.has_topics.wait()
+        async with lag_reader(run.config.bus) as lags:
+            await display.poll(lags)
+
+    tasks = [
+        asyncio.create_task(display.show(), name="display"),
+        asyncio.create_task(read_lag(), name="read lag"),
+        asyncio.create_task(process_usage.sample(run.supervisor, local.folder_of(run.config)), name="usage"),
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        trained.close()
+
+
+def moment_of(
+    run: TrainingRun, page: Callable[[], str], lag: dict[tuple[str, str], int], trained: dict[str, float]
+) -> Moment:
+    """Return what the display shows of a run now."""
+    phase = run.journal.phases[-1] if run.journal.phases else None
+    began = run.journal.phase("circle")
+    slots = run.config.env.workers * run.config.env.slots
+    since_ms = began.started_ms if began else now_ms()
+    policy = run.supervisor.children.get("policy")
+    return Moment(
+        run_id=run.folder.id,
+        phase=phase.name if phase else "begin",
+        phase_s=(now_ms() - phase.started_ms) / 1000 if phase else 0.0,
+        left_s=run.circle_end.remaining_s if run.circle_end else None,
+        summary=summarise(run.follower.progress, now_ms(), slots, since_ms) if run.follower else None,
+        lag=lag,
+        trained=trained,
+        children=tuple((name, child.starts) for name, child in sorted(run.supervisor.children.items())),
+        news=policy.tail().rpartition("\n")[2].strip() if policy else "",
+        page=page(),
+    )
+
+
+def live(made: RunFolder, make_session: Callable[[TextIO], Session]) -> None:
+    """Run a session with its log in the run's folder; ``make_session`` is given the log's file."""
+    (made.path / "logs").mkdir(exist_ok=True)
+    with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
+        setup.start_logs("supervisor", log)
+        asyncio.run(make_session(log).run())

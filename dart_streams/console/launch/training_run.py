@@ -1,0 +1,321 @@
+"""A run's life: 1 policy, 2 topics, 3 start, 4 demonstrations, 5 before, 6 circle, 7 settle, 8 after, 9 drain.
+
+It starts and stops processes and publishes orders; everything it knows of their work is read from the topics.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from dart_streams.bus import admin
+from dart_streams.bus.clients import Publisher
+from dart_streams.bus.lag import Lag
+from dart_streams.bus.topology import TopicSpec
+from dart_streams.clock import now_ms
+from dart_streams.config import Config
+from dart_streams.config.tasks import Task, TaskSet
+from dart_streams.console.launch import evaluate, topic_identity
+from dart_streams.console.launch.order_audit import AwaitedOrderAudit, auditing
+from dart_streams.console.launch.processes import ProcessSet
+from dart_streams.console.launch.supervisor import Supervisor
+from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs.run_folder import PhaseLog, RunFolder
+from dart_streams.console.runs.run_follower import RunFollower, following
+from dart_streams.console.runs.run_state import Kept, RunState
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ConfigError, UserError
+from dart_streams.store import sessions
+from topics import rollout_orders
+from topics.rollout_orders import RolloutOrder
+
+KEPT = Kept(orders=20_000, groups=2_500)
+"""What a running run remembers: the groups of these orders, eight to each. Its report reads all."""
+SERVED_S = 60.0
+GRACE_S = 30.0
+"""A wait that ends by itself at a time fails this much later."""
+
+
+class TrainingRun:
+    """One run. :meth:`run` is its whole life; :attr:`journal` and :attr:`follower` are what the display reads.
+
+    Without ``processes`` the run is *attached*: a container runtime or a cluster keeps its processes alive. It then
+    orders the evaluations and waits for the trainer's last step. The curator must not run before the success before
+    training is measured: whoever starts the processes sees to that (docker-compose.yml). With ``before_only`` the run
+    ends there. ``enough`` ends the training phase early: by default after ``run.train_steps``.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        supervisor: Supervisor,
+        processes: ProcessSet | None,
+        *,
+        extra_topics: Sequence[TopicSpec],
+        notify: Callable[[str], None],
+        find_policy: Callable[[Supervisor], Awaitable[str]] | None,
+        before_only: bool,
+    ) -> None:
+        self.folder = folder
+        self.config: Config = folder.config()
+        self.tasks: TaskSet = folder.tasks()
+        self.supervisor = supervisor
+        self.supervisor.on_death = self.note_death
+        self.attached = processes is None
+        self.processes = processes or ProcessSet()
+        self.extra_topics = extra_topics
+        self.notify = notify
+        self.find_policy = find_policy
+        self.before_only = before_only
+        self.journal: PhaseLog = folder.journal()
+        self.follower: RunFollower | None = None
+        self.has_topics = asyncio.Event()
+        self.circle_end: Deadline | None = None
+        self.lags: list[Lag] | None = None
+        self.enough: Callable[[RunState], bool] = functools.partial(has_trained, self.config.run.train_steps)
+        self.log: Any = structlog.get_logger()
+
+    async def run(self) -> None:
+        """Go through the phases in their order; the services are up."""
+        # Before the policy: who plays its demonstrations needs the tables.
+        await asyncio.to_thread(sessions.create_schema, self.config.store)
+        if self.find_policy is not None:
+            with self.phase("policy"):
+                self.notify(await self.find_policy(self.supervisor))
+        with self.phase("topics"):
+            await self.apply_topics()
+        trains = self.config.run.trains and not self.before_only
+        async with (
+            Publisher(self.config.bus, "supervisor") as publisher,
+            following(self.config.bus, publisher, self.config.telemetry.stall_s, keep=KEPT) as follower,
+            auditing(follower, publisher, self.notify) as audit,
+        ):
+            follower.log = EchoLogger(self.log, self.notify)
+            self.follower = follower
+            self.has_topics.set()
+            with self.phase("start"):
+                demonstrations = await self.start(follower, publisher)
+            with self.phase("demonstrations"):
+                await self.finish_demonstrations(follower, demonstrations)
+            if self.config.evaluation.episodes and not self.is_evaluated:
+                with self.phase("before"):
+                    version, of = await self.evaluate(follower, publisher), self.config.rollout.endpoint_model
+                    self.journal = msgspec.structs.replace(self.journal, before_version=version, before_model=of)
+            if trains:
+                with self.phase("circle"):
+                    await self.train(follower)
+                with self.phase("settle"):
+                    await self.settle(follower, audit)
+            if self.config.evaluation.episodes and trains:
+                with self.phase("after"):
+                    version = await self.evaluate(follower, publisher)
+                    self.journal = msgspec.structs.replace(self.journal, after_version=version)
+            if not self.attached:
+                with self.phase("drain"):
+                    await self.supervisor.stop_all()
+            self.lags = await follower.read_final()
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the policy was evaluated before training: a run that this one resumes may have had an endpoint."""
+        return self.journal.before_version is not None and (
+            self.journal.before_model == self.config.rollout.endpoint_model
+        )
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Write to the journal when a phase begins and ends."""
+        self.journal = self.journal.begin(name, now_ms())
+        self.folder.write_journal(self.journal)
+        self.log.info("phase", name=name)
+        try:
+            yield
+        finally:
+            self.journal = self.journal.end(now_ms())
+            self.folder.write_journal(self.journal)
+
+    def note_death(self, process: str, reason: str, last_line: str) -> None:
+        """Write to the journal that a process has died; a full disk keeps it from the file until the next phase."""
+        self.journal = self.journal.with_death(process, reason, last_line, now_ms())
+        try:
+            self.folder.write_journal(self.journal)
+        except UserError as error:
+            self.log.warning("a death was not written down", child=process, reason=str(error))
+
+    async def check_access(self) -> None:
+        """Raise AccessRefused if broker or database does: it is found here, once, before anything is started."""
+
+        def check_broker() -> None:
+            with admin.connect(self.config.bus):
+                pass
+
+        await asyncio.gather(asyncio.to_thread(check_broker), asyncio.to_thread(sessions.check, self.config.store))
+
+    async def apply_topics(self) -> None:
+        """Create or change the topics; raise LogGone if a run that is resumed has lost its log."""
+        bus, known = self.config.bus, self.folder.topic_ids()
+        for line in await asyncio.to_thread(topic_identity.missing, bus, known, self.folder.id):
+            self.notify(line)
+        changes = await asyncio.to_thread(admin.apply_all, bus, self.extra_topics, keep_grown=True)
+        self.folder.write_topic_ids(await asyncio.to_thread(topic_identity.read, bus))
+        self.notify(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
+
+    async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:
+        """Start all processes but the curator; return the ids of the demonstrations' orders when weights are served."""
+        run = self.processes
+        await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor, *run.tracker])
+        # An oracle needs no weights; an endpoint's requests would wait for them, and be given up.
+        ask_now = not self.config.rollout.demonstrates
+        demonstrations = await self.order_demonstrations(follower, publisher) if ask_now else set()
+        wanted = {spec.name for spec in run.rollout}
+        await follower.until(
+            lambda _: bool(live := self.live_workers(follower)) and wanted <= live,
+            "a rollout worker to serve a weight version" if self.attached else "every rollout worker to serve weights",
+            self.config.rollout.vllm.start_s,
+            "Look at the logs of trainer and rollout"
+            + ("" if self.attached else f" in {self.folder.path / 'logs'}")
+            + "; if the model is still being read or compiled, raise rollout.vllm.start_s",
+        )
+        self.notify(f"weight version {self.served(follower)} is served")
+        return demonstrations if ask_now else await self.order_demonstrations(follower, publisher)
+
+    def live_workers(self, follower: RunFollower) -> set[str]:
+        """Return the rollout workers that are alive, as their heartbeats arrive here."""
+        return follower.heartbeats.alive(self.config.rollout.liveness_s)
+
+    def served(self, follower: RunFollower) -> int | None:
+        """Return the newest version that all rollout workers of this start serve; of an attached run, all live ones."""
+        own = {spec.name for spec in self.processes.rollout}
+        return follower.progress.served_by(self.live_workers(follower) if self.attached else own)
+
+    async def order_demonstrations(self, follower: RunFollower, publisher: Publisher) -> set[str]:
+        """Order a demonstration of each training task, which needs no weights, for the pool; return their ids."""
+        if not (self.config.curation.pool.enabled and self.config.run.demonstrate):
+            return set()
+        wanted = [demonstration(task, self.config) for task in self.tasks.train]
+        for order in wanted:
+            if order.order_id not in follower.progress.orders:
+                await publisher.publish(rollout_orders.TOPIC, order)
+        return {order.order_id for order in wanted}
+
+    async def finish_demonstrations(self, follower: RunFollower, ids: set[str]) -> None:
+        """Wait until every demonstration has ended."""
+        await follower.until(
+            lambda state: ids <= state.finished.keys(),
+            "one demonstration of each training task",
+            self.config.evaluation.timeout_s,
+            "Look at the logs of env-0 and recorder-0",
+        )
+        won = sum(follower.progress.finished[identity].outcome == "success" for identity in ids)
+        self.notify(f"{won} of {len(ids)} training tasks demonstrated")
+
+    async def evaluate(self, follower: RunFollower, publisher: Publisher) -> int:
+        """Evaluate the version that is served now, and return it."""
+        version = self.served(follower) or 0
+        result = await evaluate.evaluate(self.config, self.tasks, follower, publisher, version)
+        overall = result.overall
+        self.notify(
+            f"version {version}: {overall.rate:.1%} of {overall.trials} held-out episodes succeed "
+            f"(95 % interval {overall.low:.1%} to {overall.high:.1%})"
+        )
+        return result.version
+
+    async def train(self, follower: RunFollower) -> None:
+        """Train for ``run.minutes`` or until there is enough; an attached run, until its trainer's last step."""
+        limit_s = self.config.run.minutes * 60
+        self.circle_end = end = Deadline(limit_s)
+        if self.attached:
+            steps = required_steps(self.config)
+            advice = "Look at the log of the trainer, raise run.minutes, or lower trainer.max_train_steps"
+            await follower.until(
+                lambda state: trained_steps(state) >= steps, f"{steps} optimiser steps", limit_s, advice
+            )
+        else:
+            await self.supervisor.start(self.processes.curator)
+            await follower.until(
+                lambda state: end.expired or self.enough(state),
+                "training to end",
+                limit_s + GRACE_S,
+            )
+        self.circle_end = None
+
+    async def settle(self, follower: RunFollower, audit: AwaitedOrderAudit) -> None:
+        """Stop ordering and training; wait until open orders have finished and the last version is served.
+
+        An engine of fixed weights never serves it.
+        """
+        await self.supervisor.stop(*(spec.name for spec in self.processes.curator))
+        audit.settles = True
+        await self.supervisor.stop(*(spec.name for spec in self.processes.trainer))
+        fixed = self.config.rollout.fixed_weights
+        await follower.until(
+            lambda state: fixed or (self.served(follower) or 0) >= (state.newest_version or 0),
+            "the last weight version to be served",
+            SERVED_S,
+            "Look at the log of rollout-0",
+        )
+        # An episode on a desktop may take longer than run.settle_s.
+        settle_s = self.config.run.settle_s
+        end = Deadline(settle_s)
+        await follower.until(
+            lambda state: not order_accounts.unfinished(state, "train") or end.expired,
+            "open training orders to finish",
+            settle_s + GRACE_S,
+        )
+        if still := order_accounts.unfinished(follower.progress, "train"):
+            self.notify(
+                f"{len(still)} training orders have not finished after {settle_s:g} s (run.settle_s): they go back to "
+                "their topic, for a run that resumes this one"
+            )
+
+
+class EchoLogger:
+    """A log whose warnings are shown at the terminal too."""
+
+    def __init__(self, log: Any, notify: Callable[[str], None]) -> None:
+        self.log = log
+        self.notify = notify
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Log a warning, and show it."""
+        self.log.warning(event, **fields)
+        details = [f"{name.replace('_', ' ')} {value}" for name, value in fields.items()]
+        self.notify(f"{event}: {', '.join(details)}")
+
+
+def trained_steps(state: RunState) -> int:
+    """Return the number of optimiser steps behind the newest version."""
+    newest = state.newest_version
+    return state.versions[newest].event.train_step if newest is not None else 0
+
+
+def has_trained(steps: int | None, state: RunState) -> bool:
+    """Return whether this number of optimiser steps is made; never without a bound."""
+    return steps is not None and trained_steps(state) >= steps
+
+
+def required_steps(config: Config) -> int:
+    """Return after how many steps the trainer ends; raise :class:`ConfigError` if it never does."""
+    if config.trainer.max_train_steps is None:
+        raise ConfigError("trainer.max_train_steps is not set: an attached run ends after that many steps")
+    return config.trainer.max_train_steps
+
+
+def demonstration(task: Task, config: Config) -> RolloutOrder:
+    """Return the order of a task's demonstration, the same one each time."""
+    return RolloutOrder(
+        order_id=f"demonstration-{task.task_id}",
+        group_id="demonstrations",
+        group_size=1,
+        sample=0,
+        attempt=0,
+        task_id=task.task_id,
+        max_steps=task.max_steps,
+        purpose="demonstration",
+        sampling=config.sampling(),
+        after_version=0,
+    )

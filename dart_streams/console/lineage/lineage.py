@@ -1,0 +1,238 @@
+"""The lineage of an id in both directions, as a tree: what it was made of, and what was made of it. Pure."""
+
+import difflib
+import itertools
+import re
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from dart_streams.console.lineage.traces import Timeline, segments
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.errors import UserError
+from dart_streams.telemetry import spans
+from topics import curated, observations, trained, trajectories, weights, weights_serving
+from topics.curated import Member
+from topics.observations import ExecutedAction
+from topics.trained import TrainedStep
+
+READ = (observations.TOPIC, trajectories.TOPIC, curated.TOPIC, trained.TOPIC, weights.TOPIC, weights_serving.TOPIC)
+"""The topics that lineage needs."""
+SHORTEST_SHA = 8
+
+
+class Node(msgspec.Struct, kw_only=True):
+    """One thing: ``fields`` have what is known of it, ``made_of`` and ``went_into`` lead on."""
+
+    kind: str
+    id: str
+    ms: float | None = None
+    fields: dict[str, Any] = {}
+    made_of: list["Node"] = []
+    went_into: list["Node"] = []
+
+
+class Lineage:
+    """The tree of any id of a run; each node has what ``state`` and ``timeline`` know of it."""
+
+    def __init__(self, state: RunState, timeline: Timeline, run: str) -> None:
+        self.state = state
+        self.timeline = timeline
+        self.run = run
+
+    def of(self, identity: str) -> Node:
+        """Return the tree of an id.
+
+        It is a request, trajectory, group, optimiser step (a number), weight version (``v12``) or screenshot (its
+        sha256, or the beginning of it).
+
+        Raises
+        ------
+        UserError
+            If the run has nothing of this id; the text says what ids look like, and the nearest one.
+        """
+        state = self.state
+        if found := re.fullmatch(r"(.+)/(\d+)/(\d+)", identity):
+            if self.action(found[1], int(found[2])) is not None:
+                return self.step(found[1], int(found[2]), up=True)
+        elif identity in state.observations:
+            return self.trajectory(identity, up=True)
+        elif identity in state.groups:
+            return self.group(identity, up=True)
+        elif identity.isdecimal() and int(identity) in state.trained:
+            return self.train_step(int(identity), up=True)
+        elif re.fullmatch(r"v\d+", identity) and int(identity[1:]) in state.versions:
+            return self.version(int(identity[1:]), down=True)
+        elif shots := [sha for sha in state.screenshots if len(identity) >= SHORTEST_SHA and sha.startswith(identity)]:
+            return self.screenshot(shots[0])
+        raise self.unknown(identity)
+
+    def unknown(self, identity: str) -> UserError:
+        """Return the error for an id that the run does not have."""
+        known = itertools.chain(self.state.groups, self.state.observations, map(str, self.state.trained))
+        near = difflib.get_close_matches(identity, known, n=1, cutoff=0.7)
+        return UserError(
+            f"run {self.run!r} has nothing called {identity!r}"
+            + (f": did you mean {near[0]!r}?" if near else "")
+            + f" Ids: a request (TRAJECTORY/STEP/ATTEMPT), a trajectory ({len(self.state.observations)} in the log), "
+            f"a group (g000012, {len(self.state.groups)} curated), a train step (a number up to "
+            f"{max(self.state.trained, default=0)}), a weight version (v3), a screenshot (sha256)"
+        )
+
+    def action(self, trajectory_id: str, index: int) -> ExecutedAction | None:
+        """Return action ``index``, or None; it is in the observation that it led to."""
+        led_to = self.state.observation(trajectory_id, index + 1)
+        return led_to.taken if led_to is not None else None
+
+    def version(self, version: int, *, down: bool = False) -> Node:
+        """Return a weight version: the step that made it, and who served it when."""
+        event, switches = self.state.versions[version].event, self.timeline.switches.get(version, [])
+        switched = [
+            Node(kind="switch", id=span.process, ms=round(span.ms, 3), fields={"status": span.status})
+            for span in sorted(switches, key=attrgetter("start_ms"))
+        ]
+        served = [
+            Node(kind="served", id=worker, fields={"since_ms": first.since_ms, "pause_ms": first.pause_ms})
+            for (number, worker), first in sorted(self.state.served.items())
+            if number == version
+        ]
+        return Node(
+            kind="weights",
+            id=f"v{version}",
+            fields={"epoch": event.epoch, "uri": event.uri, "sha256": event.sha256[:16]},
+            made_of=[self.train_step(n) for n, step in self.state.trained.items() if down and step.version == version],
+            went_into=[*switched, *served],
+        )
+
+    def published(self, version: int) -> list[Node]:
+        """Return a weight version, or nothing if it was never published."""
+        return [self.version(version)] if version in self.state.versions else []
+
+    def train_step(self, number: int, *, up: bool = False) -> Node:
+        """Return an optimiser step: its groups, and the version that it made."""
+        step = self.state.trained[number]
+        span = self.timeline.get(spans.train_step(self.run, step.version))
+        return Node(
+            kind="train step",
+            id=str(number),
+            ms=round(span.ms, 3) if span else None,
+            fields={"version": step.version, "epoch": step.epoch, "at_ms": step.at_ms, "metrics": step.metrics},
+            made_of=[*(self.group(group_id) for group_id in step.group_ids), *self.imitated(step)],
+            went_into=self.published(step.version) if up else [],
+        )
+
+    def imitated(self, step: TrainedStep) -> list[Node]:
+        """Return the past successes that an optimiser step imitated, those of a supervised phase included."""
+        result = []
+        for identity in (*step.imitated, *itertools.chain.from_iterable(step.sft_updates)):
+            known = self.state.trajectories.get(identity)
+            fields = {"task": known.task_id, "reward": known.reward} if known else {}
+            result.append(Node(kind="imitated", id=identity, fields=fields))
+        return result
+
+    def steps_imitating(self, trajectory_id: str) -> list[Node]:
+        """Return the optimiser steps that imitated a trajectory, and the versions they made."""
+        result = []
+        for number in self.state.imitated_by.get(trajectory_id, []):
+            step = self.state.trained[number]
+            fields = {"version": step.version, "at_ms": step.at_ms, "imitated": True}
+            result.append(
+                Node(kind="train step", id=str(number), fields=fields, went_into=self.published(step.version))
+            )
+        return result
+
+    def group(self, group_id: str, *, up: bool = False) -> Node:
+        """Return a curated group: its members with the steps trained on, and the optimiser steps that took it."""
+        if group_id not in self.state.groups:
+            return Node(kind="group", id=group_id, fields={"lost": "the log has no such group any more"})
+        group, _ = self.state.groups[group_id]
+        return Node(
+            kind="group",
+            id=group_id,
+            fields={"task": group.task_id, "mean": group.mean, "std": group.std},
+            made_of=[self.trajectory(member.trajectory_id, member) for member in group.members],
+            went_into=self.steps_with(group_id) if up else [],
+        )
+
+    def steps_with(self, group_id: str) -> list[Node]:
+        """Return the optimiser steps that took a group, and the versions they made."""
+        result = []
+        for number in self.state.trained_with.get(group_id, []):
+            step = self.state.trained[number]
+            fields = {"version": step.version, "at_ms": step.at_ms}
+            result.append(
+                Node(kind="train step", id=str(number), fields=fields, went_into=self.published(step.version))
+            )
+        return result
+
+    def trajectory(self, trajectory_id: str, member: Member | None = None, *, up: bool = False) -> Node:
+        """Return a trajectory: its steps (of a group's member those trained on), and the groups it went into."""
+        known = self.state.trajectories.get(trajectory_id)
+        span = self.timeline.get(spans.trajectory(trajectory_id))
+        first = self.state.observation(trajectory_id, 0)
+        fields: dict[str, Any] = {}
+        if known is not None:
+            fields |= {"task": known.task_id, "outcome": known.outcome, "reward": known.reward, "steps": known.steps}
+        if first is not None:
+            fields |= {"env_host": first.env_host, "order": first.order.order_id, "purpose": first.order.purpose}
+        if member is not None:
+            fields |= {"advantage": member.advantage, "source": member.source}
+        taken = max(self.state.observations.get(trajectory_id, {}), default=0)
+        return Node(
+            kind="trajectory",
+            id=trajectory_id,
+            ms=round(span.ms, 3) if span else None,
+            fields=fields,
+            made_of=[self.step(trajectory_id, index) for index in (member.selected if member else range(taken))],
+            went_into=[*self.groups_with(trajectory_id), *self.steps_imitating(trajectory_id)] if up else [],
+        )
+
+    def groups_with(self, trajectory_id: str, index: int | None = None) -> list[Node]:
+        """Return the groups that a trajectory is in, with the optimiser steps; of action ``index`` if it was chosen."""
+        result = []
+        for group_id in self.state.groups_of.get(trajectory_id, []):
+            group, _ = self.state.groups[group_id]
+            member = next(m for m in group.members if m.trajectory_id == trajectory_id)
+            fields = {"task": group.task_id, "advantage": member.advantage, "source": member.source}
+            if index is not None and index not in member.selected:
+                fields["left_out"] = "its step is not among those selected to train on"
+            steps = [] if "left_out" in fields else self.steps_with(group_id)
+            result.append(Node(kind="group", id=group_id, fields=fields, went_into=steps))
+        return result
+
+    def step(self, trajectory_id: str, index: int, *, up: bool = False) -> Node:
+        """Return one action: the screenshot it was decided on, its tokens, and where its time went."""
+        shown, taken = self.state.observation(trajectory_id, index), self.action(trajectory_id, index)
+        fields: dict[str, Any] = {}
+        if shown is not None and shown.screenshot is not None:
+            fields |= {"screenshot": shown.screenshot.sha256, "env_host": shown.env_host, "at_ms": shown.at_ms}
+        if taken is not None:
+            fields |= {
+                "action": taken.action or taken.text,
+                "tokens": taken.tokens,
+                "logprobs": taken.logprobs,
+                "versions": [msgspec.to_builtins(segment) for segment in taken.versions],
+                "prompt_sha": taken.prompt_sha,
+            }
+        span = self.timeline.steps.get((trajectory_id, index))
+        trace = self.timeline.traces[span.trace] if span else []
+        groups = self.groups_with(trajectory_id, index) if up else []
+        return Node(
+            kind="request",
+            id=taken.request_id if taken is not None else f"{trajectory_id}/{index}",
+            ms=round(max(part.end_ms for part in trace) - span.start_ms, 3) if span else None,
+            fields=fields | ({"trace": span.trace} if span else {}),
+            made_of=[Node(kind="segment", id=part.name, ms=part.ms) for part in segments(trace)],
+            went_into=[Node(kind="trajectory", id=trajectory_id, went_into=groups)] if up else [],
+        )
+
+    def screenshot(self, sha256: str) -> Node:
+        """Return where a screenshot was seen, and which optimiser steps learnt from what was done then."""
+        seen = self.state.screenshots[sha256]
+        return Node(
+            kind="screenshot",
+            id=sha256,
+            fields={"seen": len(seen)},
+            went_into=[self.step(trajectory_id, index, up=True) for trajectory_id, index in seen],
+        )

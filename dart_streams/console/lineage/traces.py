@@ -1,0 +1,226 @@
+"""The spans that a run's processes left: where the time of a request went, and how much of what was trained is traced.
+
+Pure, but for reading the files.
+"""
+
+import contextlib
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.telemetry import names, spans
+from dart_streams.telemetry.spans import SpanRef
+from topics.trained import TrainedStep
+
+PARTS = (
+    ("queue", names.ATTR_QUEUE_MS),
+    ("screenshots", names.ATTR_FETCH_MS),
+    ("prefill", names.ATTR_PREFILL_MS),
+    ("decode", names.ATTR_DECODE_MS),
+)
+"""The attributes of a rollout worker's span."""
+EXAMPLES = 5
+
+
+class RecordedSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """A span as a line of a file; times are epoch milliseconds, ids and links hex."""
+
+    process: str
+    name: str
+    trace: str
+    span: str
+    parent: str | None = None
+    start_ms: float = 0.0
+    end_ms: float = 0.0
+    status: str = "UNSET"
+    attributes: dict[str, Any] = {}
+    links: list[str] = []
+
+    @property
+    def ms(self) -> float:
+        """How long it lasted."""
+        return self.end_ms - self.start_ms
+
+
+class Timeline:
+    """All spans of a run, by id, by trace, and step (trajectory, index) and version switched to."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self.by_id: dict[str, RecordedSpan] = {}
+        self.traces: defaultdict[str, list[RecordedSpan]] = defaultdict(list)
+        self.steps: dict[tuple[str, int], RecordedSpan] = {}
+        self.switches: defaultdict[int, list[RecordedSpan]] = defaultdict(list)
+        decoder = msgspec.json.Decoder(RecordedSpan)
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError):  # the last line of a process that was killed
+                self._add(decoder.decode(line))
+
+    def _add(self, span: RecordedSpan) -> None:
+        self.by_id[f"{span.trace}:{span.span}"] = span
+        self.traces[span.trace].append(span)
+        if span.name == names.SPAN_STEP:
+            place = (span.attributes.get(names.ATTR_TRAJECTORY, ""), span.attributes.get(names.ATTR_STEP, -1))
+            self.steps[place] = span
+        elif span.name == names.SPAN_SWITCH:
+            self.switches[span.attributes.get(names.ATTR_VERSION, -1)].append(span)
+
+    def get(self, ref: SpanRef) -> RecordedSpan | None:
+        """Return the span, or None."""
+        return self.by_id.get(id_of(ref))
+
+
+def id_of(ref: SpanRef) -> str:
+    """Return a span's id as links have it: ``trace:span``, in hex."""
+    return f"{ref.trace_id:032x}:{ref.span_id:016x}"
+
+
+def lines_in(folder: Path) -> Iterator[bytes]:
+    """Yield the lines of a run's trace files."""
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open("rb") as file:
+            yield from file
+
+
+class RequestSegment(msgspec.Struct, frozen=True):
+    """A part of a request's latency."""
+
+    name: str
+    ms: float
+
+
+class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request and where its time went; ``most`` names the segment that cost most."""
+
+    request_id: str
+    total_ms: float
+    most: str
+    most_ms: float
+    segments: dict[str, float]
+
+
+def segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
+    """Return the parts of a step's latency in order; those whose spans are missing are left out."""
+    by_name = {span.name: span for span in sorted(trace, key=attrgetter("start_ms"))}
+    request, generate = by_name.get(names.SPAN_REQUEST), by_name.get(names.SPAN_GENERATE)
+    found: list[tuple[str, float]] = []
+    if request and generate:
+        found += [("to the rollout worker", generate.start_ms - request.start_ms), *inside(generate)]
+        found.append(("reply to the env worker", request.end_ms - generate.end_ms))
+    elif request:
+        found.append(("request (no worker's span)", request.ms))
+    execute, record = by_name.get(names.SPAN_EXECUTE), by_name.get(names.SPAN_RECORD)
+    before = execute or request
+    if execute:
+        found.append(("execute", execute.ms))
+    if record:
+        if before:
+            found.append(("observation to the recorder", record.start_ms - before.end_ms))
+        found.append(("write to the store", record.ms))
+    return [RequestSegment(name, round(max(0.0, ms), 3)) for name, ms in found]
+
+
+def inside(generate: RecordedSpan) -> list[tuple[str, float]]:
+    """Split a rollout worker's span by its attributes, and the rest."""
+    parts = [(name, float(generate.attributes.get(attribute, 0.0))) for name, attribute in PARTS]
+    # The queue may have begun before the span did, on the topic: only what lies in the span is its part.
+    return [*parts, ("publish the reply", generate.ms - sum(ms for _, ms in parts))]
+
+
+def slowest(timeline: Timeline, most: int) -> list[SlowRequest]:
+    """Return the step requests that took longest."""
+    return heapq.nlargest(most, requests(timeline), key=attrgetter("total_ms"))
+
+
+def requests(timeline: Timeline) -> Iterator[SlowRequest]:
+    """Yield every step request with its times."""
+    for span in timeline.steps.values():
+        trace = timeline.traces[span.trace]
+        sent, parts = [other for other in trace if other.name == names.SPAN_REQUEST], segments(trace)
+        if sent and parts:
+            worst = max(parts, key=attrgetter("ms"))
+            yield SlowRequest(
+                request_id=sent[-1].attributes.get(names.ATTR_REQUEST, ""),
+                total_ms=round(max(other.end_ms for other in trace) - span.start_ms, 3),
+                most=worst.name,
+                most_ms=worst.ms,
+                segments={part.name: part.ms for part in parts},
+            )
+
+
+class Coverage(msgspec.Struct, kw_only=True):
+    """Of ``trained_steps`` actions that optimiser steps took, ``traced_steps`` can be followed to their screenshot.
+
+    ``broken`` counts the others by the first link that is missing: the train step's span, the group's (or the link to
+    it), the trajectory's, the step's, the recorder's, or the screenshot in the log. ``examples`` name a few.
+    """
+
+    trained_steps: int = 0
+    traced_steps: int = 0
+    coverage: float | None = None
+    optimiser_steps: int = 0
+    broken: dict[str, int] = {}
+    examples: list[str] = []
+
+
+def coverage(state: RunState, timeline: Timeline, run: str) -> Coverage:
+    """Follow every trained step of a run over the spans' own links, back to its screenshot."""
+    found, chains = Coverage(optimiser_steps=len(state.trained)), Chains(state, timeline, run)
+    broken: Counter[str] = Counter()
+    for step in state.trained.values():
+        for action, missing in chains.of(step):
+            found.trained_steps += 1
+            found.traced_steps += not missing
+            if missing:
+                broken[missing] += 1
+                if len(found.examples) < EXAMPLES:
+                    found.examples.append(f"train step {step.train_step}, {action}: {missing}")
+    found.broken = dict(broken)
+    found.coverage = found.traced_steps / found.trained_steps if found.trained_steps else None
+    return found
+
+
+class Chains:
+    """The chains of a run's trained actions, each with the first link that it lacks (empty if none)."""
+
+    def __init__(self, state: RunState, timeline: Timeline, run: str) -> None:
+        self.state = state
+        self.timeline = timeline
+        self.run = run
+
+    def of(self, step: TrainedStep) -> Iterator[tuple[str, str]]:
+        """Yield each action that an optimiser step took, and the first link that its chain lacks."""
+        top = self.timeline.get(spans.train_step(self.run, step.version))
+        for group_id in step.group_ids:
+            if group_id not in self.state.groups:
+                yield f"group {group_id}", "the group in the log"
+                continue
+            group = self.linked(top, id_of(spans.group(self.run, group_id)))
+            above = "train step" if top is None else "group" if group is None else ""
+            for member in self.state.groups[group_id][0].members:
+                identity = id_of(spans.trajectory(member.trajectory_id))
+                above_steps = above or ("trajectory" if self.linked(group, identity) is None else "")
+                for index in member.selected:
+                    missing = above_steps or self.below(member.trajectory_id, index, identity)
+                    yield f"{member.trajectory_id}/{index}", missing
+
+    def below(self, trajectory_id: str, index: int, identity: str) -> str:
+        """Return the first link that is missing between a trajectory and the screenshot of action ``index``."""
+        step = self.timeline.steps.get((trajectory_id, index))
+        if step is None or identity not in step.links:
+            return "step"
+        recorded = {names.ATTR_TRAJECTORY: trajectory_id, names.ATTR_STEP: index + 1}.items()
+        records = (span for span in self.timeline.traces[step.trace] if span.name == names.SPAN_RECORD)
+        if not any(recorded <= span.attributes.items() for span in records):
+            return "record"
+        shown = self.state.observation(trajectory_id, index)
+        return "" if shown is not None and shown.screenshot is not None else "screenshot"
+
+    def linked(self, above: RecordedSpan | None, identity: str) -> RecordedSpan | None:
+        """Return the span that another one links to, or None if the link or the span is missing."""
+        return self.timeline.by_id.get(identity) if above is not None and identity in above.links else None

@@ -1,0 +1,105 @@
+"""The monitor: reports stalled topics, and measures the lag of every consumer group.
+
+=============  ==================================================================================================
+consumes       every topic of the circle (whole, without a group); the offsets that the groups have committed
+produces       nothing but logs and metrics
+waits for      records; a topic that is silent for ``telemetry.stall_s`` is reported with who should write it
+unblocked by   the producers of the topics
+=============  ==================================================================================================
+
+It can be killed, started twice or left out: nothing depends on it.
+"""
+
+import asyncio
+import contextlib
+import functools
+from typing import Any
+
+import structlog
+from opentelemetry import metrics
+
+from dart_streams.bus.clients import Publisher
+from dart_streams.bus.lag import LagReader, by_group, lag_reader
+from dart_streams.bus.topic_watch import watch_topics
+from dart_streams.config import Config
+from dart_streams.console.runs.stalls import Stall, explanation, stalls
+from dart_streams.console.runs.topic_activity import ActivityState
+from dart_streams.console.runs.topic_follower import CIRCLE, TopicFollower, following_activity
+from dart_streams.telemetry import names
+from workers.runtime import lifecycle
+
+INTERVAL_S = 5.0
+
+log = structlog.get_logger()
+meter = metrics.get_meter(names.METER)
+lag_gauge = meter.create_gauge(names.MONITOR_LAG)
+silent_gauge = meter.create_gauge(names.MONITOR_SILENT_S, "s")
+stall_counter = meter.create_counter(names.MONITOR_STALLS)
+
+
+def run(config: Config, worker_id: str) -> int:
+    """Be the monitor until SIGTERM or SIGINT; return the exit code."""
+    return lifecycle.run(connect, config, worker_id)
+
+
+async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
+    """Read all topics up to their present ends, and go on reading.
+
+    Raises ServiceUnavailable if the broker does not answer, or has no topics, within its bound.
+    """
+    publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
+    follower = await resources.enter_async_context(following_activity(config.bus, publisher))
+    lags = await resources.enter_async_context(lag_reader(config.bus))
+    assert follower.reader is not None
+    reader = follower.reader
+    background: dict[str, Any] = {
+        "reader": lambda: reader,
+        "topics": functools.partial(watch_topics, publisher, CIRCLE),
+    }
+    return lifecycle.Worker(functools.partial(report, follower, lags, config.telemetry.stall_s), background)
+
+
+async def report(follower: TopicFollower[ActivityState], lags: LagReader, stall_s: float, stop: asyncio.Event) -> None:
+    """Measure lag and silence, and report topics that are silent for ``stall_s``, until ``stop`` is set."""
+    reporter = StallReporter()
+    while not stop.is_set():
+        now_s = follower.clock()
+        behind = by_group(await lags.read())
+        for (group, topic), records in behind.items():
+            lag_gauge.set(records, {"group": group, "topic": topic})
+        for topic in follower.progress.activity:
+            last_s = follower.arrivals[topic].at_s if topic in follower.arrivals else follower.since_s
+            silent_gauge.set(now_s - last_s, {"topic": topic})
+        silent = stalls(follower.progress.activity, follower.arrivals, follower.since_s, now_s, stall_s)
+        reporter.report(silent, behind)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(INTERVAL_S):
+                await stop.wait()
+
+
+class StallReporter:
+    """Reports a stall when it begins, whenever it has doubled, and when it is over."""
+
+    def __init__(self) -> None:
+        self.again_at_s: dict[str, float] = {}
+
+    def report(self, found: list[Stall], behind: dict[tuple[str, str], int]) -> None:
+        """Log what is new."""
+        for topic in self.again_at_s.keys() - {stall.topic for stall in found}:
+            del self.again_at_s[topic]
+            log.info("moving again", topic=topic)
+        for stall in found:
+            if stall.silent_s < self.again_at_s.get(stall.topic, 0.0):
+                continue
+            self.again_at_s[stall.topic] = 2 * stall.silent_s
+            stall_counter.add(1, {"topic": stall.topic})
+            lag = {f"{group} on {topic}": records for (group, topic), records in behind.items() if records}
+            log.warning(
+                "stalled",
+                topic=stall.topic,
+                silent_s=stall.silent_s,
+                last_from=stall.last_from,
+                last_record=stall.last_record,
+                reason=explanation(stall),
+                behind=lag,
+            )

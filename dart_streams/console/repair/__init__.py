@@ -1,0 +1,1 @@
+"""Dead letters redriven, and the store rebuilt from the log."""

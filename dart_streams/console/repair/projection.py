@@ -1,0 +1,202 @@
+"""The store as a projection of the log: a run's rows computed from records, and read, removed and written there.
+
+Steps and trajectories come from observations, as the recorder sums them up; the trainer's rows from ``trained``; the
+newest trainer's epoch from ``weights``. Screenshots are not in the log but beside it: a bundle may have them.
+"""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+from cassandra.cluster import Session
+from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.query import SimpleStatement
+
+from dart_streams.episodes.trajectory_summary import Incomplete, broken, summarise
+from dart_streams.store import statements
+from dart_streams.store.blobs import chunks
+from topics import observations, trained, weights
+from topics.observations import Observation
+from topics.trained import TrainedStep
+from topics.transitions import is_ignored
+from topics.weights import WeightVersion
+
+READ = (observations.TOPIC, trained.TOPIC, weights.TOPIC)
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "steps": ("run", "trajectory_id", "step", "observation"),
+    "trajectories": ("run", "id", "trajectory"),
+    "trajectories_by_task": ("run", "task_id", "finished_at", "id", "trajectory"),
+    "trained": ("run", *statements.TRAINED_COLUMNS),
+    "epochs": ("run", "model_id", "epoch"),
+}
+"""The tables of a run, their columns in the order of a row's values."""
+KEYS = {"steps": 3, "trajectories": 2, "trajectories_by_task": 4, "trained": 2, "epochs": 2}
+"""How many of the first columns are the key."""
+PARTITION_KEYS = {"steps": 2, "trajectories": 2, "trajectories_by_task": 2, "trained": 1, "epochs": 2}
+"""How many of them are the partition key."""
+BITS = 128
+PAGE = 500
+AT_ONCE = 256
+CONCURRENCY = 64
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ProjectedRow(NamedTuple):
+    """A row of a table; times are epoch milliseconds."""
+
+    table: str
+    values: tuple[Any, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What names the row within its table."""
+        return self.values[: KEYS[self.table]]
+
+
+def rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
+    """Yield the rows of a run, from its events in the log's order; of rows with the same key the last one counts."""
+    under_way: dict[str, dict[int, Observation]] = defaultdict(dict)
+    ended: set[str] = set()
+    epochs: dict[str, int] = {}
+    trained_epoch = -1
+    for event in events:
+        match event:
+            case Observation():
+                yield ProjectedRow("steps", statements.step_values(run, event))
+                if event.trajectory_id in ended:
+                    continue  # a repeat
+                under_way[event.trajectory_id][event.step] = event
+                if event.end is not None:
+                    ended.add(event.trajectory_id)
+                    yield from finished(run, under_way.pop(event.trajectory_id))
+            case TrainedStep() if not is_ignored(event.epoch, trained_epoch):
+                trained_epoch = event.epoch
+                yield ProjectedRow("trained", (run, *(getattr(event, name) for name in statements.TRAINED_COLUMNS)))
+            case WeightVersion():
+                epochs[event.model_id] = max(event.epoch, epochs.get(event.model_id, 0))
+    for model_id, epoch in epochs.items():
+        yield ProjectedRow("epochs", (run, model_id, epoch))
+
+
+def finished(run: str, seen: dict[int, Observation]) -> list[ProjectedRow]:
+    """Return the rows of a trajectory that has ended, as the recorder writes them."""
+    steps = [seen[number] for number in sorted(seen)]
+    try:
+        trajectory = summarise(steps)
+    except Incomplete as gap:
+        last = steps[-1]
+        trajectory = broken(last, f"trajectory {last.trajectory_id}: {gap}")
+    text, identity = statements.trajectory_text(trajectory), trajectory.trajectory_id
+    return [
+        ProjectedRow("trajectories", (run, identity, text)),
+        ProjectedRow("trajectories_by_task", (run, trajectory.task_id, trajectory.finished_ms, identity, text)),
+    ]
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """A table's rows of a run: how many, and a digest that does not depend on their order."""
+
+    table: str
+    rows: int
+    digest: str
+
+
+class TableDigest:
+    """Counts rows and their digest by table; a row written again replaces the one before."""
+
+    def __init__(self) -> None:
+        self.hashes: dict[str, dict[tuple[Any, ...], int]] = {table: {} for table in COLUMNS}
+
+    def add(self, row: ProjectedRow) -> None:
+        """Count a row."""
+        self.hashes[row.table][row.key] = hash_of(row.values)
+
+    def tables(self) -> list[Table]:
+        """Return the digest of each table."""
+        return [
+            Table(table=table, rows=len(found), digest=f"{sum(found.values()) % (1 << BITS):032x}")
+            for table, found in self.hashes.items()
+        ]
+
+
+def hash_of(values: tuple[Any, ...]) -> int:
+    """Return a number of a row's values; a map's order says nothing, and the database keeps an empty list as null."""
+    plain = [dict(sorted(value.items())) if isinstance(value, dict) else value for value in values]
+    plain = [None if value == [] or value == {} else value for value in plain]
+    return int.from_bytes(blake2b(_encode(plain), digest_size=BITS // 8).digest())
+
+
+def stored(session: Session, run: str) -> Iterator[ProjectedRow]:
+    """Yield a run's rows as the store has them, page by page; claims, which are in no log, are left out."""
+    for row in kept(session, run):
+        if row.table != "trained" or row.values[1] != statements.CLAIMS_STEP:
+            yield row
+
+
+def kept(session: Session, run: str) -> Iterator[ProjectedRow]:
+    """Yield all rows of a run."""
+    for table, columns in COLUMNS.items():
+        query = f"SELECT {', '.join(columns)} FROM {table} WHERE run = %s ALLOW FILTERING"
+        for values in session.execute(SimpleStatement(query, fetch_size=PAGE), (run,), timeout=None):
+            yield ProjectedRow(table, tuple(map(plain, values)))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as the projection has it: a time as epoch milliseconds, an empty collection not as None."""
+    if isinstance(value, datetime):  # the driver's times are naive UTC
+        return round(value.replace(tzinfo=UTC).timestamp() * 1000)
+    return dict(value) if hasattr(value, "items") else value
+
+
+def wipe(session: Session, run: str) -> int:
+    """Remove all rows of a run but its screenshots, which runs share; return how many there were."""
+    removed = 0
+    for table, found in itertools.groupby(kept(session, run), key=lambda row: row.table):
+        size = PARTITION_KEYS[table]
+        partitions = Counter(row.values[:size] for row in found)
+        where = " AND ".join(f"{column} = ?" for column in COLUMNS[table][:size])
+        write(session, f"DELETE FROM {table} WHERE {where}", partitions)
+        removed += partitions.total()
+    return removed
+
+
+def rebuild(session: Session, rows: Iterable[ProjectedRow]) -> int:
+    """Write rows, and return how many were written; a row with the same key replaces the one before."""
+    written = 0
+    pending: dict[tuple[str, tuple[Any, ...]], ProjectedRow] = {}
+    for row in rows:
+        pending[row.table, row.key] = row
+        if len(pending) >= AT_ONCE:
+            written += flush(session, pending)
+    return written + flush(session, pending)
+
+
+def flush(session: Session, pending: dict[tuple[str, tuple[Any, ...]], ProjectedRow]) -> int:
+    """Write the pending rows, and return their number when they are durable."""
+    for table, columns in COLUMNS.items():
+        values = [row.values for (name, _), row in pending.items() if name == table]
+        marks = ", ".join("?" for _ in columns)
+        write(session, f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", values)
+    number = len(pending)
+    pending.clear()
+    return number
+
+
+def write(session: Session, query: str, values: Collection[tuple[Any, ...]]) -> None:
+    """Execute a statement for each of the values, concurrently; raise the first failure."""
+    if values:
+        execute_concurrent_with_args(session, session.prepare(query), values, concurrency=CONCURRENCY)
+
+
+def restore_blobs(session: Session, blobs: Iterable[tuple[str, bytes]]) -> int:
+    """Write screenshots under their sha256, and return how many."""
+    count = 0
+    for sha256, data in blobs:
+        write(session, statements.PUT_CHUNK, [(sha256, *piece) for piece in enumerate(chunks(data))])
+        count += 1
+    return count

@@ -1,0 +1,297 @@
+"""A run's folder: the configuration that every process reads, tasks, logs, metrics, and the log of its phases."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import tomli_w
+
+from dart_streams import config as configuration
+from dart_streams.config import Config
+from dart_streams.config import tasks as task_sets
+from dart_streams.config.tasks import TaskSet
+from dart_streams.console.runs.resumption import changes, refuse_other_meaning
+from dart_streams.errors import ConfigError, UserError
+
+DEFAULT_STATE = Path(".dart")
+"""The state folder that commands look into by default."""
+ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+class RunPhase(msgspec.Struct, frozen=True):
+    """A phase of the run; ``ended_ms`` is null while it lasts."""
+
+    name: str
+    started_ms: int
+    ended_ms: int | None = None
+
+
+LAST_LINE_CHARACTERS = 300
+
+
+class ProcessDeaths(msgspec.Struct, frozen=True):
+    """How often a process has died for the same reason (a signal, an exit code), and the newest time's last log line.
+
+    ``at_ms`` is the newest time.
+    """
+
+    process: str
+    reason: str
+    times: int
+    last_line: str
+    at_ms: int
+
+
+class PhaseLog(msgspec.Struct, frozen=True):
+    """A run's phases in order, the versions evaluated before and after training, and which processes have died.
+
+    ``before_model`` is the endpoint's model that was evaluated before; empty for a version of the trainer's.
+    """
+
+    phases: tuple[RunPhase, ...] = ()
+    before_version: int | None = None
+    after_version: int | None = None
+    outcome: str = "unfinished"
+    before_model: str = ""
+    deaths: tuple[ProcessDeaths, ...] = ()
+
+    def with_death(self, process: str, reason: str, last_line: str, now_ms: int) -> Self:
+        """Return the journal with one more death of a process."""
+        same = [one for one in self.deaths if (one.process, one.reason) == (process, reason)]
+        times = 1 + sum(one.times for one in same)
+        newest = ProcessDeaths(process, reason, times, last_line[:LAST_LINE_CHARACTERS], now_ms)
+        others = (one for one in self.deaths if one not in same)
+        return msgspec.structs.replace(self, deaths=(*others, newest))
+
+    def begin(self, name: str, now_ms: int) -> Self:
+        """Return the journal with a new phase begun."""
+        return msgspec.structs.replace(self, phases=(*self.phases, RunPhase(name, now_ms)))
+
+    def end(self, now_ms: int) -> Self:
+        """Return the journal with its newest phase ended."""
+        *earlier, last = self.phases
+        return msgspec.structs.replace(self, phases=(*earlier, msgspec.structs.replace(last, ended_ms=now_ms)))
+
+    def phase(self, name: str) -> RunPhase | None:
+        """Return the newest phase of this name."""
+        return next((phase for phase in reversed(self.phases) if phase.name == name), None)
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.toml"
+        self.journal_file = path / "journal.json"
+        self.topics_file = path / "topics.json"
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.path.name
+
+    @property
+    def resume_command(self) -> str:
+        """The command that goes on with the run, from the folder in which it is given."""
+        state = self.path.absolute().parents[1]
+        place = "" if state == DEFAULT_STATE.absolute() else f" --state {shlex.quote(str(state))}"
+        return f"dart-streams run --resume {self.id}{place}"
+
+    def config(self) -> Config:
+        """Read the resolved configuration, with ``tasks.file`` made absolute."""
+        config = configuration.load(self.config_file, recorded=True)
+        tasks = msgspec.structs.replace(config.tasks, file=str(self.path / config.tasks.file))
+        return msgspec.structs.replace(config, tasks=tasks)
+
+    def named(self, config: Config) -> Config:
+        """Return a configuration with the run's id, and the state folder in which it is found."""
+        run = msgspec.structs.replace(config.run, id=self.id, state_dir=str(self.path.parents[1]))
+        return msgspec.structs.replace(config, run=run)
+
+    def tasks(self) -> TaskSet:
+        """Read the run's task set."""
+        return task_sets.load(Path(self.config().tasks.file))
+
+    def journal(self) -> PhaseLog:
+        """Read the journal so far."""
+        try:
+            return msgspec.json.decode(self.journal_file.read_bytes(), type=PhaseLog)
+        except FileNotFoundError:
+            return PhaseLog()
+
+    def topic_ids(self) -> dict[str, str]:
+        """Read the broker's ids of the run's topics as they were when it was last started; none of an older run."""
+        try:
+            return msgspec.json.decode(self.topics_file.read_bytes(), type=dict[str, str])
+        except FileNotFoundError:
+            return {}
+
+    def write_topic_ids(self, ids: Mapping[str, str]) -> None:
+        """Replace the ids of the run's topics in one step."""
+        fresh = self.topics_file.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(ids)))
+        fresh.replace(self.topics_file)
+
+    def write_journal(self, journal: PhaseLog) -> None:
+        """Replace the journal in one step; raise UserError if its disk is full, or cannot be written."""
+        fresh = self.journal_file.with_suffix(".new")
+        try:
+            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(journal)))
+            fresh.replace(self.journal_file)
+        except OSError as error:
+            raise UserError(
+                f"{self.journal_file} can't be written ({error.strerror or error}): make room there, then go on with "
+                f"`{self.resume_command}`"
+            ) from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the folder of a run, if there is one: two supervisors of a run would both write its state.
+
+    The kernel lets go of it when this process ends, however it does. Raises UserError if another process holds it.
+    """
+    if not path.is_dir():
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(
+            f"run {path.resolve().name!r} still lives: end it first "
+            "(Ctrl-C in its terminal; `fg` before that if it is stopped there)"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a supervisor holds the folder of a run."""
+    try:
+        with locked(path):
+            return False
+    except UserError:
+        return True
+
+
+def new_id() -> str:
+    """Return a fresh run id: sorted by time, readable, and a legal part of a topic's name."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> RunFolder:
+    """Create (or with ``resume`` reuse) the folder of a run, and point ``latest`` at it.
+
+    Raises
+    ------
+    UserError
+        If the id is taken, cannot name topics, there is no such run to resume, its log would not mean the same with
+        this configuration, or the task set cannot be read.
+    """
+    if not run_id or not set(run_id) <= ID_CHARACTERS:
+        raise ConfigError(f"run id {run_id!r}: use letters, digits, '-' and '_', for it becomes part of topic names")
+    state = Path(config.run.state_dir).absolute()
+    folder = RunFolder(state / "runs" / run_id)
+    if resume and not folder.config_file.exists():
+        raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {newest_runs(state / 'runs')}")
+    if not resume and folder.path.exists():
+        raise UserError(f"run {run_id!r} exists: resume it with `{folder.resume_command}`, or choose another --id")
+    if resume:
+        refuse_other_meaning(changes(folder.config(), config), run_id)
+    return prepare(folder, config, folder.path / "tasks.toml" if resume else tasks_file)
+
+
+def attach(config: Config, tasks_file: Path) -> RunFolder:
+    """Create (or reuse) the folder of the run that the configuration names; its processes may have started before.
+
+    Raises
+    ------
+    ConfigError
+        If ``run.id`` and ``bus.prefix`` name different runs: the report would read other topics than it says; or if
+        the task set cannot be read.
+    """
+    if config.bus.prefix != (prefix := f"dart.{config.run.id}."):
+        raise ConfigError(
+            f"bus.prefix {config.bus.prefix!r} is not that of run.id {config.run.id!r}: set it to {prefix!r}"
+        )
+    return prepare(RunFolder(Path(config.run.state_dir).absolute() / "runs" / config.run.id), config, tasks_file)
+
+
+def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
+    """Write the resolved configuration and the task set into a run's folder, and point ``latest`` at it."""
+    task_sets.of(config, tasks_file)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    if tasks_file != (own := folder.path / "tasks.toml"):
+        write_tasks(tasks_file, own)
+    write_toml(folder.config_file, resolved(config, folder.path.parents[1], folder.id))
+    fresh = folder.path.with_name(".latest")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(folder.id)
+    fresh.replace(folder.path.with_name("latest"))
+    return folder
+
+
+def write_tasks(source: Path, target: Path) -> None:
+    """Copy a task file; tasks that it takes from another folder are listed in the copy."""
+    file = task_sets.self_contained(source)
+    if file.osworld is None:
+        shutil.copyfile(source, target)
+    else:
+        target.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(file))))
+
+
+def resolved(config: Config, state: Path, run_id: str) -> Config:
+    """Return the configuration every process of the run reads."""
+    replace = msgspec.structs.replace
+    return replace(
+        config,
+        run=replace(config.run, id=run_id, state_dir=str(state)),
+        bus=replace(config.bus, prefix=f"dart.{run_id}."),
+        tasks=replace(config.tasks, file="tasks.toml"),
+    )
+
+
+def write_toml(path: Path, config: Config) -> None:
+    """Write a configuration in one step; keys without a value are left out, as TOML has none."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+    fresh.replace(path)
+
+
+def without_nulls(value: Any) -> Any:
+    """Return nested tables without the keys that are None."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def find(state_dir: str, run_id: str) -> RunFolder:
+    """Return the folder of a run (``latest`` is the newest); raise :class:`UserError` that names those there are.
+
+    A run may also be named as rows of the store name it, and with them errors: by its topics' prefix.
+    """
+    runs = Path(state_dir).absolute() / "runs"
+    name = run_id if (runs / run_id).is_dir() else run_id.rpartition(".")[2]
+    path = (runs / name).resolve()
+    if not (path / "config.toml").exists():
+        raise UserError(f"no run {run_id!r} in {runs}: {newest_runs(runs)}")
+    return RunFolder(path)
+
+
+def newest_runs(runs: Path) -> str:
+    """Return the newest run ids as text, for an error."""
+    names: Sequence[str] = sorted(p.parent.name for p in runs.glob("*/config.toml") if not p.parent.is_symlink())
+    return f"there are {', '.join(names[-5:])}" if names else "there is none yet"

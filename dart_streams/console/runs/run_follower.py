@@ -1,0 +1,138 @@
+"""Keeps the state of a run up to date with its topics, and waits for it."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable, Collection
+
+from aiokafka import AIOKafkaConsumer
+
+from dart_streams.bus.clients import Publisher, reading
+from dart_streams.bus.lag import Lag, lag_reader
+from dart_streams.config import Bus
+from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs.run_state import Kept, RunState
+from dart_streams.console.runs.stalls import LastArrival, in_words, stalls
+from dart_streams.console.runs.topic_follower import DECODED, FETCH_MS, FOLLOWED, TopicFollower, keeping_up
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ServiceUnavailable
+from dart_streams.telemetry.stall_detector import StallDetector
+from topics import Topic, weights_serving
+
+HEARTBEAT = weights_serving.TOPIC.name
+"""It is repeated whether anything moves or not."""
+FINAL_READ_S = 60.0
+LAGS_S = 20.0
+LAGS_PAUSE_S = 0.5
+ANNOUNCED_S = 10.0
+"""A trajectory that has ended is announced within this time, or its order is lost."""
+
+
+class RunFollower(TopicFollower[RunState]):
+    """The state of a running run, of which ``keep`` is kept. Use :func:`following` to make one that keeps up."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        records: AIOKafkaConsumer,
+        stall_s: float,
+        decoded: Collection[str] = DECODED,
+        keep: Kept | None = None,
+    ) -> None:
+        super().__init__(bus, records, RunState(keep=keep), decoded)
+        self.stall_s = stall_s
+        self._records_seen = 0
+
+    async def read_final(self) -> list[Lag] | None:
+        """Stop the reader task, read what is in the topics now, and return each group's lag, None if it stays unknown.
+
+        An env worker commits an order once the end of its episode is published, but the recorder publishes the
+        trajectory a moment later: that is waited for.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If the broker does not give it within a minute.
+        """
+        lags = await self.read_lags()
+        await self.stop()
+        try:
+            async with asyncio.timeout(FINAL_READ_S):
+                await self.read_to_end()
+        except TimeoutError:
+            reason = f"the end of the run's topics could not be read within {FINAL_READ_S:.0f} s; is the broker up?"
+            raise ServiceUnavailable(reason) from None
+        deadline = Deadline(ANNOUNCED_S)
+        while order_accounts.lost(self.progress, lags) and not deadline.expired:
+            await self.poll()
+        return lags
+
+    async def read_lags(self) -> list[Lag] | None:
+        """Return each group's lag; None if the broker does not say within :data:`LAGS_S`."""
+        deadline = Deadline(LAGS_S)
+        async with lag_reader(self.bus) as reader:
+            while (lags := await reader.read()) is None:
+                if deadline.expired:
+                    self.log.warning("committed offsets not read", bound_s=LAGS_S, effect="lost orders are not known")
+                    break
+                await asyncio.sleep(LAGS_PAUSE_S)
+        return lags
+
+    def raise_if_reader_failed(self) -> None:
+        """Raise what ended the reader task, if it has ended."""
+        if self.reader is not None and self.reader.done():
+            self.reader.result()
+            raise ServiceUnavailable("the run's topics are not read any more")
+
+    async def until(
+        self, condition: Callable[[RunState], bool], what: str, timeout_s: float, advice: str = ""
+    ) -> RunState:
+        """Return when ``condition`` holds; a silence longer than the stall bound is logged on the way.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If it does not hold in time; the text says what was waited for, and who wrote the last record.
+        """
+        deadline = Deadline(timeout_s)
+        waiting = StallDetector(self.log, what, self.stall_s)
+        while not condition(self.progress):
+            if deadline.expired:
+                raise ServiceUnavailable(
+                    f"waited {timeout_s:.0f} s for {what}; the last record came from {waiting.last_from}. {advice}"
+                )
+            self.raise_if_reader_failed()
+            changed = self.changed
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(1.0, deadline.remaining_s)):
+                    await changed.wait()
+            self.check(waiting, what)
+        return self.progress
+
+    def check(self, waiting: StallDetector, what: str) -> None:
+        """Feed a stall detector with the newest activity, and let it report a silence, with what stands still."""
+        activity = [(topic, of_topic) for topic, of_topic in self.progress.activity.items() if topic != HEARTBEAT]
+        seen = sum(a.records for _, a in activity)
+        if seen and seen != self._records_seen:
+            self._records_seen = seen
+            before = LastArrival(-math.inf, "")
+            _, topic, sender = max((self.arrivals.get(topic, before).at_s, topic, a.sender) for topic, a in activity)
+            waiting.note_arrival(f"{self.arrivals.get(topic, before).sender or sender or 'someone'} on {topic}")
+        silent = stalls(self.progress.activity, self.arrivals, self.since_s, self.clock(), self.stall_s)
+        waiting.what = f"{what} ({in_words(silent[0])})" if silent else what
+        waiting.check()
+
+
+@contextlib.asynccontextmanager
+async def following(
+    bus: Bus,
+    publisher: Publisher,
+    stall_s: float,
+    topics: tuple[Topic, ...] = FOLLOWED,
+    keep: Kept | None = None,
+) -> AsyncIterator[RunFollower]:
+    """Yield a follower that has read what is in the topics and keeps reading."""
+    async with reading(bus, publisher, topics, FETCH_MS) as records:
+        follower = RunFollower(bus, records, stall_s, keep=keep)
+        async with keeping_up(follower):
+            yield follower

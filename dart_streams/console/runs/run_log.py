@@ -1,0 +1,172 @@
+"""A run's log, topic by topic, from the broker or a bundle; of the many large events readers decode only a header."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from kafka import TopicPartition
+
+from dart_streams.bus import sync_clients
+from dart_streams.bus.codec import Header, Undecodable, decode, decode_json, sized
+from dart_streams.config import Bus
+from dart_streams.console.runs.bundle import Bundle, BundleRecord
+from dart_streams.errors import UserError
+from topics import BY_NAME, Topic, actions, observations
+from topics.values import BlobRef, EpochMs, Milliseconds, Name, OutcomeKind, Purpose, Reward, Steps
+
+T = TypeVar("T")
+
+
+class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
+    """Where a record lies, and when it was written (epoch milliseconds)."""
+
+    topic: str
+    partition: int
+    offset: int
+    at_ms: int
+
+
+class OrderHeader(msgspec.Struct, frozen=True, gc=False):
+    """What of an observation's order is read."""
+
+    order_id: Name
+    purpose: Purpose
+    task_id: Name = ""
+
+
+class ActionTimes(msgspec.Struct, frozen=True, gc=False):
+    """What of an observation's action is read: its times in milliseconds, its canonical form (null if it had none)."""
+
+    queue_ms: Milliseconds
+    generate_ms: Milliseconds
+    execute_ms: Milliseconds
+    action: str | None = None
+
+
+class EndHeader(msgspec.Struct, frozen=True, gc=False):
+    """What of an observation's end is read."""
+
+    kind: OutcomeKind
+    reward: Reward | None = None
+    reason: str = ""
+
+
+class ObservationHeader(msgspec.Struct, frozen=True, gc=False):
+    """An observation without tokens, log-probabilities and texts, which decoding skips."""
+
+    trajectory_id: Name
+    order: OrderHeader
+    step: Steps
+    end: EndHeader | None
+    env_host: Name
+    at_ms: EpochMs
+    taken: ActionTimes | None = None
+    screenshot: BlobRef | None = None
+
+
+class ResponseHeader(msgspec.Struct, frozen=True, gc=False):
+    """An action response without its tokens and texts."""
+
+    worker_id: Name
+    request_id: Name = ""
+    generate_ms: Milliseconds = 0.0
+
+
+class LogRecord(NamedTuple):
+    """A record: its metadata, its event (or the header of one), and its bytes."""
+
+    metadata: RecordMetadata
+    event: Any
+    value: bytes = b""
+
+
+HEADERS: dict[str, msgspec.json.Decoder[Any]] = {
+    observations.TOPIC.name: msgspec.json.Decoder(ObservationHeader),
+    actions.TOPIC.name: msgspec.json.Decoder(ResponseHeader),
+}
+
+
+def log_record(topic: str, record: BundleRecord) -> LogRecord:
+    """Decode a record of ``topic`` (without prefix); raise :class:`Undecodable` if it is none of its events."""
+    metadata = RecordMetadata(topic, record.partition, record.offset, record.at_ms)
+    return LogRecord(metadata, event_of(topic, record), record.value or b"")
+
+
+def event_of(topic: str, record: BundleRecord) -> Any:
+    """Return a record's event, or its header; raise as :func:`log_record`."""
+    if topic not in HEADERS:
+        return full_event(topic, record)
+    contract = BY_NAME[topic]
+    return decode_json(contract, HEADERS[topic], sized(contract, record.value, headers_of(record)))
+
+
+def full_event(topic: str, record: BundleRecord) -> Any:
+    """Return a record's event, decoded in full; raise as :func:`log_record`."""
+    return decode(BY_NAME[topic], record.value, headers_of(record))
+
+
+def headers_of(record: BundleRecord) -> list[Header]:
+    """Return the headers that have a value."""
+    return [(name, value) for name, value in record.headers if value is not None]
+
+
+def read_log(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[LogRecord]:
+    """Yield the records of those of ``topics`` that there are; what does not decode is in the dead letters.
+
+    Raises
+    ------
+    UserError
+        If the broker has none of the topics.
+    ServiceUnavailable
+        If the broker stops answering.
+    BundleError
+        If the bundle is damaged.
+    """
+    return decodable(source, topics, log_record)
+
+
+def read_events(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[Any]:
+    """Yield the events of those of ``topics`` that there are, decoded in full; raise as :func:`read_log`."""
+    return decodable(source, topics, full_event)
+
+
+def decodable(source: Bus | Bundle, topics: Sequence[Topic], decoded: Callable[[str, BundleRecord], T]) -> Iterator[T]:
+    """Yield the records of the topics that can be decoded, in order within a partition."""
+    for topic in existing(source, topics):
+        records = source.records(topic.name) if isinstance(source, Bundle) else present_records(source, topic)
+        for record in records:
+            with contextlib.suppress(Undecodable):
+                yield decoded(topic.name, record)
+
+
+def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
+    """Return those of the topics that there are; raise :class:`UserError` if the broker has none of them."""
+    if isinstance(source, Bundle):
+        return [topic for topic in topics if source.has(topic.name)]
+    with contextlib.closing(sync_clients.consumer(source, "history")) as client:
+        there = sync_clients.answered(client.topics, source)
+    found = [topic for topic in topics if source.prefix + topic.name in there]
+    if not found:
+        raise UserError(
+            f"the broker at {source.servers} has no topics {source.prefix}*: is this the run, and the broker it used?"
+        )
+    return found
+
+
+def present_records(bus: Bus, topic: Topic, since_ms: int = 0, newest: int = 0) -> Iterator[BundleRecord]:
+    """Yield the records that a topic has now; raise as :func:`read_log`.
+
+    From a time on (epoch ms), or the ``newest`` of each partition, that number of them; by default all.
+    """
+    with sync_clients.TopicReader(bus, "history", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
+        ends = reader.end_offsets()
+        if since_ms:
+            wanted = dict.fromkeys(reader.partitions, since_ms)
+            for partition, found in reader.client.offsets_for_times(wanted).items():
+                reader.client.seek(partition, ends[partition] if found is None else found.offset)
+        for partition, begin in reader.client.beginning_offsets(reader.partitions).items() if newest else ():
+            reader.client.seek(partition, max(begin, ends[partition] - newest))
+        for record in reader.read_to_end({partition: end for partition, end in ends.items() if end}):
+            if record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                yield BundleRecord.of(record)

@@ -1,0 +1,401 @@
+"""The state of a run, folded from its topics: no clock, no I/O. Display, report, monitor, trace and tasks read it.
+
+Topics are read side by side, so the fold depends on the order within a topic's partition only, never between topics.
+Repeats (delivery is at least once) change nothing.
+"""
+
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from dart_streams.console.runs.fault_kinds import FaultKinds
+from dart_streams.console.runs.newest_ids import NewestIds
+from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
+from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice, overlaps
+from dart_streams.console.runs.topic_activity import ActivityState
+from topics.curated import CuratedGroup
+from topics.curation_log import Applied, Source
+from topics.observations import Observation
+from topics.rollout_budgets import RolloutBudget
+from topics.rollout_orders import RolloutOrder
+from topics.task_difficulty import TaskDifficulty
+from topics.trained import TrainedStep
+from topics.trajectories import Trajectory
+from topics.transitions import IGNORED, announcement, is_ignored
+from topics.values import BlobRef, Purpose
+from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
+
+DECODE_OBSERVATION = msgspec.json.Decoder(Observation).decode
+LAST_SCREENS = 1024
+"""Episodes that have ended whose last observation is kept, for whoever shows it; those that came last."""
+RECENT_EPISODES = 200
+"""How many of the newest training episodes the present rate of success is of."""
+
+
+class PublishedVersion(msgspec.Struct, frozen=True):
+    """A published weight version: its newest announcement, and the time of the first.
+
+    The trainer repeats an announcement to report dropped groups.
+    """
+
+    event: WeightVersion
+    at_ms: int
+
+
+class WeightSwitch(msgspec.Struct, frozen=True):
+    """A worker took up a version in place; generation stood still for ``pause_ms``."""
+
+    worker_id: str
+    version: int
+    at_ms: int
+    pause_ms: float
+
+
+class EnvFaults(NamedTuple):
+    """Episodes of one task on one host that ended by a fault of the environment, and the newest one's reason."""
+
+    episodes: int
+    reason: str
+
+
+class Kept(NamedTuple):
+    """How many of the newest are kept."""
+
+    orders: int
+    """Finished training orders, with their trajectories."""
+    groups: int
+    """Groups, and versions and switches of weights."""
+
+
+class RunState(ActivityState):
+    """The fold's state. :meth:`apply` is its only way to change.
+
+    Parameters
+    ----------
+    keep_steps
+        Keep every observation (its bytes and its header) and every response, which are most of a log.
+    keep
+        How many of the newest are kept, so that a process that runs for days does not grow. What is older is forgotten
+        (``is_whole`` is False then) but for the counts and the time slices, and a repeat of it is taken for new. None
+        keeps all.
+    """
+
+    def __init__(self, *, keep_steps: bool = False, keep: Kept | None = None) -> None:
+        super().__init__()
+        self.keep_steps = keep_steps
+        self.train_finished = 0
+        self.groups_curated = 0
+        orders, groups = keep or (None, None)
+        self._newest_finished = NewestIds(orders, self._forget_order)
+        self._newest_ended = NewestIds(orders, self._forget_episode)
+        self._newest_groups = NewestIds(groups, self._forget_group)
+        self._newest_versions = NewestIds(groups, self._forget_version)
+        self._newest_switches = NewestIds(groups, self._forget_switch)
+        # What was ordered, and why.
+        self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
+        self.success_rates: dict[str, float | None] = {}
+        self.budgets: dict[tuple[int, int], RolloutBudget] = {}
+        self.curation: dict[tuple[str, Source], Applied] = {}
+        self.orders_of: defaultdict[str, set[str]] = defaultdict(set)
+        # Episodes; of those under way ``open`` has the first observation, ``newest`` the newest, and ``answered`` the
+        # newest step that was answered (if responses are read), ``screens`` the newest screen of those that have not
+        # ended. ``finished`` has the first trajectory of each order;
+        # ``lost`` counts the orders whose first one says that they could never end.
+        self.open: dict[str, ObservationHeader] = {}
+        self.newest: dict[str, ObservationHeader] = {}
+        self.answered: dict[str, int] = {}
+        self.last_screens: dict[str, ObservationHeader] = {}
+        self.screens: dict[str, BlobRef] = {}
+        self.ended: set[str] = set()
+        self.env_faults: dict[tuple[str, str], EnvFaults] = {}
+        self.env_fault_kinds = FaultKinds()
+        self.newest_step: dict[str, int] = {}
+        self.steps = 0
+        self.trajectories: dict[str, Trajectory] = {}
+        self.finished: dict[str, Trajectory] = {}
+        self.lost = 0
+        self.slices: defaultdict[int, TimeSlice] = defaultdict(TimeSlice)
+        self.observations: defaultdict[str, dict[int, LogRecord]] = defaultdict(dict)
+        self.screenshots: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        self.responses: dict[tuple[str, str], LogRecord] = {}
+        # Groups and the optimiser steps that took them; ``groups_of`` and ``imitated_by`` are by trajectory,
+        # ``trained_with`` by group.
+        self.groups: dict[str, tuple[CuratedGroup, int]] = {}
+        self.groups_of: defaultdict[str, list[str]] = defaultdict(list)
+        self.trained: dict[int, TrainedStep] = {}
+        self.trained_epoch = -1
+        self.trained_with: defaultdict[str, list[int]] = defaultdict(list)
+        self.imitated_by: defaultdict[str, list[int]] = defaultdict(list)
+        # Weight versions; ``served`` has each worker's first announcement of each version. ``published_digests`` and
+        # ``served_digests`` have all that were announced: of a version, and of a version by a worker.
+        self.versions: dict[int, PublishedVersion] = {}
+        self.published_digests: defaultdict[int, set[str]] = defaultdict(set)
+        self.served_digests: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
+        self.epochs: dict[str, int] = {}
+        self.highest_version = -1
+        self.serving: dict[str, WeightsServing] = {}
+        self.served: dict[tuple[int, str], WeightsServing] = {}
+        self.switches: deque[WeightSwitch] = deque()
+        self.failed_loads: set[tuple[str, int]] = set()
+
+    def fold(self, records: Iterable[LogRecord]) -> Self:
+        """Apply records, and return this state."""
+        for record in records:
+            self.apply(*record)
+        return self
+
+    def apply(self, metadata: RecordMetadata, event: Any, value: bytes = b"") -> str:
+        """Apply one record, and return who sent it, if that is known.
+
+        An event of None, or of a kind that is not folded, only counts as activity.
+        """
+        if reducer := REDUCERS.get(type(event)):
+            reducer(self, event, LogRecord(metadata, event, value))
+        return super().apply(metadata, event)
+
+    def _order(self, event: RolloutOrder, record: LogRecord) -> None:
+        if event.order_id not in self.orders:
+            self.orders[event.order_id] = (event, record.metadata)
+            self.orders_of[event.group_id].add(event.order_id)
+            if event.order_id in self.finished:
+                self._note_finished(event.order_id, event.purpose)
+
+    def _observation(self, event: ObservationHeader, record: LogRecord) -> None:
+        identity = event.trajectory_id
+        if event.step > self.newest_step.get(identity, -1):
+            self.newest_step[identity] = event.step
+            if event.step:
+                self._step(event)
+        if event.screenshot is not None and identity not in self.ended:
+            self.screens[identity] = event.screenshot
+        if event.end is not None:
+            self._end(event)
+        elif identity not in self.ended and event.order.order_id not in self.finished:
+            self.open.setdefault(identity, event)
+            if self.newest_step[identity] == event.step:
+                self.newest[identity] = event
+        if self.keep_steps and event.step not in self.observations[identity]:
+            self.observations[identity][event.step] = record
+            if event.screenshot is not None:
+                self.screenshots[event.screenshot.sha256].append((identity, event.step))
+
+    def _step(self, event: ObservationHeader) -> None:
+        """Count an action that was executed, and the time that took."""
+        self.steps += 1
+        self.slices[event.at_ms // SLICE_MS].steps += 1
+        if event.taken is not None:
+            for number, acting_ms in overlaps(event.at_ms - round(event.taken.execute_ms), event.at_ms):
+                self.slices[number].acting_ms += acting_ms
+
+    def _end(self, event: ObservationHeader) -> None:
+        """Keep an episode's last observation, and the screen of its last action if there is none after that."""
+        identity = event.trajectory_id
+        if identity not in self.ended:
+            screen = self.screens.pop(identity, None)
+            self.last_screens[identity] = msgspec.structs.replace(event, screenshot=screen)
+            if len(self.last_screens) > LAST_SCREENS:
+                del self.last_screens[next(iter(self.last_screens))]
+            if event.end is not None and event.end.kind == "env_error":
+                place = event.order.task_id, event.env_host
+                known = self.env_faults.get(place)
+                self.env_faults[place] = EnvFaults(known.episodes + 1 if known else 1, event.end.reason)
+                self.env_fault_kinds.add(event.end.reason)
+            self._newest_ended.add(identity)
+        self.ended.add(identity)
+        self._close(identity)
+
+    def _close(self, identity: str) -> None:
+        """Forget what is kept of an episode while it is open."""
+        self.open.pop(identity, None)
+        self.newest.pop(identity, None)
+        self.answered.pop(identity, None)
+
+    def _response(self, event: ResponseHeader, record: LogRecord) -> None:
+        if self.keep_steps:
+            self.responses.setdefault((event.worker_id, event.request_id), record._replace(value=b""))
+        identity, _, rest = event.request_id.partition("/")
+        known = identity in self.ended or identity in self.trajectories
+        if not known and (step := rest.partition("/")[0]).isdecimal():
+            self.answered[identity] = max(int(step), self.answered.get(identity, -1))
+
+    def _trajectory(self, event: Trajectory, _: LogRecord) -> None:
+        """Count a trajectory; a second one of its order counts for nothing."""
+        self.trajectories.setdefault(event.trajectory_id, event)
+        self.answered.pop(event.trajectory_id, None)
+        if event.order_id not in self.finished:
+            self.finished[event.order_id] = event
+            self.lost += event.outcome == "lost"
+            for abandoned in [key for key, episode in self.open.items() if episode.order.order_id == event.order_id]:
+                self._close(abandoned)
+            for number, busy_ms in overlaps(event.started_ms, event.finished_ms):
+                self.slices[number].busy_ms += busy_ms
+            if event.purpose == "train":
+                part = self.slices[event.finished_ms // SLICE_MS]
+                part.episodes += 1
+                part.rewarded += event.reward is not None
+                part.reward += event.reward or 0.0
+                self.train_finished += 1
+            if event.order_id in self.orders:
+                self._note_finished(event.order_id, event.purpose)
+
+    def _group(self, event: CuratedGroup, record: LogRecord) -> None:
+        if event.group_id not in self.groups:
+            self.groups[event.group_id] = (event, record.metadata.at_ms)
+            for member in event.members:
+                self.groups_of[member.trajectory_id].append(event.group_id)
+            self.groups_curated += 1
+            self._newest_groups.add(event.group_id)
+
+    def _trained(self, event: TrainedStep, _: LogRecord) -> None:
+        """Note a step: of a trainer that took over the one that counts, of one that was fenced none."""
+        known = self.trained.get(event.train_step)
+        if is_ignored(event.epoch, self.trained_epoch) or (known is not None and known.epoch == event.epoch):
+            return
+        self.trained_epoch = event.epoch
+        if known is not None:
+            self._index_step(known, list.remove)
+        self.trained[event.train_step] = event
+        self._index_step(event, list.append)
+
+    def _index_step(self, step: TrainedStep, change: Callable[[list[int], int], None]) -> None:
+        for group_id in step.group_ids:
+            change(self.trained_with[group_id], step.train_step)
+        for identity in (*step.imitated, *itertools.chain.from_iterable(step.sft_updates)):
+            change(self.imitated_by[identity], step.train_step)
+
+    def _version(self, event: WeightVersion, record: LogRecord) -> None:
+        if announcement(self.epochs.get(event.model_id, -1), self.highest_version, event) in IGNORED:
+            return
+        self.highest_version = max(self.highest_version, event.version)
+        self.epochs[event.model_id] = event.epoch
+        known = self.versions.get(event.version)
+        self.published_digests[event.version].add(event.sha256)
+        self.versions[event.version] = PublishedVersion(event, known.at_ms if known else record.metadata.at_ms)
+        if known is None:
+            self._newest_versions.add(event.version)
+
+    def _serving(self, event: WeightsServing, _: LogRecord) -> None:
+        """Note what a worker serves: its newest record is the log's last, whatever its clock says."""
+        first = (event.version, event.worker_id) not in self.served
+        self.served.setdefault((event.version, event.worker_id), event)
+        if event.sha256 is not msgspec.UNSET:
+            self.served_digests[event.version, event.worker_id].add(event.sha256)
+        before = self.serving.get(event.worker_id)
+        self.serving[event.worker_id] = event
+        if event.failed_version is not None:
+            self.failed_loads.add((event.worker_id, event.failed_version))
+        if first and before is not None and event.version > before.version and event.pause_ms is not None:
+            switch = WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms)
+            self.switches.append(switch)
+            self._newest_switches.add(switch)
+
+    def _difficulty(self, event: TaskDifficulty, _: LogRecord) -> None:
+        self.success_rates[event.task_id] = event.success_rate
+
+    def _budget(self, event: RolloutBudget, record: LogRecord) -> None:
+        self.budgets[record.metadata.partition, record.metadata.offset] = event
+
+    def _applied(self, event: Applied, _: LogRecord) -> None:
+        self.curation.setdefault((event.agent, event.source), event)
+
+    def _note_finished(self, order_id: str, purpose: Purpose) -> None:
+        """Note an order of which the record and the first trajectory are known: either topic may be read first."""
+        if purpose == "train":
+            self._newest_finished.add(order_id)
+
+    def _forget_order(self, order_id: str) -> None:
+        """Forget a finished order and its trajectory."""
+        trajectory = self.finished.pop(order_id)
+        self.trajectories.pop(trajectory.trajectory_id, None)
+        self.orders.pop(order_id, None)
+        siblings = self.orders_of[trajectory.group_id]
+        siblings.discard(order_id)
+        if not siblings:
+            del self.orders_of[trajectory.group_id]
+
+    def _forget_episode(self, identity: str) -> None:
+        """Forget that an episode has ended, and how far it came."""
+        self.ended.discard(identity)
+        self.newest_step.pop(identity, None)
+
+    def _forget_group(self, group_id: str) -> None:
+        """Forget a group, and that its members were in it."""
+        group, _ = self.groups.pop(group_id)
+        for member in group.members:
+            of_member = self.groups_of[member.trajectory_id]
+            of_member.remove(group_id)
+            if not of_member:
+                del self.groups_of[member.trajectory_id]
+
+    def _forget_version(self, version: int) -> None:
+        """Forget a version, and who served it."""
+        del self.versions[version]
+        self.published_digests.pop(version, None)
+        for worker_id in self.serving:
+            self.served.pop((version, worker_id), None)
+            self.served_digests.pop((version, worker_id), None)
+
+    def _forget_switch(self, _: WeightSwitch) -> None:
+        self.switches.popleft()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing has been forgotten."""
+        episodes, training = (self._newest_finished, self._newest_ended), (self._newest_groups, self._newest_versions)
+        return not any(newest.has_forgotten for newest in (*episodes, *training, self._newest_switches))
+
+    @property
+    def recent_success(self) -> float | None:
+        """The mean reward of the newest training episodes, of those that have one; None without any."""
+        train = (one for one in reversed(self.finished.values()) if one.purpose == "train")
+        recent = itertools.islice(train, RECENT_EPISODES)
+        rewards = [trajectory.reward for trajectory in recent if trajectory.reward is not None]
+        return sum(rewards) / len(rewards) if rewards else None
+
+    @property
+    def newest_version(self) -> int | None:
+        """The newest published version."""
+        return max(self.versions, default=None)
+
+    @property
+    def served_version(self) -> int | None:
+        """The newest version that every known worker serves or has passed."""
+        return self.served_by(self.serving)
+
+    def served_by(self, workers: Collection[str]) -> int | None:
+        """Return the newest version that each of these workers serves or has passed; None if none has announced one.
+
+        The topic keeps the records of workers that will not come back, as after a resume with fewer of them.
+        """
+        return min((self.serving[name].version for name in workers if name in self.serving), default=None)
+
+    @property
+    def groups_consumed(self) -> int:
+        """Curated groups the trainer has taken."""
+        newest = self.newest_version
+        return self.versions[newest].event.groups_consumed if newest is not None else 0
+
+    def observation(self, trajectory_id: str, step: int) -> Observation | None:
+        """Return a kept observation, decoded in full, or None."""
+        record = self.observations.get(trajectory_id, {}).get(step)
+        return DECODE_OBSERVATION(record.value) if record is not None else None
+
+
+REDUCERS: dict[type, Callable[..., None]] = {
+    RolloutOrder: RunState._order,
+    ObservationHeader: RunState._observation,
+    ResponseHeader: RunState._response,
+    Trajectory: RunState._trajectory,
+    CuratedGroup: RunState._group,
+    TrainedStep: RunState._trained,
+    WeightVersion: RunState._version,
+    WeightsServing: RunState._serving,
+    TaskDifficulty: RunState._difficulty,
+    RolloutBudget: RunState._budget,
+    Applied: RunState._applied,
+}
+"""How a record of each kind is folded."""

@@ -1,0 +1,109 @@
+"""Stalls of the circle: silent topics, since when, who writes them, and what that writer waits for. Pure."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from dart_streams.console.runs.topic_activity import TopicActivity
+
+NOBODY = "nobody yet"
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """A topic, its writer, and the topics that the writer consumes."""
+
+    topic: str
+    writer: str
+    inputs: tuple[str, ...]
+
+
+EDGES = (
+    Edge("rollout-orders", "curator (dispatch)", ("rollout-budgets", "curated", "weights")),
+    Edge("observations", "environment workers", ("rollout-orders", "actions")),
+    Edge("action-requests", "environment workers", ("observations",)),
+    Edge("actions", "rollout workers", ("action-requests",)),
+    Edge("trajectories", "recorder", ("observations",)),
+    Edge("task-difficulty", "curator (difficulty)", ("trajectories",)),
+    Edge("rollout-budgets", "curator (budget)", ("task-difficulty",)),
+    Edge("curated", "curator (groups)", ("trajectories",)),
+    Edge("weights", "trainer", ("curated",)),
+    Edge("weights-serving", "rollout workers", ("weights",)),
+)
+
+
+class LastArrival(NamedTuple):
+    """When the last record of a topic arrived here, in seconds of a monotonic clock, and who sent it."""
+
+    at_s: float
+    sender: str
+
+
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """A silent topic; with ``waiting`` its writer has no newer input, so the cause is further upstream.
+
+    ``last_record`` is where its last record is, empty if it has none.
+    """
+
+    topic: str
+    silent_s: float
+    last_from: str
+    last_record: str
+    writer: str
+    waiting: bool
+    newest_input: str
+
+
+def stalls(
+    activity: Mapping[str, TopicActivity],
+    arrivals: Mapping[str, LastArrival],
+    since_s: float,
+    now_s: float,
+    bound_s: float,
+) -> list[Stall]:
+    """Return the topics without a record for ``bound_s``, those whose writers have newer input first.
+
+    ``arrivals`` are those since watching began, at ``since_s`` of the same clock; a topic counts from then on at the
+    earliest. Of records from before, the times that they carry say which was last: a hint for the explanation, as they
+    are of several machines' clocks.
+    """
+
+    def last(topic: str) -> tuple[float, int]:
+        return arrivals[topic].at_s if topic in arrivals else since_s, activity[topic].at_ms
+
+    found = []
+    for edge in EDGES:
+        inputs = [(last(name), name) for name in edge.inputs if name in activity]
+        own = activity.get(edge.topic)
+        if own is None and not inputs:
+            continue
+        own_last = last(edge.topic) if own else (since_s, 0)
+        silent_s = now_s - own_last[0]
+        if silent_s >= bound_s:
+            sender = arrivals[edge.topic].sender if edge.topic in arrivals else own.sender if own else NOBODY
+            newest = max(inputs, default=((since_s, 0), "nothing"))
+            found.append(
+                Stall(
+                    topic=edge.topic,
+                    silent_s=round(silent_s, 1),
+                    last_from=sender or edge.writer,
+                    last_record=own.place if own else "",
+                    writer=edge.writer,
+                    waiting=newest[0] <= own_last,
+                    newest_input=newest[1],
+                )
+            )
+    return sorted(found, key=lambda stall: (stall.waiting, stall.last_from == NOBODY, -stall.silent_s))
+
+
+def in_words(stall: Stall) -> str:
+    """Return a stall as a sentence: which topic, since when, where its last record is, and the likely reason."""
+    last = f", the last record is {stall.last_record} from {stall.last_from}" if stall.last_record else ""
+    return f"{stall.topic} silent for {stall.silent_s:.0f} s{last}: {explanation(stall)}"
+
+
+def explanation(stall: Stall) -> str:
+    """Return the likely reason of a stall."""
+    if stall.waiting:
+        return f"{stall.writer} seems to wait for {stall.newest_input}"
+    return f"{stall.writer} has had newer input on {stall.newest_input}: look at its log"

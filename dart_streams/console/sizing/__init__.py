@@ -1,0 +1,1 @@
+"""The memory and the number of processes that a deployment needs."""

@@ -1,0 +1,254 @@
+"""How large a deployment must be for a number of environments: formulas over measured unit costs. Pure.
+
+Every figure carries its formula, with the numbers in it, and every constant its source. A constant that was assumed
+says so; measure yours and replace it with ``--set``.
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from dart_streams.config.tasks import TaskSet
+from dart_streams.config.workload import Spread, Workload, typical_steps
+from dart_streams.errors import UserError
+
+DRAWS = 20_000
+"""Draws of a distribution for its mean."""
+
+
+class Constant(msgspec.Struct, frozen=True):
+    """A number that a plan rests on."""
+
+    name: str
+    value: float
+    unit: str
+    kind: str
+    source: str
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """A number of the plan, and how it was computed."""
+
+    what: str
+    needed: float
+    unit: str
+    formula: str
+
+
+SLOTS = "docs/performance.md, bench slots --slots 1000 at 314 steps/s, 22 November"
+CONSTANTS = (
+    Constant("recorder_ms", 0.65, "core-ms/step", "measured", SLOTS),
+    Constant("kafka_ms", 0.93, "core-ms/step", "measured", f"{SLOTS}; one broker, one copy"),
+    Constant("cassandra_ms", 0.87, "core-ms/step", "measured", f"{SLOTS}; one node, one copy, small screenshots"),
+    Constant("curator_per_s", 1016.0, "trajectories/s", "measured", "docs/performance.md, bench agents, slowest run"),
+    Constant("screenshot_kb", 300.0, "kB", "assumed", "a PNG of a desktop of 1920x1080"),
+    Constant("event_kb", 8.0, "kB/step", "assumed", "observation, request and answer of a step of about 100 tokens"),
+    Constant("images", 5.0, "screenshots/request", "published", "history of DART's release: at most 5 images"),
+    Constant("broker_cores", 8.0, "cores", "assumed", "of a broker"),
+    Constant("store_cores", 8.0, "cores", "assumed", "of a database node"),
+    Constant("copies", 3.0, "", "assumed", "replicas of a record, and of a row"),
+    Constant("busy", 0.6, "", "assumed", "how busy a core may be, so that a step's overhead stays small"),
+    Constant("partition_per_s", 100.0, "records/s", "assumed", "of a partition, well below what one consumer reads"),
+    Constant("slots_a_host", 64.0, "slots", "assumed", "of an environment worker process"),
+    Constant("places", 32.0, "requests", "assumed", "under way in a rollout worker before it is slower than modelled"),
+    Constant("rollouts", 8.0, "rollouts/group", "published", "DART: 8 rollouts of a task"),
+    Constant("full", 0.7, "", "assumed", "how full rollout workers may be"),
+    Constant("gpus_a_worker", 2.0, "GPUs", "published", "DART's release: 2 H100 a rollout worker"),
+    Constant("trainer_gpus", 8.0, "GPUs", "published", "DART's release: 8 H100 train"),
+    Constant("trained_per_step", 1300.0, "steps", "assumed", "that those GPUs train on in an optimiser step of 60 s"),
+    Constant("running", 3.4, "rollouts", "simulated", "under way a group that is open or waits (bench simulate)"),
+    Constant("trained_share", 0.7, "", "simulated", "of played steps that are trained on, bench simulate"),
+)
+
+
+class Sizing(msgspec.Struct, frozen=True):
+    """A plan: what is needed, from what."""
+
+    envs: int
+    figures: list[Figure]
+    constants: list[Constant]
+
+
+FORMULAS = {
+    "episode_s": (
+        "episode",
+        "s",
+        "reset {reset_s} + {steps} steps x (settle {settle_s} + generate {generate_s}) + evaluate {evaluate_s}",
+    ),
+    "episodes_per_s": ("episodes", "/s", "{envs} environments / episode {episode_s}"),
+    "steps_per_s": ("steps", "/s", "{episodes_per_s} episodes/s x {steps} steps"),
+    "partitions": (
+        "partitions of observations, action-requests, actions",
+        "each",
+        "the larger of {steps_per_s} steps/s / {partition_per_s} and {envs} slots / {slots_a_host} a host",
+    ),
+    "order_partitions": (
+        "partitions of rollout-orders",
+        "",
+        "{envs} slots / {slots_a_host} a host: each host must own one",
+    ),
+    "recorders": ("recorders", "processes", "{steps_per_s} steps/s x {recorder_ms} core-ms / 1000 / {busy}"),
+    "curator_cores": (
+        "curator",
+        "cores",
+        "{episodes_per_s} episodes/s / {curator_per_s} trajectories/s; one process decides",
+    ),
+    "brokers": (
+        "brokers",
+        "",
+        "{steps_per_s} steps/s x {kafka_ms} core-ms / 1000 x {copies} copies / {broker_cores} cores / {busy}; at "
+        "least one a copy",
+    ),
+    "nodes": (
+        "database nodes",
+        "",
+        "{steps_per_s} steps/s x {cassandra_ms} core-ms / 1000 x {copies} copies / {store_cores} cores / {busy}; at "
+        "least one a copy",
+    ),
+    "events_mb_per_s": (
+        "network, events",
+        "MB/s",
+        "{steps_per_s} steps/s x {event_kb} kB x ({copies} copies + 1 reader) / 1000",
+    ),
+    "screenshots_mb_per_s": (
+        "network, screenshots",
+        "MB/s",
+        "{steps_per_s} steps/s x {screenshot_kb} kB x ({copies} copies + {images} read a request, none cached) / 1000",
+    ),
+    "screenshots_tb_a_day": (
+        "screenshots kept a day",
+        "TB",
+        "{steps_per_s} steps/s x {screenshot_kb} kB x {copies} copies x 86400 s",
+    ),
+    "under_way": ("requests under way", "", "{steps_per_s} steps/s x generate {generate_s} s"),
+    "rollout_workers": ("rollout workers", "", "{under_way} under way / {places} places / {full}"),
+    "rollout_gpus": ("rollout GPUs", "", "{rollout_workers} workers x {gpus_a_worker} GPUs"),
+    "batch": (
+        "groups a training step, at least",
+        "groups",
+        "{envs} slots / {running} rollouts under way a group / staleness {staleness}",
+    ),
+    "version_s": (
+        "a version each",
+        "s",
+        "the larger of optimiser {optimiser_s} s and episode {episode_s} s x {rollouts} rollouts / {running} under "
+        "way / staleness {staleness}",
+    ),
+    "switching": (
+        "rollout workers that switch at a time",
+        "workers",
+        "2 x {rollout_workers} workers x switch {switch_s} s / {version_s} s: all have a version at half of its time",
+    ),
+    "train_gpus": (
+        "trainer GPUs",
+        "",
+        "{steps_per_s} steps/s x {trained_share} trained on x {optimiser_s} s / {trained_per_step} steps, rounded up,"
+        " x {trainer_gpus} GPUs",
+    ),
+}
+"""By value: what it is, its unit, and its formula, where names in braces stand for values."""
+
+
+def with_changes(changes: Mapping[str, float], counted: Sequence[Constant] = ()) -> dict[str, Constant]:
+    """Return the constants by name, with some replaced; raise :class:`UserError` for a name that is none.
+
+    What was ``counted`` takes the place of an assumption, and a change that of both.
+    """
+    known = {constant.name: constant for constant in (*CONSTANTS, *counted)}
+    for name, value in changes.items():
+        if name not in known:
+            raise UserError(f"no constant {name!r}: there are {', '.join(sorted(known))}")
+        known[name] = msgspec.structs.replace(known[name], value=value, kind="given", source="--set")
+    return known
+
+
+def plan(
+    envs: int,
+    workload: Workload,
+    tasks: TaskSet,
+    max_staleness: int,
+    changes: Mapping[str, float],
+    counted: Sequence[Constant] = (),
+) -> Sizing:
+    """Return what ``envs`` environments need when all are busy."""
+    constants = with_changes(changes, counted)
+    values = {name: constant.value for name, constant in constants.items()}
+    values |= workload_values(workload, tasks, values["full"])
+    values |= {"envs": envs, "staleness": max(1, max_staleness)}
+    add_rates(values)
+    add_services(values)
+    add_gpus(values)
+    shown = {name: readable(number) for name, number in values.items()}
+    figures = [
+        Figure(what, rounded(values[name]), unit, formula.format_map(shown))
+        for name, (what, unit, formula) in FORMULAS.items()
+    ]
+    return Sizing(envs, figures, list(constants.values()))
+
+
+def rounded(number: float) -> float:
+    """Return a number of the plan with three digits, or whole."""
+    return float(f"{number:.3g}") if number < 100 else round(number)
+
+
+def readable(number: float) -> str:
+    """Format a number of a formula with four digits, or whole."""
+    return f"{number:.4g}" if abs(number) < 1000 else f"{number:,.0f}"
+
+
+@lru_cache(maxsize=64)
+def mean(spread: Spread) -> float:
+    """Return a distribution's mean, of many draws."""
+    rng = random.Random(0)
+    return sum(spread.draw(rng) for _ in range(DRAWS)) / DRAWS
+
+
+def workload_values(workload: Workload, tasks: TaskSet, fullness: float) -> dict[str, float]:
+    """Return the mean of each time that the workload draws, and of an episode's steps."""
+    lengths = [typical_steps(task.page) or task.max_steps for task in tasks.train]
+    return {
+        "steps": sum(lengths) / len(lengths) * math.exp(workload.steps_sigma**2 / 2),
+        "reset_s": mean(workload.reset_s),
+        "settle_s": mean(workload.settle_s),
+        "evaluate_s": mean(workload.evaluate_s),
+        "generate_s": workload.generation.takes_s(mean(workload.generation.tokens), fullness),
+        "optimiser_s": mean(workload.optimiser_s),
+        "switch_s": workload.switch_s,
+    }
+
+
+def add_rates(v: dict[str, float]) -> None:
+    """Add how much happens a second."""
+    v["episode_s"] = v["reset_s"] + v["steps"] * (v["settle_s"] + v["generate_s"]) + v["evaluate_s"]
+    v["episodes_per_s"] = v["envs"] / v["episode_s"]
+    v["steps_per_s"] = v["episodes_per_s"] * v["steps"]
+
+
+def add_services(v: dict[str, float]) -> None:
+    """Add what Kafka, Cassandra, the recorder and the curator need."""
+    steps_per_s, copies = v["steps_per_s"], v["copies"]
+    hosts = v["envs"] / v["slots_a_host"]
+    v["partitions"] = math.ceil(max(steps_per_s / v["partition_per_s"], hosts))
+    v["order_partitions"] = math.ceil(hosts)
+    v["recorders"] = math.ceil(steps_per_s * v["recorder_ms"] / 1000 / v["busy"])
+    v["curator_cores"] = v["episodes_per_s"] / v["curator_per_s"]
+    for service, cost_ms, cores in (("brokers", "kafka_ms", "broker_cores"), ("nodes", "cassandra_ms", "store_cores")):
+        v[service] = max(copies, math.ceil(steps_per_s * v[cost_ms] / 1000 * copies / v[cores] / v["busy"]))
+    v["events_mb_per_s"] = steps_per_s * v["event_kb"] * (copies + 1) / 1000
+    v["screenshots_mb_per_s"] = steps_per_s * v["screenshot_kb"] * (copies + v["images"]) / 1000
+    v["screenshots_tb_a_day"] = steps_per_s * v["screenshot_kb"] * copies * 86_400 / 1e9
+
+
+def add_gpus(v: dict[str, float]) -> None:
+    """Add what generation and training need, and which batch keeps all slots busy."""
+    v["under_way"] = v["steps_per_s"] * v["generate_s"]
+    v["rollout_workers"] = math.ceil(v["under_way"] / v["places"] / v["full"])
+    v["rollout_gpus"] = v["rollout_workers"] * v["gpus_a_worker"]
+    v["batch"] = math.ceil(v["envs"] / v["running"] / v["staleness"])
+    v["version_s"] = max(v["optimiser_s"], v["episode_s"] * v["rollouts"] / v["running"] / v["staleness"])
+    v["switching"] = math.ceil(2 * v["rollout_workers"] * v["switch_s"] / v["version_s"])
+    steps_a_version = v["steps_per_s"] * v["trained_share"] * v["optimiser_s"]
+    v["train_gpus"] = math.ceil(steps_a_version / v["trained_per_step"]) * v["trainer_gpus"]

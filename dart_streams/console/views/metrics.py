@@ -1,0 +1,386 @@
+"""The metrics of a report, each with where it comes from. Pure.
+
+The keys without a nested table are what other programs read; the rest is for the page.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dart_streams.bus.lag import Lag
+from dart_streams.config import Config
+from dart_streams.config.tasks import TaskSet
+from dart_streams.console.runs import evaluation, order_accounts
+from dart_streams.console.runs.evaluation import EvaluationResult, Rate, difference
+from dart_streams.console.runs.metrics_reader import MetricsReader
+from dart_streams.console.runs.process_usage import ProcessUsage, spent
+from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.served_weights import served_weights
+from dart_streams.console.runs.time_slices import SLICE_MS
+from dart_streams.telemetry import names
+from topics.values import OutcomeKind
+
+FAULTY = 20
+"""Tasks and hosts of most faults that a report names."""
+REASON_CHARACTERS = 300
+
+
+class ReportInputs(msgspec.Struct, frozen=True):
+    """A run's state, its journal, the trainer's rows, the metrics, the groups' offsets and the processes' costs."""
+
+    config: Config
+    tasks: TaskSet
+    journal: PhaseLog
+    progress: RunState
+    trained: list[dict[str, Any]]
+    readings: MetricsReader
+    lags: list[Lag] | None
+    usage: list[ProcessUsage]
+
+    @property
+    def circle(self) -> RunPhase:
+        """The training phase; an empty one if the run did not come so far. One that still lasts ends now."""
+        phase = self.journal.phase("circle")
+        if phase is None:
+            return RunPhase("circle", 0, 0)
+        newest_ms = max((activity.at_ms for activity in self.progress.activity.values()), default=phase.started_ms)
+        return phase if phase.ended_ms is not None else RunPhase("circle", phase.started_ms, newest_ms)
+
+    @property
+    def span_ms(self) -> tuple[int, int]:
+        """When the training phase began and ended (epoch milliseconds)."""
+        return self.circle.started_ms, self.circle.ended_ms or 0
+
+    @property
+    def circle_s(self) -> float:
+        """How long the training phase lasted, in seconds."""
+        start_ms, end_ms = self.span_ms
+        return (end_ms - start_ms) / 1000
+
+    @property
+    def slices(self) -> range:
+        """The whole time slices of the training phase."""
+        start_ms, end_ms = self.span_ms
+        return range(start_ms // SLICE_MS + 1, end_ms // SLICE_MS)
+
+
+def report(inputs: ReportInputs) -> dict[str, Any]:
+    """Return all metrics, ready to be written as JSON."""
+    before, after = evaluations(inputs)
+    return {
+        **success(before, after),
+        "further_temperatures": further_temperatures(inputs),
+        **volume(inputs),
+        "env_utilisation": rounded(utilisation(inputs)),
+        "slot_time": slot_time(inputs),
+        "staleness": staleness(inputs),
+        "weight_switch_ms": switch_pauses(inputs),
+        "versions_served": len({switch.version for switch in inputs.progress.switches}),
+        "served_weights": msgspec.to_builtins(served_weights(inputs.progress)),
+        "failed_loads": len(inputs.progress.failed_loads),
+        "requests": requests(inputs),
+        "answers_wrong": answers_wrong(inputs),
+        "overhead_ms": quantiles(inputs, names.ENV_OVERHEAD_MS),
+        "step_ms": step_times(inputs),
+        "lost": counted(order_accounts.lost(inputs.progress, inputs.lags)),
+        "open": counted(order_accounts.still_open(inputs.progress, inputs.lags)),
+        "trajectories": trajectories(inputs),
+        "env_faults": env_faults(inputs),
+        "env_fault_kinds": inputs.progress.env_fault_kinds.most(FAULTY),
+        "deaths": [msgspec.to_builtins(one) for one in inputs.journal.deaths],
+        "groups": {"curated": len(inputs.progress.groups), "consumed": inputs.progress.groups_consumed},
+        "trainer": trainer(inputs),
+        "cpu_s": spent(inputs.usage, *inputs.span_ms),
+        "wall_s": wall(inputs),
+        "outcome": inputs.journal.outcome,
+    }
+
+
+def counted(orders: list[str] | None) -> int | None:
+    """Return the number of orders; None where they are not known, which is not none."""
+    return None if orders is None else len(orders)
+
+
+def evaluations(inputs: ReportInputs) -> tuple[EvaluationResult | None, EvaluationResult | None]:
+    """Return the evaluations before and after, from ``trajectories``; None where the run has not reached them."""
+
+    def read(version: int | None) -> EvaluationResult | None:
+        return None if version is None else evaluation.read(inputs.config, inputs.tasks, inputs.progress, version)
+
+    return read(inputs.journal.before_version), read(inputs.journal.after_version)
+
+
+def further_temperatures(inputs: ReportInputs) -> list[dict[str, Any]]:
+    """Return held-out success at each further temperature, before and after: a lower one sharpens the policy."""
+    versions = {"before": inputs.journal.before_version, "after": inputs.journal.after_version}
+    found: list[dict[str, Any]] = []
+    for temperature in inputs.config.evaluation.temperatures[1:]:
+        rates = {
+            name: evaluation.read(inputs.config, inputs.tasks, inputs.progress, version, temperature).overall
+            for name, version in versions.items()
+            if version is not None
+        }
+        fields: dict[str, Any] = {name: rate_fields(rates.get(name)) for name in versions}
+        if len(rates) == len(versions):
+            fields["change"] = change_fields(rates["before"], rates["after"])
+        found.append({"temperature": temperature, **fields})
+    return found
+
+
+def change_fields(before: Rate, after: Rate) -> dict[str, float | None]:
+    """Return a change as plain values."""
+    change, low, high = difference(before, after)
+    return {"mean": rounded(change), "low": rounded(low), "high": rounded(high)}
+
+
+def success(before: EvaluationResult | None, after: EvaluationResult | None) -> dict[str, Any]:
+    """Return held-out success, whole and by page, with 95 % intervals."""
+    results = {"before": before, "after": after}
+    pages = sorted({page for result in results.values() if result for page in result.per_page})
+    found: dict[str, Any] = {
+        "success_before": before and rounded(before.overall.rate),
+        "success_after": after and rounded(after.overall.rate),
+        "per_task": {
+            page: {name: result and rate_fields(result.per_page.get(page)) for name, result in results.items()}
+            for page in pages
+        },
+        "evaluation": {
+            name: result and {**rate_fields(result.overall), "version": result.version, "faults": result.faults}
+            for name, result in results.items()
+        },
+    }
+    if before and after:
+        found["evaluation"]["change"] = change_fields(before.overall, after.overall)
+    return found
+
+
+def rate_fields(rate: Rate | None) -> dict[str, Any]:
+    """Return a rate as plain values."""
+    if rate is None:
+        return {}
+    return {name: rounded(getattr(rate, name)) for name in ("rate", "low", "high")} | {"episodes": rate.trials}
+
+
+def volume(inputs: ReportInputs) -> dict[str, Any]:
+    """Return how much ran: optimiser steps from ``weights``, the rest from ``trajectories``, ``observations``."""
+    progress, inside = inputs.progress, inputs.slices
+    steps = sum(progress.slices[number].steps for number in inside if number in progress.slices)
+    finished = progress.finished.values()
+    return {
+        "train_steps": max((version.event.train_step for version in progress.versions.values()), default=0),
+        "episodes": sum(trajectory.purpose == "train" for trajectory in finished),
+        "env_steps": sum(trajectory.steps for trajectory in finished if trajectory.purpose == "train"),
+        "env_steps_per_s": rounded(steps / (len(inside) * SLICE_MS / 1000), 2) if inside else None,
+        "all_purposes": {
+            "episodes": dict(Counter(trajectory.purpose for trajectory in finished)),
+            "env_steps": progress.steps,
+        },
+    }
+
+
+def slot_time(inputs: ReportInputs) -> dict[str, float]:
+    """Return the shares of slot time by what the slots did in the training phase, from the env workers' metrics."""
+    by_state = inputs.readings.by_attribute(names.ENV_SLOT_MS, "state", *inputs.span_ms)
+    total = sum(by_state.values())
+    return {state: rounded(value / total) or 0.0 for state, value in by_state.items()} if total else {}
+
+
+def utilisation(inputs: ReportInputs) -> float | None:
+    """Return the share of slot time with an episode under way, by the metrics or else by ``trajectories``."""
+    if shares := slot_time(inputs):
+        return 1.0 - shares.get("idle", 0.0)
+    inside, env = inputs.slices, inputs.config.env
+    busy_ms = sum(part.busy_ms for number, part in inputs.progress.slices.items() if number in inside)
+    return min(1.0, busy_ms / (len(inside) * SLICE_MS * env.workers * env.slots)) if inside else None
+
+
+def staleness(inputs: ReportInputs) -> dict[str, Any]:
+    """Return how many versions old trajectories were when trained on: the trainer's rows against ``curated``."""
+    ages = [age for row in inputs.trained for age in ages_of(inputs, row)]
+    return {"mean": rounded(mean(ages)), "max": max(ages, default=None)}
+
+
+def ages_of(inputs: ReportInputs, row: dict[str, Any]) -> list[int]:
+    """Return the age of each trajectory of an optimiser step: the version it trained less the oldest that acted.
+
+    A step starts from the version before the one that it makes, which its row has. Trajectories from the experience
+    pool are old on purpose and do not count, nor does their second use in another group.
+    """
+    trained_version = int(row["version"]) - 1
+    groups = [inputs.progress.groups[name][0] for name in row["group_ids"] if name in inputs.progress.groups]
+    return [
+        max(0, trained_version - member.version_min)
+        for group in groups
+        for member in group.members
+        if member.source == "online" and member.version_min is not None
+    ]
+
+
+def switch_pauses(inputs: ReportInputs) -> dict[str, Any]:
+    """Return how long generation paused for a switch, from ``weights-serving``."""
+    pauses = [switch.pause_ms for switch in inputs.progress.switches]
+    return {"p50": rounded(median(pauses), 1), "max": rounded(max(pauses, default=None), 1)}
+
+
+def requests(inputs: ReportInputs) -> dict[str, int | None]:
+    """Count the outcomes of action requests, from the env workers' counters; None of a run without metrics."""
+    counters = {
+        "sent": names.ENV_REQUESTS_SENT,
+        "answered": names.ENV_REQUESTS_ANSWERED,
+        "timed_out": names.ENV_REQUESTS_TIMED_OUT,
+    }
+    if not inputs.readings.points:
+        return dict.fromkeys(counters)
+    return {key: int(inputs.readings.counter(name)) for key, name in counters.items()}
+
+
+def answers_wrong(inputs: ReportInputs) -> dict[str, dict[str, int]] | None:
+    """Count what was wrong with answers, by kind: with those that were executed all the same, and those refused.
+
+    None of a run without metrics.
+    """
+    if not inputs.readings.points:
+        return None
+    counts = {
+        treated: inputs.readings.by_attribute(names.ENV_ANSWERS_WRONG, "kind", treated=treated)
+        for treated in ("executed", "refused")
+    }
+    return {treated: {kind: int(n) for kind, n in found.items() if n} for treated, found in counts.items()}
+
+
+def quantiles(inputs: ReportInputs, name: str) -> dict[str, Any]:
+    """Return the median and the 99th percentile of a histogram over the training phase."""
+    values = inputs.readings.distribution(name, *inputs.span_ms)
+    if values is None:
+        return {"p50": None, "p99": None, "mean": None}
+    found = {"p50": values.quantile(0.5), "p99": values.quantile(0.99), "mean": values.mean}
+    return {key: rounded(value, 1) for key, value in found.items()}
+
+
+def step_times(inputs: ReportInputs) -> dict[str, Any]:
+    """Return where an environment step's time goes, by the metrics of env and rollout workers."""
+    parts = {
+        "queue": names.ROLLOUT_QUEUE_MS,
+        "generate": names.ROLLOUT_GENERATE_MS,
+        "overhead": names.ENV_OVERHEAD_MS,
+        "execute": names.ENV_EXECUTE_MS,
+        "reset": names.ENV_RESET_MS,
+        "evaluate": names.ENV_EVALUATE_MS,
+        "request": names.ENV_REQUEST_MS,
+    }
+    return {part: quantiles(inputs, name) for part, name in parts.items()}
+
+
+def trajectories(inputs: ReportInputs) -> dict[str, Any]:
+    """Count the outcomes of training trajectories, from ``trajectories`` and the trainer's rows."""
+    train = {t.trajectory_id: t for t in inputs.progress.finished.values() if t.purpose == "train"}
+    used = {identity for row in inputs.trained for identity in row["trajectory_ids"]}
+    outcomes: Counter[OutcomeKind] = Counter(t.outcome for t in train.values())
+    return {
+        "finished": len(train),
+        "trained": len(used & train.keys()),
+        "dropped": len(train.keys() - used),
+        "by_outcome": dict(outcomes.most_common()),
+        "from_pool": len(used - train.keys()),
+        "untrainable": sum(bool(t.untrainable) for t in train.values()),
+    }
+
+
+def env_faults(inputs: ReportInputs) -> list[dict[str, Any]]:
+    """Return the tasks and hosts of most faults of the environment, with the newest reason, from ``observations``."""
+    found = sorted(inputs.progress.env_faults.items(), key=lambda item: (-item[1].episodes, item[0]))
+    return [
+        {"task": task, "host": host, "episodes": known.episodes, "reason": known.reason[:REASON_CHARACTERS]}
+        for (task, host), known in found[:FAULTY]
+    ]
+
+
+def trainer(inputs: ReportInputs) -> dict[str, Any]:
+    """Return the trainer's metrics, from its rows: the share of training time it was idle, and means and medians.
+
+    ``mismatch`` is the gap between the engine's and the trainer's log-probabilities for the same weights (nats a
+    token); ``drift`` the gap to the weights that were trained. ``kl_reference`` is the divergence from the initial
+    policy (nats a token), null without ``trainer.kl_beta``. Supervised phases are left out of what they don't have.
+    """
+    settings = inputs.config.trainer
+    start_ms, end_ms = inputs.span_ms
+    inside = [row["metrics"] for row in inputs.trained if start_ms <= row["at_ms"] <= end_ms]
+    learned = [row for row in inside if not row.get("supervised")]
+    busy_ms = sum(row.get(part, 0.0) for row in inside for part in ("train_ms", "publish_ms", "checkpoint_ms"))
+    return {
+        "idle_share": rounded(1 - busy_ms / (inputs.circle_s * 1000)) if busy_ms and inputs.circle_s else None,
+        "train_ms": rounded(median(column(inside, "train_ms")), 1),
+        "publish_ms": rounded(median(column(inside, "publish_ms")), 1),
+        "mismatch": spread(column([row for row in inside if row.get("same_version_tokens")], "same_version_mismatch")),
+        "drift": spread(column(learned, "mismatch")),
+        "objective": {
+            "name": settings.objective,
+            "clip_low": settings.clip_low,
+            "clip_high": settings.clip_high,
+            "kl_beta": settings.kl_beta,
+        },
+        "updates": int(sum(updates)) if (updates := column(inside, "updates")) else None,
+        "clip_share": spread(column(learned, "clip_share")),
+        "truncated_share": spread(column(learned, "truncated_share")),
+        "kl_reference": spread(column(learned, "kl_reference")) if settings.kl_beta else None,
+        "stale_groups": int(sum(column(inside, "stale_groups"))),
+        "not_finite_groups": int(sum(column(inside, "not_finite_groups"))),
+        "updates_not_finite": int(sum(column(inside, "updates_not_finite"))),
+        "imitation": imitation(inside),
+    }
+
+
+def imitation(rows: list[dict[str, float]]) -> dict[str, Any] | None:
+    """Return what steps imitated beside their batches, and in supervised phases; None if nothing.
+
+    ``share`` is that of imitated tokens in all, ``nll`` in nats a token: of the first and of the last step that did.
+    """
+    beside, phases = column(rows, "imitation_nll"), column(rows, "sft_nll")
+    if not beside and not phases:
+        return None
+    return {
+        "steps": len(beside),
+        "weight": rounded(mean(column(rows, "imitation_weight"))),
+        "share": rounded(mean(column(rows, "imitation_share"))),
+        "nll": {"first": rounded(beside[0]), "last": rounded(beside[-1])} if beside else None,
+        "phases": {"steps": len(phases), "updates": int(sum(column(rows, "sft_updates")))},
+    }
+
+
+def column(rows: list[dict[str, float]], name: str) -> list[float]:
+    """Return the values of one metric in the rows that have it."""
+    return [row[name] for row in rows if name in row]
+
+
+def spread(values: list[float]) -> dict[str, float | None]:
+    """Return the mean and the largest of values."""
+    return {"mean": rounded(mean(values), 5), "max": rounded(max(values, default=None), 5)}
+
+
+def wall(inputs: ReportInputs) -> dict[str, float]:
+    """Return how long each phase took, in seconds, from the journal; phases of a resumed run add up."""
+    result: dict[str, float] = {}
+    for phase in inputs.journal.phases:
+        if phase.ended_ms is not None:
+            result[phase.name] = round(result.get(phase.name, 0.0) + (phase.ended_ms - phase.started_ms) / 1000, 2)
+    return result
+
+
+def median(values: Sequence[float]) -> float | None:
+    """Return the median, None of nothing."""
+    return statistics.median(values) if values else None
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Return the mean, None of nothing."""
+    return math.fsum(values) / len(values) if values else None
+
+
+def rounded(value: float | None, digits: int = 4) -> float | None:
+    """Round for the reader; None stays."""
+    return None if value is None else round(value, digits)

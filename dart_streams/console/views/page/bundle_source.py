@@ -1,0 +1,156 @@
+"""A bundle as the page's source: folded once, at the start. Screenshots are spooled to a file of no name."""
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from typing import Literal
+
+from dart_streams.bus.lag import Lag
+from dart_streams.config.tasks import TaskSet
+from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
+from dart_streams.console.lineage.traces import RequestSegment, Timeline, segments
+from dart_streams.console.repair.dead_letters import DeadLetter, DeadLetterSummary
+from dart_streams.console.runs import evaluation
+from dart_streams.console.runs.bundle import Bundle, BundleRecord
+from dart_streams.console.runs.metrics_reader import MetricsReader
+from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views.metrics import ReportInputs
+from dart_streams.console.views.page.source import (
+    SHOWN,
+    NotFound,
+    Progress,
+    last_of_each_partition,
+    newest,
+    trained_rows,
+)
+from topics import Topic
+from topics.observations import Observation
+
+
+class BundleSource:
+    """A bundle as a source of the page. The fold keeps every observation's bytes."""
+
+    kind: Literal["run", "bundle"] = "bundle"
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.config = config_of(bundle)
+        self.state = RunState(keep_steps=True)
+        self.progress = Progress(False, "the bundle is being read")
+        self._spool = tempfile.TemporaryFile(prefix="dart-page-")  # noqa: SIM115 (it lives as long as the source)
+        self._places: dict[str, tuple[int, int]] = {}
+        self._timeline: Timeline | None = None
+        self._tasks: TaskSet | None = None
+        self._journal = PhaseLog(outcome="recorded")
+
+    @property
+    def now_ms(self) -> int:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        return max((activity.at_ms for activity in self.state.activity.values()), default=0)
+
+    def journal(self) -> PhaseLog:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`: training has left one."""
+        return self._journal
+
+    def note_viewer(self) -> None:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+
+    async def close(self) -> None:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        self._spool.close()
+
+    async def run(self) -> None:
+        """Read the bundle, in a thread; then there is nothing more to do."""
+        await asyncio.to_thread(self.read)
+        await asyncio.Event().wait()
+
+    def read(self) -> None:
+        """Fold the records and spool the screenshots; raise ``BundleError`` if the bundle is damaged."""
+        self.state = RunState(keep_steps=True).fold(read_log(self.bundle, SHOWN))
+        self._journal = recorded_journal(self.state)
+        if self.bundle.has("blobs"):
+            for blob in self.bundle.blobs():
+                self._places[blob.sha256] = (self._spool.tell(), len(blob.data))
+                self._spool.write(blob.data)
+        self.progress = Progress(True)
+
+    async def steps(self, trajectory_id: str) -> list[Observation]:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        known = self.state.observations.get(trajectory_id, {})
+        found = [self.state.observation(trajectory_id, step) for step in sorted(known)]
+        return [observation for observation in found if observation is not None]
+
+    async def screenshot(self, sha256: str) -> bytes:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        if sha256 not in self._places:
+            raise NotFound("the bundle has no such screenshot: capture it with --blobs")
+        start, size = self._places[sha256]
+        self._spool.seek(start)
+        return self._spool.read(size)
+
+    async def segments(self, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        if self._timeline is None:
+            lines = self.bundle.lines("traces") if self.bundle.has("traces") else ()
+            self._timeline = await asyncio.to_thread(Timeline, lines)
+        return segments_of(self._timeline, trajectory_id)
+
+    async def records(self, topic: Topic, needle: bytes, limit: int) -> list[BundleRecord]:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        if not self.bundle.has(topic.name):
+            return []
+
+        whole = self.bundle.records(topic.name)
+        looked_at = whole if needle else last_of_each_partition(whole, limit)
+        return await asyncio.to_thread(newest, looked_at, needle, limit)
+
+    async def lags(self) -> list[Lag]:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        return []
+
+    def task_set(self) -> TaskSet:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        if self._tasks is None:
+            self._tasks = tasks_of(self.bundle)
+        return self._tasks
+
+    async def report_inputs(self) -> ReportInputs:
+        """Return what a report is computed from; bundles have no metrics, costs and offsets."""
+        return ReportInputs(
+            config=self.config,
+            tasks=self.task_set(),
+            journal=self._journal,
+            progress=self.state,
+            trained=trained_rows(self.state),
+            readings=MetricsReader(None),
+            lags=None,
+            usage=[],
+        )
+
+    async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
+        """See :class:`~dart_streams.console.views.page.source.RunSource`: bundles have no dead letters."""
+        return []
+
+
+def recorded_journal(state: RunState) -> PhaseLog:
+    """Return the phases that a log shows: training, from its first order to its last end; and what was evaluated."""
+    begun = [record.at_ms for order, record in state.orders.values() if order.purpose == "train"]
+    ended = [trajectory.finished_ms for trajectory in state.finished.values() if trajectory.purpose == "train"]
+    evaluated = evaluation.versions(state)
+    return PhaseLog(
+        phases=(RunPhase("circle", min(begun), max(*ended, min(begun))),) if begun and ended else (),
+        before_version=evaluated[0] if evaluated else None,
+        after_version=evaluated[-1] if len(evaluated) > 1 else None,
+        outcome="recorded",
+    )
+
+
+def segments_of(timeline: Timeline, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
+    """Return the segments of a trajectory's traced actions, by index."""
+    return {
+        index: segments(timeline.traces[span.trace])
+        for (identity, index), span in timeline.steps.items()
+        if identity == trajectory_id
+    }

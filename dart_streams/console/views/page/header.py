@@ -1,0 +1,76 @@
+"""The line at the top of the page: which run, its phase, a few numbers, and what stands still. Pure."""
+
+import msgspec
+
+from dart_streams.console.runs.run_folder import PhaseLog
+from dart_streams.console.runs.time_slices import SLICE_MS
+from dart_streams.console.views.page.alarms import Alarm, alarms, died
+from dart_streams.console.views.page.source import RunSource
+
+RATE_SLICES = 3
+
+
+class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes a few times a second; ``success`` is the mean reward of the newest episodes."""
+
+    run: str
+    kind: str
+    ready: bool
+    text: str
+    phase: str
+    phase_ms: int | None
+    now_ms: int
+    records: int
+    steps: int
+    steps_per_s: float
+    episodes: int
+    open: int
+    success: float | None
+    groups: int
+    groups_consumed: int
+    train_steps: int
+    version: int | None
+    served: int | None
+    alarms: list[Alarm]
+
+
+def header(source: RunSource) -> PageHeader:
+    """Return the header now."""
+    state, journal, now_ms = source.state, source.journal(), source.now_ms
+    phase = journal.phases[-1] if journal.phases else None
+    moving = journal.outcome == "unfinished"
+    live = moving and phase is not None and phase.ended_ms is None
+    newest = now_ms // SLICE_MS
+    window = [state.slices[n].steps for n in range(newest - RATE_SLICES, newest) if n in state.slices]
+    return PageHeader(
+        run=source.config.bus.run.removeprefix("dart."),
+        kind=source.kind,
+        ready=source.progress.ready,
+        text=source.progress.text,
+        phase=phase_word(journal),
+        phase_ms=phase.started_ms if phase and live else None,
+        now_ms=now_ms,
+        records=sum(activity.records for activity in state.activity.values()),
+        steps=state.steps,
+        steps_per_s=sum(window) / (RATE_SLICES * SLICE_MS / 1000) if moving else 0.0,
+        episodes=len(state.finished),
+        open=len(state.open),
+        success=state.recent_success,
+        groups=len(state.groups),
+        groups_consumed=state.groups_consumed,
+        train_steps=len(state.trained),
+        version=state.newest_version,
+        served=state.served_version,
+        alarms=[
+            *died(journal.deaths),
+            *alarms(state, now_ms, live=live and phase is not None and phase.name == "circle"),
+        ],
+    )
+
+
+def phase_word(journal: PhaseLog) -> str:
+    """Return the phase under way, or how the run ended."""
+    phase = journal.phases[-1] if journal.phases else None
+    if phase is None or journal.outcome != "unfinished":
+        return journal.outcome
+    return phase.name

@@ -1,0 +1,107 @@
+"""Writes a run's report: report.json for programs, report.html, the run's page as one file, for people."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dart_streams.bus.clients import Publisher
+from dart_streams.bus.lag import Lag
+from dart_streams.config import Bus
+from dart_streams.console.runs.metrics_reader import MetricsReader
+from dart_streams.console.runs.process_usage import USAGE_FILE, usages
+from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.runs.run_follower import RunFollower, following
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views import metrics
+from dart_streams.console.views.metrics import ReportInputs
+from dart_streams.console.views.page import export
+from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.live_source import LiveSource
+from dart_streams.console.views.page.source import SHOWN
+from dart_streams.store import SyncStore, connect
+
+LOST_UNKNOWN = "lost orders unknown: the broker did not say what the env workers had committed"
+
+
+async def finish(
+    folder: RunFolder,
+    follower: RunFollower | None,
+    lags: list[Lag] | None,
+    plots: Path | None,
+    notify: Callable[[str], None] = lambda _: None,
+) -> str:
+    """Write the report of a run that has just ended, and return its headline; ``plots`` has the plot library's jar.
+
+    What ``follower`` does not remember of a long run is read again from its topics.
+    """
+    assert follower is not None
+    if not follower.progress.is_whole:
+        notify("the run's topics are read again from their beginning for its report: it was a long one")
+        return await rewrite(folder, plots)
+    return await write_files(folder, follower.progress, lags, plots)
+
+
+async def rewrite(folder: RunFolder, plots: Path | None) -> str:
+    """Write the report of an earlier run again, reading its topics anew."""
+    config = folder.config()
+    async with (
+        Publisher(config.bus, "report") as publisher,
+        following(config.bus, publisher, config.telemetry.stall_s) as follower,
+    ):
+        lags = await follower.read_final()
+    return await write_files(folder, follower.progress, lags, plots)
+
+
+def fold_rest(progress: RunState, bus: Bus) -> None:
+    """Fold the topics that the page shows and a run does not follow: who trained on what, and the curator's answers."""
+    for record in read_log(bus, [topic for topic in SHOWN if topic.name not in progress.activity]):
+        progress.apply(record.metadata, record.event)
+
+
+async def write_files(folder: RunFolder, progress: RunState, lags: list[Lag] | None, plots: Path | None) -> str:
+    """Write both files, and return the headline."""
+    inputs = await asyncio.to_thread(report_inputs, folder, progress, lags)
+    report = metrics.report(inputs)
+    (folder.path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    await asyncio.to_thread(fold_rest, progress, inputs.config.bus)
+    source = LiveSource(inputs.config, folder)
+    source.rest(inputs)
+    try:
+        await export.write(source, assets(plots), folder.path / "report.html")
+    finally:
+        await source.close()
+    return headline(report, folder.path / "report.html")
+
+
+def report_inputs(folder: RunFolder, progress: RunState, lags: list[Lag] | None) -> ReportInputs:
+    """Read the store and the metrics."""
+    config = folder.config()
+    session = connect(config.store)
+    try:
+        trained = SyncStore(session, config.bus.run, config.store.blob_cache_mb).trained()
+    finally:
+        session.cluster.shutdown()
+    return ReportInputs(
+        config=config,
+        tasks=folder.tasks(),
+        journal=folder.journal(),
+        progress=progress,
+        trained=trained,
+        readings=MetricsReader(folder.path / "metrics"),
+        lags=lags,
+        usage=usages(folder.path / "metrics" / USAGE_FILE),
+    )
+
+
+def headline(report: dict[str, Any], place: Path) -> str:
+    """Sum up a run in one line."""
+    before, after = report["success_before"], report["success_after"]
+    parts = [f"success {before:.1%} before, {after:.1%} after"] if before is not None and after is not None else []
+    if before is not None and after is None:
+        parts = [f"success {before:.1%}"]
+    lost = LOST_UNKNOWN if report["lost"] is None else f"{report['lost']} lost"
+    counts = f"{report['train_steps']} optimiser steps; {report['episodes']} episodes; {lost}"
+    return "; ".join([*parts, counts, f"report: {place}"])

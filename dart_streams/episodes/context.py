@@ -1,0 +1,109 @@
+"""Whether a model's context has room for the longest prompt that a configuration makes, and its answer. Pure.
+
+The model environment counts tokens with the model's own processor; here they are estimated from its ``config.json``.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dart_streams.config import Config, Policy, tasks
+from dart_streams.episodes import prompts
+from dart_streams.errors import ConfigError
+from dart_streams.screens import smart_resize
+
+INSTRUCTION_TOKENS = 64
+"""Of a task's instruction."""
+CHARACTERS = 5
+"""Of a token, at most in the mean: an estimate must not refuse what fits."""
+
+
+class Longest(msgspec.Struct, frozen=True):
+    """Tokens of the longest prompt: of ``images`` screens, of earlier ``answers``, and of the words around them."""
+
+    images: int
+    image: int
+    answers: int
+    answer: int
+    words: int
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prompt."""
+        return self.images * self.image + self.answers * self.answer + self.words
+
+    def refusal(self, context: int) -> str:
+        """Return why prompt and answer do not fit into a ``context`` of tokens; empty if they do."""
+        if self.prompt + self.answer <= context:
+            return ""
+        return (
+            f"the longest prompt of the configuration has {self.prompt:,} tokens ({self.images} screens of "
+            f"{self.image:,}, {self.answers} earlier answers of {self.answer:,}, {self.words:,} of words) and its "
+            f"answer {self.answer:,}, but the model's context {context:,}: set smaller policy.max_images, "
+            "policy.max_pixels, policy.max_texts or policy.max_tokens"
+        )
+
+
+def most_steps(config: Config) -> int:
+    """Return how many steps an episode may have; without a task file, as many as a prompt has earlier answers."""
+    try:
+        steps = tasks.load(Path(config.tasks.file)).most_steps
+    except ConfigError:
+        steps = 0
+    return steps or config.policy.max_texts + 1
+
+
+def largest_screen(config: Config) -> tuple[int, int]:
+    """Return width and height of the largest screen, in pixels: a square where only its bound is known."""
+    side = math.isqrt(config.policy.max_pixels)
+    return config.env.screen or (side, side)
+
+
+def shown(policy: Policy, steps: int) -> tuple[int, int]:
+    """Return how many screens and earlier answers the longest prompt of episodes of ``steps`` steps has."""
+    return min(policy.max_images, steps), min(policy.max_texts, steps - 1)
+
+
+def estimated(pixels_per_token: int, config: Config, steps: int) -> Longest:
+    """Return the longest prompt, with images of a model whose tokens stand for ``pixels_per_token``; 0: not known."""
+    policy, (width, height) = config.policy, largest_screen(config)
+    seen = smart_resize(width, height, policy.min_pixels, policy.max_pixels)
+    turns = prompts.longest("", (width, height), 1, policy)
+    images, answers = shown(policy, steps)
+    return Longest(
+        images=images,
+        image=math.prod(seen) // pixels_per_token if pixels_per_token else 0,
+        answers=answers,
+        answer=policy.max_tokens,
+        words=sum(len(turn.text or "") for turn in turns) // CHARACTERS + INSTRUCTION_TOKENS,
+    )
+
+
+def refusal(folder: Path, config: Config, steps: int) -> str:
+    """Return why the prompts of episodes of ``steps`` steps do not fit the model in ``folder``; empty if they may."""
+    try:
+        model = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return ""
+    if not isinstance(model, dict) or not (context := context_of(model)):
+        return ""
+    return estimated(pixels_per_token(model), config, steps).refusal(context)
+
+
+def context_of(model: dict[str, Any]) -> int:
+    """Return the tokens of a model's context, from its config.json; 0 if that does not say."""
+    text = model.get("text_config") or model
+    context = text.get("max_position_embeddings") or model.get("max_position_embeddings")
+    scaling = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    return int(context * max(1.0, factor or 1.0)) if isinstance(context, int) else 0
+
+
+def pixels_per_token(model: dict[str, Any]) -> int:
+    """Return how many pixels of an image become a token, from a model's config.json; 0 if that does not say."""
+    vision = model.get("vision_config") or {}
+    patch, merge = vision.get("patch_size"), vision.get("spatial_merge_size")
+    return (patch * merge) ** 2 if isinstance(patch, int) and isinstance(merge, int) else 0

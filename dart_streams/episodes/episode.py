@@ -1,0 +1,303 @@
+"""The state of an episode and what it does next: a fold of screens and responses. Pure.
+
+The action that follows observation ``n`` is action ``n`` of the trajectory, requested under the ids
+``<trajectory>/<n>/<attempt>`` and recorded in observation ``n + 1``. An episode that ends with an action that is not
+executed (``finished``, ``call_user``, an unparsable one) has an observation of it with the previous screen; one that
+ends without a response has a last observation without ``taken``.
+"""
+
+import uuid
+
+import msgspec
+
+from dart_streams import actions
+from dart_streams.actions.dialects import Inexpressible, Reading
+from dart_streams.actions.sequence import format_all
+from dart_streams.config import Policy
+from dart_streams.episodes import prompts
+from dart_streams.errors import MAX_REASON
+from topics.action_requests import ActionRequest
+from topics.actions import ActionResponse
+from topics.observations import EpisodeEnd, ExecutedAction, Observation
+from topics.outcomes import agreed
+from topics.rollout_orders import RolloutOrder
+from topics.values import BlobRef, MessagePart
+
+
+class EpisodeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on actions, attempts per request, and repeats of an action that changes nothing."""
+
+    max_steps: int
+    request_attempts: int
+    loop_limit: int
+
+
+class RequestAction(msgspec.Struct, frozen=True):
+    """Request the next action from the policy, as attempt ``attempt`` (from 0)."""
+
+    attempt: int
+
+
+class Execute(msgspec.Struct, frozen=True):
+    """Execute ``action``, given in pixels of the policy's image, and then the ``others`` of the same answer, if any.
+
+    Each has an id of its own; none follows one after which the environment is done.
+    """
+
+    action: actions.Action
+    action_id: str
+    others: tuple[actions.Action, ...] = ()
+
+    @property
+    def all(self) -> list[tuple[actions.Action, str]]:
+        """All actions in order, with their ids."""
+        further = [(action, f"{self.action_id}/{number}") for number, action in enumerate(self.others, start=1)]
+        return [(self.action, self.action_id), *further]
+
+
+class Evaluate(msgspec.Struct, frozen=True):
+    """Evaluate the present state; ``cut`` if the step limit ended the episode, ``gave_up`` if ``call_user`` did."""
+
+    cut: bool
+    gave_up: bool = False
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """The episode is over."""
+
+    end: EpisodeEnd
+
+
+Move = RequestAction | Execute | Evaluate | Stop
+ENDING = (actions.Finished, actions.CallUser)
+"""Actions that are not executed: they end the episode."""
+
+
+class Episode(msgspec.Struct, frozen=True, kw_only=True):
+    """An episode so far.
+
+    ``latest`` is the newest observation, published once it is known whether it is the last; ``published`` are those
+    before it. ``pending`` is an action whose screen has not come yet; ``executing`` if it was sent to the environment;
+    ``ending`` if the answer ends the episode after what it had executed. ``wrong`` is what was wrong with the last
+    answer, by kind.
+    """
+
+    order: RolloutOrder
+    trajectory_id: str
+    env_host: str
+    limits: EpisodeLimits
+    policy: Policy = Policy()
+    published: tuple[Observation, ...] = ()
+    latest: Observation | None = None
+    pending: ExecutedAction | None = None
+    executing: bool = False
+    ending: Evaluate | None = None
+    wrong: tuple[str, ...] = ()
+    repeats: int = 0
+
+    @property
+    def step(self) -> int:
+        """The step of the latest observation, or of the next one."""
+        return len(self.published)
+
+    @property
+    def observations(self) -> tuple[Observation, ...]:
+        """All observations so far."""
+        return self.published if self.latest is None else (*self.published, self.latest)
+
+    @property
+    def awaits_action(self) -> bool:
+        """Whether the action that follows the latest observation is not there yet."""
+        return bool(self.published) and self.latest is None and self.pending is None
+
+    @property
+    def on_last_step(self) -> bool:
+        """Whether the step limit ends the episode after the pending action."""
+        return self.step >= self.limits.max_steps
+
+    def observe(self, screenshot: BlobRef | None, instruction: str, at_ms: int, execute_ms: float = 0.0) -> "Episode":
+        """Apply a new screen: the first one after reset, or the result of the pending action.
+
+        ``screenshot`` may be None after the last action (``last_screen`` of the backend).
+        """
+        taken = msgspec.structs.replace(self.pending, execute_ms=execute_ms) if self.pending else None
+        latest = self._observation(screenshot, instruction, taken, at_ms)
+        return msgspec.structs.replace(
+            self, latest=latest, pending=None, executing=False, repeats=self._repeats_with(latest)
+        )
+
+    def after_screen(self, done: bool) -> RequestAction | Evaluate | Stop:
+        """Return what follows the latest screen; ``done`` if the environment accepts no further action."""
+        if done:
+            return Evaluate(cut=False)
+        if self.ending is not None:
+            return self.ending
+        if self.repeats >= self.limits.loop_limit:
+            return Stop(EpisodeEnd(kind="failure", reward=0.0, reason="loop"))
+        if self.on_last_step:
+            return Evaluate(cut=True)
+        return RequestAction(attempt=0)
+
+    def mark_published(self) -> "Episode":
+        """Return the episode with its latest observation published."""
+        return msgspec.structs.replace(self, published=self.observations, latest=None)
+
+    def request_id(self, attempt: int) -> str:
+        """Return the id of an attempt to request the next action; call it after :meth:`mark_published`."""
+        return f"{self.trajectory_id}/{self.step - 1}/{attempt}"
+
+    def request(self, attempt: int, turns: list[MessagePart], reply_partition: int, deadline_ms: int) -> ActionRequest:
+        """Return the request for the next action with the prompt ``turns``; call it after :meth:`mark_published`."""
+        return ActionRequest(
+            request_id=self.request_id(attempt),
+            trajectory_id=self.trajectory_id,
+            step=self.step - 1,
+            turns=turns,
+            sampling=self.order.sampling,
+            reply_partition=reply_partition,
+            deadline_ms=deadline_ms,
+        )
+
+    def apply_response(self, response: ActionResponse, attempt: int) -> "tuple[Episode, Move]":
+        """Apply the response to an attempt: execute its action, end the episode, or retry after an error."""
+        if response.error is not None:
+            return self, self.retry_or_stop(attempt, response.error)
+        try:
+            reading = self.policy.dialect.made.read(response.text, prompts.view_of(self.published, self.policy))
+        except actions.Unparsable as error:
+            stop = Stop(EpisodeEnd(kind="invalid_action", reward=0.0, reason=str(error)))
+            pending = executed_action(response, None)
+            return msgspec.structs.replace(self, pending=pending, wrong=(error.kind,)), stop
+        return self.apply_reading(reading, response)
+
+    def apply_reading(self, reading: Reading, response: ActionResponse) -> "tuple[Episode, Move]":
+        """Apply the actions of an answer, up to the first that ends the episode."""
+        ends = [isinstance(action, ENDING) for action in reading.actions]
+        taken = reading.actions[: ends.index(True) + 1] if any(ends) else reading.actions
+        read = msgspec.structs.replace(self, wrong=tuple(wrong.kind for wrong in reading.wrong))
+        pending = executed_action(response, format_all(taken))
+        first, *others = taken
+        state, move = read.apply_action(first, pending)
+        if not others or not isinstance(move, Execute):
+            return state, move
+        if any(ends):
+            ending = Evaluate(cut=False, gave_up=isinstance(others.pop(), actions.CallUser))
+            state = msgspec.structs.replace(state, ending=ending)
+        return state, msgspec.structs.replace(move, others=tuple(others))
+
+    def demonstrate(self, action: actions.Action) -> "tuple[Episode, Move]":
+        """Apply the oracle's next action, in pixels of the policy's image, as if it were the policy's response."""
+        try:
+            text = self.policy.dialect.made.write(action, prompts.view_of(self.published, self.policy))
+        except Inexpressible as error:
+            reason = f"policy.dialect cannot demonstrate this task: {error}"
+            return self, Stop(EpisodeEnd(kind="env_error", reward=None, reason=reason))
+        taken = ExecutedAction(
+            request_id=self.request_id(0),
+            text=text,
+            action=actions.format(action),
+            tokens=[],
+            logprobs=[],
+            entropies=[],
+            versions=[],
+            prompt_sha="",
+            queue_ms=0.0,
+            generate_ms=0.0,
+            execute_ms=0.0,
+        )
+        return self.apply_action(action, taken)
+
+    def apply_action(self, action: actions.Action, taken: ExecutedAction) -> "tuple[Episode, Move]":
+        """Apply an action: most are executed, some end the episode."""
+        acting = msgspec.structs.replace(self, pending=taken)
+        if isinstance(action, actions.Finished):
+            return acting, Evaluate(cut=False)
+        if isinstance(action, actions.CallUser):
+            return acting, Evaluate(cut=False, gave_up=True)
+        return msgspec.structs.replace(acting, executing=True), Execute(action, taken.request_id)
+
+    def retry_or_stop(self, attempt: int, reason: str) -> RequestAction | Stop:
+        """Return what follows an attempt without a usable response."""
+        if attempt + 1 < self.limits.request_attempts:
+            return RequestAction(attempt + 1)
+        return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=f"{attempt + 1} attempts, the last: {reason}"))
+
+    def end_evaluated(self, evaluated: Evaluate, reward: float) -> EpisodeEnd:
+        """Return the end of an evaluated episode; one that is solved is a success, also at the step limit."""
+        kind = agreed("truncated" if evaluated.cut else "failure", reward)
+        reason = "step limit" if kind == "truncated" else "call_user" if evaluated.gave_up and kind == "failure" else ""
+        return EpisodeEnd(kind=kind, reward=reward, reason=reason)
+
+    def end_timed_out(self, calling: str = "") -> EpisodeEnd:
+        """Return the end of an episode past its wall-clock limit: a fault of what it waited for, without a reward.
+
+        ``calling`` is the environment's call that has not returned, if that is what it waited for. Slowness says
+        nothing about the policy's actions, so it is nothing to train on.
+        """
+        if calling:
+            reason = f"straggler: waited for the environment's {calling}()"
+            return EpisodeEnd(kind="env_error", reward=None, reason=reason)
+        if self.awaits_action:
+            return EpisodeEnd(kind="policy_error", reward=None, reason="straggler: waited for an action")
+        if not self.observations:
+            return EpisodeEnd(kind="env_error", reward=None, reason="straggler: no first screen in time")
+        return EpisodeEnd(kind="env_error", reward=None, reason="straggler: waited for the environment")
+
+    def last_observation(self, end: EpisodeEnd, at_ms: int) -> Observation:
+        """Return the last observation, with ``end``."""
+        last = self.latest
+        if last is None:
+            unchanged = self.published and not self.executing
+            screenshot = self.published[-1].screenshot if unchanged else None
+            last = self._observation(screenshot, "", self.pending, at_ms)
+        return msgspec.structs.replace(last, end=msgspec.structs.replace(end, reason=end.reason[:MAX_REASON]))
+
+    def _observation(
+        self, screenshot: BlobRef | None, instruction: str, taken: ExecutedAction | None, at_ms: int
+    ) -> Observation:
+        """Return the next observation; all of an episode have the first one's instruction."""
+        return Observation(
+            trajectory_id=self.trajectory_id,
+            order=self.order,
+            step=self.step,
+            instruction=self.published[0].instruction if self.published else instruction,
+            screenshot=screenshot,
+            taken=taken,
+            end=None,
+            env_host=self.env_host,
+            at_ms=at_ms,
+        )
+
+    def _repeats_with(self, latest: Observation) -> int:
+        """Return how many times in a row the same action has left the screen unchanged."""
+        if not self.published or latest.taken is None or latest.screenshot != self.published[-1].screenshot:
+            return 0
+        before = self.published[-1].taken
+        same = before is not None and before.action == latest.taken.action
+        return (self.repeats if same else 0) + 1
+
+
+def executed_action(response: ActionResponse, action: str | None) -> ExecutedAction:
+    """Return a response as an observation records it; ``action`` is None if it did not parse."""
+    return ExecutedAction(
+        request_id=response.request_id,
+        text=response.text,
+        action=action,
+        tokens=response.tokens,
+        logprobs=response.logprobs,
+        entropies=response.entropies,
+        versions=response.versions,
+        prompt_sha=response.prompt_sha,
+        queue_ms=response.queue_ms,
+        generate_ms=response.generate_ms,
+        execute_ms=0.0,
+    )
+
+
+def new_trajectory_id(at_ms: int, randomness: bytes) -> str:
+    """Return the UUIDv7 (RFC 9562) of an epoch time in milliseconds and 10 random bytes: ids sort by their time."""
+    fields = at_ms.to_bytes(6) + randomness
+    value = int.from_bytes(fields)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))

@@ -1,0 +1,216 @@
+"""A bundle decides again as it was decided, byte for byte; what differs is found at its first place, with its cause."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+from typer.testing import CliRunner
+
+from benchmarks import bundle as making
+from benchmarks.curation_world import Odds, task_set
+from dart_streams.config import parse
+from dart_streams.console.bundles import whatif
+from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
+from dart_streams.console.bundles.replay import replay
+from dart_streams.console.cli import main
+from dart_streams.console.runs import bundle as bundles
+from dart_streams.console.runs.bundle import Bundle, BundleError, BundleRecord, Writer
+from dart_streams.console.views.terminal import BARS
+from dart_streams.errors import ConfigError
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
+CONFIG = parse({"env": {"slots": 4}, "trainer": {"groups_per_step": 2}})
+TASKS = task_set(6)
+ODDS = Odds(faults=0.05, partial=0.1)
+DIGEST = "ef35ee9afb792cf8c9d74ea514389d75"
+BEFORE_DIALECTS = GOLDEN.with_name("bundle.before-dialects.v1.dart")
+"""Made by the code of 22 November 2026 itself, before there were dialects, adapters, deltas, endpoints and trackers."""
+BEFORE_DIALECTS_DIGEST = "27805fcaeb3472550b9480fd99127b25"
+
+
+def command(*arguments: str):
+    try:
+        return CliRunner().invoke(main.build(arguments), arguments)
+    finally:
+        structlog.reset_defaults()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "run.dart"
+    making.write(path, CONFIG, TASKS, making.played(CONFIG, TASKS, 150, ODDS))
+    return path
+
+
+def altered(path: Path, topic: str, change: Callable[[list[BundleRecord]], list[BundleRecord]], **texts: str) -> Bundle:
+    """Return the same bundle with a topic's records changed."""
+    found = Bundle(path)
+    other = path.with_name("altered.dart")
+    with Writer(other, found.manifest) as bundle:
+        for section in found.directory.sections:
+            if section.kind == "text":
+                name = section.name.partition(".")[0]
+                bundle.text(section.name, texts.get(name, found.text(section.name)))
+            else:
+                records = list(found.records(section.name))
+                bundle.records(section.name, change(records) if section.name == topic else records)
+    return Bundle(other)
+
+
+def faulted(records: list[BundleRecord]) -> list[BundleRecord]:
+    """Make the first success a fault."""
+    won = next(record.offset for record in records if b'"outcome":"success"' in record.value)
+    return edit(records, won, outcome="env_error", reward=None)
+
+
+def edit(records: list[BundleRecord], offset: int, **fields) -> list[BundleRecord]:
+    """Change fields of the event at an offset."""
+    at = next(index for index, record in enumerate(records) if record.offset == offset)
+    event = json.loads(records[at].value) | fields
+    records[at] = msgspec.structs.replace(records[at], value=json.dumps(event, separators=(",", ":")).encode())
+    return records
+
+
+def test_a_bundle_of_before_dialects_and_adapters_replays_to_its_decisions_with_the_defaults_of_what_is_new():
+    bundle = Bundle(BEFORE_DIALECTS)
+    outcome = replay(bundle)
+    assert outcome.equal
+    assert outcome.digest == BEFORE_DIALECTS_DIGEST
+    assert {count.agent: count.bytes_compared for count in outcome.agents} == {
+        "difficulty": 150,
+        "budget": 150,
+        "groups": 16,
+        "dispatch": 160,
+    }
+    config = config_of(bundle)
+    assert (config.policy.dialect.name, config.rollout.engine, config.tracker.tool) == ("native", "vllm", "")
+    assert not config.trainer.publishes_parts
+    assert bundles.verify(BEFORE_DIALECTS)
+
+
+def test_the_golden_bundle_replays_to_the_decisions_it_recorded_three_times_over():
+    outcomes = [replay(Bundle(GOLDEN)) for _ in range(3)]
+    assert [outcome.digest for outcome in outcomes] == [DIGEST] * 3
+    assert all(outcome.equal for outcome in outcomes)
+    assert {count.agent: count.decisions == count.bytes_compared > 0 for count in outcomes[0].agents} == {
+        "difficulty": True,
+        "budget": True,
+        "groups": True,
+        "dispatch": True,
+    }
+
+
+def test_the_generator_makes_the_same_bundle_again(made: Path, tmp_path: Path):
+    making.write(tmp_path / "again.dart", CONFIG, TASKS, making.played(CONFIG, TASKS, 150, ODDS))
+    assert (tmp_path / "again.dart").read_bytes() == made.read_bytes()
+
+
+def test_a_changed_input_is_found_at_the_first_decision_that_it_changes(made: Path):
+    bundle = altered(made, "trajectories", faulted)
+    found = replay(bundle).divergence
+    assert found is not None
+    assert found.agent in ("difficulty", "groups")
+    assert found.input.startswith("trajectories[0]@")
+    assert found.recorded != found.replayed
+    assert "decided on differently" in found.cause
+
+
+def test_a_decision_that_was_published_otherwise_is_shown_with_both_sides(made: Path):
+    bundle = altered(made, "rollout-budgets", lambda records: edit(records, 9, reason="by hand"))
+    found = replay(bundle).divergence
+    assert found is not None
+    assert (found.agent, found.what) == ("budget", "bytes of budget/task-difficulty/0/9")
+    assert "by hand" in found.recorded
+    assert "by hand" not in found.replayed
+
+
+def test_other_settings_decide_differently(made: Path):
+    text = Bundle(made).text("config.toml").replace("keep = 0.8", "keep = 0.3")
+    outcome = replay(altered(made, "", list, config=text))
+    assert not outcome.equal
+    assert outcome.divergence is not None
+    assert outcome.divergence.agent == "groups"
+
+
+def test_an_input_lost_to_retention_and_a_log_with_a_hole_are_told_apart(made: Path):
+    lost = replay(altered(made, "trajectories", lambda records: records[5:])).divergence
+    assert lost is not None
+    assert "retention" in lost.cause
+    holed = replay(altered(made, "curation-log", lambda records: records[:30] + records[36:])).divergence
+    assert holed is not None
+    assert (holed.what, holed.cause.partition(":")[0]) == ("log", "the log lacks an input before this one")
+
+
+def test_an_entry_logged_twice_around_a_crash_counts_once(made: Path):
+    def repeated(records: list[BundleRecord]) -> list[BundleRecord]:
+        last = records[-1].offset
+        return [*records, *(msgspec.structs.replace(r, offset=last + 1 + n) for n, r in enumerate(records[40:60]))]
+
+    assert replay(altered(made, "curation-log", repeated)) == replay(Bundle(made))
+
+
+def test_records_of_a_newer_schema_say_to_upgrade(made: Path):
+    def newer(records: list[BundleRecord]) -> list[BundleRecord]:
+        headers = [(name, b"curation-log/9" if name == "schema" else value) for name, value in records[3].headers]
+        return [*records[:3], msgspec.structs.replace(records[3], headers=headers), *records[4:]]
+
+    with pytest.raises(BundleError, match=r"newer than this program's.*upgrade"):
+        replay(altered(made, "curation-log", newer))
+
+
+def test_the_command_s_exit_code_and_json_tell_the_outcome(made: Path):
+    equal = command("replay", str(made), "--json")
+    assert equal.exit_code == 0
+    assert json.loads(equal.stdout)["equal"] is True
+    other = altered(made, "trajectories", faulted)
+    differs = command("replay", str(other.path))
+    assert differs.exit_code == 1
+    assert "recorded:" in differs.stdout
+    assert "cause:" in differs.stdout
+
+
+def what_if(path: Path, *settings: str) -> list[whatif.WhatIfMetrics]:
+    bundle = Bundle(path)
+    variants = {setting: config_of(bundle, [setting]) for setting in settings}
+    return whatif.compare(whatif.RecordedOutcomes(bundle), tasks_of(bundle), config_of(bundle), variants)
+
+
+def test_the_run_s_own_settings_give_about_what_was_recorded(made: Path):
+    recorded, own = what_if(made)
+    assert own.rollouts_ended == recorded.rollouts_ended == 150
+    assert own.borrowed == 0
+    assert abs(own.groups_formed - recorded.groups_formed) <= 3
+    assert own.steps_trained == own.groups_formed // CONFIG.trainer.groups_per_step
+
+
+def test_fewer_high_entropy_steps_train_fewer_samples_of_the_same_groups(made: Path):
+    _, own, fewer = what_if(made, "curation.entropy.keep=0.4")
+    assert fewer.groups_formed == own.groups_formed
+    assert fewer.samples < own.samples
+    assert fewer.samples + fewer.samples_saved == own.samples + own.samples_saved
+
+
+def test_smaller_groups_make_more_of_them_of_as_many_rollouts(made: Path):
+    _, own, smaller = what_if(made, "curation.budget.base=3")
+    assert smaller.groups_opened > own.groups_opened
+    assert smaller.rollouts_ended == own.rollouts_ended
+
+
+def test_what_is_no_setting_is_refused_by_name(made: Path):
+    with pytest.raises(ConfigError, match=r"curation.entropy.kep.*did you mean 'keep'"):
+        what_if(made, "curation.entropy.kep=0.4")
+    with pytest.raises(ConfigError, match="give key=value"):
+        what_if(made, "keep")
+
+
+def test_a_what_if_is_told_as_a_table_bars_and_a_plot(made: Path, tmp_path: Path):
+    plot = tmp_path / "plot.svg"
+    settings = ("--set", "curation.pool.enabled=false", "--set", "curation.budget.base=3")
+    told = command("replay", str(made), *settings, "--plot", str(plot))
+    assert told.exit_code == 0, told.output
+    assert "all of these" in told.stdout
+    assert BARS[0] in told.stdout
+    assert plot.read_text().startswith("<svg")

@@ -1,0 +1,122 @@
+"""What is wrong with a bundle, an id, a prefix or an option is told in a line, with exit code 2; nothing changes."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+
+from benchmarks import bundle as making
+from benchmarks.curation_world import Odds, task_set
+from dart_streams.config import parse
+from dart_streams.console.cli import main
+from dart_streams.console.runs import bundle as bundles
+from dart_streams.console.runs.bundle import Bundle
+
+CONFIG = parse({"bus": {"prefix": "dart.r."}, "env": {"slots": 2}})
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    path = tmp_path / "run.dart"
+    tasks = task_set(2)
+    making.write(path, CONFIG, tasks, making.played(CONFIG, tasks, 12, Odds()))
+    return path
+
+
+def whole(path: Path) -> None:
+    """Leave a bundle as it is."""
+
+
+def torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def damaged(path: Path) -> None:
+    section = Bundle(path).sections["trajectories"]
+    data = bytearray(path.read_bytes())
+    data[section.start + section.size // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def newer(path: Path) -> None:
+    directory = msgspec.structs.replace(Bundle(path).directory, version=bundles.VERSION + 1)
+    body = msgspec.json.encode(directory)
+    path.write_bytes(path.read_bytes() + body + struct.pack("<I", len(body)) + bundles.MAGIC)
+
+
+def absent(path: Path) -> None:
+    path.unlink()
+
+
+COMMANDS = (
+    ("replay", "BUNDLE"),
+    ("replay", "BUNDLE", "--set", "curation.entropy.keep=0.5"),
+    ("replay", "BUNDLE", "--into", "shadow."),
+    ("capture", "BUNDLE", "--verify"),
+    ("trace", "g000000", "--bundle", "BUNDLE"),
+    ("trace", "--coverage", "--bundle", "BUNDLE"),
+    ("store", "rebuild", "--bundle", "BUNDLE"),
+    ("store", "diff", "--bundle", "BUNDLE"),
+)
+
+
+def refused(path: Path, arguments: tuple[str, ...], monkeypatch, capsys) -> str:
+    """Run a command that must end with exit code 2 and an error, and change nothing; return the error."""
+    before = {one: one.read_bytes() for one in path.parent.rglob("*") if one.is_file()}
+    monkeypatch.setattr("sys.argv", ["dart-streams", *(str(path) if a == "BUNDLE" else a for a in arguments)])
+    monkeypatch.chdir(path.parent)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+    finally:
+        structlog.reset_defaults()
+    told = capsys.readouterr()
+    assert ended.value.code == 2
+    assert told.out == ""
+    assert told.err.count("error: ") == 1
+    assert "Traceback" not in told.err
+    assert {one: one.read_bytes() for one in path.parent.rglob("*") if one.is_file()} == before
+    return told.err
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("spoil", "says"), [(torn, "torn"), (newer, "upgrade"), (absent, "no bundle")], ids=["torn", "newer", "absent"]
+)
+def test_a_bundle_that_cannot_be_used_is_refused_by_every_command(
+    made: Path, arguments: tuple[str, ...], spoil: Callable[[Path], None], says: str, monkeypatch, capsys
+):
+    spoil(made)
+    told = refused(made, arguments, monkeypatch, capsys)
+    assert says in told
+    assert made.name in told
+
+
+@pytest.mark.parametrize(
+    ("spoil", "arguments", "says"),
+    [
+        (damaged, ("replay", "BUNDLE"), "damaged in trajectories"),
+        (damaged, ("capture", "BUNDLE", "--verify"), "damaged in trajectories"),
+        (whole, ("trace", "g00000", "--bundle", "BUNDLE"), "did you mean 'g0000"),
+        (whole, ("trace", "--bundle", "BUNDLE"), "give an id"),
+        (whole, ("trace", "g000000", "--run", "nobody"), "nobody"),
+        (whole, ("capture", "nobody"), "nobody"),
+        (whole, ("replay", "BUNDLE", "--into", "dart.r."), "is the prefix of the run itself"),
+        (whole, ("replay", "BUNDLE", "--into", "sha dow."), "is no prefix for topics"),
+        (whole, ("replay", "BUNDLE", "--into", "shadow.", "--topics", "curatd"), "no topic 'curatd'"),
+        (whole, ("replay", "BUNDLE", "--into", "shadow.", "--topics", "observations"), "has no observations"),
+        (whole, ("replay", "BUNDLE", "--into", "shadow.", "--speed", "fast"), "give max, or a multiple"),
+        (whole, ("replay", "BUNDLE", "--into", "shadow.", "--from", "noon"), "neither an offset nor a time"),
+        (whole, ("replay", "BUNDLE", "--set", "curation.entropy.kep=1"), "did you mean 'keep'"),
+        (whole, ("replay", "BUNDLE", "--plot", "p.svg"), "give it at least one --set"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_wrong_is_told_with_what_to_do(
+    made: Path, spoil: Callable[[Path], None], arguments: tuple[str, ...], says: str, monkeypatch, capsys
+):
+    spoil(made)
+    assert says in refused(made, arguments, monkeypatch, capsys)

@@ -1,0 +1,90 @@
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dart_streams.config import load, parse
+from dart_streams.console.cli import main
+
+ROOT = Path(__file__).parents[4]
+DEMO = ROOT / "deploy/config/demo.toml"
+
+
+def command(*arguments):
+    return CliRunner().invoke(main.build(["config"]), ["config", *map(str, arguments)])
+
+
+@pytest.fixture
+def file(tmp_path):
+    shutil.copy(ROOT / "deploy/config/tasks.toml", tmp_path / "tasks.toml")
+    return tmp_path / "c.toml"
+
+
+def test_the_resolved_file_has_every_key_and_reads_as_the_same_configuration(file):
+    shown = tomllib.loads(command("show", DEMO).stdout)
+    assert shown["trainer"]["groups_per_step"] == 3
+    assert shown["trainer"]["clip_high"] == 0.28
+    assert parse(shown) == load(DEMO)
+    assert json.loads(command("show", DEMO, "--json").stdout) == shown
+
+
+def test_the_difference_has_only_what_is_not_the_default(file):
+    file.write_text(
+        '[env]\nslots = 16\nworkers = 2\n[env.miniwob]\nisolation = "problem"\n[trainer]\nmax_train_steps = 3\n'
+    )
+    assert tomllib.loads(command("show", file, "--diff").stdout) == {
+        "env": {"workers": 2, "miniwob": {"isolation": "problem"}},
+        "trainer": {"max_train_steps": 3},
+    }
+
+
+def test_every_error_of_every_file_is_reported_at_once(file, tmp_path):
+    file.write_text(
+        '[env]\nslot = 3\nworkers = "many"\n[trainer]\nminibatches = 0\ndual_clip = { factor = 0.5 }\n'
+        '[bus.tls]\nca_file = "x"\n[tasks]\nfile = "none.toml"\n'
+    )
+    done = command("check", file, DEMO, tmp_path / "lost.toml")
+    assert done.exception.exit_code == 2
+    assert done.stdout.splitlines() == [
+        f"{file}: unknown key 'env.slot': did you mean 'slots'?",
+        f"{file}: env.workers: Expected `int`, got `str`",
+        f"{file}: trainer.minibatches: Expected `int` >= 1",
+        f"{file}: bus.tls: files are given, but TLS is off: set enabled = true here",
+        f"{file}: no task set {tmp_path / 'none.toml'}: set tasks.file, relative to the configuration file",
+        f"no configuration file {tmp_path / 'lost.toml'}",
+    ]
+    assert f"{DEMO}: ok" in done.stderr
+
+
+def test_what_goes_wrong_between_keys_is_reported_when_the_keys_are_right(file):
+    file.write_text(
+        '[trainer.dual_clip]\nfactor = 0.5\n[curation.dispatch]\nmode = "coupled"\n[tasks]\nfile = "tasks.toml"\n'
+    )
+    done = command("check", file)
+    assert [line.partition(": ")[2][:20] for line in done.stdout.splitlines()] == ["trainer: dual_clip.f"]
+
+
+def test_errors_of_the_task_file_are_reported_too(file):
+    file.write_text("[env]\nslots = 0\n")
+    tasks = file.with_name("tasks.toml")
+    tasks.write_text(tasks.read_text().replace("max_steps = 1\n", "max_steps = 'one'\n", 1))
+    done = command("check", file)
+    assert done.exception.exit_code == 2
+    slots, pages = done.stdout.splitlines()
+    assert slots == f"{file}: env.slots: Expected `int` >= 1"
+    assert "pages[0].max_steps: Expected `int`, got `str`" in pages
+
+
+def test_files_without_errors_are_ok_and_exit_with_0(file):
+    file.write_text("")
+    done = command("check", file, *sorted((ROOT / "deploy/config").rglob("*.toml")))
+    assert (done.exit_code, done.stdout) == (0, "")
+
+
+def test_loading_reports_all_errors_too(file):
+    file.write_text("[env]\nslot = 3\nworkers = 'many'\n")
+    with pytest.raises(Exception, match=r"c\.toml:\n  unknown key 'env\.slot'.*\n  env\.workers: Expected"):
+        load(file)

@@ -1,0 +1,98 @@
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from dart_streams.console.cli import osworld
+from dart_streams.errors import UserError
+from workers.env.backends.osworld import tasks
+from workers.env.backends.osworld.episode_check import TaskCheck, TaskChecker, done_before
+from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.mirror import Mirror, needed
+from workers.env.backends.osworld.prerequisites import Prerequisites
+from workers.env.backends.osworld.sidecar import EvaluatorSidecar
+
+CHECKS = [
+    TaskCheck(page="os/a", verdict="runnable", start=0.0, oracle=1.0),
+    TaskCheck(page="os/b", verdict="refused", reason="its start | state\nis worth 1", start=1.0, made=True),
+    TaskCheck(page="vlc/c", verdict="obstacle", reason="visits the live web"),
+]
+
+
+def test_the_table_has_a_row_for_each_task_and_counts_for_each_app():
+    lines = osworld.table_of(CHECKS).splitlines()
+    assert "| os | 2 | 1 | 1 | 1 | 0 |" in lines
+    assert "| all | 3 | 1 | 1 | 1 | 1 |" in lines
+    assert lines[-3:] == [
+        "| os/a |  | 0 | 1 |  |",
+        "| os/b | made | 1 |  | its start / state is worth 1 |",
+        "| vlc/c |  |  |  | visits the live web |",
+    ]
+
+
+def test_the_table_is_written_between_its_marks_and_again(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{osworld.BEGIN}\nold\n{osworld.END}\n\nEnd.\n")
+    osworld.write_table(page, CHECKS)
+    once = page.read_text()
+    osworld.write_table(page, CHECKS)
+    assert page.read_text() == once
+    assert "old" not in once
+    assert once.startswith("# Title\n")
+    assert once.endswith("\n\nEnd.\n")
+    page.write_text("# No marks\n")
+    with pytest.raises(UserError, match="no place"):
+        osworld.write_table(page, CHECKS)
+
+
+def test_results_that_were_cut_off_are_read_as_far_as_they_are_whole(tmp_path: Path):
+    lines = tmp_path / "results"
+    assert done_before(lines) == {}
+    lines.write_text('{"page":"os/a","verdict":"refused"}\n{"page":"os/a","verdict":"runnable"}\n{"page":"os/b","ver')
+    assert {page: found.verdict for page, found in done_before(lines).items()} == {"os/a": "runnable"}
+
+
+async def test_a_task_that_breaks_its_check_in_any_way_is_refused_with_the_reason():
+    @contextlib.asynccontextmanager
+    async def broken() -> AsyncIterator[Machine]:
+        raise KeyError("window")
+        yield
+
+    task = tasks.parse({"evaluator": {"func": "infeasible"}}, "os", "t")
+    mirror = Mirror(Path("nowhere"))
+    checker = TaskChecker(broken, mirror, EvaluatorSidecar(), Prerequisites((), (), mirror))
+    found = await checker.check(task)
+    assert (found.verdict, found.reason) == ("refused", "KeyError: 'window'")
+
+
+@pytest.mark.skipif(
+    not os.environ.get("DART_OSWORLD"), reason="needs a checkout of OSWorld: set DART_OSWORLD to its folder"
+)
+def test_every_task_of_osworld_is_known():
+    everything, unusable = osworld.chosen("", "test_all.json", "")
+    without_accounts, _ = osworld.chosen("", "test_nogdrive.json", "")
+    assert (len(everything), len(without_accounts), unusable) == (369, 361, [])
+    assert len({url for task in everything for url in needed(task)}) > 500
+    assert sum(task.evaluator.infeasible for task in everything) == 29
+    assert all(tasks.settled_score(task, True) in {0.0, 1.0} for task in everything)
+
+
+def test_a_bad_task_is_listed_and_the_others_are_surveyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "checkout" / "evaluation_examples"
+    (folder / "examples" / "os").mkdir(parents=True)
+    good = {"id": "another", "instruction": "Do it.", "evaluator": {"func": "infeasible"}}
+    (folder / "examples" / "os" / "good.json").write_text(json.dumps(good))
+    (folder / "examples" / "os" / "bad.json").write_text("{")
+    (folder / "test_all.json").write_text(json.dumps({"os": ["bad", "good"]}))
+    with pytest.raises(typer.Exit) as ended:
+        osworld.mirror(tmp_path / "mirror", osworld=str(tmp_path / "checkout"))
+    printed = capsys.readouterr()
+    assert ended.value.exit_code == 1
+    assert "files of 1 tasks" in printed.out or "nothing" in printed.out
+    assert "left out os/bad: " in printed.err
+    (folder / "test_all.json").write_text(json.dumps({"os": ["good"]}))
+    osworld.mirror(tmp_path / "mirror", osworld=str(tmp_path / "checkout"))

@@ -1,0 +1,147 @@
+"""Commands that look at a run find the latest one, and say in one line when there is none."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from dart_streams.config import Config
+from dart_streams.console.cli import main, options, run
+from dart_streams.console.cli.tasks import table_of
+from dart_streams.console.runs import run_folder
+from dart_streams.console.runs.task_history import TaskRow
+from dart_streams.errors import UserError
+
+ROOT = Path(__file__).parents[4]
+LOOKING = [
+    ("tasks",),
+    ("topics", "describe"),
+    ("trace", "12"),
+    ("store", "diff"),
+    ("store", "rebuild"),
+    ("dlq", "list"),
+    ("dlq", "show", "trajectories"),
+    ("dlq", "redrive", "trajectories", "--all"),
+    ("capture",),
+    ("report",),
+    ("eval",),
+]
+
+
+@pytest.fixture
+def state(tmp_path):
+    for name in ("one", "two"):
+        run_folder.create(
+            run_folder.resolved(Config(), tmp_path, name), ROOT / "deploy/config/tasks.toml", name, resume=False
+        )
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
+def test_without_a_run_there_is_one_line_and_exit_code_2(arguments, tmp_path):
+    done = CliRunner().invoke(main.build(arguments[:1]), [*arguments, "--state", str(tmp_path)])
+    assert isinstance(done.exception, UserError)
+    assert done.exception.exit_code == 2
+    assert str(done.exception) == f"no run in {tmp_path} yet: start one with `make demo`"
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
+def test_an_unknown_run_is_refused_with_those_that_are_known(arguments, state):
+    done = CliRunner().invoke(main.build(arguments[:1]), [*arguments, "--state", str(state), "--run", "three"])
+    assert isinstance(done.exception, UserError)
+    assert "there are one, two" in str(done.exception)
+
+
+def test_the_latest_run_is_the_default_and_a_deployment_takes_its_place(state, tmp_path):
+    assert options.run_config("", state, None).bus.prefix == "dart.two."
+    assert options.run_config("one", state, None).bus.prefix == "dart.one."
+    file = tmp_path / "c.toml"
+    file.write_text('[bus]\nprefix = "mine."\n')
+    assert options.run_config("", state, file).bus.prefix == "mine."
+    with pytest.raises(UserError, match="--run and --config name two"):
+        options.run_config("one", state, file)
+
+
+ROWS = [
+    TaskRow(
+        task=f"miniwob/{page}#{seed}",
+        success_rate=0.875,
+        rollouts=8,
+        max_steps=10,
+        groups=120,
+        curated=100,
+        dropped=20,
+        pool=4,
+        why="3 rollouts because 14 of the last 16 succeeded; at most 4 steps, the longest success",
+    )
+    for page, seed in (("click-collapsible-nodelay", 17), ("click-test", 0))
+]
+
+
+@pytest.mark.parametrize("reasons", [False, True])
+def test_the_table_of_tasks_is_readable_in_80_columns(reasons):
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table_of(ROWS, reasons=reasons))
+    heading, *lines = console.file.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in [heading, *lines])
+    names = ["task", "rate", "N", "cap", "groups", "curated", "dropped", "pool", *(["why"] if reasons else [])]
+    assert heading.split() == names
+    if not reasons:
+        assert [line.split() for line in lines] == [
+            [row.task, "0.88", "8", "10", "120", "100", "20", "4"] for row in ROWS
+        ]
+    assert "…" not in console.file.getvalue()
+
+
+def test_benchmarks_outside_of_a_checkout_are_refused_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as refused:
+        main.build(["bench"])
+    assert refused.value.exit_code == 2
+    assert str(refused.value) == "the benchmarks are in the repository, not in the wheel: run this in a checkout of it"
+
+
+def test_the_spans_of_a_run_are_looked_for_where_its_folder_is_now(state, tmp_path):
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    (state / "runs").rename(moved / "runs")
+    config, bundle = options.run_or_bundle("", moved, None)
+    assert (config.run.folder, bundle) == (moved / "runs/two", None)
+
+
+def resumed(state, *arguments: str):
+    """Ask for a resumption while the run is held, so that it ends before any process is started."""
+    found = run_folder.find(str(state), "two")
+    before = found.config_file.read_bytes()
+    with run_folder.locked(found.path):
+        done = CliRunner().invoke(main.build(["run"]), ["run", *arguments])
+    assert found.config_file.read_bytes() == before
+    return done
+
+
+def test_a_resumed_run_goes_on_with_its_own_configuration(state):
+    recorded = run_folder.find(str(state), "two").config()
+    for name in ("two", "latest", "dart.two"):
+        assert run.resumed_config(name, state, None) == recorded
+        done = resumed(state, "--resume", name, "--state", str(state))
+        assert str(done.exception).startswith("run 'two' still lives")
+
+
+def test_what_another_configuration_changes_is_shown(state, tmp_path):
+    other, tasks = tmp_path / "other.toml", tmp_path / "few.toml"
+    other.write_text(
+        f'[run]\nminutes = 1\nstate_dir = "{state}"\n[tasks]\nfile = "few.toml"\n[curation]\nmax_staleness = 9\n'
+    )
+    page = (
+        '[[pages]]\nenvironment = "miniwob"\npage = "p"\nmax_steps = 3\ntrain_seeds = [0, 1]\nheldout_seeds = [1, 2]\n'
+    )
+    tasks.write_text(page)
+    done = resumed(state, str(other), "--resume", "two")
+    assert str(done.exception).startswith("run 'two' still lives")
+    said = " ".join(done.stderr.split())
+    assert "changes run.minutes: 9.0 -> 1.0" in said
+    assert "changes curation.max_staleness: 2 -> 9 (its decisions" in said
+    assert "the run keeps its own tasks" in said

@@ -1,0 +1,158 @@
+"""``dart-streams ui``: its address for scripts, and what it refuses."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import structlog
+from typer.testing import CliRunner
+
+from dart_streams.console.cli import main, ui
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
+
+BUNDLE = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
+
+
+def failure(*arguments: str) -> UserError:
+    try:
+        done = CliRunner().invoke(main.build(["ui"]), ["ui", *arguments])
+    finally:
+        structlog.reset_defaults()
+    assert isinstance(done.exception, UserError), done.output
+    return done.exception
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "gui.example"])
+def test_an_address_on_the_network_is_refused_without_tls(host: str):
+    error = failure(str(BUNDLE), "--host", host)
+    assert isinstance(error, ConfigError)
+    assert "--certificate" in str(error)
+    assert "ssh -L" in str(error)
+
+
+def test_an_address_on_the_network_is_taken_if_something_stands_in_front_and_shown_as_it_is_reached(tmp_path: Path):
+    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", str(BUNDLE), "--port", "0", "--address-file"]
+    wide = [*command, str(tmp_path / "ui.json"), "--host", "0.0.0.0", "--behind-proxy"]
+    process = subprocess.Popen(wide, stderr=subprocess.DEVNULL)
+    try:
+        deadline = Deadline(60)
+        while not (tmp_path / "ui.json").exists():
+            assert not deadline.expired and process.poll() is None
+            time.sleep(0.05)
+        address = json.loads((tmp_path / "ui.json").read_bytes())
+        assert address["address"].startswith("http://127.0.0.1:")
+        request = urllib.request.Request(f"{address['address']}api/run")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30)
+        assert refused.value.code == 401, "the token is asked for as ever"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def test_half_a_certificate_or_a_broken_one_is_refused(tmp_path: Path):
+    (tmp_path / "cert.pem").write_text("no certificate")
+    assert "go together" in str(failure(str(BUNDLE), "--certificate", str(tmp_path / "cert.pem")))
+    both = ("--certificate", str(tmp_path / "cert.pem"), "--key", str(tmp_path / "no.pem"))
+    assert "can't be used" in str(failure(str(BUNDLE), "--host", "0.0.0.0", *both))
+
+
+def test_a_port_that_is_named_and_in_use_is_an_error_that_says_so():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = failure(str(BUNDLE), "--port", str(port))
+    assert isinstance(error, ServiceUnavailable)
+    assert str(port) in str(error)
+    assert "--port" in str(error)
+
+
+def test_an_address_that_is_not_this_machines_is_not_blamed_on_the_port():
+    error = failure(str(BUNDLE), "--host", "192.0.2.1", "--behind-proxy", "--port", "0")
+    assert isinstance(error, ServiceUnavailable)
+    assert "--host" in str(error)
+    assert "--port" not in str(error)
+
+
+def test_options_that_cannot_be_followed_are_refused_before_anything_is_served(tmp_path: Path):
+    error = failure(str(BUNDLE), "--port", "0", "--address-file", str(tmp_path / "no" / "ui.json"))
+    assert "No such file" in str(error)
+    config = tmp_path / "config.toml"
+    config.write_text("")
+    assert "--config" in str(failure(str(BUNDLE), "--config", str(config)))
+
+
+def test_what_is_no_run_and_no_bundle_is_named(tmp_path: Path):
+    assert "no run" in str(failure("nothing", "--state", str(tmp_path)))
+    (tmp_path / "torn.dart").write_bytes(b"x" * 100)
+    assert "no bundle" in str(failure(str(tmp_path / "torn.dart")))
+
+
+def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: Path):
+    file = tmp_path / "ui.json"
+    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", str(BUNDLE), "--port", "0", "--json"]
+    process = subprocess.Popen([*command, "--address-file", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        text = b""
+        while not text.rstrip().endswith(b"}"):
+            line = process.stdout.readline()
+            assert line, process.stderr and process.stderr.read()
+            text += line
+        address = json.loads(text)
+        assert json.loads(file.read_bytes()) == address
+        assert file.stat().st_mode & 0o077 == 0
+        assert address["url"] == f"{address['address']}?token={address['token']}"
+        request = urllib.request.Request(f"{address['address']}api/run")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30)
+        assert refused.value.code == 401
+        request.add_header("Authorization", f"Bearer {address['token']}")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert json.load(answer)["header"]["kind"] == "bundle"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypatch):
+    done = CliRunner().invoke(main.build(["ui"]), ["ui", str(BUNDLE), "--export", str(tmp_path / "x.html"), "--json"])
+    structlog.reset_defaults()
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert json.loads(done.stdout) == {"file": str(tmp_path / "x.html")}
+    assert 'id="archive"' in (tmp_path / "x.html").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
+    assert "no folder" in str(failure(str(BUNDLE), "--export", str(tmp_path / "no" / "x.html")))
+    monkeypatch.setattr("dart_streams.console.cli.ui.SILENT_S", 1.0)
+    nobody = tmp_path / "nobody.toml"
+    nobody.write_text('[bus]\nservers = "127.0.0.1:1"\nwait_s = 0.2\n')
+    error = failure("--config", str(nobody), "--export", str(tmp_path / "y.html"))
+    assert isinstance(error, ServiceUnavailable)
+    assert not (tmp_path / "y.html").exists()
+
+
+def test_a_page_that_was_started_again_comes_back_where_it_was_unless_others_could_have_written_that(tmp_path: Path):
+    file, none = tmp_path / "ui.json", ui.PageAddress(url="", address="", token="")
+    assert ui.written(None) == ui.written(file) == none
+    with ui.listening("127.0.0.1", 0, none, any_free=False) as first:
+        port = first.getsockname()[1]
+    known = ui.PageAddress(url="", address=f"http://127.0.0.1:{port}/", token="secret")
+    ui.announce(known, file, as_json=False)
+    assert ui.written(file) == known
+    with ui.listening("127.0.0.1", 0, known, any_free=False) as again:
+        assert again.getsockname()[1] == port
+        with ui.listening("127.0.0.1", 0, known, any_free=False) as taken:
+            assert taken.getsockname()[1] != port, "it is taken by another by now"
+    file.chmod(0o644)
+    assert ui.written(file) == none
+    file.write_text("torn")
+    file.chmod(0o600)
+    assert ui.written(file) == none

@@ -1,0 +1,40 @@
+"""Which processes a run has: a tracker only where one is configured, beside the circle and not within it."""
+
+from pathlib import Path
+
+import pytest
+
+from dart_streams.config import parse
+from dart_streams.console.launch.processes import Programs, processes_of
+from dart_streams.errors import UserError
+
+FILE = Path("/state/runs/one/config.toml")
+
+
+def configured(tool: str = ""):
+    return parse({"rollout": {"engine": "scripted"}, "tracker": {"tool": tool}}, "the test")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "dart-streams"
+    path.touch()
+    return path
+
+
+def test_a_tracker_ends_last_and_the_run_goes_on_without_it(program):
+    found = Programs(program, program, program)
+    [spec] = processes_of(configured("tensorboard"), FILE, found).tracker
+    assert spec.last
+    assert spec.optional
+    assert spec.command[:3] == (str(program), "worker", "tracker")
+
+
+def test_without_a_tracker_the_data_environment_is_not_needed(program):
+    run = processes_of(configured(), FILE, Programs(program, program, Path("missing")))
+    assert run.tracker == ()
+
+
+def test_a_tracker_without_its_environment_is_refused_before_anything_starts(program):
+    with pytest.raises(UserError, match=r"tracker\.tool 'wandb' needs: run `make data`"):
+        processes_of(configured("wandb"), FILE, Programs(program, program, Path("missing")))

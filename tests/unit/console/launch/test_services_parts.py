@@ -1,0 +1,348 @@
+"""The parts of the local services that need no JVM."""
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dart_streams.config import Bus, Config, Run, Services, Store
+from dart_streams.connection import protocol_probes
+from dart_streams.console.launch.services import daemon, jars, local
+from dart_streams.console.launch.services.daemon import HOME_MARK, PORT_MARK, Home, is_alive, local_address, stop
+from dart_streams.console.launch.services.jvm import Cassandra, Kafka
+from dart_streams.console.launch.services.lock import one_at_a_time, silent
+from dart_streams.errors import ConfigError, ServiceUnavailable
+
+FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
+DEAF = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); signal.pause()",
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home(tmp_path / "kafka")
+    yield home
+    if found := home.find():
+        stop([found[0]], grace_s=1)
+
+
+@contextmanager
+def listener(reply: bytes = b"") -> Iterator[int]:
+    """Something that listens on a port, and says ``reply`` to whoever connects."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(64)
+                connection.sendall(reply)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield server.getsockname()[1]
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(timeout=5)
+
+
+def marked(home: Home, port: int) -> list[str]:
+    return [*FOREVER, *home.marks(port)]
+
+
+def spawned(home: Home, port: int) -> psutil.Process:
+    """Start a daemon that only waits; Linux sets a process's arguments just after it has closed what exec closes."""
+    child = home.spawn(marked(home, port))
+    deadline = time.monotonic() + 60
+    while not child.cmdline():
+        assert time.monotonic() < deadline, "no arguments"
+        time.sleep(0.001)
+    return child
+
+
+def test_a_daemon_is_found_by_its_mark(home: Home):
+    child = spawned(home, 1234)
+    assert home.find() == (psutil.Process(child.pid), 1234)
+
+
+def test_a_process_without_the_mark_or_with_that_of_another_home_is_not_taken_for_the_daemon(home: Home):
+    others = [home.spawn(FOREVER), home.spawn([*FOREVER, *Home(home.folder.with_name("other")).marks(1)])]
+    try:
+        assert home.find() is None
+        assert all(map(is_alive, others))
+    finally:
+        stop(others, grace_s=5)
+
+
+def test_a_dead_daemon_that_nobody_has_reaped_is_not_alive(home: Home):
+    child = spawned(home, 1234)
+    os.kill(child.pid, 9)
+    deadline = time.monotonic() + 60
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert home.find() is None
+    child.wait()
+
+
+def test_a_daemon_lives_in_a_session_of_its_own_so_that_ctrl_c_spares_it(home: Home):
+    child = spawned(home, 1)
+    assert os.getsid(child.pid) == child.pid
+
+
+def test_one_that_ignores_sigterm_is_killed_after_the_grace(home: Home):
+    child = home.spawn(DEAF)
+    deadline = time.monotonic() + 60
+    while "deaf" not in home.last_lines():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    stop([child], grace_s=0.3)
+    assert not is_alive(child)
+
+
+def test_the_log_of_the_last_start_is_kept(home: Home):
+    for word in ("first", "second"):
+        home.spawn([sys.executable, "-c", f"print('{word}')"]).wait(timeout=60)
+    assert home.last_lines() == "second"
+    assert home.log.with_suffix(".log.1").read_text() == "first\n"
+
+
+def test_only_the_right_protocol_counts_as_an_answer():
+    with listener(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        assert not protocol_probes.speaks_kafka("127.0.0.1", port)
+        assert not protocol_probes.speaks_cql("127.0.0.1", port)
+
+
+def test_a_listener_that_says_nothing_does_not_answer():
+    with listener() as port:
+        assert not protocol_probes.speaks_kafka("127.0.0.1", port, timeout_s=0.3)
+
+
+def test_the_owner_of_a_port_is_named():
+    with listener() as port:
+        assert daemon.in_use("127.0.0.1", port)
+        owner = daemon.owner_of(port)
+        assert owner is not None
+        assert owner.pid == os.getpid()
+        assert f"pid {os.getpid()}" in daemon.describe(owner)
+    assert not daemon.in_use("127.0.0.1", port)
+
+
+def test_free_ports_are_different_ones_and_none_that_a_connection_could_get():
+    ports = [daemon.free_port() for _ in range(20)]
+    assert len(set(ports)) == 20
+    low, high = daemon.ephemeral_ports()
+    assert not [port for port in ports if low <= port <= high]
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        assert low <= client.getsockname()[1] <= high
+
+
+def test_where_all_ports_may_be_a_connections_one_of_them_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "range").write_text("1024\t65535\n")
+    monkeypatch.setattr(daemon, "EPHEMERAL_PORTS", tmp_path / "range")
+    assert daemon.ephemeral_ports() == (1024, 65535)
+    assert not daemon.in_use("127.0.0.1", daemon.free_port())
+    monkeypatch.setattr(daemon, "EPHEMERAL_PORTS", tmp_path / "nothing")
+    assert daemon.ephemeral_ports() == (49152, 65535)
+
+
+def test_a_port_that_is_listened_on_is_passed_over(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(daemon, "_ports_given", itertools.count())
+    first = daemon.free_port()
+    with socket.create_server(("127.0.0.1", first)):
+        monkeypatch.setattr(daemon, "_ports_given", itertools.count())
+        assert daemon.free_port() != first
+
+
+def test_a_taken_port_is_an_error_that_names_the_program_and_the_setting():
+    with listener() as port:
+        kafka = Kafka(Bus(servers=f"127.0.0.1:{port}"), Services())
+        with pytest.raises(ServiceUnavailable, match=rf"port {port}.*pid {os.getpid()}.*bus\.servers"):
+            local.refuse_taken_port(kafka)
+
+
+def test_a_port_that_was_just_given_up_is_free_again():
+    """Connections in TIME_WAIT must not keep a service from starting again."""
+    with listener(b"x") as port, closing(socket.create_connection(("127.0.0.1", port))) as client:
+        client.sendall(b"?")
+        assert client.recv(1) == b"x"
+    assert not daemon.in_use("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("server", "place"),
+    [
+        ("127.0.0.1:9092", ("127.0.0.1", 9092)),
+        ("localhost:1", ("127.0.0.1", 1)),
+        ("127.0.0.2:65535", ("127.0.0.2", 65535)),
+    ],
+)
+def test_a_loopback_address_is_where_services_listen(server: str, place: tuple[str, int]):
+    assert local_address(server, "bus.servers") == place
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "",
+        "kafka:9092",
+        "10.0.0.1:9092",
+        "127.0.0.1",
+        "127.0.0.1:0",
+        "127.0.0.1:70000",
+        "127.0.0.1:1,127.0.0.1:2",
+        "127.0.0.1:x",
+    ],
+)
+def test_any_other_address_is_refused_and_the_setting_named(server: str):
+    with pytest.raises(ConfigError, match=r"bus\.servers"):
+        local_address(server, "bus.servers")
+
+
+def test_without_java_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jars, "candidates", lambda: iter(()))
+    with pytest.raises(ServiceUnavailable, match=r"no Java.*apt-get install openjdk-17-jre-headless"):
+        jars.find_java()
+
+
+def test_another_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    fake = tmp_path / "java"
+    fake.write_text("#!/bin/sh\necho 'openjdk version \"25.0.2\" 2026-01-20' >&2\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(jars, "candidates", lambda: iter([fake, tmp_path / "gone"]))
+    with pytest.raises(ServiceUnavailable, match=r"java is Java 25.*gone is broken"):
+        jars.find_java()
+
+
+@pytest.mark.parametrize(("version", "fits"), [("11.0.2", False), ("17.0.15", True), ("21.0.2", True), ("24", False)])
+def test_java_is_taken_from_kafkas_oldest_to_cassandras_newest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, fits: bool
+):
+    fake = tmp_path / "java"
+    fake.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(jars, "candidates", lambda: iter([fake]))
+    if fits:
+        assert jars.find_java() == fake
+    else:
+        with pytest.raises(ServiceUnavailable, match=r"no Java 17 to 23.*JAVA_HOME"):
+            jars.find_java()
+
+
+def test_without_maven_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServiceUnavailable, match=r"no Maven.*apt-get install maven"):
+        jars.fetch_jars("kafka", tmp_path)
+
+
+def test_a_failed_fetch_leaves_nothing_that_could_be_taken_for_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    maven = tmp_path / "bin" / "mvn"
+    maven.parent.mkdir()
+    maven.write_text("#!/bin/sh\necho '[ERROR] no network' >&2\nexit 1\n")
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{maven.parent}:{os.environ['PATH']}")
+    with pytest.raises(ServiceUnavailable, match="no network"):
+        jars.fetch_jars("kafka", tmp_path / "cache")
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["lock"]
+
+
+def test_a_lock_is_waited_for_and_given_up_with_a_reason(tmp_path: Path):
+    with (
+        one_at_a_time(tmp_path, wait_s=1),
+        pytest.raises(ServiceUnavailable, match=r"has held .*/lock for \d+ s"),
+        one_at_a_time(tmp_path, wait_s=0.2),
+    ):
+        pass
+    with one_at_a_time(tmp_path, wait_s=1):
+        pass
+
+
+def test_a_wait_for_a_lock_is_reported_once_unless_it_is_short(tmp_path: Path):
+    reported: list[str] = []
+    with one_at_a_time(tmp_path, wait_s=1, notify=reported.append):
+        assert reported == []
+        with pytest.raises(ServiceUnavailable), one_at_a_time(tmp_path, wait_s=0.8, notify=reported.append):
+            pass
+    assert reported == [f"waiting for another dart-streams command that works on {tmp_path}"]
+
+
+def test_a_folder_that_can_not_be_written_to_is_named_with_its_setting(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"can't write to .*file/x/services \(Not a directory\): set run\.state_dir"):
+        local.up(Config(run=Run(state_dir=str(tmp_path / "file" / "x"))))
+
+
+def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path):
+    code = f"""
+import os, pathlib
+from dart_streams.console.launch.services.lock import one_at_a_time
+with one_at_a_time(pathlib.Path({str(tmp_path)!r}), 1):
+    os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == -9
+    with one_at_a_time(tmp_path, wait_s=1):
+        pass
+
+
+def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: Path):
+    home = Home(tmp_path / "services" / "kafka")
+    child = spawned(home, 1)
+    try:
+        config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:2"), store=Store(port=3))
+        with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
+            local.find_running(local.services_of(config)[0], home, 1.0, silent)
+    finally:
+        stop([child], grace_s=5)
+
+
+def test_the_marks_name_home_and_port(home: Home):
+    assert home.marks(7) == [f"{HOME_MARK}{home.folder}", f"{PORT_MARK}7"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="timer slack is Linux's")
+def test_a_service_sleeps_as_inexactly_as_it_may_and_this_process_as_ever(home: Home):
+    before = Path("/proc/self/timerslack_ns").read_text()
+    tells = [sys.executable, "-c", "print(open('/proc/self/timerslack_ns').read())"]
+    home.spawn(tells, slack_us=1000).wait(timeout=60)
+    assert home.log.read_text().strip() == "1000000"
+    assert Path("/proc/self/timerslack_ns").read_text() == before
+
+
+def test_both_compilers_are_used_where_the_configuration_says_so(home: Home, tmp_path: Path):
+    (tmp_path / "jamm-1.jar").touch()
+    for optimise in (False, True):
+        node = Cassandra(Store(port=1), Services(optimise=optimise))
+        command = node.prepare(home, Path("java"), tmp_path)
+        quick = next(at for at, word in enumerate(command) if word.startswith("@"))
+        full = [at for at, word in enumerate(command) if word == "-XX:TieredStopAtLevel=4"]
+        assert bool(full) == optimise
+        assert all(at > quick for at in full), "the JVM takes the last word on it"
+
+
+def test_a_cluster_with_a_broker_and_a_node_away_is_up(tmp_path: Path) -> None:
+    told: list[str] = []
+    with listener() as port:
+        config = Config(
+            bus=Bus(servers=f"127.0.0.1:1,127.0.0.1:{port},127.0.0.1:2"),
+            store=Store(hosts=("127.0.0.1", "127.0.0.9"), port=port),
+            run=Run(state_dir=str(tmp_path)),
+        )
+        assert local.ensure_up(config, told.append) is False
+    assert told == [f"Kafka and Cassandra are up already; away: 127.0.0.1:1, 127.0.0.1:2, 127.0.0.9:{port}"]

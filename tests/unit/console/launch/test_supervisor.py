@@ -1,0 +1,349 @@
+"""The supervisor on real processes: restarts, giving up, draining, and leaving nothing behind."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.console.launch import process_registry as leftovers
+from dart_streams.console.launch import supervisor as supervisor_module
+from dart_streams.console.launch.process_birth import Birth, birth_of
+from dart_streams.console.launch.supervisor import (
+    LONGEST_DELAY_S,
+    QUICK_DEATHS,
+    QUICK_S,
+    ProcessFailedError,
+    ProcessSpec,
+    Supervisor,
+    after_death,
+    explain,
+)
+from dart_streams.console.runs import run_folder
+
+SLEEPS = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
+STUBBORN = (
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)",
+)
+# Starts a grandchild in a session of its own, as a browser is started, and writes its number.
+PARENT = (
+    sys.executable,
+    "-c",
+    "import subprocess, sys, time\n"
+    "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+    "print('grandchild', p.pid, flush=True)\n"
+    "time.sleep(600)",
+)
+
+
+async def until(condition, deadline_s: float = 60.0):
+    """Wait until ``condition()`` is true and return its value."""
+    deadline = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "condition not met in time"
+        await asyncio.sleep(0.02)
+    return value
+
+
+def log_of(folder: Path, name: str) -> str:
+    path = folder / "logs" / f"{name}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def grandchild(folder: Path, name: str) -> psutil.Process | None:
+    words = log_of(folder, name).split()
+    return psutil.Process(int(words[1])) if len(words) > 1 else None
+
+
+def gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+async def test_a_process_is_kept_alive_while_the_list_of_processes_cannot_be_written_and_listed_when_it_can(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(supervisor_module, "SAVE_AGAIN_S", 0.05)
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
+    child = supervisor.children["env-0"]
+    supervisor.registry_file = tmp_path / "away" / "processes.json"
+    for starts in (2, 3):
+        psutil.Process(child.process.pid).kill()
+        await until(lambda starts=starts: child.starts == starts and child.process.returncode is None)
+    supervisor.registry_file.parent.mkdir()
+    await until(supervisor.registry_file.exists)
+    assert [one.pid for one in leftovers.read(supervisor.registry_file).children] == [child.process.pid]
+    await supervisor.stop_all()
+
+
+async def test_a_process_that_nobody_would_start_again_fails_the_run(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
+    child = supervisor.children["env-0"]
+    child.log = tmp_path / "away" / "env-0.log"
+    psutil.Process(child.process.pid).kill()
+    with pytest.raises(FileNotFoundError):
+        async with asyncio.timeout(60):
+            await supervisor.gave_up
+    await supervisor.stop_all()
+
+
+async def test_a_dead_process_is_started_again(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
+    await until(lambda: "up" in log_of(tmp_path, "env-0"))
+    child = supervisor.children["env-0"]
+    worker = psutil.Process(child.process.pid).children()[0]
+    worker.kill()
+    await until(lambda: log_of(tmp_path, "env-0").count("up") == 2)
+    assert child.starts == 2
+    await supervisor.stop_all()
+    assert supervisor.children == {}
+
+
+async def test_quick_deaths_end_the_run_with_the_end_of_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr("dart_streams.console.launch.supervisor.FIRST_DELAY_S", 0.01)
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    deaths: list[tuple[str, str, str]] = []
+    supervisor.on_death = lambda *death: deaths.append(death)
+    await supervisor.start([ProcessSpec("curator", (sys.executable, "-c", "raise SystemExit('the broker said no')"))])
+    with pytest.raises(ProcessFailedError, match=r"(?s)curator died 5 times in a row: exit code 1.*the broker said no"):
+        await asyncio.wait_for(supervisor.gave_up, 120)
+    await supervisor.stop_all()
+    assert deaths == [("curator", "exit code 1", "the broker said no")] * 5
+
+
+async def test_an_error_the_user_must_correct_is_not_tried_again(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", (sys.executable, "-c", "import sys; sys.exit(2)"))])
+    with pytest.raises(ProcessFailedError, match="env-0 died: exit code 2"):
+        await asyncio.wait_for(supervisor.gave_up, 120)
+    await supervisor.stop_all()
+
+
+async def test_a_command_that_does_not_exist_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("dart_streams.console.launch.supervisor.FIRST_DELAY_S", 0.01)
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", ("/no/such/program",))])
+    with pytest.raises(ProcessFailedError, match="cannot start /no/such/program"):
+        await asyncio.wait_for(supervisor.gave_up, 120)
+    await supervisor.stop_all()
+
+
+async def test_what_does_not_drain_is_killed_in_time(tmp_path, monkeypatch):
+    """By its subreaper: the supervisor, which kills that one if it is late, has not come to it yet."""
+    monkeypatch.setattr(supervisor_module, "KILL_MARGIN_S", 60.0)
+    others = set(psutil.Process().children())  # multiprocessing keeps a process of its own once it was used
+    supervisor = Supervisor(tmp_path, drain_s=0.5)
+    await supervisor.start([ProcessSpec("env-0", STUBBORN)])
+    await until(lambda: "up" in log_of(tmp_path, "env-0"))
+    begin = time.monotonic()
+    await supervisor.stop_all()
+    assert 0.5 <= time.monotonic() - begin < 60
+    await until(lambda: set(psutil.Process().children()) <= others)
+
+
+async def test_what_takes_down_what_others_tell_ends_after_them(tmp_path):
+    """Each looks on its way out whether the other is still there."""
+    leaves = """
+import os, signal, sys
+from pathlib import Path
+mine, other = (Path(sys.argv[1], name) for name in sys.argv[2:])
+mine.touch()
+print("up", flush=True)
+signal.sigwait({signal.SIGTERM})
+print("other is there:", other.exists(), flush=True)
+mine.unlink()
+"""
+
+    def spec(mine: str, other: str, last: bool) -> ProcessSpec:
+        program = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]){leaves}"
+        return ProcessSpec(mine, (sys.executable, "-c", program, str(tmp_path), mine, other), last=last)
+
+    supervisor = Supervisor(tmp_path, drain_s=10)
+    await supervisor.start([spec("recorder-0", "env-0", True), spec("env-0", "recorder-0", False)])
+    await until(lambda: all("up" in log_of(tmp_path, name) for name in ("env-0", "recorder-0")))
+    await supervisor.stop_all()
+    assert "other is there: True" in log_of(tmp_path, "env-0")
+    assert "other is there: False" in log_of(tmp_path, "recorder-0")
+
+
+async def test_a_second_signal_kills_at_once(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=600)
+    await supervisor.start([ProcessSpec("env-0", STUBBORN)])
+    await until(lambda: "up" in log_of(tmp_path, "env-0"))
+    stopping = asyncio.create_task(supervisor.stop_all())
+    await asyncio.sleep(0)
+    supervisor.kill_all()
+    await asyncio.wait_for(stopping, 60)
+
+
+async def test_grandchildren_in_sessions_of_their_own_end_with_the_process(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", PARENT)])
+    orphan = await until(lambda: grandchild(tmp_path, "env-0"))
+    await supervisor.stop_all()
+    assert gone(orphan)
+
+
+async def test_a_killed_worker_takes_its_grandchildren_with_it(tmp_path):
+    supervisor = Supervisor(tmp_path, drain_s=2)
+    await supervisor.start([ProcessSpec("env-0", PARENT)])
+    orphan = await until(lambda: grandchild(tmp_path, "env-0"))
+    psutil.Process(supervisor.children["env-0"].process.pid).children()[0].kill()
+    await until(lambda: gone(orphan))
+    await supervisor.stop_all()
+
+
+SUPERVISOR = """
+import asyncio, sys
+from pathlib import Path
+from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
+
+async def main():
+    supervisor = Supervisor(Path(sys.argv[1]), drain_s=1)
+    await supervisor.start([ProcessSpec("env-0", tuple(sys.argv[2:]))])
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_kill_9_of_the_supervisor_leaves_no_orphan(tmp_path):
+    supervisor = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(tmp_path), *PARENT])
+    try:
+        orphan = asyncio.run(until(lambda: grandchild(tmp_path, "env-0")))
+        leashed = psutil.Process(supervisor.pid).children(recursive=True)
+        assert len(leashed) == 3, "subreaper, worker, grandchild"
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    asyncio.run(until(lambda: all(gone(process) for process in (*leashed, orphan))))
+
+
+def test_leftovers_of_a_killed_run_are_ended(tmp_path):
+    folder = tmp_path / "run-1"
+    folder.mkdir()
+    process = subprocess.Popen(SLEEPS, stdout=subprocess.DEVNULL)
+    supervisor = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
+    worker = leftovers.ProcessIdentity.of("env-0", process.pid)
+    registry = leftovers.ProcessRegistry(supervisor, (worker,), services=True)
+    leftovers.write(folder / "processes.json", registry)
+    assert leftovers.end_leftovers(tmp_path) == (["run-1/env-0"], True)
+    assert not psutil.pid_exists(process.pid)
+    assert leftovers.end_leftovers(tmp_path) == ([], False)
+
+
+def test_a_process_that_was_identified_in_the_middle_of_its_exec_is_known_again():
+    me = leftovers.this_process()
+    assert msgspec.structs.replace(me, command=()).process() is not None
+    assert msgspec.structs.replace(me, command=("other",)).process() is None
+    assert msgspec.structs.replace(me, command=(), started_s=me.started_s - 100, born=None).process() is None
+    assert me.born is not None
+    for other in (Birth("another-boot", me.born.ticks), Birth(me.born.boot, me.born.ticks + 1)):
+        assert msgspec.structs.replace(me, born=other).process() is None
+
+
+@pytest.mark.parametrize("step_s", [-7200.0, -5.0, 5.0, 1200.0])
+def test_a_step_of_the_clock_makes_no_living_run_a_dead_one(tmp_path, step_s):
+    """A wall clock that was stepped moves the creation times of all processes."""
+    folder = tmp_path / "run-1"
+    folder.mkdir()
+    me = leftovers.this_process()
+    before = msgspec.structs.replace(me, started_s=me.started_s + step_s)
+    leftovers.write(folder / "processes.json", leftovers.ProcessRegistry(before, (before,), services=True))
+    assert leftovers.end_leftovers(tmp_path) == ([], False)
+    assert leftovers.living(tmp_path, but=tmp_path / "other") == ["run-1"]
+
+
+def test_a_run_whose_folder_is_held_lives_though_its_process_is_not_to_be_seen(tmp_path):
+    """So it is in another container with the same folder."""
+    folder = tmp_path / "run-1"
+    folder.mkdir()
+    elsewhere = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
+    leftovers.write(folder / "processes.json", leftovers.ProcessRegistry(elsewhere, (), services=True))
+    with run_folder.locked(folder):
+        assert leftovers.end_leftovers(tmp_path) == ([], False)
+        assert leftovers.living(tmp_path, but=tmp_path / "other") == ["run-1"]
+    assert leftovers.living(tmp_path, but=tmp_path / "other") == []
+    assert leftovers.end_leftovers(tmp_path) == ([], True)
+
+
+def test_a_list_of_processes_of_an_earlier_version_is_read(tmp_path):
+    me = leftovers.this_process()
+    kept = {"name": "supervisor", "pid": me.pid, "started_s": me.started_s, "command": me.command}
+    (tmp_path / "processes.json").write_bytes(msgspec.json.encode({"supervisor": kept}))
+    registry = leftovers.read(tmp_path / "processes.json")
+    assert registry is not None
+    assert registry.supervisor.process() is not None
+
+
+def test_the_age_of_a_process_is_that_of_the_machine():
+    born = birth_of(os.getpid())
+    assert born is not None
+    assert 0 <= born.age_s <= float(Path("/proc/uptime").read_text().split()[0])
+    assert birth_of(2**22 - 1) is None
+
+
+def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):
+    for name in ("living", "stranger"):
+        (tmp_path / name).mkdir()
+    me = leftovers.this_process()
+    leftovers.write(tmp_path / "living" / "processes.json", leftovers.ProcessRegistry(me, (me,)))
+    someone_else = leftovers.ProcessIdentity("env-0", os.getpid(), me.started_s - 100, me.command)
+    nobody = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
+    leftovers.write(tmp_path / "stranger" / "processes.json", leftovers.ProcessRegistry(nobody, (someone_else,)))
+    assert leftovers.end_leftovers(tmp_path) == ([], False)
+
+
+@given(st.lists(st.floats(0, QUICK_S, exclude_max=True), min_size=QUICK_DEATHS, max_size=QUICK_DEATHS))
+def test_delays_double_until_giving_up(lives):
+    deaths, delays = 0, []
+    for lived_s in lives:
+        deaths, delay_s = after_death(deaths, lived_s, 1)
+        delays.append(delay_s)
+    assert delays == [0.5, 1.0, 2.0, 4.0, None]
+
+
+def test_a_long_life_forgives():
+    assert after_death(4, QUICK_S, 1) == (1, 0.5)
+    assert after_death(3, 0, 1)[1] <= LONGEST_DELAY_S
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended by itself (exit code 0)"),
+        (3, "exit code 3"),
+        (137, "killed by SIGKILL"),
+        (-9, "killed by SIGKILL"),
+        (255, "exit code 255"),
+    ],
+)
+def test_an_exit_code_is_explained(code, words):
+    assert explain(code) == words
+
+
+async def test_the_run_goes_on_without_an_optional_process_that_keeps_dying(tmp_path):
+    told: list[str] = []
+    supervisor = Supervisor(tmp_path, drain_s=1, notify=told.append)
+    fails = (sys.executable, "-c", "import sys; sys.exit(2)")
+    await supervisor.start([ProcessSpec("ui", fails, optional=True), ProcessSpec("other", SLEEPS)])
+    await until(lambda: any("goes on without ui" in text for text in told))
+    assert not supervisor.gave_up.done()
+    other = supervisor.children["other"].process
+    assert other is not None
+    assert other.returncode is None
+    await supervisor.stop_all()

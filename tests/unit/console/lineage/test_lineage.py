@@ -1,0 +1,281 @@
+"""The chain from a trained step to its screenshot is followed link by link, and an id is walked both ways."""
+
+import json
+
+import pytest
+
+from dart_streams.bus.codec import encode
+from dart_streams.console.lineage import traces
+from dart_streams.console.lineage.lineage import Lineage
+from dart_streams.console.lineage.traces import Timeline, id_of
+from dart_streams.console.runs.bundle import BundleRecord
+from dart_streams.console.runs.run_log import LogRecord, log_record
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.errors import UserError
+from dart_streams.telemetry import names, spans
+from topics import Topic, curated, observations, trained, trajectories, weights
+from topics.curated import CuratedGroup, Member
+from topics.observations import EpisodeEnd, ExecutedAction, Observation
+from topics.rollout_orders import RolloutOrder
+from topics.trained import TrainedStep
+from topics.trajectories import Trajectory
+from topics.values import BlobRef, Sampling, VersionSpan
+from topics.weights import WeightVersion
+
+RUN, TRAJECTORY, GROUP = "run", "0190-t", "g000007"
+SHA = "ab" * 32
+ORDER = RolloutOrder(
+    order_id=f"{GROUP}/0/0",
+    group_id=GROUP,
+    group_size=1,
+    sample=0,
+    attempt=0,
+    task_id="simulated/box#1",
+    max_steps=2,
+    purpose="train",
+    sampling=Sampling(),
+    after_version=0,
+)
+
+
+def observation(step: int) -> Observation:
+    taken = ExecutedAction(
+        request_id=f"{TRAJECTORY}/{step - 1}/0",
+        text="click",
+        action="click",
+        tokens=[1, 2],
+        logprobs=[-0.5, -0.25],
+        entropies=[0.1, 0.2],
+        versions=[VersionSpan(version=0, start=0, end=2)],
+        prompt_sha="p",
+        queue_ms=1.0,
+        generate_ms=2.0,
+        execute_ms=3.0,
+    )
+    return Observation(
+        trajectory_id=TRAJECTORY,
+        order=ORDER,
+        step=step,
+        instruction="i",
+        screenshot=BlobRef(sha256=SHA if step == 0 else f"{step:064x}", size=3),
+        taken=taken if step else None,
+        end=EpisodeEnd(kind="success", reward=1.0) if step == 2 else None,
+        env_host="env-0",
+        at_ms=step,
+    )
+
+
+def records() -> list[LogRecord]:
+    member = Member(
+        trajectory_id=TRAJECTORY,
+        reward=1.0,
+        advantage=0.5,
+        selected=[0, 1],
+        source="online",
+        version_min=0,
+        version_max=0,
+    )
+    finish = Trajectory(
+        trajectory_id=TRAJECTORY,
+        order_id=ORDER.order_id,
+        group_id=GROUP,
+        group_size=1,
+        attempt=0,
+        task_id=ORDER.task_id,
+        purpose="train",
+        outcome="success",
+        reward=1.0,
+        steps=2,
+        step_entropies=[0.1, 0.2],
+        version_min=0,
+        version_max=0,
+        started_ms=0,
+        finished_ms=2,
+    )
+    step = TrainedStep(
+        train_step=4,
+        version=5,
+        epoch=1,
+        group_ids=[GROUP],
+        trajectory_ids=[TRAJECTORY],
+        metrics={"loss": 0.5},
+        at_ms=9,
+    )
+    version = WeightVersion(model_id="tiny", version=5, uri="u", sha256="s", train_step=4, epoch=1, groups_consumed=1)
+    group = CuratedGroup(group_id=GROUP, task_id=ORDER.task_id, members=[member], mean=0.5, std=0.5)
+    return [
+        *(kept(observations.TOPIC, observation(step)) for step in range(3)),
+        kept(trajectories.TOPIC, finish),
+        kept(curated.TOPIC, group),
+        kept(trained.TOPIC, step),
+        kept(weights.TOPIC, version),
+    ]
+
+
+def kept(topic: Topic, event) -> LogRecord:
+    record = encode(topic, event)
+    return log_record(topic.name, BundleRecord(0, 0, 0, record.key, record.value, list(record.headers)))
+
+
+def line(name: str, identity: str, links=(), start: float = 0, end: float = 1, **attributes) -> dict:
+    trace, _, span = identity.partition(":")
+    named = {getattr(names, key): value for key, value in attributes.items()}
+    return {
+        "process": "p",
+        "name": name,
+        "trace": trace,
+        "span": span,
+        "start_ms": start,
+        "end_ms": end,
+        "attributes": named,
+        "links": list(links),
+    }
+
+
+TOP, SPAN_OF_GROUP, OWN = (
+    id_of(context) for context in (spans.train_step(RUN, 5), spans.group(RUN, GROUP), spans.trajectory(TRAJECTORY))
+)
+
+
+def lines() -> list[dict]:
+    whose = {"ATTR_TRAJECTORY": TRAJECTORY}
+    made = [
+        line(names.SPAN_TRAIN_STEP, TOP, [SPAN_OF_GROUP]),
+        line(names.SPAN_GROUP, SPAN_OF_GROUP, [OWN]),
+        line(names.SPAN_TRAJECTORY, OWN, **whose),
+    ]
+    for index in range(2):
+        request = f"{TRAJECTORY}/{index}/0"
+        made += [
+            line(names.SPAN_STEP, f"{index}:a", [OWN], 0, 50, ATTR_STEP=index, **whose),
+            line(names.SPAN_REQUEST, f"{index}:b", [], 1, 31, ATTR_REQUEST=request, **whose),
+            line(
+                names.SPAN_GENERATE,
+                f"{index}:c",
+                [],
+                6,
+                28,
+                ATTR_QUEUE_MS=2.0,
+                ATTR_PREFILL_MS=13.0,
+                ATTR_DECODE_MS=5.0,
+            ),
+            line(names.SPAN_EXECUTE, f"{index}:d", [], 31, 40 + index),
+            line(names.SPAN_RECORD, f"{index}:e", [], 42, 44, ATTR_STEP=index + 1, **whose),
+        ]
+    return made
+
+
+def timeline(made: list[dict]) -> Timeline:
+    return Timeline(json.dumps(one).encode() for one in made)
+
+
+@pytest.fixture
+def state() -> RunState:
+    return RunState(keep_steps=True).fold(records())
+
+
+def test_a_whole_chain_counts_every_selected_step(state: RunState):
+    found = traces.coverage(state, timeline(lines()), RUN)
+    assert (found.trained_steps, found.traced_steps, found.coverage, found.broken) == (2, 2, 1.0, {})
+
+
+@pytest.mark.parametrize(
+    ("missing", "lost"),
+    [
+        (names.SPAN_TRAIN_STEP, 2),
+        (names.SPAN_GROUP, 2),
+        (names.SPAN_TRAJECTORY, 2),
+        (names.SPAN_STEP, 1),
+        (names.SPAN_RECORD, 1),
+    ],
+)
+@pytest.mark.parametrize("how", ["span", "link"])
+def test_one_broken_link_is_counted_and_named(state: RunState, missing: str, lost: int, how: str):
+    made = lines()
+    last = max(index for index, one in enumerate(made) if one["name"] == missing)
+    if how == "span":
+        del made[last]
+    elif missing in (names.SPAN_TRAIN_STEP, names.SPAN_RECORD):
+        pytest.skip("nothing links it")
+    else:
+        linking = {names.SPAN_GROUP: names.SPAN_TRAIN_STEP, names.SPAN_TRAJECTORY: names.SPAN_GROUP}.get(
+            missing, missing
+        )
+        at = max(index for index, one in enumerate(made) if one["name"] == linking)
+        made[at] = {**made[at], "links": []}
+    found = traces.coverage(state, timeline(made), RUN)
+    assert (found.trained_steps, found.traced_steps, found.broken) == (2, 2 - lost, {missing: lost})
+    assert found.coverage == (2 - lost) / 2
+    assert missing in found.examples[0]
+
+
+def test_a_screenshot_or_a_group_that_the_log_lost_breaks_the_chain():
+    bare = RunState(keep_steps=True).fold(record for record in records() if record.metadata.topic != curated.TOPIC.name)
+    assert traces.coverage(bare, timeline(lines()), RUN).broken == {"the group in the log": 1}
+    blind = RunState(keep_steps=True).fold(record for record in records() if b'"step":0' not in record.value)
+    assert traces.coverage(blind, timeline(lines()), RUN).broken == {"screenshot": 1}
+
+
+def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(state: RunState):
+    found = {part.name: part.ms for part in traces.segments(timeline(lines()).traces["1"])}
+    assert found == {
+        "to the rollout worker": 5.0,
+        "queue": 2.0,
+        "screenshots": 0.0,
+        "prefill": 13.0,
+        "decode": 5.0,
+        "publish the reply": 2.0,
+        "reply to the env worker": 3.0,
+        "execute": 10.0,
+        "observation to the recorder": 1.0,
+        "write to the store": 2.0,
+    }
+    slow = traces.slowest(timeline(lines()), 1)
+    assert [(row.most, row.most_ms, row.total_ms) for row in slow] == [("prefill", 13.0, 50.0)]
+
+
+def test_an_optimiser_step_leads_down_to_tokens_and_a_screenshot_up_to_the_version(state: RunState):
+    walk = Lineage(state, timeline(lines()), RUN)
+    down = walk.of("4")
+    request = down.made_of[0].made_of[0].made_of[0]
+    assert (request.id, request.fields["screenshot"]) == (f"{TRAJECTORY}/0/0", SHA)
+    assert (request.fields["tokens"], request.fields["logprobs"]) == ([1, 2], [-0.5, -0.25])
+    assert request.fields["env_host"] == "env-0"
+    up = walk.of(SHA[:12])
+    trajectory = up.went_into[0].went_into[0]
+    step = trajectory.went_into[0].went_into[0]
+    assert [trajectory.id, trajectory.went_into[0].id, step.id, step.went_into[0].id] == [TRAJECTORY, GROUP, "4", "v5"]
+
+
+@pytest.mark.parametrize("identity", [f"{TRAJECTORY}/1/0", TRAJECTORY, GROUP, "4", "v5", SHA])
+def test_every_kind_of_id_is_found(state: RunState, identity: str):
+    assert Lineage(state, timeline([]), RUN).of(identity).id == identity
+
+
+@pytest.mark.parametrize("identity", ["5", "v9", "g000008", f"{TRAJECTORY}/7/0", "abab", "nonsense"])
+def test_an_unknown_id_says_what_ids_look_like(state: RunState, identity: str):
+    with pytest.raises(UserError, match=r"nothing called .*Ids: a request"):
+        Lineage(state, timeline([]), RUN).of(identity)
+
+
+def imitated_later() -> RunState:
+    """A run with two more steps: one imitates the trajectory beside its batch, one in a supervised phase."""
+    common = {"epoch": 1, "group_ids": [], "trajectory_ids": [], "metrics": {}, "at_ms": 10}
+    beside = TrainedStep(train_step=5, version=6, imitated=[TRAJECTORY], **common)
+    phase = TrainedStep(train_step=6, version=7, sft_updates=[["another"], [TRAJECTORY]], **common)
+    return RunState(keep_steps=True).fold([*records(), kept(trained.TOPIC, beside), kept(trained.TOPIC, phase)])
+
+
+def test_what_a_step_imitated_is_followed_both_ways():
+    lineage = Lineage(imitated_later(), timeline([]), RUN)
+    [node] = lineage.train_step(5).made_of
+    assert (node.kind, node.id, node.fields["reward"]) == ("imitated", TRAJECTORY, 1.0)
+    assert [node.id for node in lineage.train_step(6).made_of] == ["another", TRAJECTORY]
+    went_into = lineage.trajectory(TRAJECTORY, up=True).went_into
+    assert [(node.kind, node.id) for node in went_into] == [("group", GROUP), ("train step", "5"), ("train step", "6")]
+    assert [node.fields.get("imitated") for node in went_into] == [None, True, True]
+
+
+def test_imitation_breaks_no_chain():
+    """A step's chains are those of its batch: an imitated trajectory's own is that of the step that took it first."""
+    assert traces.coverage(imitated_later(), timeline(lines()), RUN).trained_steps == 2

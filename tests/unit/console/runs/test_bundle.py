@@ -1,0 +1,213 @@
+"""A bundle keeps every byte, and one that is torn, damaged or of a newer schema is refused by name."""
+
+import hashlib
+import re
+import struct
+import tracemalloc
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+import zstandard
+
+from dart_streams.console.bundles.bundle_inputs import config_of
+from dart_streams.console.runs import bundle as bundles
+from dart_streams.console.runs.bundle import Blob, Bundle, BundleError, BundleRecord, Manifest, Writer, verify
+from dart_streams.errors import UserError
+from dart_streams.store.blobs import ref_of
+
+MANIFEST = Manifest(run="r", prefix="dart.r.", captured_ms=1, schemas={"trajectories": 1})
+RECORDS = [
+    BundleRecord(0, 0, 5, b"k", b"\x00\xff not json", [("h", b"\xff"), ("h", None)]),
+    BundleRecord(1, 7, 6, None, None, []),
+    BundleRecord(0, 3, 7, b"", b"x" * 100_000, []),
+]
+SHOT = ref_of(b"png", "image/png", 1, 1)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    path = tmp_path / "run.dart"
+    with Writer(path, MANIFEST) as bundle:
+        bundle.text("config.toml", "[run]\n")
+        bundle.records("trajectories", iter(RECORDS))
+        bundle.blobs([Blob(SHOT.sha256, b"png")])
+    return path
+
+
+def test_every_byte_of_a_record_comes_back(made: Path):
+    bundle = Bundle(made)
+    assert list(bundle.records("trajectories")) == RECORDS
+    assert bundle.text("config.toml") == "[run]\n"
+    assert [blob.data for blob in bundle.blobs()] == [b"png"]
+    assert bundle.manifest == MANIFEST
+
+
+def test_verify_tells_what_is_there(made: Path):
+    found = {section.name: section for section in verify(made)}
+    assert found["trajectories"].items == 3
+    assert found["trajectories"].offsets == {"0": "0..3", "1": "7..7"}
+    assert found["blobs"].items == 1
+
+
+@pytest.mark.parametrize("left", [0, 10, 0.3, 0.7, -1])
+def test_a_torn_bundle_is_refused(made: Path, left: float):
+    whole = made.read_bytes()
+    keep = int(len(whole) * left) if 0 < left < 1 else int(left) if left >= 0 else len(whole) - 1
+    made.write_bytes(whole[:keep])
+    with pytest.raises(BundleError, match="torn"):
+        Bundle(made)
+
+
+def test_any_flipped_byte_of_a_section_is_found(made: Path):
+    whole = made.read_bytes()
+    end = max(section.start + section.size for section in Bundle(made).directory.sections)
+    for place in range(0, end, 7):
+        made.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(BundleError, match="damaged"):
+            verify(made)
+
+
+def test_a_flipped_byte_is_found_by_whoever_reads_the_section_to_its_end(made: Path):
+    """Without a look at the digests first. A bit of the frame's header may change nothing of what is read."""
+    whole = made.read_bytes()
+    section = Bundle(made).sections["trajectories"]
+    unharmed = []
+    for place in range(section.start, section.start + section.size):
+        made.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        try:
+            assert list(Bundle(made).records("trajectories")) == RECORDS
+            unharmed.append(place - section.start)
+        except BundleError as error:
+            assert "damaged in trajectories" in str(error)
+    assert len(unharmed) < section.size / 10
+    assert all(place < 6 for place in unharmed), "the magic number and the header are 6 bytes"
+
+
+def test_a_bundle_of_a_newer_version_says_to_upgrade(made: Path):
+    directory = msgspec.structs.replace(Bundle(made).directory, version=bundles.VERSION + 1)
+    body = msgspec.json.encode(directory)
+    made.write_bytes(made.read_bytes() + body + struct.pack("<I", len(body)) + bundles.MAGIC)
+    with pytest.raises(BundleError, match=f"version {bundles.VERSION + 1}.*upgrade"):
+        Bundle(made)
+
+
+def test_a_section_that_was_not_captured_is_named_with_those_that_were(made: Path):
+    with pytest.raises(BundleError, match=r"no curated: it has config.toml, trajectories, blobs"):
+        list(Bundle(made).records("curated"))
+
+
+def test_a_capture_that_fails_leaves_nothing_behind(tmp_path: Path):
+    def failing():
+        yield RECORDS[0]
+        raise UserError("the broker has gone")
+
+    with pytest.raises(UserError, match="gone"), Writer(tmp_path / "run.dart", MANIFEST) as bundle:
+        bundle.records("trajectories", failing())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_records_out_of_order_are_found(tmp_path: Path):
+    path = tmp_path / "run.dart"
+    with Writer(path, MANIFEST) as bundle:
+        bundle.records("trajectories", [RECORDS[2], RECORDS[0]])
+    with pytest.raises(BundleError, match=r"trajectories\[0\]@0 is out of order"):
+        verify(path)
+
+
+def test_what_is_no_bundle_and_what_is_not_there(tmp_path: Path):
+    with pytest.raises(BundleError, match="no bundle"):
+        Bundle(tmp_path / "absent.dart")
+    (tmp_path / "text").write_text("not a bundle at all")
+    with pytest.raises(BundleError, match="no bundle, or a torn one"):
+        Bundle(tmp_path / "text")
+
+
+def hostile(path: Path, name: str, kind: bundles.Kind, content: bytes, changed: Mapping[str, int | str] = {}) -> Path:
+    """Write a bundle of one section, compressed as it is told, of which the directory says what is to be believed."""
+    section = bundles.BundleSection(
+        name=name,
+        kind=kind,
+        start=0,
+        size=len(content),
+        items=1,
+        raw_size=10,
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+    body = msgspec.json.encode(bundles.Directory(version=1, manifest=MANIFEST, sections=[section]))
+    for key, value in changed.items():
+        body = re.sub(rf'"{key}":("[^"]*"|-?\d+)'.encode(), f'"{key}":{value}'.encode(), body, count=1)
+    path.write_bytes(content + body + struct.pack("<I", len(body)) + bundles.MAGIC)
+    return path
+
+
+def frame(content: bytes, window_log: int = 21) -> bytes:
+    settings = zstandard.ZstdCompressionParameters.from_level(3, window_log=window_log)
+    making = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+    return making.compress(content) + making.flush()
+
+
+@pytest.mark.parametrize("kind", ["text", "records", "blobs", "lines"])
+def test_a_few_bytes_are_not_unpacked_to_gigabytes(tmp_path: Path, kind: bundles.Kind):
+    length = 300 << 20
+    content = frame(struct.pack(">I", length) + b"\0" * length)
+    assert len(content) < 100_000
+    name = "blobs" if kind == "blobs" else "curated"
+    path = hostile(tmp_path / "bomb.dart", name, kind, content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BundleError, match=f"damaged in {name}.*an item of {length} bytes"):
+            verify(path)
+        with pytest.raises(BundleError):
+            Bundle(path).text(name)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"start": -1},
+        {"start": 10**30},
+        {"size": -5},
+        {"items": -1},
+        {"items": 10**18},
+        {"kind": '"other"'},
+        {"start": 10**9},
+        {"name": "7"},
+    ],
+)
+def test_a_directory_that_says_anything_is_refused_as_a_damaged_bundle(tmp_path: Path, changed: dict[str, int | str]):
+    content = frame(struct.pack(">I", 6) + b"[run]\n")
+    path = hostile(tmp_path / "odd.dart", "config.toml", "text", content, changed)
+    with pytest.raises(BundleError):
+        verify(path)
+    with pytest.raises(BundleError):
+        Bundle(path).text("config.toml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        frame(struct.pack(">I", 6) + b"\xff\xfe[r]\n"),
+        frame(struct.pack(">I", 6) + b"[run]\n", window_log=27),
+        frame(struct.pack(">I", 4_000_000) + b"a=" + b"[" * 3_999_998),
+        frame(struct.pack(">I", 10) + b"a = 1\na=2\n"),
+        frame(struct.pack(">I", 8) + b"a=" + b"9" * 6),
+    ],
+    ids=["no text", "a window of 128 MB", "nested", "twice", "an unknown key"],
+)
+def test_a_configuration_in_a_bundle_that_is_none_is_one_line(tmp_path: Path, content: bytes):
+    path = hostile(tmp_path / "odd.dart", "config.toml", "text", content)
+    with pytest.raises(UserError):
+        config_of(Bundle(path))
+
+
+@pytest.mark.parametrize("kind", ["records", "blobs"])
+@pytest.mark.parametrize("item", [b"\xdd\xff\xff\xff\xff", b"\x91" * 200_000, b"\xc1", b"", b"\xc6\xff\xff\xff\xff"])
+def test_an_item_that_says_it_is_huge_or_nested_is_a_damaged_one(tmp_path: Path, kind: bundles.Kind, item: bytes):
+    path = hostile(tmp_path / "odd.dart", "blobs", kind, frame(struct.pack(">I", len(item)) + item))
+    with pytest.raises(BundleError, match="damaged"):
+        list(Bundle(path).blobs() if kind == "blobs" else Bundle(path).records("blobs"))

@@ -1,0 +1,137 @@
+"""What of a long run is kept: the newest, counts, and all that is under way; memory is bounded."""
+
+import random
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs.run_log import RecordMetadata
+from dart_streams.console.runs.run_state import Kept, RunState
+from dart_streams.console.runs.topic_activity import ActivityState
+from dart_streams.console.views.terminal import summarise
+from tests.unit.console.runs.test_run_log import group
+from tests.unit.console.runs.test_run_state import START, finish, order, seen, serving, version
+
+Told = tuple[str, Any]
+
+
+def made(number: int) -> Iterator[Told]:
+    """Yield what topics have of an episode that was ordered, played, recorded, curated and trained on."""
+    order_id, trajectory_id = f"o{number}", f"t{number}"
+    yield "rollout-orders", order(order_id)
+    for step in range(3):
+        yield "observations", seen(trajectory_id, step, order_id, "success" if step == 2 else None)
+    yield "trajectories", finish(order_id, trajectory_id)
+    yield "curated", group(number)
+    yield "weights", version(number, number)
+    yield "weights-serving", serving(number, START + number, 10.0)
+
+
+def fold(told: list[Told], state: Any) -> Any:
+    for offset, (topic, event) in enumerate(told):
+        state.apply(RecordMetadata(topic, 0, offset, START + offset), event)
+    return state
+
+
+def in_turns(told: list[Told], rng: random.Random) -> list[Told]:
+    """Mix topics, each of which stays in its order."""
+    queues: dict[str, list[Told]] = {}
+    for topic, event in told:
+        queues.setdefault(topic, []).append((topic, event))
+    return [rng.choice([queue for queue in queues.values() if queue]).pop(0) for _ in told]
+
+
+@given(st.integers(1, 12), st.builds(Kept, st.integers(1, 12), st.integers(1, 12)), st.randoms(use_true_random=False))
+def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
+    number: int, keep: Kept, rng: random.Random
+):
+    evaluations = [(topic, event) for n in range(4) for topic, event in evaluated(n)]
+    under_way = [("rollout-orders", order("open")), ("observations", seen("open", 0, "open"))]
+    once = [*evaluations, *(one for n in range(number) for one in made(n)), *under_way]
+    told = in_turns([one for one in once for _ in range(rng.choice([1, 1, 2]))], rng)
+    whole, kept = fold(told, RunState()), fold(told, RunState(keep=keep))
+    for field in ("train_finished", "groups_curated", "steps", "slices", "open", "activity", "newest_version"):
+        assert getattr(kept, field) == getattr(whole, field), field
+    assert (kept.groups_consumed, kept.served_version) == (whole.groups_consumed, whole.served_version)
+    assert (
+        [o.order_id for o in order_accounts.unfinished(kept)]
+        == [o.order_id for o in order_accounts.unfinished(whole)]
+        == ["open"]
+    )
+    assert whole.is_whole
+    assert kept.is_whole == (number <= min(keep))
+    trained = [end.order_id for end in kept.finished.values() if end.purpose == "train"]
+    assert len(trained) == min(number, keep.orders)
+    assert len(kept.groups) == len(kept.versions) == min(number, keep.groups)
+    assert {name for name in kept.finished if name.startswith("e")} == {"e0", "e1", "e2", "e3"}
+
+
+def evaluated(number: int) -> Iterator[Told]:
+    yield "rollout-orders", order(f"e{number}", "eval")
+    yield "trajectories", finish(f"e{number}", f"te{number}", purpose="eval")
+
+
+def test_the_newest_are_kept():
+    kept = fold([one for n in range(5) for one in made(n)], RunState(keep=Kept(2, 2)))
+    assert list(kept.finished) == ["o3", "o4"] == list(kept.orders)
+    assert list(kept.trajectories) == ["t3", "t4"]
+    assert kept.ended == {"t3", "t4"} == kept.newest_step.keys() == kept.groups_of.keys()
+    assert list(kept.groups) == ["g3", "g4"]
+    assert list(kept.versions) == [3, 4] == [number for number, _ in kept.served]
+    assert kept.orders_of == {"g": {"o3", "o4"}}
+    assert summarise(kept, START + 60_000, 1).episodes == 5
+    assert summarise(kept, START + 60_000, 1).groups == 5
+
+
+def test_switches_that_are_forgotten_alone_are_missing_too():
+    """A version has a switch for each worker, so these may be the first that are too many."""
+    workers = [("weights-serving", serving(n, START + n, 10.0, f"rollout-{w}")) for n in range(3) for w in range(3)]
+    kept = fold([*made(0), *workers], RunState(keep=Kept(4, 4)))
+    assert [(one.version, one.worker_id) for one in kept.switches] == [
+        (1, "rollout-2"),
+        (2, "rollout-0"),
+        (2, "rollout-1"),
+        (2, "rollout-2"),
+    ]
+    assert not kept.is_whole
+
+
+EPISODES = 2_000
+
+
+def grown(state: Any) -> float:
+    """Return by how many bytes a state has grown for each of the episodes that came after as many others."""
+    for number in range(EPISODES):
+        fold(list(made(number)), state)
+    tracemalloc.start()
+    for number in range(EPISODES, 2 * EPISODES):
+        fold(list(made(number)), state)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return size / EPISODES
+
+
+def test_memory_stops_growing_where_the_newest_are_kept():
+    """What was there before is freed unseen, so what takes its place counts: 1 % of all here."""
+    kept, whole = grown(RunState(keep=Kept(20, 20))), grown(RunState())
+    assert kept < 0.1 * whole, (kept, whole)
+    assert grown(ActivityState()) < 1.0
+
+
+@pytest.mark.parametrize("state", [RunState(), RunState(keep=Kept(1, 1))])
+def test_activity_alone_is_that_of_the_whole_fold(state: RunState):
+    told = [one for n in range(3) for one in made(n)]
+    assert fold(told, ActivityState()).activity == fold(told, state).activity
+    assert {activity.sender for activity in state.activity.values()} == {
+        "dispatch",
+        "env-0",
+        "recorder",
+        "curator",
+        "trainer epoch 1",
+        "rollout-0",
+    }

@@ -1,0 +1,103 @@
+"""The recorded run of other tests: what they presume of it holds in every run, however fast its machine is."""
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from dart_streams.config import Config
+from dart_streams.console.runs import evaluation
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.views.page import episodes
+from dart_streams.console.views.page.alarms import alarms
+from dart_streams.console.views.page.bundle_source import BundleSource
+from dart_streams.console.views.page.comparison import EvaluatedRun, compare
+from dart_streams.console.views.page.training import group
+from tests.integration.recorded_run import RecordedRun, played, record, settings
+from topics import curated, rollout_orders, trained, trajectories
+
+LENGTHS = (60, 90, 120)
+"""Rollouts of the runs that tests record."""
+
+
+def of_speed(factor: float) -> Config:
+    """Return the settings of a run whose environments take ``factor`` times as long."""
+    config, replace = settings(), msgspec.structs.replace
+    simulated = config.env.simulated
+    slow = replace(simulated, reset_ms=simulated.reset_ms * factor, step_ms=simulated.step_ms * factor)
+    return replace(config, env=replace(config.env, simulated=slow))
+
+
+@pytest.fixture(scope="module", params=LENGTHS)
+def source(request, tmp_path_factory) -> BundleSource:
+    path = tmp_path_factory.mktemp("recorded") / "run.dart"
+    source = BundleSource(Bundle(record(path, request.param, of_speed(0.0))))
+    source.read()
+    return source
+
+
+def test_the_first_evaluation_fails_where_the_last_succeeds_and_no_first_episode_was_unlearnt(source: BundleSource):
+    run = EvaluatedRun("recorded", source.config, source.task_set(), source.state)
+    found = compare(run, run, (None, None), None)
+    learnt = [(pair.a.outcome, pair.b.outcome) for pair in found.tasks if pair.a and pair.b]
+    assert Counter(learnt) == {("failure", "success"): 3, ("success", "success"): 1}
+    assert learnt[0] == ("failure", "success"), "those that differ come first"
+    assert found.a.faults == found.b.faults == 0
+    assert len(found.pages) == 2
+    assert found.change is not None and found.change["low"] > 0
+    first, last = (evaluation.read(run.config, run.tasks, run.state, version) for version in run.versions)
+    unlearnt = [one.index for one, other in zip(first.episodes, last.episodes, strict=True) if gain(one, other) < 0]
+    assert unlearnt, "of all pairs some got worse"
+
+
+def gain(one: evaluation.EvaluationEpisode, other: evaluation.EvaluationEpisode) -> float:
+    return (other.trajectory.reward or 0.0) - (one.trajectory.reward or 0.0)
+
+
+def test_groups_are_mixed_or_equal_and_each_optimiser_step_has_tokens_of_two_members(source: BundleSource):
+    state = source.state
+    names = {one.group_id for one in state.finished.values() if one.purpose == "train"}
+    groups = [group(name, state, source.config) for name in names]
+    assert {one.equal for one in groups if one.curated_ms is not None} == {False}
+    assert any(one.equal for one in groups)
+    assert len(state.trained) >= 5
+    assert {len(step.top_tokens) for step in state.trained.values()} == {2}
+    assert alarms(state, 0, live=False) == []
+
+
+def test_there_are_no_faults_and_successes_fit_on_a_page_of_the_table(source: BundleSource):
+    outcomes = Counter(one.outcome for one in source.state.finished.values())
+    assert set(outcomes) == {"success", "failure"}
+    assert 50 < outcomes["success"] < episodes.PAGE
+    training = Counter(one.task_id for one in source.state.finished.values() if one.purpose == "train")
+    assert max(training.values()) > 2
+
+
+def decided(run: RecordedRun) -> dict[str, list]:
+    """Return what was decided in a run: all but ids of trajectories and times."""
+    logs = {
+        topic.name: [one.event for one in run.circle.logs[topic.name]]
+        for topic in (rollout_orders.TOPIC, trajectories.TOPIC, curated.TOPIC, trained.TOPIC)
+    }
+    orders = {one.trajectory_id: one.order_id for one in logs["trajectories"]}
+    return {
+        "rollout-orders": logs["rollout-orders"],
+        "trajectories": [
+            (one.order_id, one.outcome, one.steps, one.version_min, one.version_max, one.step_entropies)
+            for one in logs["trajectories"]
+        ],
+        "curated": [
+            (
+                one.group_id,
+                [(orders[member.trajectory_id], member.advantage, member.selected) for member in one.members],
+            )
+            for one in logs["curated"]
+        ],
+        "trained": [(one.train_step, one.version, one.group_ids, one.metrics) for one in logs["trained"]],
+    }
+
+
+def test_what_is_decided_depends_on_no_machines_speed():
+    fast, slow = (decided(played(of_speed(factor), 40)) for factor in (0.0, 1.0))
+    assert fast == slow
+    assert all(fast.values())

@@ -1,0 +1,178 @@
+"""A run's folder: what it holds, which ids it takes, and what is said of a wrong one."""
+
+import msgspec
+import pytest
+
+from dart_streams.config import Bus, Config, Run, Trainer
+from dart_streams.console.launch.processes import named_policy
+from dart_streams.console.launch.training_run import required_steps
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
+from dart_streams.errors import ConfigError, UserError
+
+TASKS = """
+[[pages]]
+environment = "miniwob"
+page = "click-test"
+max_steps = 2
+train_seeds = [0, 2]
+heldout_seeds = [10, 12]
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    return Config(run=Run(state_dir=str(tmp_path / "state"), train_steps=None, minutes=3.0))
+
+
+def create(config, tmp_path, name, resume=False) -> RunFolder:
+    return folder.create(config, tmp_path / "tasks.toml", name, resume=resume)
+
+
+def test_a_run_has_its_own_prefix_tasks_and_configuration(config, tmp_path):
+    made = create(config, tmp_path, "one")
+    resolved = made.config()
+    assert (resolved.run.id, resolved.bus.prefix, resolved.bus.run) == ("one", "dart.one.", "dart.one")
+    assert (resolved.run.minutes, resolved.run.train_steps) == (3.0, None)
+    assert resolved.run.folder == made.path
+    assert len(made.tasks().train) == 2
+    assert (made.path.parent / "latest").resolve() == made.path
+
+
+def test_a_run_is_found_by_its_id_and_as_rows_of_the_store_name_it(config, tmp_path):
+    """An error about a row names the run so, and a command that is to be run with it."""
+    made = create(config, tmp_path, "one")
+    for name in ("one", "latest", made.config().bus.run):
+        assert folder.find(config.run.state_dir, name).id == "one"
+    with pytest.raises(UserError, match=r"no run 'dart\.two' in "):
+        folder.find(config.run.state_dir, "dart.two")
+
+
+def test_a_changed_task_file_does_not_change_a_resumed_run(config, tmp_path):
+    create(config, tmp_path, "one")
+    (tmp_path / "tasks.toml").write_text(TASKS.replace("[0, 2]", "[0, 5]"))
+    longer = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, minutes=9.0))
+    resumed = create(longer, tmp_path, "one", resume=True)
+    assert len(resumed.tasks().train) == 2
+    assert resumed.config().run.minutes == 9.0
+
+
+def test_a_run_is_not_resumed_with_a_configuration_by_which_its_log_means_something_else(config, tmp_path):
+    made = create(config, tmp_path, "one")
+    before = made.config_file.read_bytes()
+    other = msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, backend="simulated"))
+    with pytest.raises(ConfigError, match=r"env\.backend"):
+        create(other, tmp_path, "one", resume=True)
+    assert made.config_file.read_bytes() == before
+
+
+def test_the_command_that_resumes_a_run_is_whole(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = create(msgspec.structs.replace(config, run=Run()), tmp_path, "one")
+    assert made.resume_command == "dart-streams run --resume one"
+    monkeypatch.chdir("/")
+    assert made.resume_command == f"dart-streams run --resume one --state {tmp_path}/.dart"
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "../up"])
+def test_an_id_that_cannot_name_topics_is_refused(config, tmp_path, name):
+    with pytest.raises(ConfigError, match="run id"):
+        create(config, tmp_path, name)
+
+
+def test_an_id_that_is_taken_or_unknown_says_what_to_do(config, tmp_path):
+    create(config, tmp_path, "one")
+    with pytest.raises(UserError, match=r"resume it with `dart-streams run --resume one --state .*state`"):
+        create(config, tmp_path, "one")
+    with pytest.raises(UserError, match=r"no run 'two' to resume in .*: there are one"):
+        create(config, tmp_path, "two", resume=True)
+    with pytest.raises(UserError, match="there are one"):
+        folder.find(config.run.state_dir, "three")
+    assert folder.find(config.run.state_dir, "latest").id == "one"
+
+
+def test_new_ids_are_unlike_and_can_name_topics():
+    ids = {folder.new_id() for _ in range(20)}
+    assert len(ids) > 1
+    assert all(set(each) <= folder.ID_CHARACTERS for each in ids)
+
+
+def test_the_journal_keeps_phases_in_order(config, tmp_path):
+    made = create(config, tmp_path, "one")
+    assert made.journal() == PhaseLog()
+    journal = PhaseLog().begin("start", 1).end(5).begin("circle", 6)
+    made.write_journal(journal)
+    assert made.journal().phases == (RunPhase("start", 1, 5), RunPhase("circle", 6))
+    assert made.journal().phase("circle") == RunPhase("circle", 6)
+    assert made.journal().phase("after") is None
+
+
+def test_a_journal_that_cannot_be_written_says_what_to_do(config, tmp_path):
+    made = create(config, tmp_path, "one")
+    made.journal_file.with_suffix(".new").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"No space left on device.*make room.*`dart-streams run --resume one --state"):
+        made.write_journal(PhaseLog())
+
+
+def test_tables_are_written_without_nulls():
+    assert without_nulls({"a": None, "b": {"c": None, "d": 0}}) == {"b": {"d": 0}}
+
+
+def test_a_policy_that_is_no_model_directory_is_refused(tmp_path):
+    config = Config()
+    config = msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, path=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"policy\.path: .* has no config\.json"):
+        named_policy(config)
+
+
+def test_a_missing_task_set_is_named_before_anything_is_written(config, tmp_path):
+    (tmp_path / "tasks.toml").unlink()
+    with pytest.raises(ConfigError, match=r"no task set .*tasks\.toml: set tasks\.file"):
+        create(config, tmp_path, "one")
+    assert not (tmp_path / "state" / "runs").exists()
+
+
+def test_an_attached_run_is_named_by_its_configuration_and_taken_up_again(config, tmp_path):
+    named_run = msgspec.structs.replace(
+        config, run=msgspec.structs.replace(config.run, id="one"), bus=Bus(prefix="dart.one.")
+    )
+    (tmp_path / "state" / "runs" / "one" / "metrics").mkdir(parents=True)
+    made = folder.attach(named_run, tmp_path / "tasks.toml")
+    made.write_journal(PhaseLog(before_version=0))
+    again = folder.attach(named_run, tmp_path / "tasks.toml")
+    assert (again.path, again.journal().before_version) == (made.path, 0)
+    assert (again.config().run.id, again.config().bus.prefix) == ("one", "dart.one.")
+    with pytest.raises(ConfigError, match=r"set it to 'dart\.two\.'"):
+        folder.attach(msgspec.structs.replace(named_run, run=Run(id="two")), tmp_path / "tasks.toml")
+
+
+def test_an_attached_run_needs_a_trainer_that_ends(config):
+    with pytest.raises(ConfigError, match=r"trainer\.max_train_steps is not set"):
+        required_steps(config)
+    assert required_steps(msgspec.structs.replace(config, trainer=Trainer(max_train_steps=5))) == 5
+
+
+def test_a_run_has_one_supervisor(config, tmp_path):
+    made = create(config, tmp_path, "one")
+    with (
+        folder.locked(made.path),
+        pytest.raises(UserError, match="run 'one' still lives: end it first"),
+        folder.locked(made.path.parent / "latest"),
+    ):
+        pass
+    with folder.locked(made.path), folder.locked(made.path.parent / "none-yet"):
+        pass
+
+
+def test_deaths_of_a_process_are_counted_by_how_it_died_and_the_newest_line_is_kept():
+    journal = PhaseLog().with_death("env-0", "exit code 139", "first", 10).with_death("env-1", "exit code 1", "", 11)
+    journal = journal.with_death("env-0", "exit code 139", "x" * 999, 12).with_death(
+        "env-0", "killed by SIGKILL", "", 13
+    )
+    read = msgspec.json.decode(msgspec.json.encode(journal), type=PhaseLog)
+    assert [(one.process, one.reason, one.times, len(one.last_line), one.at_ms) for one in read.deaths] == [
+        ("env-1", "exit code 1", 1, 0, 11),
+        ("env-0", "exit code 139", 2, 300, 12),
+        ("env-0", "killed by SIGKILL", 1, 0, 13),
+    ]

@@ -1,0 +1,156 @@
+"""A run's log is folded to the same state whichever way it is read: from live topics, or from a bundle."""
+
+import asyncio
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from aiokafka import TopicPartition
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dart_streams.bus.codec import encode
+from dart_streams.config import parse
+from dart_streams.console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
+from dart_streams.console.runs.curated_ages import curated_ages
+from dart_streams.console.runs.run_follower import RunFollower
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.topic_follower import CIRCLE, FOLLOWED
+from tests.unit.console.runs.test_run_state import START, finish, order, serving, version
+from topics import ALL, Topic, curated, observations, rollout_orders, trajectories, weights, weights_serving
+from topics.curated import CuratedGroup, Member
+from topics.observations import EpisodeEnd, Observation
+from topics.values import BlobRef
+
+BUS = parse({"bus": {"prefix": "dart.test."}}).bus
+PARTITIONS = 2
+
+
+def observation(number: int, step: int) -> Observation:
+    return Observation(
+        trajectory_id=f"t{number}",
+        order=order(f"o{number}"),
+        step=step,
+        instruction="",
+        screenshot=BlobRef(sha256=f"{number}{step}", size=1),
+        taken=None,
+        end=EpisodeEnd(kind="success", reward=1.0) if step == 2 and number != 3 else None,
+        env_host=f"env-{number % 2}",
+        at_ms=START + 1_000 * step,
+    )
+
+
+def group(number: int) -> CuratedGroup:
+    member = Member(
+        trajectory_id=f"t{number}",
+        reward=1.0,
+        advantage=1.0,
+        selected=[0],
+        source="online",
+        version_min=number,
+        version_max=number,
+    )
+    return CuratedGroup(group_id=f"g{number}", task_id="t", members=[member], mean=0.5, std=0.5)
+
+
+EVENTS = {
+    rollout_orders.TOPIC: [order(f"o{n}") for n in range(5)],
+    observations.TOPIC: [observation(n, step) for n in range(4) for step in range(3)],
+    trajectories.TOPIC: [finish(f"o{n}", f"t{n}") for n in range(3)],
+    curated.TOPIC: [group(n) for n in range(3)],
+    weights.TOPIC: [version(n, n) for n in range(4)],
+    weights_serving.TOPIC: [serving(n, n, 10.0) for n in range(3)],
+}
+FIELDS = [name for name in vars(RunState()) if name not in ("keep_steps", "observations") and not name.startswith("_")]
+
+
+def records_of(topic: Topic, rng: random.Random) -> list[BundleRecord]:
+    """Return a topic's records, some of them written twice, in partitions by their keys."""
+    offsets, found = dict.fromkeys(range(PARTITIONS), 0), []
+    for event in EVENTS.get(topic, []):
+        for _ in range(rng.choice([1, 1, 2])):
+            record = encode(topic, event)
+            partition = sum(record.key) % PARTITIONS
+            at_ms = START + 1_000 * len(found) + ALL.index(topic)
+            found.append(
+                BundleRecord(partition, offsets[partition], at_ms, record.key, record.value, list(record.headers))
+            )
+            offsets[partition] += 1
+    return found
+
+
+class LiveTopics:
+    """A consumer that hands out the partitions' records in random turns."""
+
+    def __init__(self, log: dict[Topic, list[BundleRecord]], rng: random.Random) -> None:
+        self.rng = rng
+        self.left = {
+            TopicPartition(BUS.prefix + topic.name, number): [one for one in records if one.partition == number]
+            for topic, records in log.items()
+            for number in range(PARTITIONS)
+        }
+
+    async def getmany(self, **_) -> dict:
+        place = self.rng.choice([place for place, records in self.left.items() if records])
+        taken = self.left[place][: self.rng.randint(1, 4)]
+        del self.left[place][: len(taken)]
+        return {place: [SimpleNamespace(**vars_of(one), timestamp=one.at_ms) for one in taken]}
+
+
+def vars_of(record: BundleRecord) -> dict:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def followed(log: dict[Topic, list[BundleRecord]], rng: random.Random) -> RunState:
+    async def follow() -> RunState:
+        live = LiveTopics(log, rng)
+        follower = RunFollower(BUS, live, 1.0)
+        while any(live.left.values()):
+            await follower.poll()
+        return follower.progress
+
+    return asyncio.run(follow())
+
+
+def bundled(path: Path, log: dict[Topic, list[BundleRecord]]) -> Bundle:
+    with Writer(path, Manifest(run="test", prefix=BUS.prefix, captured_ms=0, schemas={})) as bundle:
+        for topic, records in log.items():
+            bundle.records(topic.name, records)
+    return Bundle(path)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.randoms(use_true_random=False))
+def test_live_topics_and_a_bundle_give_the_same_state(tmp_path: Path, rng: random.Random):
+    log = {topic: records_of(topic, rng) for topic in FOLLOWED}
+    live, again = followed(log, rng), RunState().fold(read_log(bundled(tmp_path / "run.dart", log), FOLLOWED))
+    for field in FIELDS:
+        assert getattr(live, field) == getattr(again, field), field
+    assert curated_ages(live) == curated_ages(again) != []
+
+
+def test_kept_steps_are_decoded_in_full_when_asked_for(tmp_path: Path):
+    log = {topic: records_of(topic, random.Random(1)) for topic in FOLLOWED}
+    state = RunState(keep_steps=True).fold(read_log(bundled(tmp_path / "run.dart", log), FOLLOWED))
+    assert state.observation("t1", 2) == observation(1, 2)
+    assert state.observation("t1", 3) is None
+    assert state.screenshots["12"] == [("t1", 2)], "also where it was written twice"
+
+
+@pytest.mark.parametrize("topic", [topic for topic in CIRCLE if topic not in FOLLOWED], ids=lambda topic: topic.name)
+def test_a_topic_that_is_not_folded_live_counts_as_active(topic: Topic):
+    record = BundleRecord(0, 0, START, b"k", b'{"worker_id": "rollout-0"}', [])
+    state = followed({topic: [record]}, random.Random(0))
+    assert (state.activity[topic.name].records, state.activity[topic.name].at_ms) == (1, START)
+
+
+def test_a_record_that_does_not_decode_is_left_out(tmp_path: Path):
+    log = {
+        trajectories.TOPIC: [
+            BundleRecord(0, 0, START, b"k", b"{", []),
+            *records_of(trajectories.TOPIC, random.Random(0)),
+        ]
+    }
+    assert len(RunState().fold(read_log(bundled(tmp_path / "run.dart", log), FOLLOWED)).trajectories) == 3

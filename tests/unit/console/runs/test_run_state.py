@@ -1,0 +1,374 @@
+"""A run's progress, folded from its topics: repeats and the order between topics change nothing."""
+
+import random
+import tracemalloc
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs.curated_ages import curated_ages
+from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.stalls import LastArrival, explanation, stalls
+from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
+from dart_streams.console.views.terminal import smooth, sparkline, summarise
+from topics.curated import CuratedGroup, Member
+from topics.rollout_orders import RolloutOrder
+from topics.trained import TrainedStep
+from topics.trajectories import Trajectory
+from topics.values import Sampling
+from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
+
+START = 1_000_000 * SLICE_MS
+
+
+def order(order_id, purpose="train"):
+    return RolloutOrder(
+        order_id=order_id,
+        group_id="g",
+        group_size=8,
+        sample=0,
+        attempt=0,
+        task_id="miniwob/click-test#1",
+        max_steps=5,
+        purpose=purpose,
+        sampling=Sampling(),
+        after_version=0,
+    )
+
+
+def finish(order_id, trajectory_id="t", outcome="success", reward=1.0, purpose="train", started=START, lasted=2_000):
+    return Trajectory(
+        trajectory_id=trajectory_id,
+        order_id=order_id,
+        group_id="g",
+        group_size=8,
+        attempt=0,
+        task_id="miniwob/click-test#1",
+        purpose=purpose,
+        outcome=outcome,
+        reward=reward,
+        steps=3,
+        step_entropies=[],
+        version_min=0,
+        version_max=0,
+        started_ms=started,
+        finished_ms=started + lasted,
+    )
+
+
+def seen(trajectory_id, step, order_id="o", end=None, at=START):
+    return ObservationHeader(
+        trajectory_id, OrderHeader(order_id, "train"), step, EndHeader(end) if end else None, "env-0", at
+    )
+
+
+def version(number, consumed=0):
+    return WeightVersion(
+        model_id="m", version=number, uri="u", sha256="s", train_step=number, epoch=1, groups_consumed=consumed
+    )
+
+
+def serving(number, alive, pause=None, worker="rollout-0"):
+    return WeightsServing(worker_id=worker, version=number, since_ms=alive, alive_ms=alive, pause_ms=pause)
+
+
+def fold(*events, progress=None):
+    progress = progress or RunState()
+    for topic, offset, at, event in events:
+        progress.apply(RecordMetadata(topic, 0, offset, at), event)
+    return progress
+
+
+def test_an_episode_is_open_until_its_end_is_seen():
+    progress = fold(("observations", 0, START, seen("t", 0)), ("observations", 1, START, seen("t", 1)))
+    assert list(progress.open) == ["t"]
+    assert progress.steps == 1
+    fold(("observations", 2, START, seen("t", 2, end="failure")), progress=progress)
+    assert progress.open == {}
+    assert progress.steps == 2
+
+
+def test_a_repeated_observation_is_not_a_step():
+    repeated = ("observations", 0, START, seen("t", 1))
+    assert fold(repeated, repeated).steps == 1
+    ended = fold(repeated, ("observations", 1, START, seen("t", 2, end="success")), repeated)
+    assert ended.open == {}
+    assert ended.steps == 2
+
+
+def test_a_second_finish_of_an_order_counts_for_nothing():
+    progress = fold(
+        ("trajectories", 0, START, finish("o", "t1")), ("trajectories", 1, START, finish("o", "t2", "failure", 0.0))
+    )
+    assert progress.finished["o"].trajectory_id == "t1"
+    assert sum(part.episodes for part in progress.slices.values()) == 1
+
+
+def test_what_a_dead_host_left_open_is_closed_by_the_finish_of_its_order():
+    progress = fold(("observations", 0, START, seen("dead", 0)), ("trajectories", 0, START, finish("o", "t2")))
+    assert progress.open == {}
+
+
+def test_faults_of_the_environment_are_counted_once_by_task_and_host_with_the_newest_reason():
+
+    def failed(trajectory_id, order_id, reason):
+        event = seen(trajectory_id, 0, order_id)
+        return msgspec.structs.replace(event, end=EndHeader("env_error", None, reason))
+
+    first = failed("t1", "o", "no X server")
+    events = [first, first, failed("t2", "p", "set aside on this host"), seen("t3", 0, "q", end="failure")]
+    state = fold(*(("observations", number, START, event) for number, event in enumerate(events)))
+    [(place, known)] = state.env_faults.items()
+    assert place == (seen("t1", 0).order.task_id, seen("t1", 0).env_host)
+    assert (known.episodes, known.reason) == (2, "set aside on this host")
+
+
+def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
+    progress = fold(("rollout-orders", 0, START, order("a")), ("rollout-orders", 1, START, order("b", "eval")))
+    assert [o.order_id for o in order_accounts.unfinished(progress, "train")] == ["a"]
+    fold(("trajectories", 0, START, finish("a")), progress=progress)
+    assert [o.order_id for o in order_accounts.unfinished(progress)] == ["b"]
+
+
+def test_orders_are_not_counted_as_lost_or_open_while_no_lag_is_known():
+    state = fold(("rollout-orders", 0, START, order("o1")))
+    assert (order_accounts.lost(state, None), order_accounts.still_open(state, None)) == (None, None)
+    assert (order_accounts.lost(state, []), order_accounts.still_open(state, [])) == ([], ["o1"])
+    fold(("trajectories", 0, START, finish("o1")), progress=state)
+    assert (order_accounts.lost(state, None), order_accounts.still_open(state, None)) == ([], [])
+
+
+def test_a_switch_is_a_newer_version_with_a_pause():
+    progress = fold(
+        ("weights-serving", 0, START, serving(0, 1)),
+        ("weights-serving", 1, START, serving(1, 2, 40.0)),
+        ("weights-serving", 2, START, serving(1, 3, 40.0)),
+        ("weights-serving", 3, START, serving(3, 4, 50.0)),
+    )
+    assert [(s.version, s.pause_ms) for s in progress.switches] == [(1, 40.0), (3, 50.0)]
+
+
+def test_what_a_worker_serves_is_its_last_record_also_if_its_clock_jumped_back():
+    progress = fold(
+        ("weights-serving", 0, START, serving(0, 600_000)),
+        ("weights-serving", 1, START, serving(1, 5, 40.0)),
+        ("weights-serving", 2, START, serving(1, 6, 40.0)),
+    )
+    assert progress.served_version == 1
+    assert [s.version for s in progress.switches] == [1]
+
+
+def test_a_switch_whose_records_come_again_is_counted_once():
+    records = [("weights-serving", n, START, serving(n, n, 40.0)) for n in range(3)]
+    progress = fold(*records, *records)
+    assert [s.version for s in progress.switches] == [1, 2]
+    assert progress.served_version == 2
+
+
+def step(number, epoch, *groups):
+    return TrainedStep(
+        train_step=number,
+        version=number,
+        epoch=epoch,
+        group_ids=list(groups),
+        trajectory_ids=[],
+        metrics={},
+        at_ms=START,
+        imitated=[f"imitated by {epoch}"],
+    )
+
+
+def test_a_step_of_a_newer_trainer_counts_and_what_a_fenced_one_writes_after_it_does_not():
+    progress = fold(
+        ("trained", 0, START, step(3, 1, "a")),
+        ("trained", 1, START, step(4, 1, "b")),
+        ("trained", 2, START, step(4, 2, "c")),
+        ("trained", 3, START, step(4, 1, "b")),
+        ("trained", 4, START, step(5, 1, "d")),
+        ("trained", 5, START, step(4, 2, "c")),
+    )
+    assert {number: known.epoch for number, known in progress.trained.items()} == {3: 1, 4: 2}
+    assert {group: steps for group, steps in progress.trained_with.items() if steps} == {"a": [3], "c": [4]}
+    assert progress.imitated_by == {"imitated by 1": [3], "imitated by 2": [4]}
+
+
+def test_versions_of_a_fenced_trainer_are_nobodys_newest():
+    def of(number, epoch, model_id="m"):
+        return WeightVersion(
+            model_id=model_id, version=number, uri="u", sha256="s", train_step=number, epoch=epoch, groups_consumed=0
+        )
+
+    records = [of(3, 1), of(3, 2), of(9, 1), of(4, 2), of(5, 1, "another")]
+    progress = fold(*(("weights", n, START, event) for n, event in enumerate(records)))
+    assert sorted(progress.versions) == [3, 4, 5]
+    assert (progress.versions[3].event.epoch, progress.versions[4].event.epoch) == (2, 2)
+
+
+def test_a_version_is_served_when_every_worker_serves_it():
+    progress = fold(
+        ("weights", 0, START, version(0)),
+        ("weights", 1, START, version(1, 8)),
+        ("weights-serving", 0, START, serving(1, 5, worker="rollout-0")),
+        ("weights-serving", 1, START, serving(0, 5, worker="rollout-1")),
+    )
+    assert (progress.newest_version, progress.served_version, progress.groups_consumed) == (1, 0, 8)
+
+
+def test_workers_that_a_resumed_run_has_no_more_are_not_waited_for():
+    progress = fold(
+        ("weights-serving", 0, START, serving(3, 5, worker="rollout-1")),
+        ("weights-serving", 1, START, serving(7, 5, worker="rollout-0")),
+    )
+    assert progress.served_by({"rollout-0"}) == 7
+    assert progress.served_by({"rollout-0", "rollout-1"}) == 3
+    assert progress.served_by({"rollout-0", "rollout-2"}) == 7, "one that has announced nothing yet serves nothing"
+    assert progress.served_by({"rollout-2"}) is None
+
+
+@pytest.mark.parametrize(("number", "epoch"), [(10**9, 1), (1, 10**9)])
+def test_a_record_that_no_trainer_wrote_is_no_version(number, epoch):
+    far = WeightVersion(
+        model_id="tiny", version=number, uri="w", sha256="", train_step=1, epoch=epoch, groups_consumed=0
+    )
+    progress = fold(("weights", 0, START, version(0)), ("weights", 1, START, far), ("weights", 2, START, version(1, 8)))
+    assert sorted(progress.versions) == [0, 1]
+
+
+def test_a_step_that_no_trainer_wrote_hides_none_of_those_that_come():
+    progress = fold(*(("trained", n, START, step(n, epoch, "g")) for n, epoch in enumerate((1, 10**9, 1), start=1)))
+    assert sorted(progress.trained) == [1, 3]
+
+
+def test_staleness_is_of_online_members_when_their_group_is_curated():
+    def member(source, low):
+        return Member(
+            trajectory_id="t",
+            reward=1.0,
+            advantage=1.0,
+            selected=[0],
+            source=source,
+            version_min=low,
+            version_max=low,
+        )
+
+    group = CuratedGroup(
+        group_id="g", task_id="t", members=[member("online", 0), member("pool", None)], mean=0.5, std=0.5
+    )
+    progress = fold(
+        ("weights", 0, START, version(0)),
+        ("weights", 1, START + 5, version(2)),
+        ("weights", 2, START + 50, version(3)),
+        ("curated", 0, START + 10, group),
+        ("curated", 0, START + 10, group),
+    )
+    assert curated_ages(progress) == [(START + 10, 2)]
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**6))
+def test_a_span_is_split_without_loss(start, length):
+    parts = overlaps(start, start + length)
+    assert sum(ms for _, ms in parts) == length
+    assert all(0 <= ms <= SLICE_MS for _, ms in parts)
+
+
+@pytest.mark.parametrize("started", [0, START])
+def test_a_span_of_a_wrong_clock_costs_neither_memory_nor_time(started: int):
+    """From 1970 to now are 350 million slices, and from now to the year 9999 more."""
+    end = 1_790_000_000_000 if started == 0 else 253_402_300_799_999
+    tracemalloc.start()
+    progress = fold(
+        ("observations", 0, START, seen("open", 0, "other", at=started)),
+        ("trajectories", 0, START, finish("o", started=started, lasted=end - started)),
+        ("trajectories", 1, START, finish("p", "t2", started=0, lasted=0)),
+    )
+    summary = summarise(progress, end, slots=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * 2**20
+    assert len(summary.curve) <= MAX_SPAN_MS // SLICE_MS
+    assert summary.episodes == 2
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_between_topics_changes_nothing(rng: random.Random):
+    topics = {
+        "rollout-orders": [order(f"o{n}") for n in range(4)],
+        "observations": [seen(f"t{n}", s, f"o{n}", "success" if s == 2 else None) for n in range(3) for s in range(3)],
+        "trajectories": [finish(f"o{n}", f"t{n}") for n in range(3)],
+        "weights-serving": [serving(n, n, 10.0) for n in range(3)],
+    }
+    queues = {name: [(name, i, START + i, event) for i, event in enumerate(events)] for name, events in topics.items()}
+    in_order = fold(*(record for queue in queues.values() for record in queue))
+    mixed = RunState()
+    while any(queues.values()):
+        name = rng.choice([name for name, queue in queues.items() if queue])
+        fold(queues[name].pop(0), progress=mixed)
+    for field in ("finished", "open", "switches", "activity", "slices", "steps"):
+        assert getattr(mixed, field) == getattr(in_order, field), field
+
+
+def test_a_summary_shows_rates_of_the_last_half_minute():
+    progress = RunState()
+    for n in range(30):
+        outcome, reward = ("success", 1.0) if n % 3 else ("failure", 0.0)
+        event = finish(f"o{n}", f"t{n}", outcome, reward, started=START + n * 1000, lasted=1000)
+        fold(
+            ("observations", n, START, seen(f"t{n}", 1, f"o{n}", at=START + n * 1000)),
+            ("trajectories", n, START, event),
+            progress=progress,
+        )
+    summary = summarise(progress, START + 30_000, slots=2)
+    assert summary.steps_per_s == pytest.approx(1.0)
+    assert summary.utilisation == pytest.approx(0.5)
+    assert summary.success == pytest.approx(2 / 3)
+
+
+def test_a_sparkline_has_gaps_where_nothing_finished():
+    assert sparkline([0.0, None, 0.5, 1.0]) == "▁ ▅█"
+    assert smooth((0.0, 1.0, None, None, 1.0), 3) == [0.5, None, 1.0]
+
+
+def arrived(at_s):
+    return {topic: LastArrival(when_s, "env-0") for topic, when_s in at_s.items()}
+
+
+def test_a_stall_names_who_has_input_and_does_not_write():
+    progress = fold(("rollout-orders", 0, START, order("a")), ("observations", 0, START, seen("t", 0)))
+    found = stalls(
+        progress.activity, arrived({"rollout-orders": 50.0, "observations": 10.0}), since_s=0.0, now_s=60.0, bound_s=30
+    )
+    first = found[0]
+    assert (first.topic, first.silent_s, first.last_from, first.waiting) == ("observations", 50.0, "env-0", False)
+    assert explanation(first) == "environment workers has had newer input on rollout-orders: look at its log"
+    assert {stall.topic for stall in found} == {"observations", "action-requests", "trajectories"}
+
+
+def test_a_host_whose_clock_is_off_neither_stalls_a_topic_nor_hides_that_it_is_silent():
+    for off_ms in (-600_000, 600_000):
+        progress = fold(
+            ("rollout-orders", 0, START, order("a")), ("observations", 0, START + off_ms, seen("t", 0, at=START))
+        )
+        moving = {"rollout-orders": 59.0, "observations": 59.0}
+        assert not [s for s in stalls(progress.activity, arrived(moving), 0.0, 60.0, 30) if s.topic == "observations"]
+        silent = {"rollout-orders": 59.0, "observations": 5.0}
+        [stall] = [s for s in stalls(progress.activity, arrived(silent), 0.0, 60.0, 30) if s.topic == "observations"]
+        assert (stall.silent_s, stall.waiting) == (55.0, False)
+
+
+def test_of_records_from_before_the_watch_their_own_times_hint_at_who_waits():
+    progress = fold(
+        ("rollout-orders", 0, START + 50_000, order("a")), ("observations", 0, START + 10_000, seen("t", 0))
+    )
+    [stall] = [s for s in stalls(progress.activity, {}, 0.0, 40.0, 30) if s.topic == "observations"]
+    assert (stall.silent_s, stall.waiting) == (40.0, False)
+
+
+def test_nothing_is_stalled_while_everything_moves():
+    progress = fold(("rollout-orders", 0, START, order("a")), ("observations", 0, START, seen("t", 0)))
+    arrivals = arrived({"rollout-orders": 1.0, "observations": 1.0})
+    assert stalls(progress.activity, arrivals, since_s=0.0, now_s=2.0, bound_s=30) == []

@@ -1,0 +1,73 @@
+"""A model is asked about in the other environment; what comes back, or does not, becomes a reason."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from dart_streams.config import Config, Policy
+from dart_streams.console.cli import doctor
+from dart_streams.console.launch import processes
+from dart_streams.console.sizing.model_fit import Fit, ask, refuse_unfit
+from dart_streams.errors import ConfigError
+
+
+def program(folder: Path, *lines: str) -> Path:
+    file = folder / "dart-streams"
+    file.write_text("\n".join([f"#!{sys.executable}", "import sys", *lines]))
+    file.chmod(0o755)
+    return file
+
+
+def test_the_last_line_is_the_answer_whatever_libraries_print_before(tmp_path: Path) -> None:
+    asked = program(tmp_path, "print('a library greets')", 'print(\'{"architecture": "X"}\')')
+    assert ask(tmp_path, asked, Config()) == Fit(architecture="X")
+    refuse_unfit(tmp_path, asked, Config())
+
+
+def test_the_reason_of_a_refusal_is_passed_on(tmp_path: Path) -> None:
+    asked = program(tmp_path, 'print(\'{"reason": "has no eyes"}\')', "sys.exit(1)")
+    with pytest.raises(ConfigError, match=r"policy\.path: .* cannot be the policy: has no eyes"):
+        refuse_unfit(tmp_path, asked, Config())
+
+
+def test_a_check_that_fails_itself_is_a_refusal_with_its_last_words(tmp_path: Path) -> None:
+    asked = program(tmp_path, "sys.exit('Traceback\\nImportError: no vllm')")
+    assert "ImportError: no vllm" in ask(tmp_path, asked, Config()).reason
+
+
+def test_without_the_other_environment_nothing_is_refused_here(tmp_path: Path) -> None:
+    refuse_unfit(tmp_path, tmp_path / "nothing", Config())
+
+
+@pytest.fixture
+def unfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model that the other environment refuses."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("config.json", "tokenizer_config.json"):
+        (model / name).write_text("{}")
+    found = processes.Programs(tmp_path / "none", program(tmp_path, 'print(\'{"reason": "has no eyes"}\')'))
+    for module in (processes, doctor):
+        monkeypatch.setattr(module, "programs", lambda: found)
+    return model
+
+
+def test_the_doctor_gives_the_reason(unfit: Path) -> None:
+    finding = doctor.check_model(Config(policy=Policy(path=str(unfit))))
+    assert (finding.status, finding.found) == ("fail", f"{unfit} cannot be the policy: has no eyes")
+
+
+def test_a_run_is_refused_before_anything_is_made_or_started(unfit: Path, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[policy]\npath = "{unfit}"\n[run]\nstate_dir = "{tmp_path / "state"}"\n')
+    with pytest.raises(ConfigError, match="has no eyes"):
+        importlib.import_module("dart_streams.console.cli.run").run(
+            config=file, resume="", name="", init=None, attached=False
+        )
+    assert not (tmp_path / "state").exists()
+    scripted = file.read_text() + '[rollout]\nengine = "scripted"\n'
+    file.write_text(scripted)
+    run = importlib.import_module("dart_streams.console.cli.run")
+    run.refuse_unfit_model(run.read_config(file))

@@ -1,0 +1,122 @@
+"""Each alarm on both sides of its bound."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.console.runs.run_folder import PhaseLog
+from dart_streams.console.runs.run_log import RecordMetadata
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views.page.alarms import (
+    BURST,
+    BURST_SHARE,
+    ENTROPY_SHARE,
+    REWARD_SHARE,
+    REWARD_WORTH,
+    WINDOW,
+    alarms,
+    died,
+    engine_gap,
+    entropy_collapse,
+    fault_burst,
+    lost_orders,
+    not_finite,
+    reward_collapse,
+)
+from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
+from topics.weights import WeightVersion
+
+
+def step(number: int, **metrics: float) -> TrainedStep:
+    return TrainedStep(
+        train_step=number, version=number, epoch=1, group_ids=[], trajectory_ids=[], metrics=metrics, at_ms=number
+    )
+
+
+def test_an_entropy_that_fell_to_a_tenth_is_a_collapse_and_one_above_is_not():
+    first = [1.0] * WINDOW
+    alarm = entropy_collapse([*first, *[ENTROPY_SHARE * 0.99] * WINDOW])
+    assert alarm is not None
+    assert (alarm.kind, alarm.page, alarm.params) == ("entropy", "steps", {"q": "entropy"})
+    assert "0.099 nats" in alarm.text
+    assert entropy_collapse([*first, *[ENTROPY_SHARE * 1.01] * WINDOW]) is None
+    assert entropy_collapse([*first, *[ENTROPY_SHARE * 0.99] * (WINDOW - 1)]) is None, "too few steps to say"
+    assert entropy_collapse([]) is None
+
+
+def test_a_reward_that_halved_is_a_collapse_unless_there_was_none_or_it_came_back():
+    fell = [*[0.6] * WINDOW, *[0.6 * REWARD_SHARE - 0.01] * WINDOW]
+    alarm = reward_collapse(fell)
+    assert alarm is not None and alarm.kind == "reward"
+    assert "0.29" in alarm.text and "0.60" in alarm.text
+    assert reward_collapse([*[0.6] * WINDOW, *[0.6 * REWARD_SHARE + 0.01] * WINDOW]) is None
+    assert reward_collapse([*fell, *[0.6] * WINDOW]) is None
+    assert reward_collapse([*[REWARD_WORTH - 0.01] * WINDOW, *[0.0] * WINDOW]) is None
+    assert reward_collapse([*[REWARD_WORTH + 0.01] * WINDOW, *[0.0] * WINDOW]) is not None
+
+
+@given(st.lists(st.floats(0.3, 1.0), max_size=60))
+def test_a_reward_that_never_fell_below_half_of_any_earlier_one_is_none(rewards: list[float]):
+    rising = sorted(rewards)
+    assert reward_collapse(rising) is None
+    assert entropy_collapse(rising) is None
+
+
+@pytest.mark.parametrize("kind", ["env_error", "policy_error"])
+def test_faults_are_a_burst_above_a_third_of_the_newest_episodes(kind):
+    most = int(BURST * BURST_SHARE)
+    burst = [kind] * (most + 1) + ["success"] * (BURST - most - 1)
+    alarm = fault_burst(burst)
+    assert alarm is not None
+    assert alarm.params == {"outcome": kind}, "it leads to those that failed"
+    assert fault_burst([kind] * most + ["failure"] * (BURST - most)) is None
+    assert fault_burst([kind] * (BURST - 1)) is None, "too few episodes to say"
+    assert fault_burst(["failure"] * BURST) is None, "an agent that fails is no fault"
+
+
+def test_a_gap_between_engine_and_trainer_is_that_of_the_newest_step():
+    alarm = engine_gap(step(7, same_version_mismatch=MISMATCH_ALARM_NATS * 1.01))
+    assert alarm is not None and alarm.params == {"id": "7"}
+    assert engine_gap(step(7, same_version_mismatch=MISMATCH_ALARM_NATS)) is None
+    assert engine_gap(step(7, reward=1.0)) is None, "no token was sampled by the version that was trained"
+    assert engine_gap(None) is None
+
+
+def test_what_a_step_skipped_for_not_being_finite_is_an_alarm():
+    alarm = not_finite(step(7, updates_not_finite=1.0, not_finite_groups=8.0))
+    assert alarm is not None and alarm.params == {"id": "7"}
+    assert "1 updates and 8 groups" in alarm.text
+    assert not_finite(step(7, updates_not_finite=0.0, not_finite_groups=0.0)) is None
+    assert not_finite(None) is None
+
+
+def test_a_run_has_the_alarms_of_all_that_is_wrong_and_stalls_only_while_it_should_turn():
+    state = RunState()
+    for number in range(1, 2 * WINDOW + 1):
+        late = number > WINDOW
+        event = step(number, reward=0.1 if late else 0.8, entropy=0.001 if late else 1.0, same_version_mismatch=0.2)
+        state.apply(RecordMetadata("trained", 0, number, number), event)
+    weights = WeightVersion(model_id="m", version=1, uri="", sha256="", train_step=1, epoch=1, groups_consumed=0)
+    state.apply(RecordMetadata("weights", 0, 0, 1_000), weights)
+    assert [alarm.kind for alarm in alarms(state, 100_000, live=False)] == ["entropy", "reward", "gap"]
+    assert "stall" in [alarm.kind for alarm in alarms(state, 100_000, live=True)]
+    assert "stall" not in [alarm.kind for alarm in alarms(state, 2_000, live=True)]
+    assert alarms(RunState(), 0, live=True) == []
+
+
+def test_each_process_that_died_is_an_alarm_with_how_often_and_how_it_did_last():
+    journal = PhaseLog().with_death("env-0", "exit code 1", "", 1).with_death("env-0", "killed by SIGKILL", "", 2)
+    found = died(journal.with_death("ui", "exit code 2", "", 3).deaths)
+    assert [alarm.text for alarm in found] == [
+        "env-0 has died 2 times, the last time: killed by SIGKILL",
+        "ui has died once, the last time: exit code 2",
+    ]
+    assert died(()) == []
+
+
+def test_orders_that_could_never_end_are_an_alarm_with_their_number():
+    assert lost_orders(0) is None
+    alarm = lost_orders(3)
+    assert alarm is not None
+    assert alarm.text.startswith("3 orders could never end")
+    assert alarm.params == {"outcome": "lost"}

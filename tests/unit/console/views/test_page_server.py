@@ -1,0 +1,361 @@
+"""The page's server: who is refused, what the views say, and that texts and ids stay what they are."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession, CookieJar, WSServerHandshakeError
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.views.page import export, lines, log_view
+from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.bundle_source import BundleSource
+from dart_streams.console.views.page.guard import Guard
+from dart_streams.console.views.page.server import PageServer
+from tests.integration.recorded_run import record
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
+TOKEN = "the-token-of-this-start"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    return record(tmp_path_factory.mktemp("page") / "run.dart", 90)
+
+
+@contextlib.asynccontextmanager
+async def client_of(path: Path):
+    """Yield a client with no cookie of a server on a bundle."""
+    source = BundleSource(Bundle(path))
+    source.read()
+    server = PageServer(source, Guard(frozenset({"gui.example"}), 1, tls=False, token=TOKEN), assets(None))
+    async with TestClient(TestServer(server.application()), cookie_jar=CookieJar(unsafe=True)) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def signed_in(path: Path):
+    """Yield a client that has opened the printed address."""
+    async with client_of(path) as client:
+        assert (await client.get("/", params={"token": TOKEN})).status == 200
+        yield client
+
+
+async def view(client: TestClient, name: str, **query: str):
+    answer = await client.get(f"/api/{name}", params=query)
+    assert answer.status == 200, await answer.text()
+    return await answer.json()
+
+
+async def test_the_token_becomes_a_cookie_that_scripts_cannot_read_and_leaves_the_address():
+    async with client_of(GOLDEN) as client:
+        answer = await client.get("/", params={"token": TOKEN}, allow_redirects=False)
+        assert (answer.status, answer.headers["Location"]) == (303, "/")
+        cookie = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert TOKEN not in cookie
+
+
+@pytest.mark.parametrize("path", ["/", "/app.js", "/api/run", "/api/live", "/screenshot/" + "0" * 64])
+@pytest.mark.parametrize("given", ["", "wrong", TOKEN + "x", TOKEN[:-1]])
+async def test_nothing_is_given_without_the_token(path: str, given: str):
+    async with client_of(GOLDEN) as client:
+        answer = await client.get(path, params={"token": given} if given else {}, allow_redirects=False)
+        assert answer.status == 401
+        assert "Set-Cookie" not in answer.headers
+
+
+async def test_a_script_gives_the_token_as_its_bearer():
+    async with client_of(GOLDEN) as client:
+        assert (await client.get("/api/run", headers={"Authorization": f"Bearer {TOKEN}"})).status == 200
+        assert (await client.get("/api/run", headers={"Authorization": "Bearer x"})).status == 401
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "localhost@evil.example", ""]
+)
+async def test_a_name_that_was_rebound_to_this_address_is_refused(host: str):
+    async with signed_in(GOLDEN) as client:
+        for path in ("/", "/api/run", "/api/live"):
+            assert (await client.get(path, headers={"Host": host})).status == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9", "[::1]:8765", "gui.example", "gui.example:443"])
+async def test_own_names_are_answered_whatever_the_port(host: str):
+    async with signed_in(GOLDEN) as client:
+        assert (await client.get("/api/run", headers={"Host": host})).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+async def test_other_pages_are_refused_even_with_the_cookie(headers: dict[str, str]):
+    async with signed_in(GOLDEN) as client:
+        assert (await client.get("/api/run", headers=headers)).status == 403
+
+
+async def test_a_socket_of_another_origin_is_refused_and_one_of_this_page_is_not():
+    async with signed_in(GOLDEN) as client:
+        for origin in ("http://evil.example", ""):
+            with pytest.raises(WSServerHandshakeError) as refused:
+                await client.ws_connect("/api/live", headers={"Origin": origin} if origin else {})
+            assert refused.value.status == 403
+        host = f"http://{client.host}:{client.port}"
+        async with client.ws_connect("/api/live?watch=wall", headers={"Origin": host}) as socket:
+            assert (await socket.receive_json())["header"]["kind"] == "bundle"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND"])
+async def test_no_method_but_reading_ones_is_known(method: str):
+    async with signed_in(GOLDEN) as client:
+        answer = await client.request(method, "/api/run")
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+
+
+async def test_head_has_no_body():
+    async with signed_in(GOLDEN) as client:
+        answer = await client.head("/app.js")
+        assert (answer.status, await answer.read()) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../server.py",
+        "/..%2fserver.py",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/static/app.js",
+        "//etc/passwd",
+        "/vendor/../app.js",
+        "/screenshot/..%2f..%2fetc",
+        "/screenshot/" + "g" * 64,
+        "/api/../app.js",
+    ],
+)
+async def test_no_path_reaches_the_disk(path: str):
+    async with signed_in(GOLDEN) as client:
+        from yarl import URL
+
+        answer = await client.session.get(URL(f"http://{client.host}:{client.port}{path}", encoded=True))
+        assert answer.status == 404
+        assert b"root:" not in await answer.read()
+
+
+@given(st.text(max_size=40))
+def test_no_host_of_any_kind_but_an_own_one_is_allowed(host: str):
+    guard = Guard(frozenset({"gui.example"}), 1, tls=False)
+    if guard.allows(host):
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
+        assert name.strip("[]").rstrip(":").lower() in {"gui.example", "localhost", "::1"} or name.startswith("127.")
+
+
+async def test_every_answer_binds_the_browser():
+    async with signed_in(GOLDEN) as client:
+        for path in ("/", "/app.js", "/api/run", "/api/nothing", "/nothing", "/screenshot/x"):
+            headers = (await client.get(path)).headers
+            assert "default-src 'self'" in headers["Content-Security-Policy"]
+            assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+            assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_the_page_loads_nothing_from_elsewhere_and_makes_no_markup_of_texts():
+    for name, asset in assets(None).items():
+        text = asset.data.decode()
+        assert "http://" not in text.replace("http://www.w3.org/", "") or name == "/icon.svg", name
+        assert "https://" not in text
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+            assert word not in text, f"{name} has {word}"
+
+
+async def test_the_wall_has_each_slot_once_with_its_last_episode(recorded: Path):
+    async with signed_in(recorded) as client:
+        tiles = await view(client, "wall")
+        assert [tile["slot"] for tile in tiles] == [f"env-0/{number}" for number in range(8)]
+        assert {tile["state"] for tile in tiles} == {"ended"}
+        assert all(len(tile["screenshot"]) == 64 and tile["points"] for tile in tiles)
+        rows = (await view(client, "trajectories"))["rows"]
+        newest = {row["trajectory_id"] for row in rows[:16]}
+        assert {tile["trajectory_id"] for tile in tiles} <= newest
+
+
+async def test_a_screenshot_is_what_its_digest_says(recorded: Path):
+    async with signed_in(recorded) as client:
+        sha = (await view(client, "wall"))[0]["screenshot"]
+        answer = await client.get(f"/screenshot/{sha}")
+        assert (answer.status, answer.content_type) == (200, "image/png")
+        assert hashlib.sha256(await answer.read()).hexdigest() == sha
+        assert "immutable" in answer.headers["Cache-Control"]
+        assert (await client.get("/screenshot/" + "0" * 64)).status == 404
+
+
+async def test_an_action_is_drawn_on_the_screen_it_was_decided_on(recorded: Path):
+    async with signed_in(recorded) as client:
+        identity = (await view(client, "trajectories", outcome="success"))["rows"][0]["trajectory_id"]
+        found = await view(client, "trajectory", id=identity)
+        assert found["running"] is False
+        assert found["steps"][0]["points"] == []
+        for step in found["steps"][1:]:
+            x, y = step["event"]["taken"]["action"].partition("(")[2].rpartition("(")[2].partition(")")[0].split(",")
+            assert step["points"] == [{"x": pytest.approx(int(x) * 160 / 168), "y": pytest.approx(int(y) * 210 / 224)}]
+
+
+async def test_from_an_optimiser_step_down_to_a_screen_and_back(recorded: Path):
+    async with signed_in(recorded) as client:
+        steps = await view(client, "steps")
+        assert steps["steps"] == sorted(steps["steps"])
+        step = await view(client, "step", id=str(steps["steps"][0]))
+        group = await view(client, "group", id=step["groups"][0]["group_id"])
+        assert group["train_steps"] == [steps["steps"][0]]
+        member = group["members"][0]
+        trajectory = await view(client, "trajectory", id=member["trajectory_id"])
+        assert [g["train_steps"] for g in trajectory["groups"]] == [[steps["steps"][0]]]
+        assert trajectory["groups"][0]["selected"] == member["selected"]
+        assert step["served"] == {"rollout-0": step["served"]["rollout-0"]}
+
+
+async def test_a_group_of_equal_rewards_is_marked(recorded: Path):
+    async with signed_in(recorded) as client:
+        rows = (await view(client, "trajectories", purpose="train"))["rows"]
+        groups = [await view(client, "group", id=name) for name in dict.fromkeys(row["group_id"] for row in rows)]
+        for group in groups:
+            rewards = {member["reward"] for member in group["members"] if member["reward"] is not None}
+            assert group["equal"] == (len(rewards) == 1 and len(group["members"]) > 1)
+            assert group["curated_ms"] is None or not group["equal"], "a group of equal rewards is never curated"
+        assert any(group["equal"] for group in groups)
+
+
+async def test_the_cursor_gives_every_trajectory_once(recorded: Path):
+    async with signed_in(recorded) as client:
+        seen, cursor = [], ""
+        while True:
+            page = await view(client, "trajectories", cursor=cursor)
+            seen += [row["trajectory_id"] for row in page["rows"]]
+            if page["next"] is None:
+                break
+            cursor = str(page["next"])
+        assert len(seen) == len(set(seen)) == page["total"]
+
+
+async def test_any_id_is_found_on_its_page(recorded: Path):
+    async with signed_in(recorded) as client:
+        row = (await view(client, "trajectories", purpose="train"))["rows"][0]
+        identity = row["trajectory_id"]
+        assert await view(client, "find", id=identity) == {"page": "trajectory", "id": identity}
+        assert await view(client, "find", id=f"{identity}/0/0") == {"page": "trajectory", "id": identity, "step": "0"}
+        assert (await view(client, "find", id=row["group_id"]))["page"] == "group"
+        assert (await view(client, "find", id=row["task_id"]))["page"] == "task"
+        assert await view(client, "find", id="1") == {"page": "step", "id": "1"}
+        assert (await view(client, "find", id="v1"))["page"] == "step"
+        answer = await client.get("/api/find", params={"id": "<script>"})
+        assert answer.status == 404
+
+
+async def test_the_log_is_searched_in_keys_and_values(recorded: Path):
+    async with signed_in(recorded) as client:
+        identity = (await view(client, "trajectories"))["rows"][0]["trajectory_id"]
+        found = await view(client, "log", topic="observations", q=identity)
+        assert found
+        assert all(record["key"] == identity for record in found)
+        assert [record["offset"] for record in found] == sorted((r["offset"] for r in found), reverse=True)
+        assert await view(client, "log", topic="observations", q="no such text") == []
+        assert (await client.get("/api/log", params={"topic": "../secrets"})).status == 404
+
+
+@pytest.mark.parametrize("name", ["trajectory", "group", "task", "step", "prompt"])
+async def test_what_is_not_there_is_a_sentence(recorded: Path, name: str):
+    async with signed_in(recorded) as client:
+        for identity in ("nothing", "", "x" * 5000):
+            answer = await client.get(f"/api/{name}", params={"id": identity})
+            assert answer.status == 404
+            assert (await answer.json())["error"]
+
+
+async def test_an_old_bundle_without_observations_has_every_page():
+    async with signed_in(GOLDEN) as client:
+        for name in ("run", "wall", "trajectories", "steps", "tasks", "time", "lag", "dead-letters"):
+            await view(client, name)
+
+
+async def test_a_slow_tab_is_sent_the_newest_and_no_queue(recorded: Path):
+    async with signed_in(recorded) as client:
+        host = f"http://{client.host}:{client.port}"
+        async with client.ws_connect("/api/live?watch=wall", headers={"Origin": host}) as socket:
+            first = await socket.receive_json()
+            assert len(first["slots"]) == 8
+            async with asyncio.timeout(60):
+                second = await socket.receive_json()
+            assert second["slots"] == [], "nothing has changed"
+
+
+async def test_a_client_without_cookies_of_its_own_is_refused_by_the_socket(recorded: Path):
+    async with client_of(recorded) as client, ClientSession() as other:
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await other.ws_connect(
+                f"http://{client.host}:{client.port}/api/live",
+                headers={"Origin": f"http://{client.host}:{client.port}"},
+            )
+        assert refused.value.status == 401
+
+
+async def lines_of(client: TestClient, name: str, **query: str) -> list[dict]:
+    answer = await client.get(f"/export/{name}", params=query)
+    assert answer.status == 200, await answer.text()
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="{name}.jsonl"'
+    assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+    return [json.loads(line) for line in (await answer.text()).splitlines()]
+
+
+async def test_what_a_filter_matches_is_exported_whole_as_the_table_has_it(recorded: Path, monkeypatch):
+    monkeypatch.setattr(lines, "AT_ONCE", 7)
+    async with signed_in(recorded) as client:
+        for wanted in ({}, {"outcome": "success"}, {"purpose": "train", "outcome": "failure"}, {"task_id": "none"}):
+            rows, cursor = [], ""
+            while True:
+                page = await view(client, "trajectories", cursor=cursor, **wanted)
+                rows += page["rows"]
+                if page["next"] is None:
+                    break
+                cursor = str(page["next"])
+            found = await lines_of(client, "trajectories", **wanted)
+            assert found == rows
+            assert bool(rows) == ("task_id" not in wanted)
+        records = await lines_of(client, "log", topic="actions", q="onerror")
+        assert records
+        assert all("onerror" in record["value"] for record in records)
+        assert len(await lines_of(client, "log", topic="observations")) > log_view.LIMIT, "more than the page shows"
+        assert (await client.get("/export/secrets")).status == 404
+        assert (await client.get("/export/log", params={"topic": "nothing"})).status == 404
+        head = await client.head("/export/trajectories")
+        assert (head.status, await head.read()) == (200, b"")
+    async with client_of(recorded) as stranger:
+        assert (await stranger.get("/export/trajectories")).status == 401
+
+
+async def test_a_file_has_the_newest_steps_one_by_one_and_no_more_screens_than_its_samples(recorded: Path, monkeypatch):
+    monkeypatch.setattr(export, "MOST_STEPS", 2)
+    source = BundleSource(Bundle(recorded))
+    source.read()
+    archive = await export.collect(source)
+    steps = sorted(source.state.trained)
+    assert {key for key in archive.answers if key.startswith("step?")} == {f"step?id={number}" for number in steps[-2:]}
+    assert len(archive.answers["steps?"].steps) == len(steps)
+    pairs = archive.answers["report?"].samples
+    episodes = [one.trajectory_id for pair in pairs for one in (pair.before, pair.after)]
+    played = {key.removeprefix("trajectory?id=") for key in archive.answers if key.startswith("trajectory?")}
+    assert played == set(episodes)
+    assert len(archive.screens) <= export.SCREENS * len(episodes)
+    monkeypatch.setattr(source, "_places", {})
+    assert (await export.collect(source)).screens == {}, "a bundle without screenshots has a file all the same"

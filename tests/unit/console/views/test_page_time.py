@@ -1,0 +1,72 @@
+"""A run over time: what the slots do, by the log alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.console.runs.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.time_slices import SLICE_MS
+from dart_streams.console.views.page.time_curves import curves
+from topics.trajectories import Trajectory
+
+START = 1_700_000_000_000
+SLOTS = 4
+
+
+def play(state: RunState, number: int, began_ms: int, gaps: list[tuple[int, float]]) -> int:
+    """Play an episode whose actions come after so many milliseconds, and take a share of them; return its end."""
+    at_ms, order = began_ms, OrderHeader(f"o{number}", "train", "task")
+    for step, (gap_ms, share) in enumerate([(0, 0.0), *gaps]):
+        at_ms += gap_ms
+        taken = ActionTimes(0.0, 0.0, gap_ms * share, "wait()") if step else None
+        end = EndHeader("success", 1.0) if step == len(gaps) else None
+        header = ObservationHeader(f"t{number}", order, step, end, "env-0", at_ms, taken)
+        state.apply(RecordMetadata("observations", 0, 0, at_ms), header)
+    finished = Trajectory(
+        trajectory_id=f"t{number}",
+        order_id=f"o{number}",
+        group_id="g",
+        group_size=4,
+        attempt=0,
+        task_id="task",
+        purpose="train",
+        outcome="success",
+        reward=1.0,
+        steps=len(gaps),
+        step_entropies=[],
+        version_min=0,
+        version_max=0,
+        started_ms=began_ms,
+        finished_ms=at_ms,
+    )
+    state.apply(RecordMetadata("trajectories", 0, 0, at_ms), finished)
+    return at_ms
+
+
+def test_a_slot_acts_for_as_long_as_its_actions_took_and_thinks_for_the_rest_of_the_episode():
+    state = RunState()
+    end = play(state, 0, START - START % SLICE_MS, [(SLICE_MS, 0.25), (SLICE_MS, 0.75)])
+    found = curves(state, end, SLOTS)
+    assert found.acting_slots[:2] == [pytest.approx(0.25, abs=0.01), pytest.approx(0.75, abs=0.01)]
+    assert found.busy_slots[:2] == [pytest.approx(1.0), pytest.approx(1.0)]
+
+
+def test_an_observation_that_comes_twice_counts_once():
+    once, twice = RunState(), RunState()
+    play(once, 0, START, [(1000, 0.5), (1000, 0.5)])
+    for _ in range(2):
+        play(twice, 0, START, [(1000, 0.5), (1000, 0.5)])
+    assert curves(once, START + 2000, SLOTS).acting_slots == curves(twice, START + 2000, SLOTS).acting_slots
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(1, 9000), st.floats(0, 1)), min_size=1, max_size=5), max_size=SLOTS))
+def test_of_the_slots_those_that_act_are_busy_and_no_more_are_busy_than_there_are(episodes):
+    state, last = RunState(), START
+    for number, gaps in enumerate(episodes):
+        last = max(last, play(state, number, START, gaps))
+    found = curves(state, last, SLOTS)
+    for acting, busy in zip(found.acting_slots, found.busy_slots, strict=True):
+        assert 0 <= acting <= busy <= SLOTS
+    acted_ms = sum(found.acting_slots) * found.width_ms
+    assert acted_ms == pytest.approx(sum(round(gap * share) for gaps in episodes for gap, share in gaps), abs=20)

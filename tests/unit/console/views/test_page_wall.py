@@ -1,0 +1,120 @@
+"""Which episode is in which slot: each once, where it was, and the newest of those that have ended."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.config import parse
+from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata, ResponseHeader
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views.page.wall import SlotGrid
+from topics.values import BlobRef
+
+SLOTS = 3
+CONFIG = parse({"env": {"slots": SLOTS}}, "the test")
+
+
+def seen(state: RunState, number: int, step: int, *, end: bool = False, host: str = "env-0", screen: str = "") -> None:
+    header = ObservationHeader(
+        trajectory_id=f"t{number}",
+        order=OrderHeader(f"o{number}", "train", "task"),
+        step=step,
+        end=EndHeader("success", 1.0) if end else None,
+        env_host=host,
+        at_ms=1000 * number + step,
+        screenshot=BlobRef(sha256=screen, size=1, media_type="image/png", width=2, height=3) if screen else None,
+    )
+    state.apply(RecordMetadata("observations", 0, 0, header.at_ms), header)
+
+
+def shown(grid: SlotGrid, state: RunState) -> dict[str, tuple[str, str]]:
+    return {tile.slot: (tile.trajectory_id, tile.state) for tile in grid.update(state)}
+
+
+def test_an_episode_stays_in_its_slot_while_others_come_and_go():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    for number in range(3):
+        seen(state, number, 0)
+    assert shown(grid, state) == {f"env-0/{n}": (f"t{n}", "waits") for n in range(3)}
+    seen(state, 1, 1, end=True)
+    seen(state, 7, 0)
+    assert shown(grid, state) == {"env-0/0": ("t0", "waits"), "env-0/1": ("t7", "waits"), "env-0/2": ("t2", "waits")}
+
+
+def test_an_episode_that_ends_without_a_screen_shows_the_one_of_its_last_action():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    seen(state, 0, 0, screen="first")
+    seen(state, 0, 1, screen="second")
+    seen(state, 0, 2, end=True)
+    seen(state, 1, 0, screen="only")
+    seen(state, 1, 1, end=True, screen="last")
+    assert {tile.trajectory_id: tile.screenshot for tile in grid.update(state) if tile.trajectory_id} == {
+        "t0": "second",
+        "t1": "last",
+    }
+    assert state.screens == {}
+
+
+def test_a_slot_whose_episode_failed_says_why():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    end = EndHeader("env_error", None, "step 1 of 1 (open): no such file")
+    order = OrderHeader("o", "train", "task")
+    header = ObservationHeader(trajectory_id="t", order=order, step=0, end=end, env_host="env-0", at_ms=1)
+    state.apply(RecordMetadata("observations", 0, 0, 1), header)
+    [tile] = [tile for tile in grid.update(state) if tile.trajectory_id]
+    assert (tile.outcome, tile.reason) == ("env_error", "step 1 of 1 (open): no such file")
+
+
+def test_a_slot_waits_until_its_newest_screen_is_answered_and_acts_until_the_next():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    seen(state, 0, 0)
+    state.apply(RecordMetadata("actions", 0, 0, 1), ResponseHeader("rollout-0", "t0/0/0"))
+    assert shown(grid, state)["env-0/0"] == ("t0", "acts")
+    seen(state, 0, 1)
+    assert shown(grid, state)["env-0/0"] == ("t0", "waits")
+
+
+def test_episodes_that_began_and_ended_between_two_looks_take_the_place_of_older_ones():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    for number in range(3):
+        seen(state, number, 1, end=True)
+    assert {identity for identity, _ in shown(grid, state).values()} == {"t0", "t1", "t2"}
+    for number in range(3, 30):
+        seen(state, number, 1, end=True)
+    assert {identity for identity, _ in shown(grid, state).values()} == {"t27", "t28", "t29"}
+
+
+def test_a_host_with_more_episodes_than_slots_shows_them_all():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    for number in range(5):
+        seen(state, number, 0)
+    assert len(shown(grid, state)) == 5
+
+
+@given(st.lists(st.tuples(st.integers(0, 15), st.booleans(), st.sampled_from(["a", "b"]), st.booleans()), max_size=60))
+def test_every_episode_under_way_is_in_exactly_one_slot_of_its_host(events):
+    state, grid, steps, hosts = RunState(), SlotGrid(CONFIG), dict.fromkeys(range(16), 0), {}
+    for number, end, host, look in events:
+        if f"t{number}" in state.ended:
+            continue
+        seen(state, number, steps[number], end=end, host=hosts.setdefault(number, host))
+        steps[number] += 1
+        if look:
+            grid.update(state)
+    tiles = [tile for tile in grid.update(state) if tile.trajectory_id]
+    ids = [tile.trajectory_id for tile in tiles]
+    assert len(ids) == len(set(ids))
+    assert set(state.open) <= set(ids)
+    for tile in tiles:
+        assert tile.slot.startswith(f"{hosts[int(tile.trajectory_id[1:])]}/")
+        assert tile.step == state.newest_step[tile.trajectory_id]
+
+
+def test_another_fold_begins_with_free_slots_so_that_nothing_of_the_one_before_stays():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    seen(state, 0, 0)
+    seen(state, 1, 0)
+    grid.update(state)
+    again = RunState()
+    assert set(shown(grid, again).values()) == {("", "free")}
+    seen(again, 5, 0)
+    assert shown(grid, again)["env-0/0"] == ("t5", "waits")

@@ -1,0 +1,506 @@
+"""A report of a made-up run: every figure of the contract, the accounts of lost orders, and the page."""
+
+import base64
+import hashlib
+import json
+import math
+import random
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dart_streams.bus.lag import Lag
+from dart_streams.config import Config, Evaluation, Trainer
+from dart_streams.config.tasks import Page, TaskSet
+from dart_streams.console.runs import evaluation, order_accounts
+from dart_streams.console.runs.metrics_reader import MetricsReader
+from dart_streams.console.runs.process_usage import ProcessUsage
+from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, create
+from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
+from dart_streams.console.runs.run_state import EnvFaults, RunState
+from dart_streams.console.views import metrics
+from dart_streams.console.views.metrics import ReportInputs
+from dart_streams.console.views.page import export, training
+from dart_streams.console.views.page.assets import Asset, assets
+from dart_streams.console.views.page.report_view import choose, report_view
+from dart_streams.telemetry import names
+from tests.integration.exported_page import scripts
+from topics.curated import CuratedGroup, Member
+from topics.rollout_orders import RolloutOrder
+from topics.trained import TrainedStep, TrainedToken
+from topics.trajectories import Trajectory
+from topics.values import Sampling
+from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
+
+START = 1_700_000_000_000
+MINUTE = 60_000
+LENGTH = 9 * MINUTE
+PAGES = ("click-test", "click-dialog-2", "enter-text", "click-button-sequence", "focus-text-2", "click-option")
+CONTRACT = {
+    "success_before",
+    "success_after",
+    "per_task",
+    "train_steps",
+    "episodes",
+    "env_steps",
+    "env_utilisation",
+    "staleness",
+    "weight_switch_ms",
+    "requests",
+    "lost",
+    "trajectories",
+    "wall_s",
+}
+
+
+def group_of(group_id, trajectories):
+    members = [
+        Member(
+            trajectory_id=t.trajectory_id,
+            reward=t.reward,
+            advantage=0.0,
+            selected=[0],
+            source="online",
+            version_min=t.version_min,
+            version_max=t.version_max,
+        )
+        for t in trajectories
+    ]
+    return CuratedGroup(group_id=group_id, task_id="t", members=members, mean=0.5, std=0.5)
+
+
+class MadeUpRun:
+    """Events of a run that learns: 40 versions in nine minutes on six pages."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.chance = random.Random(seed)
+        self.progress = RunState()
+        self.trained: list[dict] = []
+        self.offsets: dict[str, int] = {}
+
+    def record(self, topic, at_ms, event):
+        offset = self.offsets[topic] = self.offsets.get(topic, -1) + 1
+        self.progress.apply(RecordMetadata(topic, 0, offset, at_ms), event)
+
+    def order(self, order_id, purpose, task_id, at_ms, sample=0):
+        order = RolloutOrder(
+            order_id=order_id,
+            group_id="g",
+            group_size=8,
+            sample=sample,
+            attempt=0,
+            task_id=task_id,
+            max_steps=6,
+            purpose=purpose,
+            sampling=Sampling(),
+            after_version=0,
+        )
+        self.record("rollout-orders", at_ms, order)
+        return order
+
+    def play(self, order, started_ms, success, version):
+        steps = self.chance.randint(1, 5)
+        step_ms = self.chance.randint(500, 900)
+        identity = f"t-{order.order_id}"
+        outcome = "success" if success else self.chance.choice(["failure", "failure", "truncated", "invalid_action"])
+        for step in range(steps + 1):
+            end = EndHeader(outcome) if step == steps else None
+            seen = ObservationHeader(
+                identity,
+                OrderHeader(order.order_id, order.purpose),
+                step,
+                end,
+                "env-0",
+                started_ms + step * step_ms,
+            )
+            self.record("observations", seen.at_ms, seen)
+        trajectory = Trajectory(
+            trajectory_id=identity,
+            order_id=order.order_id,
+            group_id=order.group_id,
+            group_size=8,
+            attempt=0,
+            task_id=order.task_id,
+            purpose=order.purpose,
+            outcome=outcome,
+            reward=float(success),
+            steps=steps,
+            step_entropies=[0.5] * steps,
+            version_min=version,
+            version_max=version,
+            started_ms=started_ms,
+            finished_ms=started_ms + steps * step_ms,
+        )
+        self.record("trajectories", trajectory.finished_ms, trajectory)
+        return started_ms + steps * step_ms
+
+    def train(self):
+        for slot in range(16):
+            now, number = START + self.chance.randint(0, 2000), 0
+            while now < START + LENGTH:
+                version = int((now - START) / LENGTH * 40)
+                task = f"miniwob/{self.chance.choice(PAGES)}#{self.chance.randint(0, 20)}"
+                order = self.order(f"train-{slot}-{number}", "train", task, now)
+                rate = 0.35 + 0.4 * (1 - 2 ** (-(now - START) / (3 * MINUTE)))
+                now = self.play(order, now, self.chance.random() < rate, version) + self.chance.randint(50, 300)
+                number += 1
+        ids = list(self.progress.finished.values())
+        for version in range(1, 41):
+            at = START + version * LENGTH // 41
+            near = [t for t in ids if t.finished_ms < at][-40:]
+            self.record("curated", at - 100, group_of(f"g{version}", near))
+            self.trained.append(
+                {
+                    "train_step": version,
+                    "version": version,
+                    "epoch": 1,
+                    "group_ids": [f"g{version}"],
+                    "trajectory_ids": [t.trajectory_id for t in near],
+                    "metrics": {
+                        "loss": self.chance.gauss(0.0, 0.01),
+                        "reward": 0.3 + version * 0.01 + self.chance.gauss(0, 0.03),
+                        "entropy": 0.8 - version * 0.008,
+                        "grad_norm": 0.6 + self.chance.random() * 0.3,
+                        "train_ms": 5000.0,
+                        "publish_ms": 100.0,
+                        "clip_share": 0.02 + self.chance.random() * 0.02,
+                        "kl_reference": 0.001 * version,
+                        "truncated_share": 0.25,
+                        "updates": 2.0,
+                        "same_version_mismatch": 0.002 + self.chance.random() * 0.001,
+                    },
+                    "at_ms": at,
+                }
+            )
+
+    def serve(self):
+        for version in range(41):
+            at = START + version * LENGTH // 41
+            event = WeightVersion(
+                model_id="tiny",
+                version=version,
+                uri="",
+                sha256=f"{version:064x}",
+                train_step=version,
+                epoch=1,
+                groups_consumed=8 * version,
+            )
+            self.record("weights", at, event)
+            pause = self.chance.lognormvariate(3.9, 0.3) if version else None
+            serving = WeightsServing(
+                worker_id="rollout-0",
+                version=version,
+                since_ms=at + 300,
+                alive_ms=at + 300,
+                pause_ms=pause,
+                sha256=f"{version:064x}",
+            )
+            self.record("weights-serving", at + 300, serving)
+
+    def evaluate(self, config, tasks, version, at_ms, chance_of):
+        for order in evaluation.orders(config, tasks, version):
+            placed = self.order(order.order_id, "eval", order.task_id, at_ms, order.sample)
+            page = tasks.get(order.task_id).page
+            self.play(placed, at_ms, self.chance.random() < chance_of[page], version)
+
+
+def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
+    config = Config(evaluation=Evaluation(episodes=240))
+    config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, state_dir=str(tmp_path)))
+    (tmp_path / "tasks.toml").write_text(
+        '[[pages]]\nenvironment = "miniwob"\npage = "click-test"\nmax_steps = 1\n'
+        "train_seeds = [0, 1]\nheldout_seeds = [2, 3]\n"
+    )
+    folder = create(config, tmp_path / "tasks.toml", "20261121-093000-ab12", resume=False)
+    (folder.path / "metrics").mkdir()
+    tasks = TaskSet(
+        [
+            Page(environment="miniwob", page=name, max_steps=6, train_seeds=(0, 20), heldout_seeds=(1000, 1020))
+            for name in PAGES
+        ]
+    )
+    run = MadeUpRun()
+    run.serve()
+    run.evaluate(config, tasks, 0, START - 70_000, dict(zip(PAGES, (0.69, 0.5, 0.2, 0.1, 0.5, 0.05), strict=True)))
+    run.train()
+    run.evaluate(
+        config, tasks, 40, START + LENGTH + 8_000, dict(zip(PAGES, (0.95, 0.8, 0.3, 0.4, 0.85, 0.03), strict=True))
+    )
+    phases = []
+    at = START - 115_000
+    for name, seconds in (
+        ("services", 14),
+        ("topics", 2),
+        ("start", 24),
+        ("demonstrations", 5),
+        ("before", 70),
+        ("circle", LENGTH / 1000),
+        ("settle", 8),
+        ("after", 66),
+        ("drain", 4),
+    ):
+        phases.append(RunPhase(name, int(at), int(at + seconds * 1000)))
+        at += seconds * 1000
+    materials = ReportInputs(
+        config=folder.config(),
+        tasks=tasks,
+        journal=PhaseLog(tuple(phases), 0, 40, "complete"),
+        progress=run.progress,
+        trained=run.trained,
+        readings=MetricsReader(folder.path / "metrics"),
+        lags=[Lag("env", "rollout-orders", 0, run.offsets["rollout-orders"] + 1, run.offsets["rollout-orders"] + 1)],
+        usage=[
+            ProcessUsage(START + n * 1000, name, n * share, 100.0)
+            for n in range(540)
+            for name, share in (("rollout-0", 1.0), ("trainer", 0.4), ("env-0", 0.25), ("kafka", 0.1))
+        ],
+    )
+    return folder, materials
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return made_up(tmp_path_factory.mktemp("run"))
+
+
+def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
+    folder, inputs = made_up(tmp_path)
+    counts = {("marker", "executed"): 3, ("outside", "executed"): 1, ("marker", "refused"): 2}
+    points = [
+        {
+            "name": names.ENV_ANSWERS_WRONG,
+            "attributes": {"kind": kind, "treated": treated},
+            "start_ms": START,
+            "at_ms": START + MINUTE,
+            "value": count,
+        }
+        for (kind, treated), count in counts.items()
+    ]
+    line = json.dumps({"process": "env-0", "points": points})
+    (folder.path / "metrics" / "env-0.jsonl").write_text(line + "\n")
+    counted = msgspec.structs.replace(inputs, readings=MetricsReader(folder.path / "metrics"))
+    found = metrics.report(counted)["answers_wrong"]
+    assert found == {"executed": {"marker": 3, "outside": 1}, "refused": {"marker": 2}}
+
+
+def test_what_a_run_without_metrics_has_not_measured_is_unknown_and_not_zero(tmp_path):
+    _, inputs = made_up(tmp_path)
+    bare = msgspec.structs.replace(inputs, readings=MetricsReader(None))
+    report = metrics.report(bare)
+    assert report["requests"] == {"sent": None, "answered": None, "timed_out": None}
+    assert report["answers_wrong"] is None
+    assert report["slot_time"] == {}
+    assert set(report["overhead_ms"].values()) == {None}
+    assert {value for part in report["step_ms"].values() for value in part.values()} == {None}
+    assert report.keys() >= CONTRACT
+    assert report_view(bare).slot_shares.x == []
+
+
+def test_the_report_has_every_figure_of_the_contract(run):
+    report = metrics.report(run[1])
+    assert report.keys() >= CONTRACT
+    assert report["success_before"] == pytest.approx(0.34, abs=0.06)
+    assert report["success_after"] == pytest.approx(0.555, abs=0.06)
+    assert set(report["per_task"]) == set(PAGES)
+    assert report["train_steps"] == 40
+    assert report["versions_served"] == 40
+    assert report["served_weights"]["announced"] == report["served_weights"]["equal"] == 41
+    assert report["trajectories"]["finished"] == report["episodes"]
+    assert 0.8 < report["env_utilisation"] <= 1.0
+    assert report["weight_switch_ms"]["p50"] == pytest.approx(50, rel=0.3)
+    assert report["wall_s"]["circle"] == 540
+    assert report["cpu_s"]["rollout-0"] == pytest.approx(539)
+    assert report["lost"] == 0
+    assert report["staleness"]["max"] >= 1
+    assert report["trainer"]["idle_share"] == pytest.approx(1 - 40 * 5.1 / 540, abs=0.01)
+
+
+def test_the_objective_is_told_as_resolved_and_the_kl_where_there_is_one(run):
+    _, materials = run
+    without = metrics.report(materials)
+    assert without["trainer"]["kl_reference"] is None
+    assert without["trainer"]["objective"] == {"name": "ppo", "clip_low": 0.2, "clip_high": 0.28, "kl_beta": 0.0}
+    assert "kl_reference" not in report_view(materials).learning.lines
+    trainer = Trainer(objective="gspo", kl_beta=0.1)
+    learned = msgspec.structs.replace(materials, config=msgspec.structs.replace(materials.config, trainer=trainer))
+    report = metrics.report(learned)
+    assert report["trainer"]["kl_reference"] == {"mean": pytest.approx(0.0205), "max": 0.04}
+    assert report["trainer"]["truncated_share"] == {"mean": 0.25, "max": 0.25}
+    assert report["trainer"]["updates"] == 80
+    view = report_view(learned)
+    assert view.learning.lines["kl_reference"][-1] == 0.04
+    assert view.report["trainer"]["objective"]["name"] == "gspo"
+
+
+def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
+    _, materials = run
+    materials = msgspec.structs.replace(materials, progress=RunState())
+    for offset in range(3):
+        order = RolloutOrder(
+            order_id=f"o{offset}",
+            group_id="g",
+            group_size=8,
+            sample=0,
+            attempt=0,
+            task_id="t",
+            max_steps=6,
+            purpose="train",
+            sampling=Sampling(),
+            after_version=0,
+        )
+        materials.progress.apply(RecordMetadata("rollout-orders", 1, offset, START), order)
+    lags = [Lag("env", "rollout-orders", 1, 2, 3)]
+    assert order_accounts.lost(materials.progress, lags) == ["o0", "o1"]
+    assert order_accounts.still_open(materials.progress, lags) == ["o2"]
+
+
+def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):
+    _, materials = run
+    empty = msgspec.structs.replace(materials, progress=RunState(), trained=[], journal=PhaseLog(), usage=[], lags=[])
+    report = metrics.report(empty)
+    assert report.keys() >= CONTRACT
+    assert report["success_before"] is None
+    assert report["episodes"] == 0
+    view = report_view(empty)
+    assert msgspec.json.encode(view)
+    assert [view.success.x, view.rate.x, view.outcomes.x, view.phases, view.samples] == [[], [], [], [], []]
+
+
+def test_the_curves_are_those_of_the_run(run):
+    _, materials = run
+    view = report_view(materials)
+    assert len(view.success.x) == len(materials.slices)
+    assert view.success.x[0] == pytest.approx(0.09, abs=0.05)
+    assert view.success.lines["smoothed"][-1] > view.success.lines["smoothed"][0] + 0.2, "it learns"
+    assert len(view.published_min) == 41
+    assert view.staleness.x == list(range(1, 41))
+    assert max(view.staleness.lines["oldest"]) == view.report["staleness"]["max"]
+    assert len(view.pauses.x) == 40
+    assert set(view.outcomes.lines) == {"success", "failure", "truncated", "invalid_action"}
+    for shares in zip(*view.outcomes.lines.values(), strict=True):
+        assert sum(shares) == pytest.approx(1, abs=0.001)
+    assert [phase.name for phase in view.phases][-1] == "drain"
+    assert view.phases[5].seconds == 540
+    assert view.slot_shares.x == [], "its workers wrote no metrics"
+
+
+def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(run):
+    _, materials = run
+    assert metrics.report(materials)["env_faults"] == []
+    faults = {(f"osworld/os/{n}#0", "env-0"): EnvFaults(n + 1, f"<b>{n}</b>" + "x" * 1000) for n in range(30)}
+    materials.progress.env_faults.update(faults)
+    try:
+        report = metrics.report(materials)
+    finally:
+        materials.progress.env_faults.clear()
+    assert [fault["episodes"] for fault in report["env_faults"]] == list(range(30, 10, -1))
+    assert (report["env_faults"][0]["task"], report["env_faults"][0]["host"]) == ("osworld/os/29#0", "env-0")
+    assert len(report["env_faults"][0]["reason"]) == 300
+
+
+def test_faults_are_counted_by_kind_and_deaths_of_processes_are_named(run):
+    _, materials = run
+    journal = materials.journal.with_death("env-0", "exit code 139", "Segmentation fault", 7)
+    report = metrics.report(msgspec.structs.replace(materials, journal=journal))
+    death = {"process": "env-0", "reason": "exit code 139", "times": 1, "last_line": "Segmentation fault", "at_ms": 7}
+    assert (report["deaths"], metrics.report(materials)["deaths"]) == ([death], [])
+    materials.progress.env_fault_kinds.add("step() raised ValueError: x")
+    try:
+        assert metrics.report(materials)["env_fault_kinds"] == {"step() raised ValueError": 1}
+    finally:
+        materials.progress.env_fault_kinds.counts.clear()
+
+
+def test_the_file_refers_to_nothing_and_its_policy_allows_its_own_scripts_only():
+    archive = export.Archive({"run?": {"text": "</script><script>alert(1)</script>"}}, {"ab": b"GIF89a"})
+    text = export.render(assets(None), archive, "dart.a<b")
+    assert "<title>a&lt;b" in text
+    assert "alert(1)" not in text
+    addresses = re.findall(r"""(?:src|href)=["'](?!data:|#)[^"']+""", text)
+    assert addresses == []
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    assert policy.startswith("default-src 'none'; ")
+    started = scripts(text)
+    assert [kind for kind, _ in started] == ["text/javascript", "importmap", "module"]
+    for kind in ("script", "style"):
+        inline = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+        inline += [script for _, script in started] if kind == "script" else []
+        digests = {base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in inline}
+        allowed = re.search(rf"{kind}-src ([^;]+)", policy)[1]
+        assert set(re.findall(r"'sha256-([^']+)'", allowed)) == digests
+        assert "unsafe" not in allowed
+    assert started[1][1].count("data:text/javascript") > 20, "each of the page's own scripts"
+
+
+def test_the_file_has_the_digits_that_are_shown_a_steps_metrics_once_and_not_the_ids_of_all_trajectories():
+    token = TrainedToken(
+        trajectory_id="t1",
+        step=0,
+        index=3,
+        token=7,
+        logprob=-0.123456789,
+        log_ratio=1 / 3,
+        weight=1.0,
+        gradient_share=0.1,
+    )
+    state = RunState()
+    event = TrainedStep(
+        train_step=1,
+        version=1,
+        epoch=1,
+        group_ids=["g1"],
+        trajectory_ids=["t1", "t2"],
+        metrics={"loss": 0.123456789, "tokens": 123456.0},
+        at_ms=START,
+        top_tokens=[token],
+    )
+    state.apply(RecordMetadata("trained", 0, 0, START), event)
+    lean = export.lean(training.train_step(1, state)).event
+    assert (lean.trajectory_ids, lean.metrics) == ([], {})
+    short = lean.top_tokens[0]
+    assert f"{math.exp(short.log_ratio):.4g}" == f"{math.exp(token.log_ratio):.4g}"
+    assert len(str(short.log_ratio)) < 8
+    assert export.lean_curves(training.train_steps(state)).metrics["tokens"] == [123456.0], "a count is exact"
+
+
+def test_metrics_of_all_steps_are_in_the_order_that_each_step_has():
+    steps = [["loss", "tokens"], ["loss", "imitated", "tokens", "rss"], ["first", "loss", "tokens"]]
+    assert training.merged_names(steps) == ["first", "loss", "imitated", "tokens", "rss"]
+
+
+def test_a_script_cannot_end_its_element_and_a_style_that_would_is_refused():
+    script = {"/vendor/uPlot.iife.min.js": Asset(b"'</script><b>'", "text/javascript")}
+    text = export.render(assets(None) | script, export.Archive({}, {}), "dart.x")
+    assert "</script><b>" not in text
+    assert scripts(text)[0][1] == "'</script><b>'"
+    with pytest.raises(AssertionError):
+        export.render(assets(None) | {"/style.css": Asset(b"</style>", "text/css")}, export.Archive({}, {}), "dart.x")
+
+
+def test_samples_show_each_page_once_and_what_was_learnt_first(run):
+    before, after = metrics.evaluations(run[1])
+    chosen = choose(before, after, 4)
+    assert len({first.page for first, _ in chosen}) == 4
+    assert all(first.task_id == second.task_id for first, second in chosen)
+    assert chosen[0][0].trajectory.reward == 0.0
+    assert chosen[0][1].trajectory.reward == 1.0
+
+
+def test_what_steps_imitated_is_part_of_the_report_and_nothing_where_none_did():
+    imitating = {"imitation_weight": 0.5, "imitation_sequences": 30.0}
+    rows = [
+        {"loss": 0.1},
+        {"loss": 0.1, "imitation_nll": 2.0, "imitation_share": 0.25, **imitating},
+        {"loss": 0.1, "imitation_nll": 1.5, "imitation_share": 0.35, "sft_nll": 1.0, "sft_updates": 4.0, **imitating},
+    ]
+    assert metrics.imitation(rows) == {
+        "steps": 2,
+        "weight": 0.5,
+        "share": 0.3,
+        "nll": {"first": 2.0, "last": 1.5},
+        "phases": {"steps": 1, "updates": 4},
+    }
+    assert metrics.imitation(rows[:1]) is None

@@ -1,0 +1,110 @@
+"""What a run shows on a terminal, and the line where there is none."""
+
+import io
+
+import msgspec
+from rich.console import Console
+
+from dart_streams.console.views.terminal import Moment, RunSummary, clock, line, open_lag, panel
+
+SUMMARY = RunSummary(
+    steps_per_s=14.3,
+    utilisation=0.93,
+    episodes=812,
+    finished_eval=240,
+    ordered_eval=240,
+    open_episodes=15,
+    success=0.61,
+    curve=(0.3, 0.4, None, 0.6),
+    groups=80,
+    groups_consumed=72,
+    version=9,
+    served=8,
+    staleness_mean=0.8,
+    staleness_max=2,
+)
+MOMENT = Moment(
+    run_id="20261121-093000-ab12",
+    phase="circle",
+    phase_s=190,
+    left_s=350,
+    summary=SUMMARY,
+    lag={("env", "rollout-orders"): 12, ("recorder", "observations"): 0},
+    trained={"loss": 0.0123, "reward": 0.55},
+    children=(("env-0", 1), ("trainer", 2)),
+)
+
+
+def drawn(moment: Moment) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(panel(moment))
+    return console.file.getvalue()
+
+
+def test_the_panel_shows_the_figures():
+    text = drawn(MOMENT)
+    for part in (
+        "20261121-093000-ab12  ·  circle  3:10  ·  5:50 left",
+        "▃▄ ▅  61% of the last episodes",
+        "14.3 steps/s, 93% of slots past their reset",
+        "9 trained, 8 served",
+        "0.8 mean, 2 max",
+        "env 12",
+        "reward 0.55, loss 0.0123",
+        "trainer  (started 2 times)",
+    ):
+        assert part in text, part
+    assert "recorder" not in text
+
+
+def test_the_address_of_the_page_is_the_first_line():
+    lines = drawn(msgspec.structs.replace(MOMENT, page="http://127.0.0.1:8765/?token=x")).splitlines()
+    assert "watch    http://127.0.0.1:8765/?token=x" in lines[1]
+
+
+def test_the_panel_is_drawn_before_anything_is_known():
+    early = Moment(
+        run_id="r", phase="policy", phase_s=3, left_s=None, summary=None, lag={}, trained={}, children=(), news="3/9"
+    )
+    assert "policy  0:03" in drawn(early)
+    assert "3/9" in drawn(early)
+    assert line(early) == "policy 0:03 | 3/9"
+
+
+def test_the_line_says_the_same():
+    assert line(MOMENT) == (
+        "circle 3:10, 5:50 left | 14.3 steps/s | 93% of slots past their reset | 812 episodes, success 61% | "
+        "groups 72/80 | version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
+    )
+
+
+def test_a_group_with_several_topics_is_named_once_with_their_sum():
+    lag = {("curator", "trajectories"): 3, ("curator", "weights"): 1, ("curator", "curated"): 4}
+    moment = msgspec.structs.replace(MOMENT, lag=lag, children=(("curator-0", 1),))
+    assert open_lag(moment) == {"curator": 8}
+    assert "curator 8" in drawn(moment)
+    assert line(moment).endswith("lag 8")
+
+
+def test_a_group_whose_processes_have_ended_is_not_behind():
+    lag = {("curator", "trajectories"): 300, ("trainer", "curated"): 7, ("env", "rollout-orders"): 2}
+    moment = msgspec.structs.replace(MOMENT, lag=lag, children=(("env-0", 1), ("recorder-0", 1)))
+    assert open_lag(moment) == {"env": 2}
+
+
+def test_without_a_supervised_process_every_group_counts():
+    moment = msgspec.structs.replace(MOMENT, lag={("curator", "trajectories"): 3}, children=())
+    assert open_lag(moment) == {"curator": 3}
+
+
+def test_an_action_request_counts_only_while_an_episode_may_wait_for_it():
+    lag = {("rollout", "action-requests"): 40}
+    children = (("env-0", 1), ("rollout-0", 1))
+    assert open_lag(msgspec.structs.replace(MOMENT, lag=lag, children=children)) == {"rollout": 15}
+    nobody_waits = msgspec.structs.replace(SUMMARY, open_episodes=0)
+    moment = msgspec.structs.replace(MOMENT, lag=lag, children=children, summary=nobody_waits)
+    assert open_lag(moment) == {}
+
+
+def test_a_clock_never_runs_below_zero():
+    assert [clock(s) for s in (-3, 59.9, 61)] == ["0:00", "0:59", "1:01"]

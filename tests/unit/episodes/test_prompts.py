@@ -1,0 +1,162 @@
+"""Prompts as messages, beside those of the models' own agents, on a screen of 1920x1080."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from dart_streams.actions.dialects import View
+from dart_streams.actions.dialects.ui_tars_prompts import TEMPLATES
+from dart_streams.config import ActionDialect, Policy
+from dart_streams.episodes import prompts
+from topics.observations import ExecutedAction, Observation
+from topics.rollout_orders import RolloutOrder
+from topics.values import BlobRef, MessagePart, Sampling
+
+INSTRUCTION = "Set the colour mode to {CMYK} in 'Preferences'."
+OSWORLD_PROMPT_SHA = "712a055fb0a304768a86ba8da592a97c9ed758e281e34991229341bf50d3e622"
+"""Of OSWorld's mm_agents/uitars15_v1.py: UITARS_USR_PROMPT_THOUGHT with UITARS_NORMAL_ACTION_SPACE in it."""
+UI_TARS = Policy(
+    max_images=5, max_texts=100, max_tokens=500, max_pixels=16384 * 28 * 28, dialect=ActionDialect(name="ui-tars")
+)
+ORDER = RolloutOrder(
+    order_id="g/0",
+    group_id="g",
+    group_size=1,
+    sample=0,
+    attempt=0,
+    task_id="osworld/gimp#1",
+    max_steps=15,
+    purpose="train",
+    sampling=Sampling(),
+    after_version=0,
+)
+
+
+def observed(steps: int) -> list[Observation]:
+    """A trajectory of so many actions, on a screen of 1920x1080."""
+    result = []
+    for step in range(steps + 1):
+        taken = None
+        if step:
+            taken = ExecutedAction(
+                request_id=f"t/{step - 1}/0",
+                text=f"Thought: Step {step}.\nAction: click(start_box='({step},549)')",
+                action=f"Action: click(start_box='({step},549)')",
+                tokens=[],
+                logprobs=[],
+                entropies=[],
+                versions=[],
+                prompt_sha="",
+                queue_ms=0.0,
+                generate_ms=0.0,
+                execute_ms=0.0,
+            )
+        result.append(
+            Observation(
+                trajectory_id="t",
+                order=ORDER,
+                step=step,
+                instruction=INSTRUCTION,
+                screenshot=BlobRef(sha256=f"screen-{step}", size=1, width=1920, height=1080),
+                taken=taken,
+                end=None,
+                env_host="env-0",
+                at_ms=0,
+            )
+        )
+    return result
+
+
+def agent_messages(prompt: str, screens: list[str], answers: list[str], history: int) -> list[dict[str, Any]]:
+    """The messages of OSWorld's agent for UI-TARS-1.5: all answers, and at most ``history`` screens, the newest."""
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "You are a helpful assistant."}]},
+        {"role": "user", "content": [{"type": "text", "text": prompt}]},
+    ]
+    for number, answer in enumerate(answers):
+        if number + history > len(answers):
+            messages.append({"role": "user", "content": [{"type": "image", "image": screens[number]}]})
+        messages.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
+    messages.append({"role": "user", "content": [{"type": "image", "image": screens[len(answers)]}]})
+    return messages
+
+
+def as_messages(parts: list[MessagePart]) -> list[dict[str, Any]]:
+    def content(part: MessagePart) -> dict[str, Any]:
+        return (
+            {"type": "text", "text": part.text} if part.image is None else {"type": "image", "image": part.image.sha256}
+        )
+
+    return [{"role": m[0].role, "content": [content(part) for part in m]} for m in prompts.messages(parts)]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4, 5, 9])
+@pytest.mark.parametrize("history", [1, 3, 5])
+def test_the_messages_are_those_of_the_models_agent_for_osworld(steps, history):
+    policy = msgspec.structs.replace(UI_TARS, max_images=history)
+    prompt = TEMPLATES["point"].replace("{language}", "English").replace("{instruction}", INSTRUCTION)
+    screens, answers = [f"screen-{n}" for n in range(steps + 1)], [o.taken.text for o in observed(steps) if o.taken]
+    expected = agent_messages(prompt, screens, answers, history)
+    assert as_messages(prompts.turns(observed(steps), policy)) == expected
+
+
+def test_answers_in_boxes_are_shown_with_the_tokens_around_them_as_the_agent_shows_them():
+    policy = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="ui-tars", prompt="box"))
+    prompt = TEMPLATES["box"].replace("{language}", "English").replace("{instruction}", INSTRUCTION)
+    answers = [f"Thought: Step {n}.\nAction: click(start_box='<|box_start|>({n},549)<|box_end|>')" for n in (1, 2)]
+    expected = agent_messages(prompt, ["screen-0", "screen-1", "screen-2"], answers, 5)
+    assert as_messages(prompts.turns(observed(2), policy)) == expected
+
+
+def test_the_prompt_in_boxes_is_that_of_osworlds_agent():
+    assert hashlib.sha256(TEMPLATES["box"].encode()).hexdigest() == OSWORLD_PROMPT_SHA
+
+
+def test_the_prompt_in_points_is_that_of_the_package():
+    package = pytest.importorskip("ui_tars.prompt", reason="ui-tars is not installed in this environment: make dev")
+    for language in ("English", "Chinese"):
+        theirs = package.COMPUTER_USE_DOUBAO.format(language=language, instruction=INSTRUCTION)
+        policy = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="ui-tars", language=language))
+        assert prompts.turns(observed(0), policy)[1].text == theirs
+
+
+def test_the_policy_sees_a_screen_of_1920x1080_as_the_model_resizes_it():
+    seen = prompts.view_of(observed(2), UI_TARS)
+    assert (seen.width, seen.height, seen.place) == (1932, 1092, (2, 549))
+    small = prompts.view_of(observed(0), msgspec.structs.replace(UI_TARS, max_pixels=1_003_520))
+    assert (small.width, small.height) == (1316, 728)
+    assert prompts.view_of(observed(0)[:0], UI_TARS) == View(1, 1)
+
+
+def test_qwen_is_told_the_size_of_the_image_that_it_sees_or_a_thousand():
+    absolute = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="qwen-computer-use"))
+    relative = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="qwen-computer-use", coordinates="relative"))
+    for policy, size in ((absolute, "1932x1092"), (relative, "1000x1000")):
+        system, first, *_ = as_messages(prompts.turns(observed(1), policy))
+        assert f"The screen's resolution is {size}." in system["content"][0]["text"]
+        assert [part["type"] for part in first["content"]] == ["text", "image"]
+        assert first["content"][0]["text"] == INSTRUCTION
+
+
+def test_the_prompt_of_the_native_dialect_is_what_it_was_and_its_bytes_too():
+    parts = prompts.turns(observed(3), Policy())
+    system = MessagePart(role="system", text="You use a computer. Answer with one action.")
+    assert parts[:2] == [system, MessagePart(role="user", text=INSTRUCTION)]
+    assert [part.image.sha256 if part.image else part.role for part in parts[2:]] == [
+        "assistant",
+        "assistant",
+        "screen-2",
+        "assistant",
+        "screen-3",
+    ]
+    assert b"separate" not in msgspec.json.encode(parts)
+    assert [m["role"] for m in as_messages(parts)] == ["system", "user", "assistant", "user", "assistant", "user"]
+
+
+def test_the_last_answers_are_kept_without_their_screens():
+    policy = Policy(max_images=1, max_texts=2)
+    assert [part.text for part in prompts.turns(observed(3), policy) if part.role == "assistant"] == [
+        observation.taken.text for observation in observed(3)[2:] if observation.taken
+    ]

@@ -1,0 +1,164 @@
+"""Trajectories summed up from their observations."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_streams.episodes.trajectory_summary import Incomplete, broken, summarise
+from topics.observations import EpisodeEnd, ExecutedAction, Observation
+from topics.rollout_orders import RolloutOrder
+from topics.values import Sampling, VersionSpan
+
+ORDER = RolloutOrder(
+    order_id="g/0",
+    group_id="g",
+    group_size=8,
+    sample=0,
+    attempt=1,
+    task_id="simulated/box#3",
+    max_steps=5,
+    purpose="train",
+    sampling=Sampling(),
+    after_version=2,
+)
+SUCCESS = EpisodeEnd(kind="success", reward=1.0)
+
+
+def answer(entropies=(0.5, 1.5), versions=((3, 0, 2),)) -> ExecutedAction:
+    return ExecutedAction(
+        request_id="t/0/0",
+        text="Action: wait()",
+        action="wait()",
+        tokens=[1] * len(entropies),
+        logprobs=[-0.5] * len(entropies),
+        entropies=list(entropies),
+        versions=[VersionSpan(version=v, start=s, end=e) for v, s, e in versions],
+        prompt_sha="p",
+        queue_ms=0,
+        generate_ms=0,
+        execute_ms=0,
+    )
+
+
+def observation(step: int, taken: ExecutedAction | None = None, end: EpisodeEnd | None = None) -> Observation:
+    return Observation(
+        trajectory_id="t",
+        order=ORDER,
+        step=step,
+        instruction="Click.",
+        screenshot=None,
+        taken=taken,
+        end=end,
+        env_host="env-0",
+        at_ms=1000 + step,
+    )
+
+
+def test_a_steps_entropy_is_the_mean_over_generated_tokens_without_padding():
+    """Of tokens with 1 and 0 nats it is 0.5; six padding tokens would make it 0.125, so a step never has any."""
+    trajectory = summarise([observation(0), observation(1, answer(entropies=(1.0, 0.0)), SUCCESS)])
+    assert trajectory.step_entropies == [0.5]
+
+
+def test_a_trajectory_tells_what_its_observations_told():
+    trajectory = summarise(
+        [
+            observation(0),
+            observation(1, answer()),
+            observation(2, answer(entropies=(2.0,), versions=((3, 0, 1), (4, 1, 2))), SUCCESS),
+        ]
+    )
+    assert msgspec.to_builtins(trajectory) == {
+        "trajectory_id": "t",
+        "order_id": "g/0",
+        "group_id": "g",
+        "group_size": 8,
+        "attempt": 1,
+        "task_id": "simulated/box#3",
+        "purpose": "train",
+        "outcome": "success",
+        "reward": 1.0,
+        "steps": 2,
+        "step_entropies": [1.0, 2.0],
+        "version_min": 3,
+        "version_max": 4,
+        "started_ms": 1000,
+        "finished_ms": 1002,
+    }
+
+
+def test_a_demonstration_has_no_entropies_and_no_versions():
+    trajectory = summarise([observation(0), observation(1, answer((), ()), SUCCESS)])
+    assert (trajectory.steps, trajectory.step_entropies, trajectory.version_min, trajectory.version_max) == (
+        1,
+        [],
+        None,
+        None,
+    )
+
+
+def test_an_end_without_an_answer_is_no_step():
+    cut = EpisodeEnd(kind="truncated", reward=0.0, reason="step limit")
+    trajectory = summarise([observation(0), observation(1, answer()), observation(2, None, cut)])
+    assert (trajectory.outcome, trajectory.steps, len(trajectory.step_entropies)) == ("truncated", 1, 1)
+
+
+def test_the_announced_outcome_agrees_with_the_reward_whatever_the_environment_worker_said():
+    solved = EpisodeEnd(kind="truncated", reward=1.0, reason="step limit")
+    assert summarise([observation(0), observation(1, answer(), solved)]).outcome == "success"
+    partly = EpisodeEnd(kind="success", reward=0.4)
+    assert summarise([observation(0), observation(1, answer(), partly)]).outcome == "failure"
+
+
+def test_a_trajectory_that_ended_before_its_first_screen_has_no_steps():
+    fault = EpisodeEnd(kind="env_error", reward=None, reason="no page")
+    trajectory = summarise([observation(0, None, fault)])
+    assert (trajectory.outcome, trajectory.reward, trajectory.steps) == ("env_error", None, 0)
+
+
+@given(length=st.integers(1, 8), data=st.data())
+def test_whatever_step_is_missing_no_trajectory_is_made_up(length, data):
+    whole = [observation(0), *(observation(step, answer()) for step in range(1, length))]
+    whole.append(observation(length, answer(), SUCCESS))
+    gone = data.draw(st.sets(st.integers(0, length), min_size=1))
+    with pytest.raises(Incomplete):
+        summarise([step for step in whole if step.step not in gone])
+
+
+def test_a_trajectory_that_has_not_ended_is_none():
+    with pytest.raises(Incomplete, match="none of them ends"):
+        summarise([observation(0), observation(1, answer())])
+
+
+def test_a_broken_trajectory_is_an_environment_error_of_its_order_without_a_reward():
+    trajectory = broken(observation(3, answer(), SUCCESS), "step 1 is missing")
+    assert (trajectory.outcome, trajectory.reward, trajectory.order_id) == ("env_error", None, "g/0")
+
+
+@pytest.mark.parametrize(("purpose", "marked"), [("train", True), ("eval", False), ("demonstration", False)])
+def test_a_training_rollout_with_an_answer_without_tokens_is_marked_with_the_reason(purpose, marked):
+    order = msgspec.structs.replace(ORDER, purpose=purpose)
+    taken = [answer(), answer(entropies=(), versions=()), answer()]
+    steps = [observation(0), observation(1, taken[0]), observation(2, taken[1]), observation(3, taken[2], SUCCESS)]
+    trajectory = summarise([msgspec.structs.replace(step, order=order) for step in steps])
+    reason = "1 of 3 answers have no tokens with log-probabilities, the first at step 1"
+    assert trajectory.untrainable == (reason if marked else "")
+    assert (b"untrainable" in msgspec.json.encode(trajectory)) == marked, "records without it are as they were"
+
+
+def test_tokens_without_a_log_probability_each_are_none_to_train_on():
+    half = msgspec.structs.replace(answer(), logprobs=[-0.5])
+    assert summarise([observation(0), observation(1, half, SUCCESS)]).untrainable
+    assert not summarise([observation(0), observation(1, answer(), SUCCESS)]).untrainable
+
+
+@pytest.mark.parametrize("sampling", [Sampling(top_p=0.8), Sampling(temperature=0.0)])
+def test_a_rollout_from_a_part_of_the_distribution_is_none_to_train_on(sampling):
+    """vLLM's log-probabilities are of what top_p leaves: -0.22 nats a token at 0.8, against the trainer's."""
+    steps = [observation(0), observation(1, answer(), SUCCESS)]
+    for purpose in ("train", "eval"):
+        order = msgspec.structs.replace(ORDER, purpose=purpose, sampling=sampling)
+        trajectory = summarise([msgspec.structs.replace(step, order=order) for step in steps])
+        assert ("a part of the distribution" in trajectory.untrainable) == (purpose == "train")
+        assert trajectory.outcome == "success", "it counts for the task's success rate"

@@ -1,0 +1,100 @@
+"""The adapter of AndroidWorld's server, against a stand-in that was made from its documented endpoints."""
+
+import msgspec
+import pytest
+
+from dart_streams.actions import Click, Drag, Hotkey, Type
+from dart_streams.config import parse
+from dart_streams.config.tasks import Task
+from dart_streams.errors import ConfigError, ServiceUnavailable
+from tests.unit.workers.env.backends.adapters.androidworld_stand_in import BOX, HEIGHT, WIDTH, Phone, box_of, served
+from workers.env import contract
+from workers.env.backends.adapters import androidworld
+from workers.env.environment import EnvironmentFault
+
+
+def task(index: int, kind: str = "TapTheBox") -> Task:
+    return Task(environment="androidworld", page=kind, seed=index, max_steps=5, split="train")
+
+
+def made(*urls: str, **options):
+    options = {"urls": " ".join(urls), **options}
+    table = {"backend": "androidworld", "installed": {"options": options, "call_timeout_s": 60.0}}
+    return androidworld.backend(parse({"env": table}))
+
+
+class WithOracle(androidworld.AndroidWorldEnvironment):
+    """An environment that knows where the stand-in's box is."""
+
+    async def demonstrate(self, task):
+        left, top = box_of(task.seed)
+        yield Click(left + BOX // 2, top + BOX // 2)
+
+
+async def test_it_keeps_the_contract(monkeypatch):
+    monkeypatch.setattr(androidworld, "AndroidWorldEnvironment", WithOracle)
+    async with served(Phone(), Phone()) as urls:
+        backend = made(*urls)
+        await backend.start()
+        for index in (0, 3):
+            await contract.check(backend, task(index))
+        await backend.stop()
+
+
+async def test_what_a_policy_does_reaches_the_phone_as_its_actions():
+    phone = Phone()
+    async with served(phone) as urls:
+        environment = await made(*urls).open(task(1))
+        screen = await environment.reset(task(1))
+        assert (screen.width, screen.height, screen.instruction) == (WIDTH, HEIGHT, "Tap the box number 1.")
+        for number, action in enumerate([Drag(5, 50, 6, 10), Type("word"), Hotkey(("home",)), Hotkey(("ctrl", "a"))]):
+            await environment.step(action, str(number))
+        assert phone.touched == [
+            {"action_type": "swipe", "direction": "up"},
+            {"action_type": "input_text", "text": "word"},
+            {"action_type": "navigate_home"},
+        ]
+        await environment.close()
+        await environment.close()
+    assert phone.torn_down == 1
+
+
+async def test_an_episode_waits_for_a_phone_and_is_refused_in_time():
+    async with served(Phone()) as urls:
+        backend = made(*urls)
+        first, second = await backend.open(task(0)), await backend.open(task(0))
+        await first.reset(task(0))
+        patient, backend.settings = backend.settings, msgspec.structs.replace(backend.settings, reset_timeout_s=0.2)
+        with pytest.raises(EnvironmentFault, match=r"a server that is free: no start within 0\.2 s"):
+            await second.reset(task(0))
+        backend.settings = patient
+        await second.close()
+        await first.close()
+        await second.reset(task(0))
+        await second.close()
+
+
+async def test_a_server_that_fails_is_a_fault_with_its_words_and_the_phone_is_given_back():
+    phone = Phone()
+    async with served(phone) as urls:
+        backend = made(*urls)
+        environment = await backend.open(task(0))
+        with pytest.raises(EnvironmentFault, match="/task/initialize: status 500: KeyError: 'Other'"):
+            await environment.reset(task(0, "Other"))
+        await environment.close()
+        environment = await backend.open(task(0))
+        await environment.reset(task(0))
+        phone.failing = "the emulator is gone"
+        with pytest.raises(EnvironmentFault, match="/screenshot: status 500: the emulator is gone"):
+            await environment.step(Click(1, 1), "click")
+        await environment.close()
+        assert backend.free.qsize() == 1
+
+
+async def test_options_and_servers_that_are_not_there_are_named():
+    with pytest.raises(ConfigError, match=r"options of androidworld: .*`urls`"):
+        androidworld.backend(parse({"env": {"backend": "androidworld"}}))
+    with pytest.raises(ConfigError, match="unknown field `url`"):
+        made("http://127.0.0.1:1", url="x")
+    with pytest.raises(ServiceUnavailable, match=r"127\.0\.0\.1:1/health: .*start AndroidWorld's server"):
+        await made("http://127.0.0.1:1").start()

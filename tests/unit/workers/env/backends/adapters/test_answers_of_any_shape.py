@@ -1,0 +1,144 @@
+"""Servers of adapters whose answers have any shape: each is a fault of the episode, with the value in its reason."""
+
+import base64
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from PIL import Image
+
+from dart_streams.actions import Wait
+from dart_streams.config import parse
+from dart_streams.config.tasks import Task
+from workers.env.backends.adapters import androidworld, openenv
+from workers.env.backends.adapters.settings import bounded, encoded, flag_of, number_of, text_of
+from workers.env.environment import EnvironmentBackend, EnvironmentFault
+from workers.env.fault_boundary import ContainedBackend
+
+TASK = Task(environment="any", page="page", seed=0, max_steps=5, split="train")
+Image.new("RGB", (8, 8)).save(drawn := io.BytesIO(), "PNG")
+IMAGE = base64.b64encode(drawn.getvalue()).decode()
+RIGHT = {"observation": {"screenshot": IMAGE, "goal": "Click"}, "reward": None, "done": False}
+
+
+@contextlib.asynccontextmanager
+async def serving(answers: dict[str, str]) -> AsyncIterator[str]:
+    """Yield the address of a server that answers messages and paths with these texts."""
+
+    async def socket(request: web.Request) -> web.WebSocketResponse:
+        connection = web.WebSocketResponse()
+        await connection.prepare(request)
+        async for message in connection:
+            await connection.send_str(answers.get(json.loads(message.data)["type"], "{}"))
+        return connection
+
+    async def answered(request: web.Request) -> web.Response:
+        return web.Response(text=answers.get(request.path, "{}"))
+
+    app = web.Application()
+    app.router.add_get("/ws", socket)
+    app.router.add_route("*", "/{path:.*}", answered)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def openenv_at(url: str) -> EnvironmentBackend:
+    table = {"backend": "openenv", "installed": {"options": {"url": url}, "call_timeout_s": 60.0}}
+    return cast(EnvironmentBackend, openenv.backend(parse({"env": table})))
+
+
+def androidworld_at(url: str) -> EnvironmentBackend:
+    table = {"backend": "androidworld", "installed": {"options": {"urls": url}, "call_timeout_s": 60.0}}
+    return cast(EnvironmentBackend, androidworld.backend(parse({"env": table})))
+
+
+async def played(backend: EnvironmentBackend) -> float:
+    environment = ContainedBackend(backend).environment()
+    try:
+        await environment.open(TASK)
+        await environment.reset(TASK)
+        await environment.step(Wait(), "wait")
+        return await environment.evaluate()
+    finally:
+        await environment.close()
+
+
+def observation(**fields: Any) -> str:
+    return json.dumps({"type": "observation", "data": {**RIGHT, **fields}})
+
+
+WRONG = {
+    "NaN": observation(reward=float("nan")),
+    "infinite": observation(reward=float("inf")),
+    "a reward as a text": observation(reward="1"),
+    "a reward as a truth value": observation(reward=True),
+    "a list of rewards": observation(reward=[1.0]),
+    "done as a text": observation(done="false"),
+    "done as a number": observation(done=0.5),
+    "an observation as a list": observation(observation=[IMAGE]),
+    "no image": observation(observation={"goal": "Click"}),
+    "an image of no base64": observation(observation={"screenshot": "\u00fc", "goal": "Click"}),
+    "an image of other bytes": observation(observation={"screenshot": "AAAA", "goal": "Click"}),
+    "a goal as a list": observation(observation={"screenshot": IMAGE, "goal": ["Click"]}),
+    "half a character": observation(observation={"screenshot": IMAGE, "goal": "\ud83d"}),
+    "data as a list": json.dumps({"type": "observation", "data": [1]}),
+    "no object": "[]",
+    "no JSON": "{",
+    "nested": "[" * 100_000,
+    "another type": json.dumps({"type": "news", "data": RIGHT}),
+}
+
+
+@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("call", ["reset", "step"])
+async def test_any_answer_of_openenv_is_a_fault_or_a_screen(call: str, answer: str):
+    async with serving({"reset": observation(), "step": observation(reward=0.5)} | {call: answer}) as url:
+        if (call, answer) == ("step", WRONG["a goal as a list"]) or (call, answer) == (
+            "step",
+            WRONG["half a character"],
+        ):
+            return  # The instruction is that of the reset.
+        with pytest.raises(EnvironmentFault):
+            await played(openenv_at(url))
+
+
+async def test_the_right_answers_of_openenv_are_played():
+    async with serving({"reset": observation(), "step": observation(reward=0.5)}) as url:
+        assert await played(openenv_at(url)) == 0.5
+
+
+SCORES = ["NaN", "Infinity", "1e400", '"1"', "true", "[1]", "{}", "null"]
+
+
+@pytest.mark.parametrize("score", SCORES)
+async def test_any_score_of_androidworld_is_a_fault_or_a_number(score: str):
+    answers = {"/task/goal": '{"goal": null}', "/screenshot": json.dumps({"pixels": IMAGE})}
+    async with serving({**answers, "/task/score": '{"score": 1.5}'}) as url:
+        assert await played(androidworld_at(url)) == 1.0
+    async with serving({**answers, "/task/score": f'{{"score": {score}}}'}) as url:
+        with pytest.raises(EnvironmentFault):
+            await played(androidworld_at(url))
+
+
+@pytest.mark.parametrize(
+    "pixels", [None, 7, [], [[]], [[[1, 2]]], [[[1, 2, 300]]], {"a": 1}, [[["x", 2, 3]]], [[[0.5, 1, 1]]]]
+)
+def test_what_is_no_image_is_a_fault(pixels: Any):
+    with pytest.raises(EnvironmentFault):
+        encoded(pixels)
+
+
+def test_fields_of_answers_that_are_absent_mean_nothing_and_sums_are_finite():
+    assert (number_of({}, "a.b"), flag_of({"a": None}, "a"), text_of({"a": 1}, "a.b")) == (0.0, False, "")
+    with pytest.raises(EnvironmentFault, match="add up to inf"):
+        bounded(1e308 * 10)

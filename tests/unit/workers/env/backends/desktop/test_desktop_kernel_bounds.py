@@ -1,0 +1,98 @@
+"""What a desktop may ask of the kernel, and as whom: its filter, its user, its terminals."""
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from workers.env.backends.desktop import host_user, syscall_filter
+from workers.env.backends.desktop.guest import terminals
+from workers.env.backends.desktop.syscall_filter import ALLOW, ARCHITECTURES, ERRNO
+
+COMMON = {
+    "x86_64": {"read": 0, "openat": 257, "clone": 56, "inotify_init1": 294},
+    "aarch64": {"read": 63, "openat": 56},
+}
+
+
+def answer(machine: str, number: int, first: int = 0, audit: int | None = None) -> int:
+    """Run a compiled filter on one call, as the kernel would."""
+    code = syscall_filter.compiled(machine)
+    data = struct.pack("=iIQ6Q", number, ARCHITECTURES[machine].audit if audit is None else audit, 0, first, *[0] * 5)
+    accumulator, place = 0, 0
+    while True:
+        kind, if_true, if_false, value = struct.unpack_from("=HBBI", code, place * 8)
+        place += 1
+        if kind == syscall_filter.LOAD:
+            [accumulator] = struct.unpack_from("=I", data, value)
+        elif kind == syscall_filter.EQUAL:
+            place += if_true if accumulator == value else if_false
+        elif kind == syscall_filter.GREATER_EQUAL:
+            place += if_true if accumulator >= value else if_false
+        else:
+            assert kind == syscall_filter.RETURN
+            return value
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_calls_that_no_desktop_needs_are_as_if_the_kernel_had_none(machine: str):
+    for name, number in ARCHITECTURES[machine].refused.items():
+        assert answer(machine, number) == ERRNO | errno.ENOSYS, name
+    for name, number in COMMON[machine].items():
+        assert answer(machine, number) == ALLOW, name
+    assert answer(machine, 0, audit=0x40000003) == ERRNO | errno.ENOSYS, "calls of 32-bit programs have other numbers"
+    assert answer(machine, syscall_filter.X32) == ERRNO | errno.ENOSYS
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_sockets_are_of_the_families_that_a_network_namespace_holds(machine: str):
+    for call in ARCHITECTURES[machine].sockets:
+        for family in range(64):
+            wanted = ALLOW if family in syscall_filter.FAMILIES else ERRNO | errno.EAFNOSUPPORT
+            assert answer(machine, call, family) == wanted
+            assert answer(machine, call, family | 5 << 32) == wanted, "the kernel looks at the lower half alone"
+        assert answer(machine, call, 2**32 - 1) == ERRNO | errno.EAFNOSUPPORT
+
+
+def test_a_machine_that_is_not_known_has_no_filter():
+    assert syscall_filter.compiled("riscv64") == b""
+
+
+def test_each_sandbox_has_a_user_of_its_own_where_there_are_enough(tmp_path: Path):
+    whole, few = tmp_path / "whole", tmp_path / "few"
+    whole.write_text("         0          0 4294967295\n")
+    few.write_text("         0     100000      65536\n")
+    users = [host_user.next_user(whole) for _ in range(20)]
+    assert len(set(users)) == 20
+    assert all(user >= host_user.FIRST for user in users)
+    assert host_user.FIRST + 2**22 * host_user.DESKTOPS < 2**32 - 2, "also for the highest process id"
+    assert host_user.next_user(few) == host_user.NOBODY
+
+
+def test_terminals_are_counted(tmp_path: Path):
+    assert terminals.opened(str(tmp_path / "none")) == 0
+    before = terminals.opened()
+    master, slave = os.openpty()
+    assert terminals.opened() >= min(before, 1)
+    os.close(master)
+    os.close(slave)
+
+
+async def test_a_sandbox_ends_when_it_has_too_many_terminals(monkeypatch: pytest.MonkeyPatch):
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(terminals, "LOOK_S", 0.001)
+    monkeypatch.setattr(terminals, "opened", lambda: terminals.MOST + 2)
+    monkeypatch.setattr(os, "_exit", ended.set_result)
+    watching = asyncio.create_task(terminals.end_with_too_many())
+    assert await asyncio.wait_for(ended, 60) == terminals.EXCEEDED
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+def test_the_families_are_those_of_the_kernel():
+    assert [int(family) for family in syscall_filter.FAMILIES] == [1, 2, 10, 16]
+    assert getattr(socket, "AF_VSOCK", 40) not in syscall_filter.FAMILIES

@@ -1,0 +1,137 @@
+"""Solutions of single tasks: which task has one, and what they change."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dart_streams.actions import Type, Wait
+from tests.unit.workers.env.backends.osworld.machines import LocalMachine
+from workers.env.backends.osworld import oracles, programs, tasks
+from workers.env.backends.osworld.oracles import BEGIN_DOCUMENT, oracle_of, shell
+from workers.env.environment import EnvironmentFault
+
+
+def compared(app: str, metric: str, getter: str = tasks.CLOUD) -> tasks.OsworldTask:
+    evaluator = {
+        "func": metric,
+        "result": {"type": "vm_file", "path": "/home/user/a", "dest": "a"},
+        "expected": {"type": getter, "path": "https://a.example/a", "dest": "b", "rules": {}},
+    }
+    return tasks.parse({"id": "t", "instruction": "", "config": [], "evaluator": evaluator}, app, "t")
+
+
+@pytest.mark.parametrize(
+    ("task", "made", "found"),
+    [
+        (compared("libreoffice_calc", "compare_table"), True, BEGIN_DOCUMENT),
+        (compared("libreoffice_writer", "compare_docx_files"), True, BEGIN_DOCUMENT),
+        (compared("libreoffice_calc", "compare_table"), False, None),
+        (compared("libreoffice_impress", "compare_table"), True, None),
+        (compared("libreoffice_calc", "compare_csv"), True, None),
+        (compared("libreoffice_calc", "compare_table", "rule"), True, None),
+    ],
+)
+def test_documents_of_our_own_making_have_the_one_solution_of_their_metrics(task, made, found):
+    assert oracle_of(task, made) is found
+
+
+def test_a_task_with_a_solution_of_its_own_has_it_whatever_its_files():
+    name = next(iter(oracles.ORACLES))
+    data = {"id": name, "evaluator": {"func": "infeasible"}}
+    assert oracle_of(tasks.parse(data, "os", name), made=False) is oracles.ORACLES[name]
+
+
+async def test_keys_are_pressed_one_after_the_other_each_at_rest(tmp_path):
+    machine = LocalMachine(tmp_path)
+    await BEGIN_DOCUMENT.solve(machine)
+    pressed = [command[2] for command in machine.programs if command[0] == "python"]
+    assert [line.splitlines()[-1].removeprefix("pyautogui.") for line in pressed] == [
+        "hotkey('ctrl', 'home')",
+        "typewrite('Pear')",
+        "hotkey('enter')",
+        "hotkey('ctrl', 's')",
+        "hotkey('enter')",
+    ]
+    assert [command[0] == "python" for command in machine.programs] == [False, True] * 5 + [False]
+
+
+@pytest.mark.parametrize("oracle", [shell("exit 3"), BEGIN_DOCUMENT])
+async def test_a_solution_that_fails_is_a_fault_with_its_step(tmp_path, oracle):
+    machine = LocalMachine(tmp_path)
+    machine.returncode = 1
+    with pytest.raises(EnvironmentFault):
+        await oracle.solve(machine)
+
+
+async def test_commands_are_typed_into_a_terminal_once_it_is_there_and_it_is_waited_for_until_it_is_gone():
+    opens, closes = [False, False, True], [True, False]
+
+    async def has_terminal() -> bool:
+        return (opens or closes).pop(0)
+
+    found = [action async for action in shell("a", "b").demonstrate(has_terminal)]
+    assert found == [
+        *(oracles.TERMINAL, Wait(), Wait()),
+        *(Type("a\n"), Type("b\n"), Type("exit\n"), Wait()),
+    ]
+
+
+async def test_a_terminal_that_never_opens_is_a_fault():
+    async def has_terminal() -> bool:
+        return False
+
+    with pytest.raises(EnvironmentFault, match="does not open"):
+        assert [action async for action in shell("a").demonstrate(has_terminal)]
+
+
+async def test_what_is_demonstrated_in_an_application_is_what_is_checked():
+    async def has_terminal() -> bool:
+        raise AssertionError("there is nothing to type into it")
+
+    found = [action async for action in BEGIN_DOCUMENT.demonstrate(has_terminal)]
+    assert found == list(BEGIN_DOCUMENT.actions)
+    assert all(programs.program(action) for action in found)
+
+
+async def solved(folder: Path, name: str, path: str, content: str) -> str:
+    """Return what a solution makes of a file of the home."""
+    file = folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content)
+    await oracles.ORACLES[name].solve(LocalMachine(folder))
+    return file.read_text()
+
+
+async def test_a_setting_of_vlc_replaces_the_one_before(tmp_path):
+    found = await solved(
+        tmp_path, "9195653c-f4aa-453d-aa95-787f6ccfaae9", ".config/vlc/vlcrc", "[core]\nqt-max-volume=125\nother=1\n"
+    )
+    assert found == "[core]\nother=1\nqt-max-volume=200\n"
+
+
+async def test_a_setting_of_gimp_is_added(tmp_path):
+    name = "7b7617bd-57cc-468e-9c91-40c4ec2bcb3d"
+    assert await solved(tmp_path, name, ".config/GIMP/2.10/gimprc", "# gimp\n") == "# gimp\n(undo-levels 100)\n"
+
+
+async def test_a_setting_of_the_browser_keeps_the_others(tmp_path):
+    found = await solved(
+        tmp_path,
+        "af630914-714e-4a24-a7bb-f9af687d3b91",
+        ".config/google-chrome/Default/Preferences",
+        '{"profile": {"name": "a"}}',
+    )
+    assert json.loads(found) == {"profile": {"name": "a"}, "webkit": {"webprefs": {"default_font_size": 24}}}
+
+
+async def test_a_setting_of_libreoffice_is_an_item_of_its_registry(tmp_path):
+    found = await solved(
+        tmp_path,
+        "2cd43775-7085-45d8-89fa-9e35c0a915cf",
+        ".config/libreoffice/4/user/registrymodifications.xcu",
+        "<oor:items>\n<item>AutoSaveTimeIntervall old</item>\n</oor:items>\n",
+    )
+    assert "<value>3</value>" in found
+    assert "old" not in found
+    assert found.count("</oor:items>") == 1

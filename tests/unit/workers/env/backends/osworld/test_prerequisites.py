@@ -1,0 +1,76 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workers.env.backends.osworld import tasks
+from workers.env.backends.osworld.mirror import Mirror
+from workers.env.backends.osworld.prerequisites import Prerequisites
+
+RULE = {"func": "exact_match", "result": {"type": "vm_command_line", "command": "x"}}
+
+
+def obstacle(
+    folder: Path, *config: dict[str, Any], evaluator: dict[str, Any] = RULE, ours: bool = True, **further: Any
+) -> str | None:
+    data = {"id": "t1", "evaluator": evaluator, "config": list(config), **further}
+    metrics, getters = {"exact_match", "compare_audios"}, {"vm_command_line", "page_info"}
+    needs = Prerequisites(metrics, getters, Mirror(folder), ours=ours)
+    return needs.obstacle(tasks.parse(data, "os", "t1"))
+
+
+def step(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"type": kind, "parameters": parameters}
+
+
+@pytest.mark.parametrize(
+    "config, reason",
+    [
+        (step("login", settings_file="s", platform="p"), "account of a web site"),
+        (step("chrome_open_tabs", urls_to_open=["https://a.example"]), "live web"),
+        (step("execute", command="echo x | sudo -S apt-get install -y y", shell=True), "by network"),
+        (step("launch", command=["/usr/bin/code", "x"]), "VS Code"),
+        (step("execute", command=["timedatectl", "status"]), "whole system"),
+        (step("download", files=[{"url": "https://a.example/x", "path": "/x"}]), "1 of its 1 files"),
+    ],
+)
+def test_a_step_that_cannot_be_carried_out_here_is_an_obstacle(tmp_path: Path, config: dict[str, Any], reason: str):
+    assert obstacle(tmp_path) is None
+    assert reason in str(obstacle(tmp_path, config))
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"func": "no_such"}, "no metric no_such"),
+        ({"func": "compare_audios"}, "needs librosa"),
+        ({"func": "check_python_file_by_test_suite"}, "policy's program"),
+        ({"result": {"type": "page_info"}}, "live web"),
+        ({"result": {"type": "vm_command_line", "command": ["timedatectl", "status"]}}, "whole system"),
+        ({"result": {"type": "no_such"}}, "no getter no_such"),
+    ],
+)
+def test_an_evaluator_that_cannot_run_here_is_an_obstacle(tmp_path: Path, change: dict[str, Any], reason: str):
+    assert reason in str(obstacle(tmp_path, evaluator={**RULE, **change}))
+
+
+def test_a_local_page_and_an_infeasible_task_are_no_obstacle(tmp_path: Path):
+    page = step("chrome_open_tabs", urls_to_open=["http://localhost:8000/x", "chrome://settings"])
+    assert obstacle(tmp_path, page, evaluator={"func": "infeasible"}) is None
+    assert "VS Code" in str(obstacle(tmp_path, related_apps=["vscode"]))
+
+
+def test_another_machine_may_have_a_network_and_services_but_the_evaluators_stay_here(tmp_path: Path):
+    steps = [
+        step("chrome_open_tabs", urls_to_open=["https://a.example"]),
+        step("launch", command=["/usr/bin/code", "x"]),
+        step("execute", command=["timedatectl", "status"]),
+    ]
+    service = {**RULE, "result": {"type": "vm_command_line", "command": ["timedatectl", "status"]}}
+    assert obstacle(tmp_path, *steps, evaluator=service, ours=False, related_apps=["vscode"]) is None
+    for change, reason in (
+        ({"func": "check_python_file_by_test_suite"}, "policy's program"),
+        ({"func": "compare_audios"}, "needs librosa"),
+        ({"result": {"type": "page_info"}}, "live web"),
+    ):
+        assert reason in str(obstacle(tmp_path, evaluator={**RULE, **change}, ours=False))

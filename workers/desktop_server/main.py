@@ -1,0 +1,104 @@
+"""Desktops for clients elsewhere: leases them, and serves OSWorld's HTTP contract for each.
+
+============  ==================================================================================================
+consumes      HTTP on loopback: the lease server's port, and one for each desktop
+produces      one line of JSON on standard output, once it listens: ``leases``, ``desktops``, ``token_file``
+waits for     clients
+unblocked by  a client that releases its lease, or the end of a lease that nobody renews
+============  ==================================================================================================
+
+It needs neither broker nor database.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from dart_streams.config import Config
+from dart_streams.connection.auth import secret
+from dart_streams.connection.http_bounds import serving
+from workers.desktop_server.gateway import Gateway
+from workers.desktop_server.leases import TOKEN_BYTES
+from workers.desktop_server.server import LeaseServer
+from workers.desktop_server.slots import Slot
+from workers.env.backends.desktop.sandbox import require_programs, sweep
+from workers.runtime import lifecycle
+
+PREPARING = 2
+"""Desktops that are prepared at once: more would only delay each other."""
+HOST = "127.0.0.1"
+
+log = structlog.get_logger()
+
+
+def run(config: Config, worker_id: str) -> int:
+    """Be server ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
+    return lifecycle.run(connect, config, worker_id)
+
+
+async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
+    """Listen; return the worker, which prepares its desktops while it serves.
+
+    Raises ServiceUnavailable if a program is missing, ConfigError if the token cannot be read.
+    """
+    require_programs()
+    sweep()
+    own, desktop = config.desktops, config.env.desktop
+    token, token_file = token_of(config, worker_id)
+    preparing = asyncio.Semaphore(PREPARING)
+    size = desktop.width, desktop.height
+    slots = [Slot(number, size, desktop.call_timeout_s, preparing) for number in range(own.slots)]
+    listeners = [resources.enter_context(socket.create_server((HOST, 0))) for _ in slots]
+    urls = [url_of(listener) for listener in listeners]
+    server = LeaseServer(slots, urls, token, own.lease_s)
+    for slot, listener in zip(slots, listeners, strict=True):
+        gateway = Gateway(functools.partial(server.open_for, slot))
+        await serve(gateway.application(), listener, resources)
+    leases = resources.enter_context(socket.create_server((HOST, own.port)))
+    await serve(server.application(), leases, resources)
+
+    async def announce(stop: asyncio.Event) -> None:
+        addresses = {"leases": url_of(leases), "desktops": urls, "token_file": token_file}
+        sys.stdout.write(json.dumps(addresses) + "\n")
+        sys.stdout.flush()
+        log.info("serving desktops", slots=len(slots), leases=url_of(leases))
+        await stop.wait()
+
+    background = {f"desktop {slot.number}": slot.run for slot in slots}
+    return lifecycle.Worker(announce, {**background, "expiry": server.expire})
+
+
+def token_of(config: Config, worker_id: str) -> tuple[str, str | None]:
+    """Return the lease server's token, empty if it asks for none, and the file that a new one was written to."""
+    own = config.desktops
+    if not own.ask_token:
+        return "", None
+    if own.token:
+        return secret(own.token, "desktops.token"), None
+    path = (Path(config.run.state_dir) / "desktops" / f"{worker_id}.token").absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token)
+    return token, str(path)
+
+
+async def serve(application: web.Application, listener: socket.socket, resources: contextlib.AsyncExitStack) -> None:
+    """Serve until the resources are closed; a client that goes away no longer waits for a desktop."""
+    await resources.enter_async_context(serving(application, listener, handler_cancellation=True))
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL at which a socket listens."""
+    return f"http://{HOST}:{listener.getsockname()[1]}"

@@ -1,0 +1,97 @@
+"""A slot: one desktop at a time, prepared ahead of its lease, ended after it, and never leased twice."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+
+import structlog
+
+from workers.env.backends.desktop.sandbox import Sandbox
+from workers.env.environment import EnvironmentFault, Size
+
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""Between attempts to prepare a desktop that fail; each is twice as long as the one before."""
+EMPTY: Mapping[str, object] = {"command": [], "files": {}, "watched": []}
+"""A session without an application."""
+
+log = structlog.get_logger()
+
+
+class Slot:
+    """Prepares desktops, one after the other, in :meth:`run`."""
+
+    def __init__(self, number: int, size: Size, call_timeout_s: float, preparing: asyncio.Semaphore) -> None:
+        self.number = number
+        self.size = size
+        self.call_timeout_s = call_timeout_s
+        self.ready = asyncio.Event()
+        self.sandbox: Sandbox | None = None
+        self.since_s = time.monotonic()
+        self.reason = "not prepared yet"
+        self._preparing = preparing
+        self._used = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keep a desktop ready or in use until cancelled; its end is the desktop's."""
+        pause_s = PAUSE_S
+        try:
+            while True:
+                self._used.clear()
+                try:
+                    await self._prepare()
+                except EnvironmentFault as fault:
+                    self._set_state(str(fault))
+                    log.warning("desktop not prepared", slot=self.number, reason=str(fault))
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                    continue
+                pause_s = PAUSE_S
+                await self._used.wait()
+                await self._end()
+        finally:
+            await asyncio.shield(self._end())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a desktop that nobody has had, and that lives."""
+        return self.ready.is_set() and self.sandbox is not None and self.sandbox.alive
+
+    def give_up(self) -> None:
+        """End the desktop, and prepare another."""
+        self._set_state("being prepared")
+        self._used.set()
+
+    def take(self) -> None:
+        """Take the desktop that is ready."""
+        assert self.sandbox is not None
+        self._set_state("")
+
+    async def check(self) -> None:
+        """Raise EnvironmentFault if a part of the desktop has died since it was prepared."""
+        if self.sandbox is not None:
+            await self.sandbox.request("GET", "outcome")
+
+    async def _prepare(self) -> None:
+        async with self._preparing:
+            self._set_state("being prepared")
+            sandbox = Sandbox(*self.size, self.call_timeout_s)
+            try:
+                await sandbox.start()
+                await sandbox.request("POST", "session", EMPTY)
+            except BaseException:
+                with contextlib.suppress(EnvironmentFault):
+                    await asyncio.shield(sandbox.stop())
+                raise
+            self.sandbox = sandbox
+            self._set_state("")
+            self.ready.set()
+
+    async def _end(self) -> None:
+        sandbox, self.sandbox = self.sandbox, None
+        if sandbox is not None:
+            await sandbox.stop()
+
+    def _set_state(self, reason: str) -> None:
+        self.ready.clear()
+        self.reason, self.since_s = reason, time.monotonic()

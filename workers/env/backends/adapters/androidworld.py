@@ -1,0 +1,167 @@
+"""AndroidWorld's server (``server/android_server.py`` of its repository): one emulator, so one episode at a time.
+
+A task is ``page`` = the task's type and ``seed`` = its index. What JSON actions cannot say does nothing:
+see :func:`~workers.env.backends.adapters.dialects.androidworld`.
+An answer in words (``finished(content)``) is not passed on.
+"""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from dart_streams.actions import Action
+from dart_streams.config import Config
+from dart_streams.config.tasks import Task
+from dart_streams.errors import ConfigError, ServiceUnavailable
+from workers.env.backends.adapters.dialects import androidworld
+from workers.env.backends.adapters.settings import bounded, encoded, number_of, options, screen, text_of
+from workers.env.environment import EnvironmentFault, Screen
+from workers.env.returned_values import shown
+
+ANSWER_CHARACTERS = 300
+
+
+class AndroidWorldOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``env.installed.options``."""
+
+    urls: str
+    """The servers, with spaces between them: ``http://host:5000``."""
+    reset_timeout_s: float = 120.0
+    """Of all of a reset, and the wait for a server that is free."""
+
+
+def backend(config: Config) -> "AndroidWorldBackend":
+    """Return the backend that ``env.backend = "androidworld"`` means; raise ConfigError for wrong options."""
+    found = options(config, AndroidWorldOptions)
+    if not found.urls.split():
+        raise ConfigError("env.installed.options.urls names no server")
+    return AndroidWorldBackend(found, config.env.selected.call_timeout_s)
+
+
+class AndroidWorldBackend:
+    """The servers, each used by one episode at a time."""
+
+    def __init__(self, settings: AndroidWorldOptions, call_timeout_s: float) -> None:
+        self.settings = settings
+        self.call_timeout_s = call_timeout_s
+        self.free: asyncio.LifoQueue[str] = asyncio.LifoQueue()
+        for url in settings.urls.split():
+            self.free.put_nowait(url.rstrip("/"))
+
+    async def start(self) -> None:
+        """Ask each server whether it is well; raise ServiceUnavailable with the one that is not."""
+        for url in self.settings.urls.split():
+            try:
+                await ask("GET", f"{url.rstrip('/')}/health", self.call_timeout_s)
+            except EnvironmentFault as fault:
+                raise ServiceUnavailable(f"env.installed.options.urls: {fault}: start AndroidWorld's server") from None
+
+    async def open(self, task: Task) -> "AndroidWorldEnvironment":
+        """Return an environment that has no server yet."""
+        return AndroidWorldEnvironment(self)
+
+    async def stop(self) -> None:
+        """Each episode gives its server back by itself."""
+
+
+class AndroidWorldEnvironment:
+    """One episode."""
+
+    def __init__(self, owner: AndroidWorldBackend) -> None:
+        self.owner = owner
+        self.url = ""
+        self.goal = ""
+        self.task: Task | None = None
+        self._executed: set[str] = set()
+
+    async def reset(self, task: Task) -> Screen:
+        """Take a server, go home, and initialize the task."""
+        try:
+            async with asyncio.timeout(self.owner.settings.reset_timeout_s):
+                await self._tear_down()
+                if not self.url:
+                    self.url = await self.owner.free.get()
+                self._executed.clear()
+                await self._ask("POST", "/reset", go_home="true")
+                self.task = task
+                await self._ask("POST", "/task/initialize", **place(task))
+                self.goal = text_of(await self._ask("GET", "/task/goal", **place(task)), "goal")
+                return await self._screen()
+        except TimeoutError:
+            found = self.url or "a server that is free"
+            raise EnvironmentFault(f"{found}: no start within {self.owner.settings.reset_timeout_s:g} s") from None
+
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
+        """Execute an action, given in pixels of the phone, at most once per id."""
+        self._required()
+        if action_id not in self._executed:
+            self._executed.add(action_id)  # Before it is sent: it may be carried out though no answer comes.
+            if (wanted := androidworld(action)) is not None:
+                await self._ask("POST", "/execute_action", body=wanted)
+        return await self._screen()
+
+    async def evaluate(self) -> float:
+        """Return the task's score of the present state."""
+        found = await self._ask("GET", "/task/score", **place(self._required()))
+        if found.get("score") is None:
+            raise EnvironmentFault(f"{self.url}/task/score answers no score: {shown(found)}")
+        return bounded(number_of(found, "score"))
+
+    async def close(self) -> None:
+        """Tear the task down and give the server back, once; never raises."""
+        with contextlib.suppress(EnvironmentFault):
+            await self._tear_down()
+        url, self.url = self.url, ""
+        if url:
+            self.owner.free.put_nowait(url)
+
+    async def _tear_down(self) -> None:
+        task, self.task = self.task, None
+        if task is not None:
+            await self._ask("POST", "/task/tear_down", **place(task))
+
+    async def _screen(self) -> Screen:
+        found = await self._ask("GET", "/screenshot", wait_to_stabilize="true")
+        image = await asyncio.to_thread(encoded, found.get("pixels"))
+        return screen(image, self.goal, done=False)
+
+    async def _ask(self, method: str, path: str, body: Any = None, **query: str) -> dict[str, Any]:
+        return await ask(method, self.url + path, self.owner.call_timeout_s, body, query)
+
+    def _required(self) -> Task:
+        if self.task is None:
+            raise EnvironmentFault("the phone was not reset to a task, or has been given back")
+        return self.task
+
+
+def place(task: Task) -> dict[str, str]:
+    """Return how the server names a task."""
+    return {"task_type": task.page, "task_idx": str(task.seed)}
+
+
+async def ask(
+    method: str, url: str, timeout_s: float, body: Any = None, query: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Send one request once; return its answer. Raise EnvironmentFault for any end but a JSON object."""
+    bound = aiohttp.ClientTimeout(total=timeout_s)
+    connector = aiohttp.TCPConnector(force_close=True)  # aiohttp sends none again on a connection of its own.
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=bound, connector=connector) as session,
+            session.request(method, url, params=query, json=body) as answer,
+        ):
+            raw = await answer.read()
+    except TimeoutError:
+        raise EnvironmentFault(f"{url}: no answer within {timeout_s:g} s") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise EnvironmentFault(f"{url}: {str(error) or type(error).__name__}") from None
+    if answer.status != 200:
+        raise EnvironmentFault(f"{url}: status {answer.status}: {raw[:ANSWER_CHARACTERS].decode(errors='replace')}")
+    try:
+        found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise EnvironmentFault(f"{url} answers no JSON object: {error}") from None
+    return found

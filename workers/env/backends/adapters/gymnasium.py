@@ -1,0 +1,160 @@
+"""Gymnasium environments, BrowserGym's among them, each in a process with a Python environment of its own.
+
+So their pins (a Playwright, a numpy) do not meet this project's, and one that hangs or dies is one episode's fault.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from dart_streams.actions import Action
+from dart_streams.config import Config
+from dart_streams.config.tasks import Task
+from dart_streams.errors import ServiceUnavailable
+from workers.env.backends.adapters import dialects
+from workers.env.backends.adapters.gymnasium_process import GymnasiumProcess
+from workers.env.backends.adapters.settings import (
+    bounded,
+    encoded,
+    flag_of,
+    number_of,
+    options,
+    screen,
+    text_of,
+)
+from workers.env.environment import EnvironmentFault, Screen
+
+
+class GymnasiumOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``env.installed.options``."""
+
+    python: str = ".venv/browsergym/bin/python"
+    """The interpreter that has the packages."""
+    packages: str = "browsergym.miniwob"
+    """Modules that register environments when they are imported, with spaces between them."""
+    id: str = "browsergym/miniwob.{page}"
+    """The environment's id; ``{page}`` is the task's page. Its seed is the task's."""
+    dialect: Literal["browsergym", "typed"] = "browsergym"
+    """Actions as calls of BrowserGym, or as a dictionary of this project's own fields with their ``type``."""
+    browser: str = ""
+    """The program that BrowserGym starts; empty: the one that Playwright has installed."""
+    reset_timeout_s: float = 120.0
+
+
+def backend(config: Config) -> "GymnasiumBackend":
+    """Return the backend that ``env.backend = "gymnasium"`` means; raise ConfigError for wrong options."""
+    return GymnasiumBackend(options(config, GymnasiumOptions), config.env.selected.call_timeout_s, config.env.slots)
+
+
+class GymnasiumBackend:
+    """Processes that episodes take in turn, at most ``spare`` of them kept while nobody has them."""
+
+    def __init__(self, settings: GymnasiumOptions, call_timeout_s: float, spare: int) -> None:
+        self.settings = settings
+        self.call_timeout_s = call_timeout_s
+        self.spare = spare
+        self._free: list[GymnasiumProcess] = []
+        self._taken: set[GymnasiumProcess] = set()
+
+    async def start(self) -> None:
+        """Look for the interpreter; raise ServiceUnavailable if there is none. Processes start when needed."""
+        if shutil.which(self.settings.python) is None:
+            raise ServiceUnavailable(
+                f"env.installed.options.python: there is no {self.settings.python}: `make adapters` makes BrowserGym's"
+            )
+
+    async def open(self, task: Task) -> "GymnasiumEnvironment":
+        """Return an environment that has no process yet."""
+        return GymnasiumEnvironment(self)
+
+    async def stop(self) -> None:
+        """End all processes."""
+        ending, self._free, self._taken = [*self._free, *self._taken], [], set()
+        await asyncio.gather(*(process.stop() for process in ending))
+
+    async def take(self) -> GymnasiumProcess:
+        """Return a process for one episode; raise EnvironmentFault if it does not start."""
+        while self._free:
+            if (process := self._free.pop()).alive:
+                self._taken.add(process)
+                return process
+            await process.stop()
+        settings = self.settings
+        process = GymnasiumProcess(Path(settings.python), settings.packages.split(), settings.browser)
+        self._taken.add(process)
+        try:
+            await process.start()
+        except BaseException:
+            await asyncio.shield(self.give_back(process, faulty=True))
+            raise
+        return process
+
+    async def give_back(self, process: GymnasiumProcess, faulty: bool) -> None:
+        """Keep a process for the next episode, or end it; never raises."""
+        self._taken.discard(process)
+        if not faulty and process.alive and len(self._free) < self.spare:
+            self._free.append(process)
+        else:
+            await process.stop()
+
+
+class GymnasiumEnvironment:
+    """One episode. A fault leaves the environment in an unknown state: its process is ended."""
+
+    def __init__(self, owner: GymnasiumBackend) -> None:
+        self.owner = owner
+        self.process: GymnasiumProcess | None = None
+        self.reward = 0.0
+        self.shown: Screen | None = None
+        self._executed: set[str] = set()
+
+    async def reset(self, task: Task) -> Screen:
+        """Start the task's episode in a process."""
+        if self.process is None:
+            self.process = await self.owner.take()
+        self.reward, self.shown = 0.0, None
+        self._executed.clear()
+        name = self.owner.settings.id.replace("{page}", task.page)
+        return await self._observed(self.owner.settings.reset_timeout_s, call="reset", id=name, seed=task.seed)
+
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
+        """Execute an action, given in screen pixels, at most once per id; after the end nothing is executed."""
+        shown = self._required()
+        if action_id in self._executed or shown.done:
+            return shown
+        self._executed.add(action_id)
+        form = dialects.browsergym if self.owner.settings.dialect == "browsergym" else dialects.typed
+        return await self._observed(self.owner.call_timeout_s, call="step", action=form(action))
+
+    async def evaluate(self) -> float:
+        """Return the sum of the rewards, within [0, 1]."""
+        self._required()
+        return bounded(self.reward)
+
+    async def close(self) -> None:
+        """Give the process back, once; never raises."""
+        await self._give_back(faulty=False)
+
+    async def _observed(self, limit_s: float, **request: Any) -> Screen:
+        assert self.process is not None
+        try:
+            answer = await self.process.ask(limit_s, **request)
+        except BaseException:
+            await asyncio.shield(self._give_back(faulty=True))
+            raise
+        self.reward += number_of(answer, "reward")
+        self.shown = screen(encoded(answer.get("image")), text_of(answer, "instruction"), flag_of(answer, "done"))
+        return self.shown
+
+    async def _give_back(self, faulty: bool) -> None:
+        process, self.process, self.shown = self.process, None, None
+        if process is not None:
+            await self.owner.give_back(process, faulty)
+
+    def _required(self) -> Screen:
+        if self.process is None or self.shown is None:
+            raise EnvironmentFault("the environment was not reset to a task, or has been given back")
+        return self.shown

@@ -1,0 +1,59 @@
+"""The ``desktop`` environment: small tasks on real X applications, each desktop in a sandbox of its own."""
+
+import structlog
+
+from dart_streams.config import Config
+from dart_streams.config.tasks import Task
+from workers.env import metrics
+from workers.env.backends.desktop import limits
+from workers.env.backends.desktop.environment import DesktopEnvironment
+from workers.env.backends.desktop.families import problem_of
+from workers.env.backends.desktop.pool import DesktopPool
+from workers.env.backends.desktop.sandbox import require_for, require_programs, sweep
+from workers.env.backends.desktop.spares import Spares
+
+log = structlog.get_logger()
+
+
+class DesktopBackend:
+    """Makes an environment of a pooled desktop for each episode."""
+
+    def __init__(self, config: Config) -> None:
+        self.settings = config.env.desktop
+        kept = config.env.slots + self.settings.spares
+        self.pool = DesktopPool(self.settings.width, self.settings.height, self.settings.call_timeout_s, spare=kept)
+        self.spares = Spares(self.pool, self.settings.spares)
+
+    @property
+    def ahead(self) -> int:
+        """How many tasks are worth knowing ahead of their episodes."""
+        return self.spares.limit
+
+    async def start(self) -> None:
+        """Remove what a killed worker left; raise ServiceUnavailable with what to run if a program is missing."""
+        require_programs()
+        sweep()
+        group = limits.make()
+        if not group.bounded:
+            log.warning("desktops are bounded in their folders only", reason="no control group may be made here")
+        await group.remove()
+
+    def expect(self, task: Task) -> None:
+        """Prepare a desktop for an episode of ``task`` that is to come."""
+        self.spares.expect(task)
+
+    async def open(self, task: Task) -> DesktopEnvironment:
+        """Return a desktop that no other episode has, the one that was prepared for the task if there is one.
+
+        Raises EnvironmentFault if it does not start, or lacks what the task needs.
+        """
+        require_for(problem_of(task.page, task.seed))
+        sandbox = await self.spares.claim(task)
+        metrics.desktops_prepared.add(int(sandbox is not None))
+        prepared = None if sandbox is None else task
+        return DesktopEnvironment(self.pool, sandbox or await self.pool.take(), self.settings.last_screen, prepared)
+
+    async def stop(self) -> None:
+        """End all desktops."""
+        await self.spares.stop()
+        await self.pool.stop()

@@ -1,0 +1,112 @@
+"""One episode at a desktop."""
+
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+
+from dart_streams.actions import Action
+from dart_streams.config.tasks import Task
+from workers.env import metrics
+from workers.env.backends.desktop.families import problem_of
+from workers.env.backends.desktop.inputs import events
+from workers.env.backends.desktop.pool import DesktopPool
+from workers.env.backends.desktop.problem import Element, Missing, Problem, SessionOutcome
+from workers.env.backends.desktop.sandbox import Sandbox
+from workers.env.environment import EnvironmentFault, Screen, Size
+
+
+class DesktopEnvironment:
+    """An episode: a desktop of the pool, a session for the task, and what the task says of its end."""
+
+    def __init__(self, pool: DesktopPool, sandbox: Sandbox, last_screen: bool, prepared: Task | None = None) -> None:
+        self.prepared = prepared
+        """The task whose session was started ahead, until it is used."""
+        self.pool = pool
+        self.sandbox = sandbox
+        self.last_screen = last_screen
+        self.problem: Problem | None = None
+        self.size: Size = pool.size
+        self.over = False
+        self.faulty = False
+        self._closed = False
+
+    async def reset(self, task: Task) -> Screen:
+        """Start a session for the task, in which nothing of another one is left."""
+        self.problem = problem_of(task.page, task.seed)
+        self.size = self.problem.screen(self.pool.size)
+        self.pool.base = self.problem.base(self.pool.size)
+        prepared, self.prepared = self.prepared == task, None
+        if prepared:
+            content, headers = await self._request("GET", "screen")
+            if headers["X-Over"] == "0":
+                return self._screen(content, headers)
+        content, headers = await self._request("POST", "session", self.problem.session(self.pool.size))
+        return self._screen(content, headers)
+
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
+        """Carry out an action, given in screen pixels, and wait until the desktop is at rest."""
+        wanted = self.last_screen or not last
+        body = {"id": action_id, "events": events(action), "image": wanted}
+        content, headers = await self._request("POST", "step", body)
+        return self._screen(content if wanted else None, headers)
+
+    async def evaluate(self) -> float:
+        """Return 1 if the task says that it is solved, else 0."""
+        outcome = await self._outcome()
+        elements = await self._elements() if self._task().reads_elements and outcome.exit_code is None else []
+        return float(self._task().solved(outcome, elements))
+
+    async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
+        """Yield the oracle's actions, each from the elements that are then shown; raise EnvironmentFault without."""
+        number = 0
+        while not self.over:
+            try:
+                action = self._task().oracle(number, await self._elements())
+            except Missing as missing:
+                raise EnvironmentFault(f"{task.task_id}: {missing}") from None
+            if action is None:
+                return
+            yield action
+            number += 1
+
+    async def close(self) -> None:
+        """Give the desktop back, once; never raises."""
+        if not self._closed:
+            self._closed = True
+            await self.pool.give_back(self.sandbox, self.faulty)
+
+    def _task(self) -> Problem:
+        if self.problem is None:
+            raise EnvironmentFault("the desktop was not reset to a task")
+        return self.problem
+
+    async def _outcome(self) -> SessionOutcome:
+        content, _ = await self._request("GET", "outcome")
+        return msgspec.json.decode(content, type=SessionOutcome)
+
+    async def _elements(self) -> list[Element]:
+        content, _ = await self._request("GET", "elements")
+        return msgspec.json.decode(content, type=list[Element])
+
+    async def _request(
+        self, method: str, endpoint: str, body: Mapping[str, object] | None = None
+    ) -> tuple[bytes, Mapping[str, str]]:
+        try:
+            return await self.sandbox.request(method, endpoint, body)
+        except BaseException:
+            # Its state is unknown: it is not used again.
+            self.faulty = True
+            raise
+
+    def _screen(self, content: bytes | None, headers: Mapping[str, str]) -> Screen:
+        self.over = headers["X-Over"] == "1"
+        metrics.desktops_restless.add(int(headers["X-At-Rest"] == "0"))
+        width, height = self.size
+        return Screen(
+            image=content,
+            media_type="image/png",
+            width=width,
+            height=height,
+            instruction=self._task().instruction,
+            done=self.over,
+        )

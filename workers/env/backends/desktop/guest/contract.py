@@ -1,0 +1,292 @@
+"""OSWorld's HTTP contract, as its server in a virtual machine answers it: statuses, keys and types.
+
+Where that server waits without bound, or loads whole files, this one has bounds. It runs as the sandbox's user, so what
+it runs, reads and writes is the sandbox's only. Requests are answered beside each other, a long command among them.
+"""
+
+import asyncio
+import platform
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from workers.env.backends.desktop.guest import commands, contract_files, processes, windows
+from workers.env.backends.desktop.guest.answers import Refusal, failure, given, number
+from workers.env.backends.desktop.guest.display import DISPLAY_ERRORS, InputError
+from workers.env.backends.desktop.guest.recording import Recording
+from workers.env.backends.desktop.guest.session import HOME, DesktopSession, SessionError
+
+PREFIX = "/osworld"
+COMMAND_S, PYTHON_S, SCRIPT_S, SCRIPT_LIMIT_S, VERIFICATION_S = 120.0, 30.0, 100.0, 600.0, 120.0
+TREE_S = 60.0
+AT_ONCE = 16
+"""Commands that run at the same time; further ones wait for one to end."""
+TREE = ("/usr/bin/python3", "-E", "-s", "-m", "workers.env.backends.desktop.guest.accessibility_tree")
+SOURCES = "/opt/desktop"
+T = TypeVar("T")
+
+
+class Contract:
+    """The endpoints over one session."""
+
+    def __init__(self, session: DesktopSession) -> None:
+        self.session = session
+        self.recording = Recording(session)
+        self.threads = ThreadPoolExecutor(AT_ONCE)
+
+    def application(self) -> web.Application:
+        """Return the application to serve."""
+        made = web.Application(middlewares=[self._answer])
+        read = {
+            "/screenshot": self.screenshot,
+            "/accessibility": self.accessibility,
+            "/terminal": self.terminal,
+            "/platform": self.platform,
+            "/cursor_position": self.cursor_position,
+        }
+        done = {
+            "/screen_size": self.screen_size,
+            "/window_size": self.window_size,
+            "/run_python": self.run_python,
+            "/run_bash_script": self.run_bash_script,
+            "/setup/launch": self.launch,
+            "/setup/open_file": self.open_file,
+            "/setup/activate_window": self.activate_window,
+            "/setup/close_window": self.close_window,
+            "/start_recording": self.start_recording,
+            "/end_recording": self.end_recording,
+        }
+        for path in ("/execute", "/setup/execute"):
+            done[path] = self.execute
+            done[f"{path}_with_verification"] = self.execute_with_verification
+        made.add_routes([web.get(path, handler) for path, handler in read.items()])
+        made.add_routes([web.post(path, handler) for path, handler in done.items()])
+        made.add_routes(contract_files.ContractFiles(self.in_thread).routes())
+        return made
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Return what a call returns that waits."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
+
+    # --- the screen
+
+    async def screenshot(self, _: web.Request) -> web.Response:
+        """Answer the screen with the pointer."""
+        return web.Response(body=self.session.shown.frames.png(), content_type="image/png")
+
+    async def accessibility(self, _: web.Request) -> web.Response:
+        """Answer what assistive technology sees, as XML."""
+        return web.json_response({"AT": await self._tree()})
+
+    async def terminal(self, _: web.Request) -> web.Response:
+        """Answer the text of the active terminal."""
+        found = await self._tree("terminal")
+        return web.json_response({"output": found[1:] if found else None, "status": "success"})
+
+    async def platform(self, _: web.Request) -> web.Response:
+        """Answer the operating system."""
+        return web.Response(text=platform.system())
+
+    async def cursor_position(self, _: web.Request) -> web.Response:
+        """Answer where the pointer is."""
+        return web.json_response(self.session.shown.pointer())
+
+    async def screen_size(self, _: web.Request) -> web.Response:
+        """Answer the screen's size."""
+        width, height = self.session.shown.frames.size
+        return web.json_response({"width": width, "height": height})
+
+    async def window_size(self, request: web.Request) -> web.Response:
+        """Answer the size of the first window of a class."""
+        name = (await request.post()).get("app_class_name")
+        if not isinstance(name, str):
+            raise Refusal(400, {"error": "app_class_name is required"})
+        found = self.session.shown.window_of(name)
+        if found is None:
+            raise Refusal(500, {"error": f"no window of class {name}"})
+        return web.json_response({"width": found[0], "height": found[1]})
+
+    # --- commands
+
+    async def execute(self, request: web.Request) -> web.Response:
+        """Run a command and wait for its end."""
+        return web.json_response(await self._executed(await given(request)))
+
+    async def execute_with_verification(self, request: web.Request) -> web.Response:
+        """Run a command, and wait until a window exists or another command succeeds."""
+        wanted = await given(request)
+        answer = await self._executed(wanted)
+        verification = wanted.get("verification") or {}
+        if not verification:
+            return web.json_response(answer)
+        wait_s = min(number(wanted, "max_wait_time", 10), VERIFICATION_S)
+        began = time.monotonic()
+        while (waited_s := time.monotonic() - began) < wait_s:
+            if await self.in_thread(lambda: verified(verification)):
+                return web.json_response({**answer, "verification": "passed", "wait_time": waited_s})
+            await asyncio.sleep(min(max(number(wanted, "check_interval", 1), 0.05), wait_s))
+        failed = {"status": "verification_failed", "verification": "failed", "wait_time": wait_s}
+        raise Refusal(500, {**answer, **failed})
+
+    async def run_python(self, request: web.Request) -> web.Response:
+        """Run a program of Python."""
+        code = (await given(request)).get("code")
+        if not code:
+            raise Refusal(400, {"status": "error", "message": "Code not supplied!"})
+        try:
+            ended = await self._source("/usr/bin/python3", str(code), PYTHON_S)
+        except commands.TooSlow:
+            late = "Execution timeout: Code took too long to execute"
+            answer = {"status": "error", "message": late, "error": "TimeoutExpired", "need_more": False}
+            raise Refusal(500, {**answer, "output": None}) from None
+        error = ended.error or (f"Process exited with code {ended.returncode}" if ended.returncode else "")
+        answer = {
+            "status": "error" if ended.returncode else "success",
+            "message": "\n".join(part for part in (ended.output, error) if part),
+            "need_more": False,
+            "output": ended.output,
+            "error": error,
+            "return_code": ended.returncode,
+        }
+        return web.json_response(answer)
+
+    async def run_bash_script(self, request: web.Request) -> web.Response:
+        """Run a script of the shell; what it writes to either stream is its output."""
+        wanted = await given(request)
+        limit_s = min(number(wanted, "timeout", SCRIPT_S), SCRIPT_LIMIT_S)
+        if not wanted.get("script"):
+            raise Refusal(400, script_error("Script not supplied!"))
+        folder = wanted.get("working_dir")
+        if folder and not contract_files.expanded(folder).is_dir():
+            raise Refusal(400, script_error(f"Working directory does not exist: {folder}"))
+        place = str(contract_files.expanded(folder)) if folder else str(HOME)
+        try:
+            ended = await self._source("/bin/bash", str(wanted["script"]), limit_s, merged=True, folder=place)
+        except commands.TooSlow:
+            raise Refusal(500, script_error(f"Script execution timed out after {limit_s:g} seconds")) from None
+        status = "error" if ended.returncode else "success"
+        answer = {"status": status, "output": ended.output, "error": "", "returncode": ended.returncode}
+        return web.json_response(answer)
+
+    async def launch(self, request: web.Request) -> web.Response:
+        """Start a program, and do not wait for it."""
+        wanted = await given(request)
+        words, shell = command_of(wanted)
+        try:
+            self.session.launch_more(commands.arguments(words, shell))
+        except OSError as error:
+            raise Refusal(500, failure(error)) from None
+        shown = words if isinstance(words, str) else " ".join(words)
+        return web.Response(text=f"{shown} launched successfully")
+
+    # --- windows
+
+    async def open_file(self, request: web.Request) -> web.Response:
+        """Open a file with its application, or start a program, and wait until a window has its name."""
+        path = (await given(request)).get("path")
+        if not path:
+            raise Refusal(400, "Path not supplied!")
+        name, words = contract_files.opener(str(path))
+        if words is None:
+            raise Refusal(404, f"Application/file not found: {path}")
+        self.session.launch_more(words)
+        deadline = time.monotonic() + windows.OPEN_S
+        while time.monotonic() < deadline:
+            if await self.in_thread(lambda: windows.brought_up(name)):
+                return web.Response(text="File opened and window activated successfully")
+            await asyncio.sleep(windows.LOOK_S)
+        raise Refusal(500, f"Failed to find window for {name} within {windows.OPEN_S:g} seconds.")
+
+    async def activate_window(self, request: web.Request) -> web.Response:
+        """Bring a window to the front; nothing if there is none."""
+        await self._on_window("a", await given(request))
+        return web.Response(text="Window activated successfully")
+
+    async def close_window(self, request: web.Request) -> web.Response:
+        """Close a window; nothing if there is none."""
+        await self._on_window("c", await given(request))
+        return web.Response(text="Window closed successfully.")
+
+    async def start_recording(self, _: web.Request) -> web.Response:
+        """Start to record the screen."""
+        return web.json_response(await self.in_thread(self.recording.start))
+
+    async def end_recording(self, _: web.Request) -> web.StreamResponse:
+        """End the recording, and answer it."""
+        return await self.in_thread(self.recording.end)
+
+    # --- what they share
+
+    async def _on_window(self, letter: str, wanted: "dict[str, Any]") -> None:
+        name = wanted.get("window_name")
+        if not name:
+            raise Refusal(400, "window_name required")
+        strict, by_class = bool(wanted.get("strict")), bool(wanted.get("by_class"))
+        await self.in_thread(lambda: windows.act(letter, str(name), strict, by_class))
+
+    async def _executed(self, wanted: "dict[str, Any]") -> "dict[str, Any]":
+        words, shell = command_of(wanted)
+        try:
+            ended = await self._run(commands.arguments(words, shell), COMMAND_S)
+        except (OSError, ValueError, IndexError) as error:
+            raise Refusal(500, failure(error)) from None
+        return {"status": "success", "output": ended.output, "error": ended.error, "returncode": ended.returncode}
+
+    async def _tree(self, *what: str) -> str:
+        ended = await self._run([*TREE, *what], TREE_S, folder=SOURCES)
+        if ended.returncode:
+            lines = ended.error.strip().splitlines() or [""]
+            raise Refusal(500, {"status": "error", "message": f"the tree cannot be read: {lines[-1]}"})
+        return ended.output
+
+    async def _run(self, words: "list[str]", limit_s: float, folder: str = str(HOME)) -> commands.CommandResult:
+        self.session.check()
+        return await self.in_thread(lambda: commands.run(words, limit_s, folder=folder))
+
+    async def _source(self, program: str, source: str, limit_s: float, **options: Any) -> commands.CommandResult:
+        self.session.check()
+        return await self.in_thread(lambda: commands.run_source(program, source, limit_s, **options))
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Answer a request; what goes wrong is answered with its reason."""
+        processes.collect_orphans({*self.session.own(), *commands.running})
+        try:
+            answer: web.StreamResponse = await handler(request)
+            return answer
+        except Refusal as refusal:
+            return refusal.answer()
+        except (InputError, SessionError, OSError, *DISPLAY_ERRORS) as error:
+            return web.json_response(failure(error), status=500)
+
+
+def command_of(wanted: "dict[str, Any]") -> "tuple[str | list[str], bool]":
+    """Return the command of a request and whether a shell runs it; raise Refusal if it is neither text nor list."""
+    shell = bool(wanted.get("shell", False))
+    command = wanted.get("command", "" if shell else [])
+    try:
+        return contract_files.command_words(command, shell), shell
+    except (TypeError, ValueError) as error:
+        raise Refusal(500, failure(error)) from None
+
+
+def verified(verification: "dict[str, Any]") -> bool:
+    """Return whether the window exists and the command succeeds that a verification names."""
+    try:
+        if (name := verification.get("window_exists")) is not None:
+            there = "\n".join(line for _, line in windows.titles()).lower()
+            if str(name).lower() not in there:
+                return False
+        if (command := verification.get("command_success")) is not None:
+            return commands.run(commands.arguments(str(command), True), windows.LIMIT_S).returncode == 0
+    except OSError:
+        return False
+    return True
+
+
+def script_error(why: str) -> "dict[str, Any]":
+    """Return the body of an answer about a script that did not run to its end."""
+    return {"status": "error", "output": why, "error": "", "returncode": -1}

@@ -1,0 +1,227 @@
+"""The X server: input by XTEST, what is drawn by DAMAGE, screens from its memory-mapped framebuffer."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from Xlib import XK, X, display
+from Xlib.error import ConnectionClosedError, DisplayError, XError
+from Xlib.ext import damage, xtest
+
+from workers.env.backends.desktop.guest.framebuffer import Framebuffer
+from workers.env.backends.desktop.guest.keyboard import FIRST_CODE, Keymap, keysym_of
+
+DISPLAY_ERRORS = (XError, ConnectionClosedError, DisplayError)
+"""What a call to the X server may raise, which has gone, or refuses it. They have no base class of their own."""
+BUTTONS = {"left": 1, "middle": 2, "right": 3}
+WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
+COMMANDING = (XK.XK_Control_L, XK.XK_Control_R, XK.XK_Alt_L, XK.XK_Alt_R, XK.XK_Super_L, XK.XK_Super_R)
+"""Keys with which others type nothing."""
+DOUBLE_CLICK_S = 0.3
+"""Longer than the session's double-click time: two clicks of two actions are never a double click."""
+KEY_S = 0.005
+"""Between two keys of a text."""
+SAME_KEY_S = 0.12
+"""Until the same key again: a calculator shows a key as pressed for as long, and misses it meanwhile."""
+
+
+class InputError(ValueError):
+    """An input event that this display does not have."""
+
+
+class XDisplay:
+    """One connection to the X server of this sandbox."""
+
+    def __init__(self, number: int, framebuffer: Path) -> None:
+        self.x = display.Display(f":{number}")
+        self.root = self.x.screen().root
+        self.held_keys: list[int] = []
+        self.held_buttons: list[int] = []
+        self.shifted_for: set[int] = set()
+        self.pressed_at = 0.0
+        self.struck_at: dict[int, float] = {}
+        self.frames = Framebuffer(framebuffer)
+        self.shift = self.x.keysym_to_keycode(XK.XK_Shift_L)
+        self.commanding = {self.x.keysym_to_keycode(keysym) for keysym in COMMANDING}
+        count = self.x.display.info.max_keycode - FIRST_CODE + 1
+        # Given the connection, not this object: a cycle of references would keep its screen until one is looked for.
+        self.keymap = Keymap(self.x.get_keyboard_mapping(FIRST_CODE, count), partial(change_mapping, self.x))
+        self.x.damage_query_version()
+        self.root.damage_create(damage.DamageReportRawRectangles)
+        # Into a corner: an application that is under the pointer shows its hints after a while.
+        self._move(self.frames.size[0] - 1, self.frames.size[1] - 1)
+        self.x.sync()
+
+    def perform(self, events: Sequence[Sequence[Any]], apart: bool = True) -> None:
+        """Send input events, in order; raise InputError for one that there is not.
+
+        ``apart`` if a press is no second click of one before these events.
+        """
+        for number, (kind, *arguments) in enumerate(events):
+            perform = getattr(self, f"_{kind}", None) if kind in EVENTS else None
+            if perform is None:
+                raise InputError(f"no input event {kind!r}")
+            if apart and kind == "press" and not any(event[0] == "press" for event in events[:number]):
+                self._part_clicks()
+            perform(*arguments)
+        self.x.sync()
+
+    def drew(self) -> bool:
+        """Return whether anything was drawn since the last call."""
+        found = False
+        for _ in range(self.x.pending_events()):
+            event = self.x.next_event()
+            found = found or event.type == self.x.extension_event.DamageNotify
+        return found
+
+    def managed(self) -> bool:
+        """Return whether a window manager has taken over."""
+        return (
+            self.root.get_full_property(self.x.intern_atom("_NET_SUPPORTING_WM_CHECK"), X.AnyPropertyType) is not None
+        )
+
+    def pointer(self) -> list[int]:
+        """Return where the pointer is."""
+        found = self.root.query_pointer()
+        return [found.root_x, found.root_y]
+
+    def window_of(self, class_name: str) -> "tuple[int, int] | None":
+        """Return the size of the first window of a class that the window manager lists, in any case of letters."""
+        listed = self.root.get_full_property(self.x.intern_atom("_NET_CLIENT_LIST"), X.AnyPropertyType)
+        for number in () if listed is None else listed.value:
+            window = self.x.create_resource_object("window", number)
+            with suppressed_if_closed():
+                if class_name.lower() in {name.lower() for name in window.get_wm_class() or ()}:
+                    box = window.get_geometry()
+                    return box.width, box.height
+        return None
+
+    def shown(self) -> int:
+        """Return how many windows of applications are shown."""
+        windows = (child for child in self.root.query_tree().children)
+        return sum(self._is_shown(window) for window in windows)
+
+    def close(self) -> None:
+        """Close the connection and the framebuffer."""
+        self.frames.close()
+        self.x.close()
+
+    def _is_shown(self, window: Any) -> bool:
+        with suppressed_if_closed():
+            found = window.get_attributes()
+            box = window.get_geometry()
+            # The window manager's own are tiny, or beside the screen.
+            return bool(found.map_state == X.IsViewable and box.width > 2 and box.height > 2 and box.x > -box.width)
+        return False
+
+    def _part_clicks(self) -> None:
+        time.sleep(max(0.0, self.pressed_at + DOUBLE_CLICK_S - time.monotonic()))
+
+    def _move(self, x: int, y: int) -> None:
+        xtest.fake_input(self.x, X.MotionNotify, x=x, y=y)
+
+    def _press(self, button: str) -> None:
+        number = button_number(button)
+        self.pressed_at = time.monotonic()
+        if number not in self.held_buttons:
+            self.held_buttons.append(number)
+            xtest.fake_input(self.x, X.ButtonPress, number)
+
+    def _release(self, button: str) -> None:
+        number = button_number(button)
+        if number in self.held_buttons:
+            self.held_buttons.remove(number)
+            xtest.fake_input(self.x, X.ButtonRelease, number)
+
+    def _scroll(self, direction: str, notches: int) -> None:
+        if direction not in WHEEL:
+            raise InputError(f"no direction {direction!r}")
+        for _ in range(notches):
+            for kind in (X.ButtonPress, X.ButtonRelease):
+                xtest.fake_input(self.x, kind, WHEEL[direction])
+
+    def _down(self, name: str) -> None:
+        code, shifted = self._code(name)
+        means_its_key = name.isalpha() and any(key in self.commanding for key in self.held_keys)
+        if shifted and not means_its_key and self.shift not in self.held_keys:
+            # As a person does for ctrl and +; a capital with Ctrl means its key.
+            self.shifted_for.add(code)
+            self._hold(self.shift)
+        self._hold(code)
+
+    def _up(self, name: str) -> None:
+        code, _ = self._code(name)
+        self._let_go(code)
+        if code in self.shifted_for:
+            self.shifted_for.remove(code)
+            self._let_go(self.shift)
+
+    def _hold(self, code: int) -> None:
+        if code not in self.held_keys:
+            self.held_keys.append(code)
+            xtest.fake_input(self.x, X.KeyPress, code)
+
+    def _let_go(self, code: int) -> None:
+        if code in self.held_keys:
+            self.held_keys.remove(code)
+            xtest.fake_input(self.x, X.KeyRelease, code)
+
+    def _text(self, text: str) -> None:
+        while text:
+            count = self.keymap.lend(text)
+            if not count:
+                raise InputError("more different characters at once than the keyboard has room for")
+            for character in text[:count]:
+                code, shifted = self.keymap.codes[keysym_of(character)]
+                time.sleep(max(KEY_S, self.struck_at.get(code, 0.0) + SAME_KEY_S - time.monotonic()))
+                self._strike(code, shifted)
+                self.x.sync()
+                self.struck_at[code] = time.monotonic()
+            text = text[count:]
+            if text:
+                # The codes are lent anew: who was sent the keys reads them first.
+                time.sleep(DOUBLE_CLICK_S)
+
+    def _strike(self, code: int, shifted: bool) -> None:
+        if shifted and self.shift not in self.held_keys:
+            xtest.fake_input(self.x, X.KeyPress, self.shift)
+        for kind in (X.KeyPress, X.KeyRelease):
+            xtest.fake_input(self.x, kind, code)
+        if shifted and self.shift not in self.held_keys:
+            xtest.fake_input(self.x, X.KeyRelease, self.shift)
+
+    def _code(self, name: str) -> tuple[int, bool]:
+        keysym = keysym_of(name) if len(name) == 1 else XK.string_to_keysym(name)
+        if len(name) == 1 and not self.keymap.lend(name):
+            raise InputError(f"no key for {name!r}")
+        if keysym not in self.keymap.codes:
+            raise InputError(f"no key {name!r}")
+        return self.keymap.codes[keysym]
+
+
+EVENTS = frozenset({"move", "press", "release", "scroll", "down", "up", "text"})
+
+
+@contextlib.contextmanager
+def suppressed_if_closed() -> Iterator[None]:
+    """Suppress that a window was closed meanwhile, which python-xlib says by classes of its own."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ not in {"BadWindow", "BadDrawable"}:
+            raise
+
+
+def change_mapping(connection: display.Display, code: int, keysym: int) -> None:
+    """Let a keycode mean a keysym, with and without Shift."""
+    connection.change_keyboard_mapping(code, [(keysym, keysym)])
+
+
+def button_number(name: str) -> int:
+    """Return the number of a mouse button; raise InputError if there is none of this name."""
+    if name not in BUTTONS:
+        raise InputError(f"no mouse button {name!r}")
+    return BUTTONS[name]

@@ -1,0 +1,278 @@
+"""A desktop session: the X server, the bus, the window manager, and one application with its files.
+
+Each begins with nothing of the one before: every process is ended, every writable folder is emptied.
+"""
+
+import asyncio
+import base64
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workers.env.backends.desktop.guest import commands, processes
+from workers.env.backends.desktop.guest.display import XDisplay
+
+HOME = Path("/home/user")
+RUNTIME = Path("/run/user/1000")
+FRAMES = Path("/run/frames")
+OUTPUT = Path("/run/output")
+"""What the application writes to its standard output: outside its home, which it may show."""
+WRITABLE = (HOME, Path("/tmp"), Path("/run"), Path("/var/tmp"), Path("/dev/shm"))
+X_SERVER = ("Xvfb", "-nolisten", "tcp", "-noreset", "-extension", "GLX", "-s", "0", "-dpms", "-fbdir", str(FRAMES))
+"""Without GLX, for which it would load a renderer of 50 MB; the screen never goes blank."""
+NOT_ACCESSIBLE = {"NO_AT_BRIDGE": "1"}
+"""Lets GTK look for no accessibility bus."""
+OUTPUT_CHARACTERS = 65536
+FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
+UP_S = 60.0
+"""How long the X server, the bus and the window manager may take; the worker bounds the whole call, usually by less."""
+QUIET_S = 0.06
+"""How long nothing may be computed or drawn for the desktop to be at rest."""
+IDLE_S = 0.12
+"""The same where nothing was drawn yet since the input: an application that has not begun to answer."""
+LOOK_S = 0.01
+BUSY_S = 0.02
+"""Between two looks at what is computed, which cost more than those at what is drawn."""
+SETTLE_S = 5.0
+"""How long a step waits for rest."""
+APP_S = 120.0
+"""How long an application may take until its window is there, at rest; the worker bounds this, too."""
+
+
+class SessionError(Exception):
+    """The session could not be started, or lost a part that it needs."""
+
+
+class DesktopSession:
+    """One session of this sandbox."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.size = width, height
+        self.prepared: tuple[int, ...] | None = None
+        """The size of the screen and whether it is accessible, of a desktop that has no application yet."""
+        self.display: XDisplay | None = None
+        self.parts: dict[str, subprocess.Popen[bytes]] = {}
+        self.app: subprocess.Popen[bytes] | None = None
+        self.seen: dict[str, Any] = {}
+        self.watched: Sequence[str] = ()
+        self.activity = processes.Activity()
+
+    async def prepare(self, screen: Sequence[int] = (), accessible: bool = True) -> None:
+        """Start everything anew but the application, on a screen of this size (none: the sandbox's)."""
+        self.stop()
+        lay_out()
+        await self._start_display(*(screen or self.size))
+        self._start_part("bus", ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address={bus()}"])
+        await self._until("the bus", lambda: (RUNTIME / "bus").exists())
+        if accessible:
+            self._start_part("accessibility bus", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
+        self._start_part("window manager", ["openbox", "--sm-disable"])
+        await self._until("the window manager", self.shown.managed)
+        await self.settle(UP_S)
+        self.prepared = (*self.shown.frames.size, accessible)
+
+    async def start(
+        self,
+        command: Sequence[str],
+        files: Mapping[str, str],
+        watched: Sequence[str],
+        screen: Sequence[int] = (),
+        accessible: bool = True,
+        quiet_s: float = QUIET_S,
+    ) -> None:
+        """Start the application on a desktop on which nothing was started, and wait until its window is at rest.
+
+        It is, when nothing was computed or drawn for ``quiet_s``.
+
+        Without a ``command`` the desktop is empty, and its home has the usual folders. ``files`` are those of its home
+        (path in it to base64).
+        """
+        if self.prepared != (*(screen or self.size), accessible):
+            await self.prepare(screen, accessible)
+        self.prepared = None
+        put(files)
+        self.watched = watched
+        self.seen = self.state()
+        if not command:
+            return make_folders()
+        self.app = launch(command, {} if accessible else NOT_ACCESSIBLE)
+        await self._until(command[0], self._app_is_there, APP_S)
+        if not await self.settle(APP_S, quiet_s):
+            raise SessionError(f"{command[0]} is not at rest after {APP_S:g} s")
+        if self.over:
+            raise SessionError(f"{command[0]} ended at once")
+
+    def launch_more(self, command: Sequence[str]) -> None:
+        """Start a program beside the application; nobody waits for it."""
+        self.check()
+        output = subprocess.DEVNULL
+        subprocess.Popen(command, cwd=HOME, stdin=output, stdout=output, stderr=output, start_new_session=True)
+
+    def own(self) -> "set[int]":
+        """Return the processes whose ends this session collects itself."""
+        return {part.pid for part in (*self.parts.values(), self.app) if part is not None}
+
+    def stop(self) -> None:
+        """End every process and empty every writable folder."""
+        if self.display is not None:
+            with contextlib.suppress(Exception):  # Its server may be gone.
+                self.display.close()
+        processes.end_all({os.getpid()})
+        self.parts.clear()
+        self.display = self.app = self.prepared = None
+        for folder in WRITABLE:
+            for entry in folder.iterdir() if folder.is_dir() else ():
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+
+    @property
+    def shown(self) -> XDisplay:
+        """The display; SessionError if there is none."""
+        if self.display is None:
+            raise SessionError("there is no session: it was not started")
+        return self.display
+
+    @property
+    def over(self) -> bool:
+        """Whether the application has ended, or has changed what the task watches."""
+        return self.app is None or self.app.poll() is not None or (bool(self.watched) and self.state() != self.seen)
+
+    def state(self) -> dict[str, Any]:
+        """Return what is in the watched files, and in the watched folders: None for one that does not exist."""
+        return {name: content(HOME / name) for name in self.watched}
+
+    def outcome(self) -> dict[str, Any]:
+        """Return how the application ended (None: it did not), what it wrote, and what the task watches."""
+        return {
+            "exit_code": None if self.app is None else self.app.poll(),
+            "output": written(),
+            "state": self.state(),
+        }
+
+    async def settle(self, limit_s: float = SETTLE_S, quiet_s: float = QUIET_S) -> bool:
+        """Wait until nothing was computed or drawn for ``quiet_s``; return False if that is not within ``limit_s``."""
+        processes.collect_orphans({*self.own(), *commands.running})
+        began = busy_at = time.monotonic()
+        looked_at = 0.0
+        drew = False
+        while True:
+            self.check()
+            now = time.monotonic()
+            if self.shown.drew():
+                drew, busy_at = True, now
+            elif now - looked_at >= BUSY_S:
+                looked_at = now
+                if self.activity.busy({os.getpid()}):
+                    busy_at = now
+                elif now - busy_at >= (quiet_s if drew else max(quiet_s, IDLE_S)):
+                    return True
+            if now - began > limit_s:
+                return False
+            await asyncio.sleep(LOOK_S)
+
+    def _app_is_there(self) -> bool:
+        """Return whether the application shows a window, or has ended; windows are asked for once something is drawn.
+
+        What shows a window draws it. To ask costs the X server as much as a look at all processes.
+        """
+        assert self.app is not None
+        return self.app.poll() is not None or (self.shown.drew() and self.shown.shown() > 0)
+
+    def check(self) -> None:
+        """Raise SessionError if a part of the session has ended."""
+        for name, part in self.parts.items():
+            if part.poll() is not None:
+                raise SessionError(f"the {name} has ended, with exit code {part.returncode}")
+
+    async def _start_display(self, width: int, height: int) -> None:
+        reading, writing = os.pipe()
+        try:
+            self._start_part(
+                "X server",
+                [*X_SERVER, "-displayfd", str(writing), "-screen", "0", f"{width}x{height}x24"],
+                pass_fds=(writing,),
+            )
+        finally:
+            os.close(writing)
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            os.set_blocking(pipe.fileno(), False)
+            said = b""
+
+            def has_number() -> bool:
+                nonlocal said
+                said += pipe.read() or b""
+                return said.endswith(b"\n")
+
+            await self._until("the X server", has_number)
+        number = int(said)
+        os.environ["DISPLAY"] = f":{number}"
+        self.display = XDisplay(number, FRAMES / "Xvfb_screen0")
+
+    def _start_part(self, name: str, command: list[str], pass_fds: Sequence[int] = ()) -> None:
+        self.parts[name] = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=pass_fds
+        )
+
+    async def _until(self, what: str, ready: Any, limit_s: float = UP_S) -> None:
+        deadline = time.monotonic() + limit_s
+        while not ready():
+            self.check()
+            if time.monotonic() > deadline:
+                raise SessionError(f"{what} is not there after {limit_s:g} s")
+            await asyncio.sleep(LOOK_S)
+
+
+def lay_out() -> None:
+    """Make the folders of a session, and its home."""
+    for folder in (RUNTIME, FRAMES, HOME):
+        folder.mkdir(parents=True, exist_ok=True)
+    RUNTIME.chmod(0o700)
+    shutil.copytree("/opt/home", HOME, dirs_exist_ok=True)
+
+
+def put(files: Mapping[str, str]) -> None:
+    """Write files into the home (path in it to base64)."""
+    for name, encoded in files.items():
+        path = HOME / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(encoded))
+
+
+def make_folders() -> None:
+    """Make the folders that file dialogs offer."""
+    for name in FOLDERS:
+        (HOME / name).mkdir(exist_ok=True)
+
+
+def launch(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start the application in the home, with more in its environment."""
+    variables = {**os.environ, **environment}
+    with OUTPUT.open("wb") as output:
+        return subprocess.Popen(command, cwd=HOME, stdout=output, stderr=subprocess.DEVNULL, env=variables)
+
+
+def written() -> str:
+    """Return the beginning of what the application wrote."""
+    if not OUTPUT.exists():
+        return ""
+    with OUTPUT.open(errors="replace") as output:
+        return output.read(OUTPUT_CHARACTERS)
+
+
+def bus() -> str:
+    """Return the address of the session's bus, which OSWorld's tasks export too."""
+    return f"unix:path={RUNTIME}/bus"
+
+
+def content(path: Path) -> Any:
+    """Return a file's bytes in base64, a folder's entries, or None."""
+    if path.is_dir():
+        return sorted(entry.name for entry in path.iterdir())
+    return base64.b64encode(path.read_bytes()).decode() if path.is_file() else None

@@ -1,0 +1,117 @@
+"""Sandboxes that episodes take in turn; a sandbox that had a fault, or has served long, is replaced."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from workers.env import metrics
+from workers.env.backends.desktop.sandbox import Sandbox
+from workers.env.environment import EnvironmentFault
+
+EPISODES = 200
+"""Of a sandbox, which bounds what its server accumulates."""
+STARTING = 2
+"""Sandboxes that start at once: more would only delay each other."""
+FAILURES = 3
+"""Desktops that failed one after the other, before those who want another one wait."""
+REST_S = 1.0
+"""The first such wait; each further failure doubles it."""
+LONGEST_REST_S = 30.0
+
+log = structlog.get_logger()
+
+
+class DesktopPool:
+    """Sandboxes of one size; at most ``spare`` of them are kept while nobody has them."""
+
+    def __init__(self, width: int, height: int, call_timeout_s: float, spare: int) -> None:
+        self.size = width, height
+        self.call_timeout_s = call_timeout_s
+        self.spare = spare
+        self.base: Mapping[str, Any] = {}
+        """What the next task is likely to need: what the last one did."""
+        self._free: list[Sandbox] = []
+        self._preparing: dict[Sandbox, asyncio.Task[None]] = {}
+        self._taken: set[Sandbox] = set()
+        self._episodes: dict[Sandbox, int] = {}
+        self._starting = asyncio.Semaphore(STARTING)
+        self._failed = 0
+
+    async def take(self) -> Sandbox:
+        """Return one for one episode, a new one if none is free; raise EnvironmentFault if it does not start."""
+        sandbox = None
+        while self._free and sandbox is None:
+            sandbox = self._free.pop(0)
+            if not await self._prepared(sandbox):
+                await self._end(sandbox)
+                sandbox = None
+        if sandbox is None:
+            sandbox = await self._start()
+        self._taken.add(sandbox)
+        self._episodes[sandbox] = self._episodes.get(sandbox, 0) + 1
+        return sandbox
+
+    async def give_back(self, sandbox: Sandbox, faulty: bool) -> None:
+        """Keep a sandbox for the next episode, and start all but its application; or end it; never raises."""
+        self._taken.discard(sandbox)
+        self._failed = self._failed + 1 if faulty else 0
+        fit = sandbox.alive and not faulty and self._episodes.get(sandbox, 0) < EPISODES
+        if fit and len(self._free) < self.spare:
+            self._free.append(sandbox)
+            self._preparing[sandbox] = asyncio.create_task(self._prepare(sandbox))
+        else:
+            await self._end(sandbox)
+
+    async def stop(self) -> None:
+        """End all sandboxes."""
+        ending, self._free, self._taken = [*self._free, *self._taken], [], set()
+        for preparation in self._preparing.values():
+            preparation.cancel()
+        await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        self._preparing.clear()
+        await asyncio.gather(*(sandbox.stop() for sandbox in ending))
+
+    async def _prepare(self, sandbox: Sandbox) -> None:
+        async with self._starting:
+            await sandbox.request("POST", "prepare", self.base)
+
+    async def _prepared(self, sandbox: Sandbox) -> bool:
+        """Wait until a sandbox is prepared; return whether it can be used."""
+        try:
+            await self._preparing.pop(sandbox)
+        except EnvironmentFault:
+            return False
+        except BaseException:
+            await asyncio.shield(self._end(sandbox))
+            raise
+        return sandbox.alive
+
+    async def _end(self, sandbox: Sandbox) -> None:
+        self._episodes.pop(sandbox, None)
+        await sandbox.stop()
+
+    async def _start(self) -> Sandbox:
+        if wait_s := rest_s(self._failed):
+            log.warning("start of desktops delayed", reason=f"{self._failed} failures in a row", delay_s=wait_s)
+            await asyncio.sleep(wait_s)
+        async with self._starting:
+            sandbox = Sandbox(*self.size, self.call_timeout_s)
+            try:
+                await sandbox.start()
+                metrics.sandboxes_started.add(1)
+            except BaseException as error:
+                self._failed += isinstance(error, EnvironmentFault)
+                with contextlib.suppress(EnvironmentFault):
+                    await asyncio.shield(sandbox.stop())
+                if isinstance(error, EnvironmentFault):
+                    log.warning("sandbox not started", reason=str(error))
+                raise
+            return sandbox
+
+
+def rest_s(failed: int) -> float:
+    """Return how long to wait before another desktop is started, after ``failed`` failures in a row."""
+    return 0.0 if failed < FAILURES else min(REST_S * 2 ** (failed - FAILURES), LONGEST_REST_S)

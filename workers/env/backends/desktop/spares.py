@@ -1,0 +1,86 @@
+"""Desktops prepared ahead: each has the session of a task whose order is known, and waits for its episode."""
+
+import asyncio
+import contextlib
+from typing import NamedTuple
+
+from dart_streams.config.tasks import Task
+from workers.env.backends.desktop.families import problem_of
+from workers.env.backends.desktop.pool import DesktopPool
+from workers.env.backends.desktop.sandbox import Sandbox, require_for
+from workers.env.environment import EnvironmentFault
+
+
+class Spare(NamedTuple):
+    """A desktop that is prepared, or being prepared, for a task."""
+
+    task_id: str
+    preparation: asyncio.Task[Sandbox]
+
+
+class Spares:
+    """At most ``limit`` desktops of the pool, besides those that episodes have."""
+
+    def __init__(self, pool: DesktopPool, limit: int) -> None:
+        self.pool = pool
+        self.limit = limit
+        self._spares: list[Spare] = []
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def expect(self, task: Task) -> None:
+        """Prepare a desktop for an episode of ``task``, in place of the one that waits longest if there are enough."""
+        if not self.limit:
+            return
+        while len(self._spares) >= self.limit:
+            self._discard(self._spares.pop(0))
+        self._spares.append(Spare(task.task_id, asyncio.create_task(self._prepare(task))))
+
+    async def claim(self, task: Task) -> Sandbox | None:
+        """Return a desktop that is prepared for the task, once it is; None if none was expected, or it failed."""
+        spare = next((spare for spare in self._spares if spare.task_id == task.task_id), None)
+        if spare is None:
+            return None
+        self._spares.remove(spare)
+        try:
+            sandbox = await asyncio.shield(spare.preparation)
+        except EnvironmentFault:
+            return None
+        except asyncio.CancelledError:
+            self._discard(spare)
+            raise
+        if sandbox.alive:
+            return sandbox
+        await self.pool.give_back(sandbox, faulty=True)
+        return None
+
+    async def prepared(self) -> None:
+        """Wait until all that is expected is prepared, or has failed."""
+        await asyncio.gather(*(spare.preparation for spare in self._spares), return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Give all back."""
+        while self._spares:
+            self._discard(self._spares.pop())
+        await asyncio.gather(*self._ending)
+
+    async def _prepare(self, task: Task) -> Sandbox:
+        problem = problem_of(task.page, task.seed)
+        require_for(problem)
+        sandbox = await self.pool.take()
+        try:
+            await sandbox.request("POST", "session", problem.session(self.pool.size))
+        except BaseException:
+            await asyncio.shield(self.pool.give_back(sandbox, faulty=True))
+            raise
+        return sandbox
+
+    def _discard(self, spare: Spare) -> None:
+        ending = asyncio.create_task(self._end(spare))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _end(self, spare: Spare) -> None:
+        spare.preparation.cancel()
+        with contextlib.suppress(EnvironmentFault, asyncio.CancelledError):
+            sandbox = await spare.preparation
+            await self.pool.give_back(sandbox, faulty=False)

@@ -1,0 +1,53 @@
+"""The backend: browsers with their seats, and an environment for each episode."""
+
+import asyncio
+import math
+
+from dart_streams.config import Config
+from dart_streams.config.tasks import Task
+from workers.env.backends.miniwob.memory import memory_limit
+from workers.env.backends.miniwob.page import MiniwobPage, document_of
+from workers.env.backends.miniwob.seated_browser import SeatedBrowser
+from workers.env.backends.miniwob.seats import documents_kept
+from workers.env.environment import EnvironmentFault
+
+
+class MiniwobBackend:
+    """Opens pages in its browsers; a slot whose page or browser crashed recovers with the next :meth:`open`.
+
+    Each browser has its share of the episodes, also while it is replaced: the others do not wait for it.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.own = own = config.env.miniwob
+        slots = config.env.slots
+        count = min(own.browsers, slots)
+        self.share = math.ceil(slots / count)
+        spare = 0 if own.isolation == "context" else self.share
+        documents = documents_kept(slots, memory_limit())
+        self.browsers = [SeatedBrowser(own.call_timeout_s, own.capture, spare, documents) for _ in range(count)]
+
+    async def start(self) -> None:
+        """Start the browsers; raise :class:`~dart_streams.errors.ServiceUnavailable` if that is impossible."""
+        for browser in self.browsers:
+            await browser.start()
+
+    async def open(self, task: Task) -> MiniwobPage:
+        """Return a page that no open episode shares; raise :class:`EnvironmentFault` if the browser refuses."""
+        document = document_of(task.page, self.own.isolation)
+        browser = self._browser_for(document)
+        try:
+            seat = await browser.take(document)
+        except KeyError as missing:
+            raise EnvironmentFault(f"the browser's response lacks {missing}") from None
+        return MiniwobPage(browser, seat, self.own)
+
+    async def stop(self) -> None:
+        """End the browsers."""
+        await asyncio.gather(*(browser.stop() for browser in self.browsers))
+
+    def _browser_for(self, document: str) -> SeatedBrowser:
+        """Return the browser with the fewest episodes, of those with room that have the document if there are any."""
+        room = [browser for browser in self.browsers if browser.under_way < self.share] or self.browsers
+        having = [browser for browser in room if browser.keeps(document)]
+        return min(having or room, key=lambda browser: browser.under_way)

@@ -1,0 +1,208 @@
+"""The browser process: found, started as it can draw, killed with its children."""
+
+import asyncio
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import structlog
+
+from dart_streams.config import Capture
+from dart_streams.errors import ServiceUnavailable
+from workers.env.backends.miniwob.capture import BeginFrames, Capturing, Screenshots
+from workers.env.backends.miniwob.devtools import MESSAGE_BYTES, DevTools
+from workers.env.backends.miniwob.memory_bound import end_what_grows
+from workers.env.backends.miniwob.process_load import load_alone, load_of
+from workers.env.backends.miniwob.silence import end_when_silent
+from workers.env.backends.miniwob.target import Target
+from workers.env.environment import EnvironmentFault
+
+PLACES = (
+    "/usr/lib/chromium/chromium-headless-shell",
+    "chromium-headless-shell",
+    "chrome-headless-shell",
+    "/usr/lib/chromium/chromium",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+)
+"""Where a browser may be; deploy/local/setup.sh looks there too. Debian's binary comes before its shell wrapper, whose
+child would outlive a SIGKILL."""
+FLAGS = (
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-sandbox",
+    "--no-first-run",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-crash-reporter",
+    "--disable-breakpad",
+    "--disable-site-isolation-trials",
+    "--disable-features=IsolateOrigins,site-per-process,Translate,OptimizationHints,MediaRouter,AudioServiceOutOfProcess,BackForwardCache",
+    "--disable-renderer-backgrounding",
+    "--disable-background-timer-throttling",
+    "--disable-dev-shm-usage",
+    "--mute-audio",
+    "--hide-scrollbars",
+    "--force-color-profile=srgb",
+    "--font-render-hinting=none",
+    "--in-process-gpu",
+    # A screen is of one page: what it would open elsewhere is not shown, and would stay when the episode ends.
+    "--block-new-web-contents",
+    # Contexts never share a renderer, so this is one for each.
+    "--renderer-process-limit=2",
+)
+"""Frames stay limited to 60 Hz: without the limit an idle browser uses a whole core."""
+NICENESS = 10
+"""Browsers do most of the work, and a slow page delays one episode only, unlike the policy, the broker or the trainer.
+Started by root, Chromium would even raise its own priority above theirs."""
+START_S = 30.0
+END_S = 5.0
+
+log = structlog.get_logger()
+
+
+def find_browser() -> str:
+    """Return the path of a Chromium; raise :class:`ServiceUnavailable` that names the package if there is none."""
+    for place in PLACES:
+        if found := shutil.which(place):
+            return found
+    raise ServiceUnavailable(
+        "no Chromium or Chrome found: install one (on Debian: apt-get install chromium-headless-shell)"
+    )
+
+
+class Browser:
+    """A running browser and its connection."""
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", devtools: DevTools, profile: Path, capturing: Capturing
+    ) -> None:
+        self.process = process
+        self.devtools = devtools
+        self.profile = profile
+        self.capturing = capturing
+        silence = end_when_silent(devtools, functools.partial(load_alone, process.pid))
+        self._watches = [
+            asyncio.create_task(silence, name="browser watch"),
+            asyncio.create_task(end_what_grows(devtools), name="browser memory"),
+        ]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs and its pipe is open."""
+        return not self.devtools.closed and self.process.poll() is None
+
+    @classmethod
+    async def launch(cls, timeout_s: float, capture: Capture = "auto") -> "Browser":
+        """Start a browser with a profile of its own; raise :class:`ServiceUnavailable` if it does not come up.
+
+        ``capture`` is ``env.miniwob.capture``: with ``auto`` a browser that does not draw under begin-frame control is
+        started again for screenshots.
+        """
+        if capture == "screenshot":
+            return await cls._launch(timeout_s, Screenshots)
+        browser = await cls._launch(timeout_s, BeginFrames)
+        try:
+            await browser._draw_once()
+            return browser
+        except (EnvironmentFault, KeyError) as error:
+            await browser.kill()
+            if capture == "begin-frame":
+                raise ServiceUnavailable(
+                    f"{find_browser()} does not draw under begin-frame control ({error}): install "
+                    'chromium-headless-shell, or set env.miniwob.capture to "auto"'
+                ) from None
+            advice = "chromium-headless-shell needs less CPU time"
+            log.warning("screens are taken as screenshots, not by begin-frame", reason=str(error), advice=advice)
+            return await cls._launch(timeout_s, Screenshots)
+        except BaseException:
+            await browser.kill()
+            raise
+
+    @classmethod
+    async def _launch(cls, timeout_s: float, capturing: type[BeginFrames] | type[Screenshots]) -> "Browser":
+        path = find_browser()
+        profile = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
+        command = [path, *FLAGS, *capturing.flags, f"--user-data-dir={profile}", "about:blank"]
+        process, read_fd, write_fd = spawn(command)
+        devtools = await connect(read_fd, write_fd, timeout_s)
+        load = functools.partial(load_of, process.pid)
+        browser = cls(process, devtools, profile, capturing(devtools, load))
+        try:
+            async with asyncio.timeout(START_S):
+                version = await browser.devtools.call("Browser.getVersion")
+        except (EnvironmentFault, TimeoutError) as error:
+            await browser.kill()
+            raise ServiceUnavailable(f"{path} does not start ({error}): try it by hand with --headless") from None
+        log.info("browser up", product=version["product"], pid=process.pid, capture=capturing.name)
+        return browser
+
+    async def _draw_once(self) -> None:
+        """Raise EnvironmentFault or KeyError if it has no begin-frame control."""
+        context = (await self.devtools.call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
+        target = Target(self.devtools, self.capturing)
+        await target.open(context)
+        await target.draw()
+        await self.devtools.call("Target.disposeBrowserContext", browserContextId=context)
+
+    async def kill(self) -> None:
+        """Kill the browser and all its children, and remove its profile."""
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        await self.devtools.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await asyncio.to_thread(self.process.wait, END_S)
+        await asyncio.to_thread(shutil.rmtree, self.profile, True)
+
+
+def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
+    """Start a browser in its own session; return it and our ends of its two pipes, to read and to write."""
+    read_fd, its_out = os.pipe()
+    its_in, write_fd = os.pipe()
+    process = subprocess.Popen(
+        # The protocol wants file descriptors 3 and 4; the plain shell duplicates only those below 10 by number.
+        ["/bin/sh", "-c", f'exec "$0" "$@" 3</dev/fd/{its_in} 4>/dev/fd/{its_out}', *command],
+        pass_fds=(its_in, its_out),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(its_in)
+    os.close(its_out)
+    lower_priority(process.pid)
+    return process, read_fd, write_fd
+
+
+def lower_priority(pid: int) -> None:
+    """Lower the priority of a process and its future children.
+
+    With autogroup scheduling niceness counts only within a session, so the session's own is set too.
+    """
+    with contextlib.suppress(OSError):  # it has ended already, or this is not permitted
+        os.setpriority(os.PRIO_PROCESS, pid, NICENESS)
+        Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
+
+
+async def connect(read_fd: int, write_fd: int, timeout_s: float) -> DevTools:
+    """Wrap the parent's ends of the two pipes."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MESSAGE_BYTES)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", 0))
+    writer, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(write_fd, "wb", 0))
+    return DevTools(reader, writer, timeout_s)

@@ -1,0 +1,184 @@
+"""A MiniWoB++ page as an environment: typed actions become input events, the page's own evaluator the reward."""
+
+import math
+from collections.abc import AsyncIterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dart_streams.actions import Action
+from dart_streams.config import Isolation, Miniwob
+from dart_streams.config.tasks import Task
+from workers.env import metrics
+from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
+from workers.env.backends.miniwob.devtools import DevTools
+from workers.env.backends.miniwob.oracle import NEXT, as_action, next_action
+from workers.env.backends.miniwob.problem import STATE, in_problem
+from workers.env.backends.miniwob.seated_browser import SeatedBrowser
+from workers.env.backends.miniwob.seats import Seat
+from workers.env.backends.miniwob.target import Target
+from workers.env.environment import EnvironmentFault, Screen
+
+ORIGIN = "file://"
+NON_DETERMINISTIC = {"chase-circle", "click-pie", "moving-items"}
+RESTARTABLE = frozenset(NEXT)
+"""Pages whose problem can be restarted in the same document: tested for each page that has an oracle."""
+SOLVED = 0.85
+"""The raw reward of a solution. Pages that measure how near a click is give their best pixel 0.96 to 1; those that
+count right answers give one wrong of 12 at most 0.84. What an arm of bisect-angle gives, up to 0.08, is none."""
+ANY = ""
+"""The document of a seat that is loaded afresh for each episode."""
+
+
+@cache
+def pages() -> Path:
+    """Return the folder of the page files, from the miniwob package."""
+    import miniwob
+
+    return Path(miniwob.__file__).parent / "html" / "miniwob"
+
+
+def page_url(name: str) -> str:
+    """Return the address of a page; raise :class:`EnvironmentFault` if MiniWoB++ has none of this name."""
+    path = pages() / f"{name}.html"
+    if name in NON_DETERMINISTIC or not path.is_file():
+        reason = "is not determined by its seed" if name in NON_DETERMINISTIC else "does not exist"
+        raise EnvironmentFault(f"MiniWoB++ page {name!r} {reason}: see {pages()} for the existing pages")
+    return path.as_uri()
+
+
+def document_of(page: str, isolation: Isolation) -> str:
+    """Return the document of a seat that an episode of ``page`` wants: its own where that can be restarted."""
+    return page if isolation == "problem" and page in RESTARTABLE else ANY
+
+
+def reward_of(raw_reward: float, partial_credit: bool) -> float:
+    """Return a page's raw reward (-1 to 1) as one in [0, 1].
+
+    One that is :data:`SOLVED` is 1. Less is the page's own partial credit, or 0 without it. What is no number is 0.
+    """
+    if not math.isfinite(raw_reward):
+        return 0.0
+    if raw_reward >= SOLVED:
+        return 1.0
+    return max(raw_reward, 0.0) if partial_credit else 0.0
+
+
+class MiniwobPage:
+    """One episode at a time in a seat of the browser.
+
+    How much of it the next episode shares is ``env.miniwob.isolation``. ``context``: nothing; each has its own browser
+    context. ``document``: the context; its storage and history are wiped and the document is loaded. ``problem``:
+    the document too, where the page is restartable; its problem is started again, and what the last one left is taken
+    away. A seat that had a fault is never used again.
+    """
+
+    def __init__(self, browser: SeatedBrowser, seat: Seat, settings: Miniwob) -> None:
+        self.browser = browser
+        self.seat = seat
+        self._closed = False
+        self.isolation = settings.isolation
+        self.last_screen = settings.last_screen
+        self.partial_credit = settings.partial_credit
+        self.instruction = ""
+        self.page = ""
+        self.done = False
+        self.raw_reward = 0.0
+        self._executed = ""
+
+    async def reset(self, task: Task) -> Screen:
+        """Start the task's problem, in a document loaded afresh or restored, and return the first screen."""
+        self.page = task.page
+        self.done, self.raw_reward, self._executed = False, 0.0, ""
+        self.seat.episodes += 1
+        document = document_of(task.page, self.isolation)
+        try:
+            target = await self.seat.show(document)
+        except KeyError as missing:
+            raise EnvironmentFault(f"the browser's response lacks {missing}") from None
+        target.episodes += 1
+        instruction: str | None = None
+        if document and target.page == task.page:  # None if this is not the document that was loaded
+            await target.move_away()
+            instruction = await target.evaluate_script(in_problem(f"again({task.seed})"))
+        if instruction is not None:
+            metrics.problems_restarted.add(1)
+        self.instruction = await self._load(target, task) if instruction is None else instruction
+        return await self._screen()
+
+    async def _load(self, target: Target, task: Task) -> str:
+        metrics.documents_loaded.add(1)
+        url = page_url(task.page)
+        if self.seat.episodes > 1:
+            await target.call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
+        await target.load(task.page, url)
+        instruction = str(await target.evaluate_script(in_problem(f"first({task.seed})")))
+        await target.evaluate_script(in_problem("loadIcons()"), wait=True)
+        await target.settle()
+        return instruction
+
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
+        """Execute an action given in screen pixels; a second call with the same id only looks again."""
+        if action_id != self._executed:
+            self._executed = action_id
+            await self.target.act(action)
+            self.done, self.raw_reward = await self.evaluate_script(STATE)
+        return await self._screen(self.last_screen or not (self.done or last))
+
+    async def evaluate(self) -> float:
+        """Return the reward of the page's raw reward.
+
+        MiniWoB++ gives -1..1 with negative values for failures of different badness and 0 while nothing is decided.
+        Its time discount is left out: it would turn the policy's latency into reward.
+        """
+        return reward_of(self.raw_reward, self.partial_credit)
+
+    async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
+        """Yield the oracle's actions, each computed from the page as it then is."""
+        while not self.done:
+            found = await self.evaluate_script(next_action(task.page))
+            if found is None:
+                return
+            yield as_action(found)
+
+    async def close(self) -> None:
+        """Give the seat back, once; one that had a fault is disposed of."""
+        if not self._closed:
+            self._closed = True
+            await self.browser.give_back(self.seat)
+
+    async def evaluate_script(self, expression: str) -> Any:
+        """Evaluate JavaScript in the page; raise :class:`EnvironmentFault` if it throws."""
+        return await self.target.evaluate_script(expression)
+
+    @property
+    def target(self) -> Target:
+        """The target that shows the episode; EnvironmentFault before the first reset."""
+        if self.seat.shown is None:
+            raise EnvironmentFault("the page was not reset")
+        return self.seat.shown
+
+    @property
+    def devtools(self) -> DevTools:
+        """The connection to its browser."""
+        return self.seat.devtools
+
+    @property
+    def context(self) -> str:
+        """Its browser context."""
+        return self.seat.context
+
+    @property
+    def session(self) -> str:
+        """The DevTools session of its target."""
+        return self.target.session
+
+    async def _screen(self, wanted: bool = True) -> Screen:
+        return Screen(
+            image=await self.target.draw() if wanted else None,
+            media_type="image/png",
+            width=WIDTH,
+            height=HEIGHT,
+            instruction=self.instruction,
+            done=self.done,
+        )

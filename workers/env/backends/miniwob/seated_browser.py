@@ -1,0 +1,72 @@
+"""A browser with its seats, started when it is first wanted and again when it has died."""
+
+import asyncio
+
+import structlog
+
+from dart_streams.config import Capture
+from workers.env import metrics
+from workers.env.backends.miniwob.browser import Browser
+from workers.env.backends.miniwob.seats import Seat, Seats
+
+log = structlog.get_logger()
+
+
+class SeatedBrowser:
+    """One browser of a worker. ``under_way`` counts the episodes that have, or wait for, a seat of it.
+
+    ``spare`` and ``documents`` are those of its :class:`Seats`; ``timeout_s`` bounds each call of the browser.
+    """
+
+    def __init__(self, timeout_s: float, capture: Capture, spare: int, documents: int) -> None:
+        self.timeout_s = timeout_s
+        self.capture: Capture = capture
+        self.spare = spare
+        self.documents = documents
+        self.under_way = 0
+        self.browser: Browser | None = None
+        self._seats: Seats | None = None
+        self._launch_lock = asyncio.Lock()
+
+    def keeps(self, document: str) -> bool:
+        """Return whether a free seat has the document."""
+        return self._seats is not None and self._seats.keeps(document)
+
+    async def take(self, document: str) -> Seat:
+        """Return a seat for one episode; raise EnvironmentFault if the browser refuses."""
+        self.under_way += 1
+        try:
+            return await (await self.start()).take(document)
+        except BaseException:
+            self.under_way -= 1
+            raise
+
+    async def give_back(self, seat: Seat) -> None:
+        """End the episode of a seat; never raises."""
+        self.under_way -= 1
+        if self._seats is not None and self._seats.devtools is seat.devtools:
+            await self._seats.give_back(seat)
+        else:  # Its browser has been replaced.
+            await seat.dispose()
+
+    async def start(self) -> Seats:
+        """Return the seats, of a new browser if there is none that lives.
+
+        Raises :class:`~dart_streams.errors.ServiceUnavailable` if none can be started.
+        """
+        async with self._launch_lock:
+            if self.browser is not None and not self.browser.alive:
+                reason, exit_code = self.browser.devtools.reason, self.browser.process.poll()
+                log.warning("browser died; starting another", reason=reason, exit_code=exit_code)
+                metrics.browser_restarts.add(1)
+                await self.stop()
+            if self.browser is None or self._seats is None:
+                self.browser = await Browser.launch(self.timeout_s, self.capture)
+                self._seats = Seats(self.browser.devtools, self.browser.capturing, self.spare, self.documents)
+            return self._seats
+
+    async def stop(self) -> None:
+        """End the browser."""
+        if self.browser is not None:
+            await self.browser.kill()
+            self.browser = self._seats = None

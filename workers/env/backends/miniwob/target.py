@@ -1,0 +1,108 @@
+"""A target of the browser (a tab): made in a context, given a document, asked, and drawn."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from dart_streams.actions import Action
+from workers.env.backends.miniwob.capture import HEIGHT, WIDTH, Capturing
+from workers.env.backends.miniwob.devtools import DevTools
+from workers.env.backends.miniwob.inputs import NOTHING_HELD, input_calls, release
+from workers.env.backends.miniwob.native import native_script
+from workers.env.environment import EnvironmentFault
+
+
+class Target:
+    """One target. It is ``faulty`` once a call failed or was cancelled: its state is unknown then."""
+
+    def __init__(self, devtools: DevTools, capturing: Capturing) -> None:
+        self.devtools = devtools
+        self.capturing = capturing
+        self.session = ""
+        self.target_id = ""
+        self.page = ""
+        """The page whose document it has; empty before the first."""
+        self.episodes = 0
+        self.held = NOTHING_HELD
+        """Keys and mouse buttons that the episode holds."""
+        self.faulty = False
+
+    async def open(self, context: str) -> None:
+        """Create it in a browser context."""
+        with self._mark_faulty():
+            call, options = self.devtools.call, self.capturing.target
+            created = await call("Target.createTarget", url="about:blank", browserContextId=context, **options)
+            self.target_id = created["targetId"]
+            attached = await call("Target.attachToTarget", targetId=self.target_id, flatten=True)
+            self.session = attached["sessionId"]
+            await self.call("Page.enable")
+            await self.call("Inspector.enable")
+            await self.call("Emulation.setFocusEmulationEnabled", enabled=True)
+            await self.call("Page.addScriptToEvaluateOnNewDocument", source=native_script(WIDTH, HEIGHT))
+            # Or else frames without a script of their own would not have this one either.
+            await self.call("Runtime.enable")
+            await self.capturing.prepare(self.session)
+
+    async def call(self, method: str, timeout_s: float | None = None, **params: Any) -> dict[str, Any]:
+        """Call a method of DevTools for this target; raises like :meth:`DevTools.call`."""
+        with self._mark_faulty():
+            return await self.devtools.call(method, self.session, timeout_s, **params)
+
+    async def evaluate_script(self, expression: str, timeout_s: float | None = None, wait: bool = False) -> Any:
+        """Evaluate JavaScript in the page, and ``wait`` for its promise; EnvironmentFault if it throws or rejects."""
+        wanted = {"expression": expression, "returnByValue": True, "awaitPromise": wait}
+        response = await self.call("Runtime.evaluate", timeout_s, **wanted)
+        if details := response.get("exceptionDetails"):
+            self.faulty = True
+            what = details.get("exception", {}).get("description") or json.dumps(details)
+            raise EnvironmentFault(f"page {self.page}: {what[:300]}")
+        return response["result"].get("value")
+
+    async def load(self, page: str, url: str) -> None:
+        """Load a page's document; raise :class:`EnvironmentFault` if it does not load."""
+        with self._mark_faulty():
+            self.page = page
+            await self.devtools.navigate(self.session, url)
+
+    async def settle(self) -> None:
+        """Draw what must be drawn of a document that was loaded, before its first screen."""
+        with self._mark_faulty():
+            await self.capturing.settle(self.session)
+
+    async def move_away(self) -> None:
+        """Move the mouse to where nothing is under it."""
+        with self._mark_faulty():
+            await self.capturing.move_away(self.session)
+
+    async def act(self, action: Action) -> None:
+        """Dispatch the input events of an action, given in page pixels."""
+        with self._mark_faulty():
+            calls, self.held = input_calls(action, self.held)
+            await self.capturing.perform(self.session, calls)
+
+    async def release(self) -> None:
+        """Release the keys and mouse buttons that the episode holds."""
+        if self.held != NOTHING_HELD:
+            with self._mark_faulty():
+                held, self.held = self.held, NOTHING_HELD
+                await self.capturing.perform(self.session, release(held))
+
+    async def draw(self) -> bytes:
+        """Return the screen as a PNG."""
+        with self._mark_faulty():
+            return await self.capturing.draw(self.session)
+
+    async def close(self) -> None:
+        """Close it; never raises."""
+        with contextlib.suppress(EnvironmentFault):
+            await self.devtools.call("Target.closeTarget", targetId=self.target_id)
+        self.devtools.crashed.discard(self.session)
+
+    @contextlib.contextmanager
+    def _mark_faulty(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.faulty = True
+            raise

@@ -1,0 +1,158 @@
+"""Steps that prepare the machine's browser: its tabs by DevTools, its history by its database."""
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import msgspec
+
+from workers.env.backends.osworld.connection import MachineEndpoint
+from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.mirror import EMPTY_HISTORY, Mirror
+from workers.env.backends.osworld.steps import VisitedPage
+from workers.env.environment import EnvironmentFault
+
+UP_S = 75.0
+"""How long the browser may take until it answers: as long as OSWorld waits."""
+LOOK_S = 0.5
+REQUEST_S = 10.0
+PAGE_S = 20.0
+"""How long pages may take to have their titles; one that is slower is left as it is, as OSWorld does."""
+HISTORY = "/home/user/.config/google-chrome/Default/History"
+CHROME_EPOCH_S = 11_644_473_600
+"""From 1601, where the browser's time begins, to 1970."""
+TYPED_LINK = 805306368
+"""The kind of a visit by a link, as the browser writes it."""
+
+
+class Tab(msgspec.Struct, frozen=True):
+    """A tab, as DevTools lists it."""
+
+    id: str
+    type: str
+    url: str
+    title: str = ""
+
+
+async def open_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
+    """Open pages, each in a tab, and close the tab that the browser began with."""
+    async with devtools(endpoint) as client:
+        before = await tabs_when_up(client)
+        for url in urls:
+            await ask(client, "PUT", f"/json/new?{quote(url, safe=':/?&=%#+,;@~')}")
+        for tab in before[:1]:
+            await ask(client, "GET", f"/json/close/{tab.id}")
+        await loaded(client, len(urls))
+
+
+async def require(endpoint: MachineEndpoint) -> None:
+    """Raise EnvironmentFault if DevTools do not answer, which evaluators of tabs take for a wrong answer."""
+    async with devtools(endpoint) as client:
+        await tabs(client)
+
+
+async def close_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
+    """Close the tabs that show these pages."""
+    async with devtools(endpoint) as client:
+        for tab in await tabs_when_up(client):
+            if any(same_page(tab.url, url) for url in urls):
+                await ask(client, "GET", f"/json/close/{tab.id}")
+
+
+async def add_history(machine: Machine, mirror: Mirror, visits: Sequence[VisitedPage]) -> None:
+    """Give the browser, which must not run yet, a history with these visits."""
+    await machine.upload(HISTORY, with_visits(mirror.read(EMPTY_HISTORY), visits, time.time()))
+
+
+def with_visits(database: bytes, visits: Sequence[VisitedPage], now_s: float) -> bytes:
+    """Return a browser's database with further visits, each so long before ``now_s``.
+
+    Raises EnvironmentFault if it is no such database.
+    """
+    with contextlib.closing(sqlite3.connect(":memory:")) as rows:
+        try:
+            rows.deserialize(database)
+            insert_visits(rows, visits, now_s)
+        except sqlite3.Error as error:
+            raise EnvironmentFault(f"the mirror has no history of a browser: {error}") from None
+        return rows.serialize()
+
+
+def insert_visits(rows: sqlite3.Connection, visits: Sequence[VisitedPage], now_s: float) -> None:
+    """Add visits to an open database."""
+    with rows:
+        for visit in visits:
+            at = int((now_s - visit.visit_time_from_now_in_seconds + CHROME_EPOCH_S) * 1e6)
+            added = rows.execute(
+                "INSERT INTO urls (url, title, visit_count, typed_count, last_visit_time, hidden) VALUES (?,?,1,0,?,0)",
+                (visit.url, visit.title, at),
+            )
+            rows.execute(
+                "INSERT INTO visits (url, visit_time, from_visit, transition, segment_id, visit_duration)"
+                " VALUES (?, ?, 0, ?, 0, 0)",
+                (added.lastrowid, at, TYPED_LINK),
+            )
+
+
+def devtools(endpoint: MachineEndpoint) -> aiohttp.ClientSession:
+    """Return a client of the machine's DevTools."""
+    host = urlsplit(endpoint.url).hostname
+    timeout = aiohttp.ClientTimeout(total=REQUEST_S)
+    return aiohttp.ClientSession(f"http://{host}:{endpoint.chromium_port}", timeout=timeout)
+
+
+async def tabs_when_up(client: aiohttp.ClientSession) -> list[Tab]:
+    """Return the tabs of the browser, once it answers; raise EnvironmentFault if it does not."""
+    deadline = time.monotonic() + UP_S
+    while True:
+        try:
+            return await tabs(client)
+        except EnvironmentFault as fault:
+            if time.monotonic() > deadline:
+                raise EnvironmentFault(f"the browser is not up after {UP_S:g} s: {fault}") from None
+        await asyncio.sleep(LOOK_S)
+
+
+async def loaded(client: aiohttp.ClientSession, count: int) -> None:
+    """Wait until as many tabs have titles."""
+    deadline = time.monotonic() + PAGE_S
+    while time.monotonic() < deadline:
+        if sum(bool(tab.title) for tab in await tabs(client)) >= count:
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+async def tabs(client: aiohttp.ClientSession) -> list[Tab]:
+    """Return the tabs, the newest first."""
+    found = await ask(client, "GET", "/json/list")
+    try:
+        return [tab for tab in msgspec.json.decode(found, type=list[Tab]) if tab.type == "page"]
+    except msgspec.DecodeError as error:
+        raise EnvironmentFault(f"the browser's list of tabs: {error}") from None
+
+
+async def ask(client: aiohttp.ClientSession, method: str, path: str) -> bytes:
+    """Return the body of DevTools' answer; raise EnvironmentFault for any status but 200."""
+    try:
+        async with client.request(method, path, headers={"Host": "localhost"}) as answer:
+            body = await answer.read()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise EnvironmentFault(f"DevTools {path}: {str(error) or type(error).__name__}") from None
+    if answer.status != 200:
+        raise EnvironmentFault(f"DevTools {path}: status {answer.status}: {body[:200].decode(errors='replace')}")
+    return body
+
+
+def same_page(one: str, other: str) -> bool:
+    """Return whether two URLs name the same page, but for the scheme, ``www.``, and a slash at the end."""
+
+    def bare(url: str) -> tuple[Any, ...]:
+        parts = urlsplit(url)
+        return (parts.netloc.removeprefix("www."), parts.path.rstrip("/"), parts.query)
+
+    return bare(one) == bare(other)

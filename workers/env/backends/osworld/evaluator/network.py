@@ -1,0 +1,45 @@
+"""Bounds of the requests that OSWorld's evaluators send: to the task's machine only, none without a time-out."""
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+
+from workers.env.backends.osworld.evaluator.faults import record
+
+REQUEST_S = 60.0
+"""Of a request that sets no time-out itself; a command on the machine may take this long."""
+REFUSED = frozenset({401, 403, 410, 502, 503})
+"""Answers that say nothing of the task."""
+
+
+def guard(host: str, server_port: int, ports: set[int], token: str) -> None:
+    """Let every session of this process reach only the machine, with ``token`` where its server wants one.
+
+    A request elsewhere, or one that its server does not answer, is recorded as a fault: callers take it for an absent
+    file, and score 0. Its applications' ports may be closed, for the policy may have closed the application.
+    """
+    send: Callable[..., requests.Response] = requests.Session.request
+
+    def request(session: requests.Session, method: str, url: str, **options: Any) -> requests.Response:
+        parts = urlsplit(url)
+        if parts.hostname != host or parts.port not in ports:
+            record(f"the evaluator wants {url}: only what is in the mirror can be used")
+            raise requests.ConnectionError(f"{url} is not asked")
+        to_server = parts.port == server_port
+        if not options.get("timeout"):
+            options["timeout"] = REQUEST_S
+        if to_server and token:
+            options["headers"] = {**(options.get("headers") or {}), "Authorization": f"Bearer {token}"}
+        try:
+            response = send(session, method, url, **options)
+        except requests.RequestException as error:
+            if to_server:
+                record(f"{parts.path}: {type(error).__name__} of the machine")
+            raise
+        if to_server and response.status_code in REFUSED:
+            record(f"{parts.path}: the machine answers {response.status_code}")
+        return response
+
+    requests.Session.request = request  # type: ignore[method-assign,assignment]

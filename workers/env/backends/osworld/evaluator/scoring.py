@@ -1,0 +1,87 @@
+"""One evaluation by OSWorld's own code, on a machine that was prepared for it."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from workers.env.backends.osworld.evaluator import faults, network
+
+RETRIES = 1
+"""A file that is absent is absent: OSWorld's three tries of 5 s are for machines that are still starting."""
+
+
+def load_package() -> dict[str, Any]:
+    """Import OSWorld's package; return the names of its metrics and getters."""
+    import tldextract
+    from desktop_env import desktop_env
+    from desktop_env.evaluators import getters, metrics
+
+    # The list of public suffixes that it has, not one fetched.
+    tldextract.extract = tldextract.TLDExtract(suffix_list_urls=())
+    assert desktop_env.DesktopEnv
+    return {
+        "metrics": sorted(name for name in vars(metrics) if callable(getattr(metrics, name))),
+        "getters": sorted(name.removeprefix("get_") for name in vars(getters) if name.startswith("get_")),
+    }
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Return ``score``, or ``fault``: why there is none. For a process of its own, which it leaves changed."""
+    try:
+        score = evaluate(request)
+    except Exception as error:  # noqa: BLE001 - whatever OSWorld's code raises is this evaluation's fault
+        faults.record(f"{type(error).__name__}: {error}")
+    if recorded := faults.recorded():
+        return {"fault": "; ".join(dict.fromkeys(recorded))[:1000]}
+    return {"score": score}
+
+
+def evaluate(request: dict[str, Any]) -> float:
+    """Return OSWorld's score of the machine's present state; raise ValueError if there is none."""
+    host, server, chromium, vlc = (request["endpoint"][key] for key in ("host", "server", "chromium", "vlc"))
+    network.guard(host, server, {server, chromium, vlc}, request["endpoint"].get("token", ""))
+    score = environment(request).evaluate()
+    if score is None or not math.isfinite(value := float(score)) or not 0 <= value <= 1:
+        raise ValueError(f"the evaluator's score is {score!r}")
+    return value
+
+
+def environment(request: dict[str, Any]) -> Any:
+    """Return OSWorld's environment as far as an evaluation needs it: no provider, no steps of its own."""
+    from desktop_env.controllers.python import PythonController
+    from desktop_env.controllers.setup import SetupController
+    from desktop_env.desktop_env import DesktopEnv
+
+    class Controller(SetupController):
+        def setup(self, *_: Any, **__: Any) -> bool:
+            """Say that all was done: the worker has carried out the steps before the evaluation."""
+            return True
+
+    class ScoredDesktop(DesktopEnv):
+        def __init__(self) -> None:
+            """Take what the request says."""
+
+    endpoint, cache = request["endpoint"], Path(request["cache"])
+    machine = ScoredDesktop()
+    machine.vm_ip, machine.server_port = endpoint["host"], endpoint["server"]
+    machine.chromium_port, machine.vlc_port = endpoint["chromium"], endpoint["vlc"]
+    machine.controller = PythonController(endpoint["host"], endpoint["server"])
+    machine.controller.retry_times, machine.controller.retry_interval = RETRIES, 0
+    machine.setup_controller = Controller(
+        endpoint["host"], endpoint["server"], endpoint["chromium"], endpoint["vlc"], str(cache)
+    )
+    machine.task_id, machine.instruction, machine.config = request["task_id"], request.get("instruction", ""), []
+    machine.cache_dir_base, machine.cache_dir = str(cache.parent), str(cache)
+    machine.client_password = request.get("password", "")
+    machine.action_history = ["FAIL"] if request.get("gave_up") else ["DONE"]
+    machine.enable_proxy = machine.current_use_proxy = machine.is_environment_used = False
+    machine.os_type, machine.action_space = "Ubuntu", "pyautogui"
+    machine._traj_no, machine._step_no = 0, 1
+    machine._set_evaluator_info({"evaluator": request["evaluator"]})
+    return machine
+
+
+def now() -> float:
+    """Return seconds of a clock that only goes forward."""
+    return time.monotonic()

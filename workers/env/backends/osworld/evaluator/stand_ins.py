@@ -1,0 +1,93 @@
+"""Stand-ins for heavy packages that OSWorld's evaluators import but seldom use: a call of one is a fault.
+
+The package imports all of them at once, a speech library for a task in a hundred among them.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
+
+from workers.env.backends.osworld.evaluator.faults import record
+
+HEAVY = frozenset(
+    {
+        "acoustid",
+        "borb",
+        "boto3",
+        "docker",
+        "easyocr",
+        "fastdtw",
+        "librosa",
+        "openai",
+        "pydrive",
+        "torch",
+        "transformers",
+    }
+)
+"""Installed by hand into .venv/osworld, one is used instead of its stand-in."""
+
+
+class MissingPackage(ImportError):
+    """A package was called that is only stood in for."""
+
+
+class Absent:
+    """Anything of such a package: it can be named, in annotations too, but not called or made an instance of."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent(f"{self.name}.{name}")
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Record the fault, and raise it: callers may swallow the exception."""
+        message = f"{self.name} is called, and {self.name.partition('.')[0]} is not installed in .venv/osworld"
+        record(message)
+        raise MissingPackage(message)
+
+    def __or__(self, other: object) -> "Absent":
+        return self
+
+    __ror__ = __or__
+
+
+class StandInModule(ModuleType):
+    """A module all of whose names are absent."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent(f"{self.__name__}.{name}")
+
+
+class StandInFinder(MetaPathFinder, Loader):
+    """Finds the heavy packages that are not installed, with all modules that they may have."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the specification of a stand-in, None for any other module."""
+        if name.partition(".")[0] not in HEAVY:
+            return None
+        return importlib.util.spec_from_loader(name, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the stand-in."""
+        return StandInModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: it has no code."""
+
+
+def install() -> None:
+    """Let the import system find stand-ins after everything that is installed."""
+    sys.meta_path.append(StandInFinder())
+    for name, attribute, value in (("gymnasium", "Env", object), ("dotenv", "load_dotenv", lambda *_, **__: False)):
+        if importlib.util.find_spec(name) is None:
+            sys.modules[name] = module = ModuleType(name)
+            setattr(module, attribute, value)

@@ -1,0 +1,157 @@
+"""A small task of :mod:`workers.env.backends.desktop.families` on any machine that has its application."""
+
+import asyncio
+import base64
+import contextlib
+import posixpath
+import re
+import shlex
+from collections.abc import AsyncIterator
+from xml.etree import ElementTree
+
+from dart_streams.actions import Action
+from dart_streams.deadline import Deadline
+from workers.env.backends.desktop.problem import Content, Element, Missing, Problem, SessionOutcome
+from workers.env.backends.osworld.connection import FileMissing
+from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.stillness import until_still
+from workers.env.environment import EnvironmentFault
+
+FOLDER = "/tmp/dart-family"
+OUTPUT, CODE = f"{FOLDER}/output", f"{FOLDER}/exit-code"
+LOOK_S = 0.1
+WINDOW_S = 30.0
+"""Until the application's window is listed."""
+QUIET_S, STILL_S = 0.4, 10.0
+"""How long the first screen stays the same, and how long it may take to."""
+ENDING_S = 5.0
+"""Until an application whose window is gone has ended."""
+SPACE = "https://accessibility.ubuntu.example.org/ns"
+PAIR = re.compile(r"\((-?\d+), (-?\d+)\)")
+
+
+class FamilyAssignment:
+    """One problem on one machine."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.instruction = problem.instruction
+        self.giving_up = 0.0
+        self.start_is_scored = False  # Each family's start is worth 0: a test has it.
+        self._home = ""
+        self._windows = 0
+        self._start: SessionOutcome | None = None
+
+    async def set_up(self, machine: Machine, deadline: Deadline) -> None:
+        """Write the files, start the application, and wait until its window is shown and does not change."""
+        script = f"rm -rf {FOLDER} && mkdir -p {FOLDER} && cd && pwd"
+        self._home = (await machine.execute(script, True, deadline))["output"].strip()
+        for path, content in self.problem.files.items():
+            raw = content.encode() if isinstance(content, str) else content
+            await machine.upload(f"{self._home}/{path}", raw, deadline)
+        self._windows = await windows(machine, deadline)
+        self._start = await self._outcome(machine, deadline)
+        await machine.launch(["/bin/sh", "-c", started(self.problem.command)], deadline=deadline)
+        shown = Deadline(min(WINDOW_S, deadline.remaining_s))
+        while await windows(machine, deadline) <= self._windows:
+            if shown.expired:
+                raise EnvironmentFault(f"{self.problem.command[0]} shows no window after {WINDOW_S:g} s")
+            if (code := (await self._outcome(machine, deadline)).exit_code) is not None:
+                raise EnvironmentFault(f"{self.problem.command[0]} ended at once, with exit code {code}")
+            await asyncio.sleep(LOOK_S)
+        _, still = await until_still(machine, deadline, QUIET_S, STILL_S)
+        if not still:
+            raise EnvironmentFault(f"{self.problem.command[0]} is not at rest after {STILL_S:g} s")
+
+    async def is_over(self, machine: Machine, deadline: Deadline) -> bool:
+        """Return whether the application has ended, or what the task watches has changed."""
+        return await self._outcome(machine, deadline) != self._start
+
+    async def evaluate(self, machine: Machine, deadline: Deadline) -> float:
+        """Return 1 if the task says that it is solved, else 0."""
+        outcome = await self._outcome(machine, deadline, with_output=True)
+        ending = Deadline(min(ENDING_S, deadline.remaining_s))
+        while outcome.exit_code is None and await windows(machine, deadline) <= self._windows and not ending.expired:
+            await asyncio.sleep(LOOK_S)  # Its window is gone, and it has not noted how it ended yet.
+            outcome = await self._outcome(machine, deadline, with_output=True)
+        reads = self.problem.reads_elements and outcome.exit_code is None
+        found = elements(await machine.accessibility(deadline)) if reads else []
+        return float(self.problem.solved(outcome, found))
+
+    async def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
+        """Yield the oracle's actions, each from the elements that are then shown."""
+        number = 0
+        while not await self.is_over(machine, Deadline(deadline_s)):
+            try:
+                action = self.problem.oracle(number, elements(await machine.accessibility(Deadline(deadline_s))))
+            except Missing as missing:
+                raise EnvironmentFault(str(missing)) from None
+            if action is None:
+                return
+            yield action
+            number += 1
+
+    async def close(self) -> None:
+        """There is nothing to remove."""
+
+    async def _outcome(self, machine: Machine, deadline: Deadline, with_output: bool = False) -> SessionOutcome:
+        code = await text(machine, CODE, deadline)
+        return SessionOutcome(
+            exit_code=int(code) if code.strip().isdecimal() else None,
+            output=await text(machine, OUTPUT, deadline) if with_output else "",
+            state={path: await self._content(machine, path, deadline) for path in self.problem.watched},
+        )
+
+    async def _content(self, machine: Machine, path: str, deadline: Deadline) -> Content:
+        """Return what a watched path has; it is a folder if files of the task are in it."""
+        whole = posixpath.join(self._home, path)
+        with contextlib.suppress(FileMissing):
+            if any(name.startswith(f"{path}/") for name in self.problem.files):
+                listed = await machine.list_directory(whole, deadline)
+                return sorted(child["name"] for child in listed["children"])
+            return base64.b64encode(await machine.file(whole, deadline)).decode()
+        return None
+
+
+def started(command: tuple[str, ...]) -> str:
+    """Return the script that runs an application in the home and notes how it ended."""
+    return f"cd && {shlex.join(command)} >{OUTPUT} 2>/dev/null </dev/null; echo $? >{CODE}.new; mv {CODE}.new {CODE}"
+
+
+async def windows(machine: Machine, deadline: Deadline) -> int:
+    """Return how many windows the window manager lists."""
+    found = await machine.execute(["wmctrl", "-l"], deadline=deadline)
+    return len(found["output"].splitlines())
+
+
+async def text(machine: Machine, path: str, deadline: Deadline) -> str:
+    """Return a file's text, empty if there is none."""
+    try:
+        return (await machine.file(path, deadline)).decode(errors="replace")
+    except FileMissing:
+        return ""
+
+
+def states_of(node: ElementTree.Element) -> list[str]:
+    """Return the states of an element, as AT-SPI names them."""
+    space = f"{{{SPACE}/state}}"
+    return [name.removeprefix(space).replace("_", " ") for name in node.attrib if name.startswith(space)]
+
+
+def elements(tree: str) -> list[Element]:
+    """Return what is shown of an accessibility tree; raise EnvironmentFault if it is no XML."""
+    try:
+        root = ElementTree.fromstring(tree)
+    except ElementTree.ParseError as error:
+        raise EnvironmentFault(f"the accessibility tree is no XML: {error}") from None
+    found = []
+    for node in root.iter():
+        place = PAIR.fullmatch(node.get(f"{{{SPACE}/component}}screencoord", ""))
+        size = PAIR.fullmatch(node.get(f"{{{SPACE}/component}}size", ""))
+        if place is None or size is None:
+            continue
+        states = sorted(states_of(node))
+        box = int(place[1]), int(place[2]), int(size[1]), int(size[2])
+        role, name = node.tag.replace("-", " "), node.get("name", "")
+        found.append(Element(role=role, name=name, text=node.text or "", states=states, box=box))
+    return found

@@ -1,0 +1,163 @@
+"""A folder with the published files that tasks need: where each lies in it, and what of them is there.
+
+Nothing is downloaded here. A clone of the dataset that OSWorld publishes its files in is such a folder as it is.
+"""
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from dart_streams import fsync
+from dart_streams.config.text import json_of
+from dart_streams.errors import ConfigError
+from workers.env.backends.osworld.steps import UpdateBrowseHistory
+from workers.env.backends.osworld.tasks import OsworldTask
+from workers.env.environment import EnvironmentFault
+
+DATASET = "xlangai/ubuntu_osworld_file_cache"
+"""The files of this dataset lie in the folder by their own paths; of others, and of other sites, below two folders."""
+EMPTY_HISTORY = (
+    f"https://huggingface.co/datasets/{DATASET}/resolve/main/chrome/44ee5668-ecd5-4366-a6ce-c1c9b8d4e938/"
+    "history_empty.sqlite"
+)
+"""To which ``update_browse_history`` adds visits."""
+DATASET_FILE = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)/resolve/[^/]+/(?P<path>.+)")
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""How a file begins that a clone without Git LFS has in the place of the real one."""
+LONGEST_NAME = 255
+"""Bytes of a file's name that file systems take."""
+NUL = "\0"
+RECORD = "mirror.json"
+CHUNK_BYTES = 2**20
+FileState = Literal["present", "missing", "changed", "pointer"]
+
+
+class FileDigest(msgspec.Struct, frozen=True):
+    """What a file was when it was first seen in the mirror; ``made`` if it is a substitute of our own making."""
+
+    sha256: str
+    size: int
+    made: bool = False
+
+
+class MirrorEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One file that tasks need: its URL, its place in the mirror, and whether it is there."""
+
+    url: str
+    path: str
+    state: FileState
+    pages: tuple[str, ...]
+    sha256: str = ""
+    size: int = 0
+    made: bool = False
+
+
+class Mirror:
+    """A mirror folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find(self, url: str) -> Path | None:
+        """Return the file of a URL, None if it is not there."""
+        path = self.folder / location(url)
+        return path if path.is_file() and not is_pointer(path) else None
+
+    def read(self, url: str) -> bytes:
+        """Return what the file of a URL contains; raise EnvironmentFault if it is not there."""
+        path = self.find(url)
+        if path is None:
+            raise EnvironmentFault(f"{url} is not in the mirror {self.folder}: see `dart-streams osworld mirror`")
+        return path.read_bytes()
+
+    def recorded(self) -> dict[str, FileDigest]:
+        """Return what the files were when they were first seen; raise ConfigError if the record cannot be read."""
+        path = self.folder / RECORD
+        if not path.exists():
+            return {}
+        try:
+            return json_of(path.read_bytes(), str(path), dict[str, FileDigest])
+        except ConfigError as error:
+            raise ConfigError(f"{error}; or remove it, and it is made again") from None
+
+    def record(self, digests: dict[str, FileDigest]) -> None:
+        """Keep what the files are."""
+        content = msgspec.json.format(msgspec.json.encode(dict(sorted(digests.items()))), indent=1)
+        partial = self.folder / f"{RECORD}.partial"
+        fsync.write(partial, content + b"\n")
+        partial.replace(self.folder / RECORD)
+
+    def is_made_for(self, task: OsworldTask) -> bool:
+        """Return whether a file that a task needs is a substitute of our own making."""
+        recorded = self.recorded()
+        return any((known := recorded.get(location(url))) is not None and known.made for url in needed(task))
+
+    def survey(self, tasks: Iterable[OsworldTask]) -> list[MirrorEntry]:
+        """Return what the tasks need, and record files that are seen for the first time.
+
+        A file that has changed since then is reported, and stays so until its line is removed from the record.
+        """
+        pages: dict[str, list[str]] = {}
+        for task in tasks:
+            for url in needed(task):
+                pages.setdefault(url, []).append(task.page)
+        recorded = self.recorded()
+        digests = dict(recorded)
+        entries = [self._entry(url, tuple(pages[url]), digests) for url in sorted(pages, key=location)]
+        if digests != recorded:
+            self.record(digests)
+        return entries
+
+    def _entry(self, url: str, pages: tuple[str, ...], digests: dict[str, FileDigest]) -> MirrorEntry:
+        place = location(url)
+        path = self.folder / place
+        if not path.is_file() or is_pointer(path):
+            state: FileState = "pointer" if path.is_file() else "missing"
+            return MirrorEntry(url=url, path=place, state=state, pages=pages)
+        sha256, size = digest(path), path.stat().st_size
+        known = digests.setdefault(place, FileDigest(sha256, size))
+        state = "present" if known.sha256 == sha256 else "changed"
+        return MirrorEntry(url=url, path=place, state=state, pages=pages, sha256=sha256, size=size, made=known.made)
+
+
+def needed(task: OsworldTask) -> list[str]:
+    """Return the URLs of all files that a task needs."""
+    history = any(isinstance(step, UpdateBrowseHistory) for step in task.steps())
+    return [*task.urls(), *([EMPTY_HISTORY] if history else [])]
+
+
+def location(url: str) -> str:
+    """Return the place of a URL's file in a mirror, which is inside it whatever the URL is."""
+    path = urlsplit(url).path
+    if found := DATASET_FILE.fullmatch(path):
+        inside = PurePosixPath(unquote(found["path"]))
+        if ".." not in inside.parts and not inside.is_absolute() and is_storable(inside):
+            return str(inside) if found["name"] == DATASET else f"datasets/{found['name']}/{inside}"
+    name = PurePosixPath(unquote(path)).name.replace("..", "_").encode()[-LONGEST_NAME:].decode(errors="ignore")
+    return f"by-url/{uuid.uuid5(uuid.NAMESPACE_URL, url)}/{name.replace(NUL, '_') or 'index'}"
+
+
+def is_storable(path: PurePosixPath) -> bool:
+    """Return whether a file system can have a file of this path."""
+    return NUL not in str(path) and all(len(part.encode()) <= LONGEST_NAME for part in path.parts)
+
+
+def is_pointer(path: Path) -> bool:
+    """Return whether a file is only Git LFS's pointer to the real one."""
+    with path.open("rb") as file:
+        return file.read(len(LFS_POINTER)) == LFS_POINTER
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    hashed = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            hashed.update(chunk)
+    return hashed.hexdigest()

@@ -1,0 +1,105 @@
+"""Why a task cannot be played on our desktops, as far as its file says it."""
+
+import re
+from collections.abc import Container, Iterator
+
+from workers.env.backends.osworld import steps
+from workers.env.backends.osworld.mirror import Mirror, needed
+from workers.env.backends.osworld.tasks import OsworldTask
+
+HEAVY_METRICS = {
+    "compare_image_text": "easyocr",
+    "compare_audios": "librosa",
+}
+"""Metrics that call a package which is stood in for."""
+RUNS_CODE = frozenset({"check_python_file_by_test_suite"})
+"""Metrics that run, on the worker's machine, a program that the policy has written."""
+ACCOUNTS = frozenset({"googledrive_file"})
+DEVTOOLS_GETTERS = frozenset({"active_tab_info", "open_tabs_info"})
+"""Getters that ask the browser by DevTools, and take no answer for a wrong one."""
+LIVE_GETTERS = frozenset(
+    {
+        "active_tab_html_parse",
+        "gotoRecreationPage_and_get_html_content",
+        "info_from_website",
+        "page_info",
+        "pdf_from_url",
+    }
+)
+"""Getters that read a site of the web as it is today."""
+ABSENT_PROGRAMS = {
+    "code": "VS Code",
+    "nautilus": "the file manager Nautilus",
+    "snap": "snap",
+    "conda": "conda",
+}
+"""Programs of OSWorld's image that Debian has no package of, or none that a sandbox can run."""
+ABSENT_APPS = {"vscode": "VS Code", "vs_code": "VS Code"}
+NETWORK_COMMANDS = re.compile(
+    r"\b(apt|apt-get|pip3?|wget|git clone|npm)\s+(-\S+\s+)*(install|update|https?:)|\bgit clone\b"
+)
+SYSTEM_COMMANDS = re.compile(r"\b(systemctl|timedatectl|pactl|pulseaudio)\b")
+WEB_PAGE = re.compile(r"https?://(?!localhost|127\.)")
+
+
+def asks_devtools(task: OsworldTask) -> bool:
+    """Return whether a task's evaluator asks the browser by DevTools."""
+    return any(getter.name in DEVTOOLS_GETTERS for getter in task.evaluator.getters())
+
+
+class Prerequisites:
+    """What is at hand: the names that the evaluators' package has, and a mirror.
+
+    Without ``ours`` the machine is not a desktop of ours: it may have a network, services, and any application.
+    """
+
+    def __init__(self, metrics: Container[str], getters: Container[str], mirror: Mirror, *, ours: bool = True) -> None:
+        self.metrics, self.getters, self.mirror, self.ours = metrics, getters, mirror, ours
+
+    def obstacle(self, task: OsworldTask) -> str | None:
+        """Return the first reason why a task cannot be played here, None if there is none to be seen."""
+        return next(self._obstacles(task), None)
+
+    def _obstacles(self, task: OsworldTask) -> Iterator[str]:
+        yield from (step.refused for step in task.steps() if step.refused)
+        yield from self._of_evaluator(task)
+        if self.ours:
+            yield from (f"needs {ABSENT_APPS[app]}" for app in task.related_apps if app in ABSENT_APPS)
+            for step in task.steps():
+                yield from of_step(step)
+        missing = [url for url in needed(task) if self.mirror.find(url) is None]
+        if missing:
+            yield f"{len(missing)} of its {len(needed(task))} files are not in the mirror"
+
+    def _of_evaluator(self, task: OsworldTask) -> Iterator[str]:
+        for check in task.evaluator.checks:
+            if check.metric in HEAVY_METRICS:
+                yield f"its metric {check.metric} needs {HEAVY_METRICS[check.metric]}"
+            if check.metric in RUNS_CODE:
+                yield f"its metric {check.metric} would run the policy's program on the worker's machine"
+            if check.metric not in self.metrics and not task.evaluator.infeasible:
+                yield f"the package has no metric {check.metric}"
+        for getter in task.evaluator.getters():
+            if getter.name in ACCOUNTS:
+                yield "needs an account of Google Drive"
+            if self.ours and SYSTEM_COMMANDS.search(str(getter.settings.get("command", ""))):
+                yield "its evaluator needs services of a whole system"
+            if getter.name in LIVE_GETTERS:
+                yield f"its evaluator reads the live web ({getter.name})"
+            if getter.name not in self.getters:
+                yield f"the package has no getter {getter.name}"
+
+
+def of_step(step: steps.Step) -> Iterator[str]:
+    """Yield why a step cannot be carried out on a desktop without network and without a whole system."""
+    if isinstance(step, steps.ChromeOpenTabs) and any(WEB_PAGE.match(url) for url in step.urls_to_open):
+        yield "visits the live web"
+    if isinstance(step, (steps.Launch, steps.ExecuteCommand)):
+        words = step.command.split() if isinstance(step.command, str) else step.command
+        text = " ".join(words)
+        if (program := words[0].rpartition("/")[2] if words else "") in ABSENT_PROGRAMS:
+            yield f"needs {ABSENT_PROGRAMS[program]}"
+        if NETWORK_COMMANDS.search(text):
+            yield "installs or fetches something by network"
+        if SYSTEM_COMMANDS.search(text):
+            yield "needs services of a whole system"

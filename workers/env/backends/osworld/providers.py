@@ -1,0 +1,252 @@
+"""Where machines come from: a list, a lease server, or programs of one's own. Each episode holds a lease of one."""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from dart_streams.config import Osworld
+from dart_streams.connection.auth import secret
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ConfigError
+from workers.env.backends.osworld.connection import Connection, MachineEndpoint, excerpt
+from workers.env.environment import EnvironmentFault
+
+LOOK_S = 0.25
+"""Between looks whether a machine of the list is free."""
+WAIT_S = 30.0
+"""How long one request waits for a desktop of a lease server."""
+RELEASE_S = 30.0
+RENEWALS = 3
+"""Of a lease in the time in which it would end."""
+LOCKS = "dart-osworld-locks"
+
+log = structlog.get_logger()
+
+
+class HeldMachine(msgspec.Struct, frozen=True):
+    """A machine that this episode has; :attr:`release` gives it back, and never raises."""
+
+    endpoint: MachineEndpoint
+    release: Callable[[], Awaitable[None]]
+
+
+class MachineProvider(Protocol):
+    """Gives out machines."""
+
+    async def acquire(self, deadline: Deadline) -> HeldMachine:
+        """Return a machine that nobody else has; raise EnvironmentFault if there is none in time."""
+
+
+def provider_of(settings: Osworld) -> MachineProvider:
+    """Return the provider that a configuration means.
+
+    Raises ConfigError unless it means exactly one, and machines that are fresh in each episode.
+    """
+    given = [name for name in ("machines", "lease_url", "acquire") if getattr(settings, name)]
+    if len(given) != 1:
+        found = " and ".join(given) or "none of them"
+        raise ConfigError(f"[env.osworld] needs one of machines, lease_url and acquire; it has {found}")
+    if settings.lease_url:
+        token = secret(settings.lease_token, "env.osworld.lease_token") if settings.lease_token else ""
+        return LeaseServerProvider(settings.lease_url, token, settings.lease_s, settings.call_timeout_s)
+    if settings.acquire:
+        return ProgramProvider(settings.acquire, settings.release, settings.lease_s)
+    if settings.fresh != "given":
+        raise ConfigError(
+            "env.osworld.machines: a machine of a list cannot be reverted from here, so an episode would begin with "
+            'what the one before left. Use lease_url or acquire, which give a fresh one; or set fresh = "given" if '
+            "somebody else reverts the machines between episodes"
+        )
+    return ListProvider(
+        [
+            MachineEndpoint(
+                url=machine.url,
+                token=secret(machine.token, "env.osworld.machines.token") if machine.token else "",
+                chromium_port=machine.chromium_port,
+                vlc_port=machine.vlc_port,
+            )
+            for machine in settings.machines
+        ]
+    )
+
+
+class ListProvider:
+    """Machines of a list. A file is locked for each, so that two workers of this host never have the same one."""
+
+    def __init__(self, endpoints: Sequence[MachineEndpoint], locks: Path | None = None) -> None:
+        self.endpoints = endpoints
+        self.locks = locks or Path(tempfile.gettempdir()) / f"{LOCKS}-{os.geteuid()}"
+
+    async def acquire(self, deadline: Deadline) -> HeldMachine:
+        """Return one that is free, or wait for one."""
+        while True:
+            for endpoint in self.endpoints:
+                if (descriptor := self._locked(endpoint)) is not None:
+                    return HeldMachine(endpoint, closing(descriptor))
+            if deadline.expired:
+                raise EnvironmentFault(f"all {len(self.endpoints)} machines of env.osworld.machines are in use")
+            await asyncio.sleep(min(LOOK_S, deadline.remaining_s))
+
+    def _locked(self, endpoint: MachineEndpoint) -> int | None:
+        """Return the descriptor that holds a machine's lock, None if somebody else does."""
+        self.locks.mkdir(mode=0o700, exist_ok=True)
+        name = hashlib.sha256(endpoint.url.rstrip("/").encode()).hexdigest()[:32]
+        descriptor = os.open(self.locks / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+
+def closing(descriptor: int) -> Callable[[], Awaitable[None]]:
+    """Return what closes a descriptor, once."""
+    open_ones = [descriptor]
+
+    async def close() -> None:
+        while open_ones:
+            os.close(open_ones.pop())
+
+    return close
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """What a lease server answers."""
+
+    id: str
+    url: str
+    token: str
+    ttl_s: float
+
+
+class LeaseServerProvider:
+    """Fresh desktops of a lease server (``dart-streams worker desktops``), each renewed while it is held."""
+
+    def __init__(self, url: str, token: str, lease_s: float, call_timeout_s: float) -> None:
+        self.endpoint = MachineEndpoint(url=url, token=token)
+        self.lease_s = lease_s
+        self.call_timeout_s = call_timeout_s
+
+    async def acquire(self, deadline: Deadline) -> HeldMachine:
+        """Lease one; a server that has none free is asked again, for nothing was leased."""
+        while True:
+            wait_s = min(WAIT_S, deadline.remaining_s)
+            body = {"ttl_s": self.lease_s, "wait_s": wait_s}
+            async with self._connection() as connection:
+                limit_s = self.call_timeout_s + wait_s
+                status, answer = await connection.exchange("POST", "/leases", None, limit_s=limit_s, json_body=body)
+            if status == 201:
+                break
+            if status != 503 or deadline.expired:
+                raise EnvironmentFault(f"{self.endpoint.url} leases no desktop: status {status}: {excerpt(answer)}")
+            await asyncio.sleep(min(LOOK_S, deadline.remaining_s))
+        granted: Granted = connection.decode("/leases", answer, Granted)
+        renewing = asyncio.create_task(self._renew(granted))
+
+        async def release() -> None:
+            if not renewing.cancelled():
+                renewing.cancel()
+                await self._ask("DELETE", f"/leases/{granted.id}", RELEASE_S)
+
+        return HeldMachine(MachineEndpoint(url=granted.url, token=granted.token), release)
+
+    async def _renew(self, granted: Granted) -> None:
+        """Renew until cancelled, or until the lease has ended: whoever uses the desktop finds it gone then."""
+        while True:
+            await asyncio.sleep(granted.ttl_s / RENEWALS)
+            if await self._ask("POST", f"/leases/{granted.id}/renew", granted.ttl_s / RENEWALS) == 404:
+                log.warning("lease lost", lease=granted.id, reason="it was not renewed in time")
+                return
+
+    async def _ask(self, method: str, path: str, limit_s: float) -> int | None:
+        """Return the status of a request, None if there is none."""
+        try:
+            async with self._connection() as connection:
+                status, _ = await connection.exchange(method, path, None, limit_s=limit_s)
+                return status
+        except EnvironmentFault as fault:
+            log.warning("lease server does not answer", request=method, reason=str(fault))
+            return None
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        connection = Connection(self.endpoint, self.call_timeout_s)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
+class ProgramProvider:
+    """Machines of programs: one prints an endpoint as JSON (``url``, …), the other is given it and releases it.
+
+    What is printed is handed back on standard input, so that a token or the name of a container is in no command line.
+    """
+
+    def __init__(self, acquire: Sequence[str], release: Sequence[str], lease_s: float) -> None:
+        self.acquire_command, self.release_command = acquire, release
+        self.lease_s = lease_s
+
+    async def acquire(self, deadline: Deadline) -> HeldMachine:
+        """Run the program."""
+        printed = await self._run(self.acquire_command, b"", deadline)
+        try:
+            fields = json.loads(printed)
+            known = {name: fields[name] for name in MachineEndpoint.__struct_fields__ if name in fields}
+            endpoint = msgspec.convert(known, MachineEndpoint)
+        except (ValueError, TypeError) as error:
+            await self._release(printed)
+            name = self.acquire_command[0]
+            raise EnvironmentFault(f"env.osworld.acquire: {name} prints no machine as JSON: {error}") from None
+        done: list[bool] = []
+
+        async def release() -> None:
+            if not done:
+                done.append(True)
+                await self._release(printed)
+
+        return HeldMachine(endpoint, release)
+
+    async def _release(self, printed: bytes) -> None:
+        if not self.release_command:
+            return
+        try:
+            await self._run(self.release_command, printed, Deadline(RELEASE_S))
+        except EnvironmentFault as fault:
+            log.warning("machine not released", reason=str(fault))
+
+    async def _run(self, command: Sequence[str], given: bytes, deadline: Deadline) -> bytes:
+        """Return what a program writes; raise EnvironmentFault if it fails, or is killed at the deadline."""
+        pipe = asyncio.subprocess.PIPE
+        environment = {**os.environ, "DART_LEASE_S": f"{self.lease_s:g}"}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=environment
+            )
+        except OSError as error:
+            raise EnvironmentFault(f"{command[0]} cannot be run: {error}") from None
+        try:
+            async with deadline.timeout():
+                output, errors = await process.communicate(given)
+        except TimeoutError:
+            raise EnvironmentFault(f"{command[0]} did not end in time") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        if process.returncode:
+            raise EnvironmentFault(f"{command[0]} failed, exit code {process.returncode}: {excerpt(errors[-300:])}")
+        return output

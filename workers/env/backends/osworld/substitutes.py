@@ -1,0 +1,48 @@
+"""A mirror filled with substitutes of our own making (``made_files``), for what can be made."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from dart_streams.errors import ServiceUnavailable
+from workers.env.backends.osworld import made_files, sidecar
+from workers.env.backends.osworld.mirror import FileDigest, Mirror, digest, location
+from workers.env.backends.osworld.steps import urls_of
+from workers.env.backends.osworld.tasks import OsworldTask
+
+MAKE_S = 600.0
+
+
+def fill(mirror: Mirror, tasks: Sequence[OsworldTask], environment: Path = sidecar.ENVIRONMENT) -> int:
+    """Make what the tasks need and the mirror lacks, as far as it can be made; return how many files were made.
+
+    Each is recorded as made, so that no score with them is taken for one of OSWorld's. Raises ServiceUnavailable
+    without the evaluators' environment.
+    """
+    if not (environment / "bin" / "python").exists():
+        raise ServiceUnavailable(f"substitutes are written in {environment}: run `make osworld`")
+    finished: dict[str, bool] = {}
+    for task in tasks:
+        for url in task.urls():
+            starts = url in urls_of(task.config)
+            finished[url] = finished.get(url, True) and not starts
+    missing = [url for url in finished if mirror.find(url) is None]
+    lines = [json.dumps({"path": str(mirror.folder / location(url)), "finished": finished[url]}) for url in missing]
+    done = subprocess.run(
+        [str(environment / "bin" / "python"), "-I", made_files.__file__],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=MAKE_S,
+    )
+    if done.returncode != 0:
+        raise ServiceUnavailable(f"substitutes cannot be written: {done.stderr[-500:]}")
+    made = [Path(answer["path"]) for answer in map(json.loads, done.stdout.splitlines()) if answer["made"]]
+    digests = mirror.recorded()
+    for path in made:
+        place = str(path.relative_to(mirror.folder))
+        digests[place] = FileDigest(digest(path), path.stat().st_size, made=True)
+    mirror.record(digests)
+    return len(made)

@@ -1,0 +1,152 @@
+"""A task of OSWorld on a machine: prepared by its own steps, and scored by its own evaluator in the sidecar."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from dart_streams.actions import Action, CallUser
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ServiceUnavailable
+from workers.env.backends.osworld import browser_setup, image, steps
+from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.mirror import Mirror
+from workers.env.backends.osworld.oracles import oracle_of
+from workers.env.backends.osworld.prerequisites import Prerequisites, asks_devtools
+from workers.env.backends.osworld.quiet import settle_of
+from workers.env.backends.osworld.setup import TaskSetup, fill_cache
+from workers.env.backends.osworld.sidecar import GRACE_S, EvaluatorSidecar, Ready
+from workers.env.backends.osworld.tasks import OsworldTask, settled_score
+from workers.env.environment import EnvironmentFault
+
+PASSWORD = "password"
+"""Of the user of OSWorld's image, which commands of tasks name."""
+FIRST_REST_S = 30.0
+"""How long applications may take to be at rest after the last step."""
+FLUSH_S = 2.0
+"""What LibreOffice takes to write its settings after the dialog has closed."""
+MARGIN_S = 5.0
+"""By which a sidecar that hangs is found out before the evaluation's deadline."""
+USABLE = """
+for folder in "$HOME" /tmp; do
+    file=$(mktemp -p "$folder" .usable-XXXXXX) && echo x >"$file" || exit 1
+    rm "$file"
+done
+"""
+"""Starts processes, and writes to the folders that a task may have filled."""
+
+
+class TaskResources(msgspec.Struct, frozen=True):
+    """What all tasks of a worker share; ``ours`` if its machines are our desktops, which can say that they rest."""
+
+    mirror: Mirror
+    evaluators: EvaluatorSidecar
+    ours: bool
+
+
+class TaskAssignment:
+    """One task on one machine, for one episode."""
+
+    def __init__(self, task: OsworldTask, shared: TaskResources) -> None:
+        self.task, self.shared = task, shared
+        self.instruction = task.instruction
+        self.giving_up = settled_score(task, gave_up=True) or 0.0
+        self.start_is_scored = not task.evaluator.infeasible
+        self._cache: Path | None = None
+        self._setup: TaskSetup | None = None
+
+    async def set_up(self, machine: Machine, deadline: Deadline) -> None:
+        """Carry out the task's steps, and wait until their applications are at rest, where the machine can say it."""
+        async with within(deadline, f"{self.task.page}: its set-up is not done in time"):
+            await self._require_prerequisites()
+            await self.close()
+            self._cache = Path(tempfile.mkdtemp(prefix="task-", dir=self.shared.evaluators.cache))
+            await asyncio.to_thread(fill_cache, self.task, self.shared.mirror, self._cache)
+            values = steps.screen_values(*await machine.screen_size(deadline), PASSWORD)
+            settle = settle_of(machine) if self.shared.ours else None
+            self._setup = TaskSetup(machine, self.shared.mirror, self._cache, values, settle)
+            if self.shared.ours:
+                await image.prepare(machine)
+            await self._setup.carry_out(self.task.config, deadline)
+            if settle is not None:
+                await settle(min(FIRST_REST_S, deadline.remaining_s))
+            if asks_devtools(self.task):
+                await browser_setup.require(machine.endpoint)
+
+    async def is_over(self, machine: Machine, deadline: Deadline) -> bool:
+        """Return False: only the policy, or the step limit, ends a task of OSWorld."""
+        return False
+
+    async def evaluate(self, machine: Machine, deadline: Deadline) -> float:
+        """Return the score of the present state, after the steps that the task has before its evaluation."""
+        if (score := settled_score(self.task, gave_up=False)) is not None:
+            return score
+        if self._setup is None or self._cache is None:
+            raise EnvironmentFault(f"{self.task.page} was not set up")
+        async with within(deadline, f"{self.task.page}: its evaluation is not done in time"):
+            await self._setup.carry_out((*self.task.evaluator.postconfig, steps.Sleep(seconds=FLUSH_S)), deadline)
+            # After these: what the last action has set off may take as long to fill the machine.
+            await require_usable(machine, deadline)
+            await self._start_evaluators()
+            limit_s = deadline.remaining_s - GRACE_S - MARGIN_S
+            if limit_s <= 0:
+                raise EnvironmentFault(f"{self.task.page}: no time is left for its evaluation")
+            return await self.shared.evaluators.evaluate(self.task, machine.endpoint, self._cache, limit_s)
+
+    async def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
+        """Yield the oracle's actions, ``call_user`` for a task that cannot be done; there is one for few others."""
+        if self.task.evaluator.infeasible:
+            yield CallUser()
+            return
+        made = await asyncio.to_thread(self.shared.mirror.is_made_for, self.task)
+        if (oracle := oracle_of(self.task, made)) is None:
+            raise EnvironmentFault(f"{self.task.page} has no oracle: it cannot be demonstrated")
+
+        async def has_terminal() -> bool:
+            listed = await machine.execute(["wmctrl", "-lx"], deadline=Deadline(deadline_s))
+            return any("term" in line.split()[2].lower() for line in listed["output"].splitlines())
+
+        async for action in oracle.demonstrate(has_terminal):
+            yield action
+
+    async def close(self) -> None:
+        """Remove the evaluator's files; never raises."""
+        cache, self._cache, self._setup = self._cache, None, None
+        if cache is not None:
+            await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)
+
+    async def _require_prerequisites(self) -> None:
+        """Raise EnvironmentFault with the reason if the task cannot be played: before anything is done for it."""
+        ready = Ready() if self.task.evaluator.infeasible else await self._start_evaluators()
+        needs = Prerequisites(ready.metrics, ready.getters, self.shared.mirror, ours=self.shared.ours)
+        if (obstacle := needs.obstacle(self.task)) is not None:
+            raise EnvironmentFault(f"{self.task.page} cannot be played here: {obstacle}")
+
+    async def _start_evaluators(self) -> Ready:
+        try:
+            return await self.shared.evaluators.start()
+        except ServiceUnavailable as error:
+            raise EnvironmentFault(str(error)) from None
+
+
+async def require_usable(machine: Machine, deadline: Deadline) -> None:
+    """Raise EnvironmentFault if a machine starts no process or writes no file: any state would be scored 0 there."""
+    ended = await machine.execute(USABLE, shell=True, deadline=deadline)
+    if ended["returncode"]:
+        raise EnvironmentFault(f"the machine cannot be evaluated: {(ended['error'] or ended['output'])[-300:].strip()}")
+
+
+@contextlib.asynccontextmanager
+async def within(deadline: Deadline, late: str) -> AsyncIterator[None]:
+    """Bound what is done here; raise EnvironmentFault with ``late`` past the deadline, and for an error of files."""
+    try:
+        async with deadline.timeout():
+            yield
+    except TimeoutError:
+        raise EnvironmentFault(late) from None
+    except OSError as error:
+        raise EnvironmentFault(f"files of the task cannot be read or written: {error}") from None

@@ -1,0 +1,48 @@
+"""Which backend a configuration means: one of ours, or one that an installed package brings.
+
+A package brings one by an entry point of the group ``dart_streams.environments``: a name, and what is called with the
+:class:`~dart_streams.config.Config` and returns an :class:`~workers.env.environment.EnvironmentBackend`.
+"""
+
+from collections.abc import Callable
+
+from dart_streams.config import Config
+from dart_streams.config.backends import installed, place
+from dart_streams.errors import ConfigError
+from workers.env.environment import EnvironmentBackend
+
+
+def backend_of(config: Config) -> EnvironmentBackend:
+    """Return the configured backend, not started; its own dependencies (a browser) are imported only for it.
+
+    Raises ConfigError if there is none of this name, or a package's cannot be loaded.
+    """
+    match config.env.backend:
+        case "simulated":
+            from workers.env.backends.simulated import SimulatedBackend
+
+            return SimulatedBackend(config)
+        case "desktop":
+            from workers.env.backends.desktop.backend import DesktopBackend
+
+            return DesktopBackend(config)
+        case "osworld":
+            from workers.env.backends.osworld.backend import OsworldBackend
+
+            return OsworldBackend(config)
+        case "miniwob":
+            from workers.env.backends.miniwob.backend import MiniwobBackend
+
+            return MiniwobBackend(config)
+        case name:
+            return load(name)(config)
+
+
+def load(name: str) -> Callable[[Config], EnvironmentBackend]:
+    """Return the backend that an installed package brings under ``name``; raise ConfigError if it cannot be had."""
+    entry = installed(name)
+    try:
+        backend: Callable[[Config], EnvironmentBackend] = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"env.backend: {name!r} of {place(entry)} cannot be loaded: {error}") from error
+    return backend
