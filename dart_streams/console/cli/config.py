@@ -9,6 +9,7 @@ import typer
 
 from dart_streams.config import Config, Tasks, load
 from dart_streams.config import tasks as task_sets
+from dart_streams.config.backends import BUILT_IN, installed
 from dart_streams.config.files import errors_of, read_tables, renamed
 from dart_streams.console.cli.options import DEFAULT_CONFIG, AsJson, read_config
 from dart_streams.console.cli.output import note, say, show_json
@@ -56,18 +57,33 @@ def errors_in(file: Path) -> list[str]:
     if "pages" in tables:
         return task_errors(file)
     known = renamed(tables, str(file))
-    errors = list(errors_of(Config, known)) or context_errors(file)
+    errors = list(errors_of(Config, known))
     config = None if errors else msgspec.convert(known, Config)
+    if config is not None:
+        errors = backend_errors(config) + model_errors(file)
     section = tables.get("tasks", {})
     name = section.get("file", Tasks().file) if isinstance(section, dict) else Tasks().file
     return errors + task_errors(file.parent / str(name), config)
 
 
-def context_errors(file: Path) -> list[str]:
-    """Return what is wrong with a configuration's prompts for the model that it names, as far as its files tell."""
+def backend_errors(config: Config) -> list[str]:
+    """Return what is wrong with the backend that a configuration names: neither ours nor an installed package's."""
+    if config.env.backend in BUILT_IN:
+        return []
+    try:
+        installed(config.env.backend)
+    except ConfigError as error:
+        return [str(error)]
+    return []
+
+
+def model_errors(file: Path) -> list[str]:
+    """Return what is wrong with the model that a configuration names, or with its prompts for that model."""
     config = read_config(file)
     if not config.policy.path:
         return []
+    if not (folder := Path(config.policy.path)).is_dir():
+        return [f"policy.path: no model directory {folder.absolute()}"]
     reason = context.refusal(Path(config.policy.path), config, context.most_steps(config))
     return [f"policy: {reason}"] if reason else []
 

@@ -74,7 +74,7 @@ def check_environments(_: Config) -> Finding:
     missing = [
         f".venv/{name}"
         for name, library in (("streams", "faust"), ("model", "vllm"))
-        if not list(Path(".venv", name).glob(f"lib/python*/site-packages/{library}"))
+        if not list(Path(sys.prefix).parent.glob(f"{name}/lib/python*/site-packages/{library}"))
     ]
     if missing:
         return Finding("environments", "fail", f"not complete: {', '.join(missing)}", "make setup, in the repository")

@@ -2,20 +2,22 @@
 
 Only the module of the command that was asked for is imported: the command starts fast, and it works in both virtual
 environments, although each lacks the other's libraries. To add a command, add a line to ``COMMANDS``.
+
+This module imports next to nothing, so that Ctrl-C finds :func:`main` from the first milliseconds on.
 """
 
 import importlib
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, NoReturn
-
-import typer
-from rich.markup import escape
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 from dart_streams.errors import UserError
-from dart_streams.telemetry import environment
+
+if TYPE_CHECKING:
+    import typer
 
 
 class Command(NamedTuple):
@@ -67,16 +69,30 @@ STREAM_LIBRARIES = frozenset({"faust", "aiohttp", "miniwob", "matplotlib", "rock
 DATA_LIBRARIES = frozenset({"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"})
 
 
-def build(wanted: Collection[str]) -> typer.Typer:
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code of a program that Ctrl-C has ended, as shells have it."""
+
+
+def build(wanted: Collection[str]) -> "typer.Typer":
     """Return the application; commands that are not ``wanted`` are not imported and have their line of help only."""
+    import typer
+
     app = typer.Typer(
         help="DART as an event-driven system: environments, rollouts, curation and training over Kafka topics.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(lambda: None)
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        """See the application's help."""
+
     for command in COMMANDS:
         if command.name in wanted:
             add(app, command, found(command))
@@ -85,8 +101,21 @@ def build(wanted: Collection[str]) -> typer.Typer:
     return app
 
 
-def add(app: typer.Typer, command: Command, target: Any) -> None:
+def print_version(wanted: bool) -> None:
+    """Print the version of the installed package, and exit."""
+    if wanted:
+        from importlib import metadata
+
+        import typer
+
+        typer.echo(f"dart-streams {metadata.version('dart-streams')}")
+        raise typer.Exit
+
+
+def add(app: "typer.Typer", command: Command, target: Any) -> None:
     """Register ``target``, an application of its own, or a function, whose docstring is its help."""
+    import typer
+
     if isinstance(target, typer.Typer):
         app.add_typer(target, name=command.name, help=command.help)
     else:
@@ -103,14 +132,27 @@ def main() -> None:
     """Run the command line: a :class:`UserError` becomes its text and an exit code, anything else a traceback."""
     arguments = sys.argv[1:]
     try:
+        from dart_streams.telemetry import environment
+
         environment.refuse_wrong(os.environ)  # before a command's imports: the SDK's raise
-        build([argument for argument in arguments if not argument.startswith("-")][:1])()
+        build(wanted_by(arguments, os.environ))()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201 - what prints in colours may not be imported yet
+        sys.exit(INTERRUPTED)
     except UserError as error:
         end_with(error)
     except ModuleNotFoundError as error:
         if (other := other_environment(arguments, error.name or "")) is None:
             raise
         end_with(other)
+
+
+def wanted_by(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the command that a command line names, or that a shell asks completions of; nothing if it names none."""
+    completed = environ.get("_TYPER_COMPLETE_ARGS") or environ.get("COMP_WORDS", "")
+    if "_DART_STREAMS_COMPLETE" in environ:
+        arguments = completed.split()[1:]
+    return [argument for argument in arguments if not argument.startswith("-")][:1]
 
 
 def other_environment(arguments: Sequence[str], module: str) -> UserError | None:
@@ -132,6 +174,8 @@ def other_environment(arguments: Sequence[str], module: str) -> UserError | None
 
 def end_with(error: UserError) -> NoReturn:
     """Print an error meant for the person at the terminal, and exit with its code."""
+    from rich.markup import escape
+
     from dart_streams.console.cli.output import notes
 
     notes.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from dart_streams.console.runs.run_folder import RunFolder
 
 DEFAULT_CONFIG = Path("deploy/config/demo.toml")
+CHECKOUT = Path(__file__).parents[3]
+"""The repository, if the package is run from one: commands work from any folder."""
 
 ConfigFile = Annotated[
     Path | None,
@@ -42,12 +44,12 @@ def listed(text: str) -> list[str]:
 def read_config(path: Path | None) -> Config:
     """Read a command's configuration, with ``tasks.file`` made absolute: it is relative to the file that names it.
 
-    Without a path: the demonstration's, or the built-in defaults where that does not exist.
+    Without a path: the demonstration's, of this folder or of the checkout, or else the built-in defaults.
     """
     if path is None:
-        if not DEFAULT_CONFIG.exists():
+        path = next((path for path in (DEFAULT_CONFIG, CHECKOUT / DEFAULT_CONFIG) if path.exists()), None)
+        if path is None:
             return Config()
-        path = DEFAULT_CONFIG
     config = load(path)
     tasks = msgspec.structs.replace(config.tasks, file=str((path.parent / config.tasks.file).absolute()))
     return msgspec.structs.replace(config, tasks=tasks)

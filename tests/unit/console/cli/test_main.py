@@ -1,0 +1,63 @@
+"""The command line itself: version, help, completions, and Ctrl-C while it starts."""
+
+import signal
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dart_streams.console.cli.main import INTERRUPTED, build, wanted_by
+
+COMMAND = [str(Path(sys.executable).with_name("dart-streams"))]
+
+
+def test_the_version_is_that_of_the_package():
+    done = CliRunner().invoke(build([]), ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"dart-streams {metadata.version('dart-streams')}\n")
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["topics", "-h"], ["topics", "plan", "-h"]])
+def test_the_short_option_of_help_works_at_each_level(arguments):
+    done = CliRunner().invoke(build(["topics"]), arguments)
+    assert done.exit_code == 0
+    assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "wanted"),
+    [
+        (["--version"], {}, []),
+        (["run", "--id", "x"], {}, ["run"]),
+        ([], {"_DART_STREAMS_COMPLETE": "complete_bash", "COMP_WORDS": "dart-streams run --re"}, ["run"]),
+        ([], {"_DART_STREAMS_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "dart-streams topics p"}, ["topics"]),
+        ([], {"_DART_STREAMS_COMPLETE": "complete_bash", "COMP_WORDS": "dart-streams "}, []),
+        ([], {"COMP_WORDS": "dart-streams run"}, []),
+    ],
+)
+def test_the_command_that_is_imported_is_the_one_that_is_named_or_completed(arguments, environ, wanted):
+    assert wanted_by(arguments, environ) == wanted
+
+
+def test_the_options_of_a_command_are_completed(monkeypatch):
+    environ = {"_DART_STREAMS_COMPLETE": "complete_bash", "COMP_WORDS": "dart-streams run --resu", "COMP_CWORD": "2"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["--resume"]
+
+
+def test_ctrl_c_while_a_command_is_imported_ends_with_one_line():
+    """The heaviest command; it is interrupted as soon as one of the libraries of its module is there."""
+    running = subprocess.Popen([*COMMAND, "run", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while "/msgspec/" not in Path(f"/proc/{running.pid}/maps").read_text():
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    running.send_signal(signal.SIGINT)
+    output, errors = running.communicate(timeout=60)
+    assert (running.returncode, output, errors) == (INTERRUPTED, "", "interrupted\n")
