@@ -14,6 +14,7 @@ from dart_streams.config import Trainer
 from trainer.data.collate import MicroBatch
 from trainer.learning.top_tokens import TopTokens
 from trainer.objective import (
+    Aggregate,
     Metrics,
     aggregated,
     clipped_weight_loss,
@@ -143,11 +144,7 @@ def losses(
         **({"dual_clip": settings.dual_clip.factor} if settings.dual_clip.factor else {}),
     )
     entropy = aggregated(entropy_BA, mask_BA, aggregate) / total
-    kl = torch.zeros((), device=policy.device)
-    if reference is not None:
-        with torch.no_grad():
-            reference_logp_BA, _ = reference(batch)
-        kl = aggregated(kl_k3(new_logp_BA, reference_logp_BA, mask_BA), mask_BA, aggregate) / total
+    kl = kl_to(reference, batch, new_logp_BA, aggregate) / total
     loss = policy + settings.kl_beta * kl - settings.entropy_coef * entropy
     log_ratio_BA = old_logp_BA - rollout_logp_BA
     if top is not None and new_logp_BA.requires_grad:
@@ -170,6 +167,15 @@ def losses(
         ]
     )
     return loss, Sums(*sums.double().tolist())
+
+
+def kl_to(reference: nn.Module | None, batch: MicroBatch, new_logp_BA: Tensor, aggregate: Aggregate) -> Tensor:
+    """Return the sum of the KL of a micro-batch to a frozen reference; 0 without one."""
+    if reference is None:
+        return torch.zeros((), device=new_logp_BA.device)
+    with torch.no_grad():
+        reference_logp_BA, _ = reference(batch)
+    return aggregated(kl_k3(new_logp_BA, reference_logp_BA, batch.mask_BA), batch.mask_BA, aggregate)
 
 
 def importance(old_BA: Tensor, rollout_BA: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ ends as ``env_error`` (:mod:`workers.env.lethal_orders`).
 
 import contextlib
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -80,23 +80,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     times = SlotTimes(config.env.slots)
     times.export()
 
-    async def play(slot: int, delivery: Delivery) -> None:
-        order: RolloutOrder = delivery.event
-        try:
-            task = task_set.get(order.task_id)
-        except ConfigError as error:
-            await orders.dead_letter(delivery.record, str(error))
-            await runner.reject(order, str(error))
-        else:
-            with gate.playing():
-                if reason := lethal.refusal(delivery, task.task_id) or await gate.refusal(task.task_id):
-                    await runner.reject(order, reason)
-                else:
-                    note_reset = functools.partial(gate.note_reset, slot, task.task_id)
-                    async with lethal.turn(delivery, task.task_id):
-                        await runner.run(order, task, functools.partial(times.enter, slot), note_reset)
-        times.enter(slot, "idle")
-
+    slots = Slots(task_set, orders, runner, gate, lethal, times)
     log.info("playing", slots=config.env.slots, backend=config.env.backend, tasks=len(task_set.train))
     used = (rollout_orders.TOPIC, observations.TOPIC, action_requests.TOPIC, actions.TOPIC)
     background: dict[str, Any] = {
@@ -109,7 +93,36 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     if ahead := getattr(backend, "ahead", 0):
         expect = functools.partial(expect_order, runner.backend, task_set)
         background["orders ahead"] = functools.partial(orders.read_ahead, ahead, expect)
-    return lifecycle.Worker(functools.partial(orders.serve, play, config.env.slots), background)
+    return lifecycle.Worker(functools.partial(orders.serve, slots.play, config.env.slots), background)
+
+
+class Slots(NamedTuple):
+    """What a slot needs to play an order."""
+
+    task_set: tasks.TaskSet
+    orders: OrderedConsumer
+    runner: EpisodeRunner
+    gate: HealthGate
+    lethal: LethalOrders
+    times: SlotTimes
+
+    async def play(self, slot: int, delivery: Delivery) -> None:
+        """Play the episode of an order, or reject it; one of an unknown task goes to the dead letters as well."""
+        order: RolloutOrder = delivery.event
+        try:
+            task = self.task_set.get(order.task_id)
+        except ConfigError as error:
+            await self.orders.dead_letter(delivery.record, str(error))
+            await self.runner.reject(order, str(error))
+        else:
+            with self.gate.playing():
+                if reason := self.lethal.refusal(delivery, task.task_id) or await self.gate.refusal(task.task_id):
+                    await self.runner.reject(order, reason)
+                else:
+                    note_reset = functools.partial(self.gate.note_reset, slot, task.task_id)
+                    async with self.lethal.turn(delivery, task.task_id):
+                        await self.runner.run(order, task, functools.partial(self.times.enter, slot), note_reset)
+        self.times.enter(slot, "idle")
 
 
 def expect_order(backend: ContainedBackend, task_set: tasks.TaskSet, order: RolloutOrder) -> None:

@@ -36,6 +36,23 @@ SILENT_S = 20.0
 """A source that is read for a file, and says nothing new for so long, does not answer."""
 POLL_S = 0.1
 
+BehindProxy = Annotated[
+    bool,
+    typer.Option(
+        "--behind-proxy",
+        help="Listen beyond loopback without TLS: what stands in front sees to it (a proxy, a port published on "
+        "loopback).",
+    ),
+]
+AddressFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the address there, for this user only. If it is there already, the page comes back at that "
+        "address, with its token.",
+        show_default=False,
+    ),
+]
+
 
 class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where the page is: ``url`` opens it once with the token, which scripts give as their bearer."""
@@ -72,22 +89,8 @@ def ui(
         list[str] | None,
         typer.Option("--allow-host", help="A further name by which the page is asked for.", show_default=False),
     ] = None,
-    behind_proxy: Annotated[
-        bool,
-        typer.Option(
-            "--behind-proxy",
-            help="Listen beyond loopback without TLS: what stands in front sees to it (a proxy, a port published on "
-            "loopback).",
-        ),
-    ] = False,
-    address_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the address there, for this user only. If it is there already, the page comes back at that "
-            "address, with its token.",
-            show_default=False,
-        ),
-    ] = None,
+    behind_proxy: BehindProxy = False,
+    address_file: AddressFile = None,
     export: Annotated[
         Path | None,
         typer.Option(

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,3 +31,10 @@ class FaultKinds(msgspec.Struct):
     def most(self, count: int) -> dict[str, int]:
         """Return the kinds of most faults."""
         return dict(self.counts.most_common(count))
+
+
+class EnvFaults(NamedTuple):
+    """Episodes of one task on one host that ended by a fault of the environment, and the newest one's reason."""
+
+    episodes: int
+    reason: str

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from dart_streams.console.runs.fault_kinds import FaultKinds
+from dart_streams.console.runs.fault_kinds import EnvFaults, FaultKinds
 from dart_streams.console.runs.newest_ids import NewestIds
 from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
 from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice, overlaps
@@ -53,13 +53,6 @@ class WeightSwitch(msgspec.Struct, frozen=True):
     version: int
     at_ms: int
     pause_ms: float
-
-
-class EnvFaults(NamedTuple):
-    """Episodes of one task on one host that ended by a fault of the environment, and the newest one's reason."""
-
-    episodes: int
-    reason: str
 
 
 class Kept(NamedTuple):

@@ -15,11 +15,12 @@ from dart_streams.bus.lag import Lag
 from dart_streams.config import Config, Evaluation, Trainer
 from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.console.runs import evaluation, order_accounts
+from dart_streams.console.runs.fault_kinds import EnvFaults
 from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, create
 from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.console.runs.run_state import EnvFaults, RunState
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views import metrics
 from dart_streams.console.views.metrics import ReportInputs
 from dart_streams.console.views.page import export, training
