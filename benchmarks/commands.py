@@ -84,18 +84,6 @@ def agents(
 
 
 @app.command()
-def tracing(
-    rounds: Annotated[int, typer.Option(help="How often each sampling ratio has its turn.", min=2)] = 80,
-    episodes: Annotated[int, typer.Option(help="Episodes a turn, of three steps each.", min=1)] = 32,
-    servers: Annotated[str, typer.Option(help="The broker; its topics are made and left there.")] = "127.0.0.1:9092",
-    store_port: Annotated[int, typer.Option(help="The database's port on this machine.")] = 9042,
-) -> None:
-    """Throughput of env worker, rollout worker and recorder with tracing, divided by that without: by ratio."""
-    with tempfile.TemporaryDirectory() as folder:
-        show(asyncio.run(module("tracing_cost").measure(Path(folder), servers, store_port, rounds, episodes)))
-
-
-@app.command()
 def bundle(
     output: Annotated[Path, typer.Argument(help="The bundle to write.")],
     trajectories: Trajectories = 100_000,
@@ -104,17 +92,6 @@ def bundle(
 ) -> None:
     """Write a bundle of so many made-up rollouts, for `replay`."""
     show(module("bundle").make(output, trajectories, tasks, slots))
-
-
-@app.command()
-def data(
-    episodes: Annotated[
-        int, typer.Option(help="Episodes of the largest set; a tenth is measured too.", min=10)
-    ] = 100_000,
-) -> None:
-    """Peak memory and time of a data set's export and reading, by its number of episodes; with .venv/data."""
-    costs = module("data_sets")
-    output.show([*costs.measure(episodes // 10), *costs.measure(episodes)], as_json=False)
 
 
 @app.command()
@@ -199,9 +176,6 @@ def circle(
     mode: Annotated[
         Literal["coupled", "dart"] | None, typer.Option(help="Play this mode alone.", show_default=False)
     ] = None,
-    browser_faults: Annotated[
-        int, typer.Option(help="Instead: one run, so many browsers and renderers killed or frozen.", min=0)
-    ] = 0,
     timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
@@ -214,10 +188,6 @@ def circle(
     comparing, circles, modes, runs, pictures = (
         module(name) for name in ("circle", "circle_run", "modes", "decoupling_run", "decoupling_plot")
     )
-    if browser_faults:
-        with runs.with_services(modes.located(config), optimise=False) as base:
-            show(module("circle_faults").measure(base, browser_faults, output.note))
-        return
     player = circles.CircleRunner(minutes, output.note)
     with runs.with_services(modes.located(config), optimise=False) as base:
         played = comparing.measure(base, seeds, player.play, [mode] if mode else comparing.COMPARED)
@@ -254,20 +224,16 @@ def browser(
     rounds: Annotated[int, typer.Option(help="Turns of each way of taking screens.", min=1)] = 4,
     episodes: Annotated[int, typer.Option(help="Episodes a turn.", min=8)] = 160,
     warm_up: Annotated[int, typer.Option(help="Episodes of each before the first turn.", min=8)] = 400,
-    faults: Annotated[int, typer.Option(help="Instead: faults to cause, and how soon episodes go on.", min=0)] = 0,
     config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/demo.toml"),
 ) -> None:
     """CPU time of Chromium a step, with a frame for each screen and with screenshots, in turns; and whether they agree.
 
-    Without broker, policy and store. Takes about two minutes, or half a minute a fault.
+    Without broker, policy and store. Takes about two minutes.
     """
     output.log_to_stderr()
     base = module("modes").located(config)
     tasks = load(Path(base.tasks.file))
-    if faults:
-        show(asyncio.run(module("browser_faults").measure(tasks, base, faults, warm_up)))
-    else:
-        show(asyncio.run(module("browser_cost").measure(tasks, base, rounds, episodes, warm_up)))
+    show(asyncio.run(module("browser_cost").measure(tasks, base, rounds, episodes, warm_up)))
 
 
 @app.command()
@@ -285,8 +251,6 @@ def desktops(
         bool, typer.Option("--starts", help="Only resets, to one task a family, whose first screens are compared.")
     ] = False,
     handovers: Annotated[int, typer.Option(help="Only hand over a prepared desktop, so many times.", min=0)] = 0,
-    soak: Annotated[int, typer.Option(help="Only count what is left after each round of so many resets.", min=0)] = 0,
-    minutes: Annotated[float, typer.Option(help="How long --soak goes on; without it is one round.", min=0)] = 0.0,
     config: Annotated[Path, typer.Option(help="The deployment.", exists=True)] = Path("deploy/config/desktop.toml"),
 ) -> None:
     """Time, CPU time and memory of desktops side by side, by family: resets, steps of the oracle, clicks, idling.
@@ -296,9 +260,7 @@ def desktops(
     output.log_to_stderr()
     base, cost = module("modes").located(config), module("desktop_cost")
     families = [cost.tasks_of(name) for name in family or ("sheet", "document", "slide")]
-    if soak:
-        show(asyncio.run(module("desktop_leaks").soak(base, families, slots, soak, minutes, output.note)))
-    elif handovers:
+    if handovers:
         show({tasks[0].page: asyncio.run(cost.hand_overs(base, tasks[0], handovers)) for tasks in families})
     else:
         show(asyncio.run(cost.measure(families, base, slots, episodes, hogged=hogged, same=starts)))
@@ -424,39 +386,6 @@ def simulate(
     pictures.draw(found[-1], player.newest, plot, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(found)
-
-
-@app.command()
-def page(
-    trajectories: Annotated[int, typer.Option(help="Finished trajectories.", min=1)] = 100_000,
-    steps: Annotated[int, typer.Option(help="Actions of each.", min=1)] = 8,
-    slots: Annotated[int, typer.Option(help="Environments.", min=1)] = 1000,
-) -> None:
-    """Memory of the web page's fold of a long run, the fold's time a record, and each view's. No services."""
-    output.show_json(module("page").measure(trajectories, steps, slots))
-
-
-@app.command()
-def watched(
-    config: Annotated[Path, typer.Argument(help="A configuration of a run.")] = Path("deploy/config/demo.toml"),
-    minutes: Annotated[float, typer.Option(help="Minutes of training.", min=1)] = 24.0,
-    block_s: Annotated[float, typer.Option(help="Seconds with, and seconds without a viewer.", min=1)] = 180.0,
-) -> None:
-    """What a viewer of the web page costs the circle: one run, watched in every second block. Starts the services."""
-    from dart_streams.console.cli.options import read_config
-
-    output.show_json(module("watched_run").measure(read_config(config), minutes, block_s))
-
-
-@app.command()
-def workload(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, made by `capture`.")],
-    folder: Annotated[Path, typer.Option("--output", "-o", help="Where to write workload.toml and tasks.toml.")],
-    scale: Annotated[float, typer.Option(help="The time scale to write.", min=0.001)] = 1.0,
-) -> None:
-    """Take a workload from a recorded run: its times as quantiles, its tasks by their lengths."""
-    module("observed_run").write(bundle, folder, scale)
-    output.note(f"{folder / 'workload.toml'}: give it to `bench simulate --workload` or `bench decoupling --workload`")
 
 
 def module(name: str) -> Any:

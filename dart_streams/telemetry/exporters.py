@@ -2,8 +2,8 @@
 
 The SDK's span processor counts neither spans that find its queue full nor those of a failed export, so both are counted
 around it, in ``telemetry.spans.dropped``. Its queue costs 8 % of the CPU time of a step's spans at sampling 1.0, and
-2 % at 0.1, over a bare deque and thread of our own (the spans of ``benchmarks/tracing_spans.py``, medians of 15
-alternating runs of both): too little to keep those.
+2 % at 0.1, over a bare deque and thread of our own: too little to keep those. These are medians of 15 alternating runs
+of both, measured with a benchmark that is no longer kept.
 """
 
 import json

@@ -2,13 +2,14 @@
 
 import itertools
 
+import psutil
 import pytest
 
-from benchmarks.desktop_leaks import own_mb, server_of
 from dart_streams.config import Config, Desktop, Env
 from tests.integration.test_desktop import task
 from workers.env import contract
 from workers.env.backends.desktop.backend import DesktopBackend
+from workers.env.backends.desktop.environment import DesktopEnvironment
 from workers.env.backends.desktop.problem import LARGE
 
 EPISODES = 10
@@ -16,6 +17,18 @@ PIXELS_MB = LARGE[0] * LARGE[1] * 4 / 1e6
 """Of one screen, which the server keeps while it is shown."""
 
 pytestmark = pytest.mark.usefixtures("desktops_of_normal_priority")
+
+
+def server_of(environment: DesktopEnvironment) -> psutil.Process:
+    """Return the first process inside a sandbox."""
+    assert environment.sandbox.process is not None
+    return psutil.Process(environment.sandbox.process.pid).children()[0]
+
+
+def own_mb(server: psutil.Process) -> float:
+    """Return the resident memory of a process without pages of files. All users may read it, unlike its mappings."""
+    used = server.memory_info()
+    return float(used.rss - used.shared) / 1e6
 
 
 async def test_screens_of_sessions_that_ended_are_not_kept():
@@ -32,7 +45,6 @@ async def test_screens_of_sessions_that_ended_are_not_kept():
             assert await contract.solve(environment, task(family, number))
             assert await environment.evaluate() == 1
             server = server_of(environment)
-            assert server is not None
             used_mb.setdefault(server.pid, []).append(own_mb(server))
             await environment.close()
     finally:
