@@ -5,9 +5,9 @@ curation and processes in both modes, which take turns over the seeds. Figures a
 :mod:`benchmarks.utilization`, by the clock.
 
 What a step costs, once the run is warm, is told by parts. ``browser`` is what an env worker has started, ``engine`` a
-rollout worker without its event loop, ``trainer`` the trainer; the others are the circle's own overhead, and
-:mod:`benchmarks.causes` says what makes it up. With a configuration that has a ``[workload]`` the circle turns without
-browser, model and optimiser, at the workload's pace: then the overhead is nearly all there is.
+rollout worker without its event loop, ``trainer`` the trainer; the others are the circle's own overhead. With a
+configuration that has a ``[workload]`` the circle turns without browser, model and optimiser, at the workload's pace:
+then the overhead is nearly all there is.
 """
 
 from collections.abc import Iterable, Sequence

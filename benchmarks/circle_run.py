@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,34 +9,20 @@ from rich.console import Console
 
 from benchmarks import circle as comparing
 from benchmarks import decoupling_run
-from benchmarks.causes import CauseObserver, causes
 from benchmarks.decoupling_run import ModeRunner
 from benchmarks.modes import Mode
 from dart_streams.config import Config
 from dart_streams.console.launch import processes
 from dart_streams.console.launch.session import Finish, Session
-from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.process_usage import USAGE_FILE, usages
 
 
 class CircleRunner(ModeRunner):
-    """Lets a mode live for so many minutes of the clock; ``observers`` has what each run's processes did meanwhile."""
+    """Lets a mode live for so many minutes of the clock, with the processes of its configuration."""
 
     def __init__(self, minutes: float, tell: Callable[[str], None]) -> None:
-        super().__init__(minutes, tell, bounded=bounded, wired=self.observed)
-        self.observers: dict[Path, CauseObserver] = {}
-
-    def observed(self, made: folder.RunFolder, console: Console, finish: Finish) -> Session:
-        """Return the session of a run whose processes are observed until it is over."""
-        observer = self.observers[made.path] = CauseObserver(made)
-        observer.start()
-
-        async def finish_observed(run: TrainingRun) -> None:
-            observer.stopping.set()
-            await finish(run)
-
-        return session_of(made, console, finish_observed)
+        super().__init__(minutes, tell, bounded=bounded, wired=session_of)
 
 
 def bounded(config: Config, minutes: float) -> Config:
@@ -62,16 +47,13 @@ def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Sess
 
 
 def costs(played: CircleRunner) -> dict[Mode, dict[str, Any]]:
-    """Return what a step cost in the last run of each mode, once it was warm, and what makes it up."""
+    """Return what a step cost in the last run of each mode, once it was warm."""
     found = {}
     for mode, made in played.folders.items():
-        phase, observer = made.journal().phase("circle"), played.observers[made.path]
+        phase = made.journal().phase("circle")
         assert phase is not None and phase.ended_ms is not None
         start_ms, end_ms = phase.started_ms + round(1000 * comparing.WARM_S), phase.ended_ms
         steps = sum(at_s >= comparing.WARM_S for at_s in played.newest[mode].actions)
         samples = usages(made.path / "metrics" / USAGE_FILE)
-        found[mode] = comparing.costs(samples, start_ms, end_ms, steps) | {
-            "causes": causes(observer.samples, start_ms, end_ms, steps),
-            "requests": observer.requests,
-        }
+        found[mode] = comparing.costs(samples, start_ms, end_ms, steps)
     return found

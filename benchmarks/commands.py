@@ -182,8 +182,7 @@ def circle(
     """Coupled against decoupled with real parts: browsers, vLLM and torch; and where the CPU time goes.
 
     Starts a Kafka and a Cassandra, and ends them. Takes a quarter of an hour, and five minutes more where the tiny
-    policy is still to be built. Logs of the runs stay in .dart/bench. Figures of CPU time begin after a minute; --json
-    has them by thread, and the requests to Kafka by client.
+    policy is still to be built. Logs of the runs stay in .dart/bench. Figures of CPU time begin after a minute.
     """
     comparing, circles, modes, runs, pictures = (
         module(name) for name in ("circle", "circle_run", "modes", "decoupling_run", "decoupling_plot")
@@ -200,7 +199,6 @@ def circle(
     output.show(comparing.rows(found), as_json=False, title="MiniWoB++, vLLM and torch on this machine")
     for name, cpu in found["cpu"].items():
         show_lines({f"{name}: core-ms a step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
-        show_lines({"requests a second": cpu["requests"].get("by_api", {})})
 
 
 @app.command()

@@ -16,7 +16,8 @@ from dart_streams.console.launch import process_usage as usage
 from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.deadline import Deadline
 
-BASE = modes.located(Path(__file__).parents[3] / "deploy/config/demo.toml")
+CONFIGS = Path(__file__).parents[3] / "deploy/config"
+BASE = modes.located(CONFIGS / "demo.toml")
 
 
 def without_dispatch(config: Config) -> Config:
@@ -35,6 +36,12 @@ def test_the_modes_differ_in_who_waits_for_whom_and_in_nothing_else():
 def test_a_mode_trains_for_as_long_as_it_is_told_and_evaluates_nothing():
     run = circle_run.bounded(BASE, 5.0).run
     assert (run.minutes, run.demonstrate) == (5.0, False)
+
+
+def test_a_workload_trains_by_its_own_bounds():
+    config = circle_run.bounded(modes.located(CONFIGS / "workload/pages/pages.toml"), 2.0)
+    assert (config.run.minutes, config.run.demonstrate, config.evaluation.episodes) == (2.0, False, 0)
+    assert config.env.episode_timeout_s > 60.0
 
 
 def test_browser_and_engine_are_told_apart_from_what_is_ours():
