@@ -397,12 +397,10 @@ def show(found: dict[str, Any]) -> None:
 
 
 def show_comparison(comparing: Any, comparison: dict[str, Any]) -> None:
-    """Print a comparison of modes for people, with what bounds each."""
+    """Print a comparison of modes for people."""
     shape = comparison["shape"]
     title = f"{shape['slots']} slots, steps of {shape['batch']} groups, staleness at most {shape['max_staleness']}"
     output.show(comparing.rows(comparison), as_json=False, title=f"{title}\nunder each figure: its ratio to coupled")
-    bounds = comparing.terms(comparison["bounds"])
-    output.show(bounds, as_json=False, title="what bounds them, worked out from the workload")
 
 
 def show_lines(found: dict[str, Any]) -> None:

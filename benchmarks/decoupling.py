@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from benchmarks import modes
-from benchmarks.bounds import ModeBounds, bounds
 from benchmarks.modes import MODES, DeploymentShape, Mode
 from benchmarks.ratios import times
 from benchmarks.simulation import Overheads, Simulation
@@ -48,26 +47,6 @@ class DecouplingRow(msgspec.Struct, frozen=True):
     trained_steps_per_min: str
     staleness_max: int
     wasted: str
-
-
-class Term(msgspec.Struct, frozen=True):
-    """A term of the bounds, for people."""
-
-    value: float
-    what: str
-
-
-TERMS = {
-    "episode_s": "seconds that an episode takes, on average",
-    "slowest_of_group_s": "seconds that the slowest of a group takes",
-    "slowest_of_batch_s": "seconds that the slowest of a batch takes: coupled waits for it, then for the optimiser",
-    "coupled_env_utilisation": "so coupled keeps its slots busy for this share of the time",
-    "restart_env_utilisation": "and coupled-restart for this",
-    "groups_per_s": "groups a second that full slots begin",
-    "staleness_for_full_slots": "versions that data must be allowed to be old, or dart's slots cannot be full",
-    "trainer_share_for_full_slots": "share of the trainer's time that full slots need; above 1 it bounds dart",
-}
-"""What the fields of :class:`ModeBounds` say, for people."""
 
 
 def measure(base: Config, shape: DeploymentShape, seeds: int, play: Play) -> dict[Mode, list[UtilizationMetrics]]:
@@ -118,7 +97,6 @@ def compared(found: dict[Mode, list[UtilizationMetrics]], base: Config, shape: D
         "ratios_to_restart": {mode: ratios(runs, found["coupled-restart"]) for mode, runs in found.items()},
         "spread": {mode: spreads(runs, found["coupled"]) for mode, runs in found.items()},
         "spread_to_restart": {mode: spreads(runs, found["coupled-restart"]) for mode, runs in found.items()},
-        "bounds": bounds_of(base, shape),
         "seeds": len(found["coupled"]),
         "shape": msgspec.to_builtins(shape),
         "time_scale": modes.workload_of(base).time_scale,
@@ -139,12 +117,6 @@ def held_against(
             for mode, made in comparison["modes"].items()
         },
     }
-
-
-def bounds_of(base: Config, shape: DeploymentShape) -> ModeBounds:
-    """Return what bounds each mode of a shape, by the workload alone."""
-    tasks = task_sets.load(Path(base.tasks.file))
-    return bounds(modes.workload_of(base), tasks, shape, base.curation.budget.base)
 
 
 def medians(runs: Sequence[UtilizationMetrics]) -> dict[str, float]:
@@ -191,8 +163,3 @@ def rows(comparison: dict[str, Any]) -> list[DecouplingRow]:
         )
         for mode, made in comparison["modes"].items()
     ]
-
-
-def terms(bound: ModeBounds) -> list[Term]:
-    """Return the bounds as a table."""
-    return [Term(getattr(bound, name), what) for name, what in TERMS.items()]

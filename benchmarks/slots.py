@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.bounds import rollout_s
 from benchmarks.modes import workload_of
 from benchmarks.process_costs import by_kind
 from dart_streams.config import Config
-from dart_streams.config.tasks import TaskSet
-from dart_streams.config.workload import Workload, typical_steps
+from dart_streams.config.tasks import Task, TaskSet
+from dart_streams.config.workload import Workload, course, typical_steps
 from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage, spent
 from dart_streams.console.views.metrics import rounded
@@ -31,6 +30,8 @@ SETTLE_S = 5.0
 SLOTS_A_WORKER = 500
 """Slots of one env worker process: more of them go to more processes."""
 DRAWS = 2000
+FULLNESS = 0.3
+"""How full engines are taken to be."""
 GROUP = 8
 """Rollouts of a group, for the size of a training step."""
 
@@ -70,6 +71,24 @@ def step_s(workload: Workload, tasks: TaskSet) -> float:
     played_s = statistics.mean(rollout_s(workload, chance.choice(tasks.train), chance) for _ in range(DRAWS))
     steps = statistics.mean(typical_steps(task.page) or task.max_steps for task in tasks.train)
     return played_s / (steps * math.exp(workload.steps_sigma**2 / 2))
+
+
+def rollout_s(workload: Workload, task: Task, chance: random.Random) -> float:
+    """Return how long a rollout takes; one that hangs is played again."""
+    drawn = course(workload, task.task_id, typical_steps(task.page) or 1, chance)
+    if drawn.hangs_at is None:
+        return played_s(workload, drawn.steps, chance) + workload.evaluate_s.draw(chance)
+    before_s = played_s(workload, drawn.hangs_at - 1, chance) if drawn.hangs_at else 0.0
+    return before_s + workload.call_s + rollout_s(workload, task, chance)
+
+
+def played_s(workload: Workload, steps: int, chance: random.Random) -> float:
+    """Return how long a reset and so many steps take."""
+    engine = workload.generation
+    acted_s = sum(
+        workload.settle_s.draw(chance) + engine.takes_s(engine.tokens.draw(chance), FULLNESS) for _ in range(steps)
+    )
+    return workload.reset_s.draw(chance) + acted_s
 
 
 def figures(

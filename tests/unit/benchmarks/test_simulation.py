@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import decoupling, decoupling_plot, modes
-from benchmarks.bounds import bounds
 from benchmarks.modes import MODES, DeploymentShape
 from benchmarks.simulation import Overheads, Simulation
 from benchmarks.utilization import Account, OptimiserStep, covered, figures, overlap
@@ -101,7 +100,6 @@ def test_decoupling_is_worth_its_name():
     order = [told["modes"][mode]["env_utilisation"] for mode in ("coupled-restart", "coupled", "task-wise", "dart")]
     assert order == sorted(order)
     assert len(decoupling.rows(told)) == len(MODES)
-    assert [term.value for term in decoupling.terms(told["bounds"])] == list(msgspec.structs.astuple(told["bounds"]))
 
 
 def test_a_comparison_is_held_against_a_simulation_with_the_overheads_it_met(monkeypatch):
@@ -166,42 +164,6 @@ def test_the_newest_account_of_each_mode_is_drawn_in_the_order_of_the_table(tmp_
     drawn = picture.read_text()
     places = [drawn.index(f">{mode}<") for mode in MODES]
     assert places == sorted(places)
-
-
-def test_the_bounds_of_clockwork_are_exact():
-    exact = Workload(
-        reset_s=Spread(median=60.0),
-        settle_s=Spread(median=2.0),
-        evaluate_s=Spread(median=5.0),
-        hang_share=0.0,
-        steps_sigma=0.0,
-        generation=GenerationTimes(prefill_s=3.0, token_s=0.0, load=0.0),
-        optimiser_s=Spread(median=100.0),
-        switch_s=10.0,
-        restart_s=70.0,
-    )
-    page = Page(environment="simulated", page="work-10", max_steps=50, train_seeds=(0, 4), heldout_seeds=(9, 10))
-    found = bounds(exact, TaskSet([page]), DeploymentShape(slots=16, workers=2, places=16, batch=2), 8)
-    assert (found.episode_s, found.slowest_of_group_s, found.slowest_of_batch_s) == (115.0, 115.0, 115.0)
-    assert found.coupled_env_utilisation == pytest.approx(115 / 225, abs=1e-4)
-    assert found.restart_env_utilisation == pytest.approx(115 / 285, abs=1e-4)
-    assert found.staleness_for_full_slots == pytest.approx(1 + (16 / (115 * 8)) * 215 / 2, abs=0.01)
-
-
-def test_the_bounds_are_those_of_the_simulation():
-    shape = DeploymentShape(slots=30, workers=2, places=11, batch=2, curated=False)
-    found = bounds(BASE.workload, TASKS, shape, 8)
-    for mode, bound in [
-        ("coupled", found.coupled_env_utilisation),
-        ("coupled-restart", found.restart_env_utilisation),
-    ]:
-        played = figures(simulation(mode, shape).run(30_000), 500)
-        assert played.env_utilisation == pytest.approx(bound, rel=0.15)
-    enough = msgspec.structs.replace(shape, max_staleness=round(found.staleness_for_full_slots + 1))
-    assert figures(simulation("dart", enough).run(15_000), 2_000).env_utilisation > 0.9
-    less = msgspec.structs.replace(shape, max_staleness=2)
-    assert found.staleness_for_full_slots > 3
-    assert figures(simulation("dart", less).run(15_000), 2_000).env_utilisation < 0.75
 
 
 @pytest.mark.parametrize(("width", "too_old"), [(1, True), (80 // modes.ROLLS, False)], ids=["one", "a quarter"])
