@@ -80,7 +80,7 @@ class SimulatedRun:
         self.seconds = hours * 3600
         self.overheads = overheads or {}
         self.traced = traced
-        self.newest: dict[str, Account] = {}
+        self.newest: dict[Mode, Account] = {}
 
     def play(self, config: Config, mode: Mode, seed: int) -> Account:
         """Let a deployment live, and return what happened."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.modes import Mode
 from benchmarks.utilization import Account, SlotActivity
 from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, drawing
 
@@ -32,7 +33,7 @@ PICTURE_S = 1800.0
 
 def draw(
     comparison: dict[str, Any],
-    accounts: Mapping[str, Account],
+    accounts: Mapping[Mode, Account],
     plot: Path | None,
     picture: Path | None,
     start: float,

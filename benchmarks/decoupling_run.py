@@ -101,7 +101,7 @@ class ModeRunner:
         self.folders: dict[Mode, folder.RunFolder] = {}
 
     @property
-    def core_ms(self) -> dict[Mode, dict[str, float]]:
+    def core_ms(self) -> dict[str, dict[str, float]]:
         """What each kind of process cost in a mode's last run, in core-milliseconds an executed action."""
         return {mode: core_ms(made, len(self.newest[mode].actions)) for mode, made in self.folders.items()}
 

@@ -1,0 +1,178 @@
+"""``dart-streams bench``: the commands that compare decoupled modes with coupled ones, and one that counts slots."""
+
+import itertools
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from benchmarks.command_line import DEMO, DeploymentFile, show_lines
+from dart_streams.console.cli import output
+from dart_streams.console.cli.options import AsJson
+
+app = typer.Typer()
+
+DESKTOP = Path("deploy/config/workload/desktop.toml")
+WorkloadFile = Annotated[Path, typer.Option("--workload", help="A configuration with a workload section.")]
+Plot = Annotated[Path | None, typer.Option(help="Where to draw the figures (svg).", show_default=False)]
+Timeline = Annotated[Path | None, typer.Option(help="Where to draw what each slot did (svg).", show_default=False)]
+Staleness = Annotated[int, typer.Option(help="Versions that data may be old.", min=0)]
+Seeds = Annotated[int, typer.Option(help="Runs of each mode.", min=1)]
+Curated = Annotated[bool, typer.Option(help="DART's rules of curation, in all modes.")]
+
+
+@app.command()
+def decoupling(
+    slots: Annotated[int, typer.Option(help="Slots.", min=1)] = 16,
+    batch: Annotated[int, typer.Option(help="Groups a training step; 2 of 8 rollouts fill 16 slots.", min=1)] = 2,
+    staleness: Staleness = 3,
+    minutes: Annotated[
+        float, typer.Option(help="Minutes on the clock, a seed and mode; answers are kept for 15.", max=14)
+    ] = 4.0,
+    scale: Annotated[
+        float | None, typer.Option(help="Time scale. \\[default: the workload's]", show_default=False)
+    ] = None,
+    seeds: Seeds = 3,
+    curation: Curated = True,
+    workload: WorkloadFile = DESKTOP,
+    plot: Plot = None,
+    timeline: Timeline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decoupled against coupled as real runs: Kafka, Cassandra and every process; times drawn from the workload.
+
+    Starts a Kafka and a Cassandra, and ends them. Takes about an hour: four modes, three seeds, four minutes each and
+    what starting and draining take. Configurations and logs of the runs stay in .dart/bench.
+    """
+    from benchmarks import decoupling as comparing
+    from benchmarks import decoupling_plot, decoupling_run, modes
+
+    shape = modes.proportioned(slots, batch * 180 / slots, staleness, curated=curation)
+    player = decoupling_run.ModeRunner(minutes, output.note)
+    with decoupling_run.with_services(modes.read(workload, scale)) as base:
+        comparison = comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape)
+    hours = minutes * comparison["time_scale"] / 60
+    comparison = comparing.held_against(comparison, base, shape, hours, decoupling_run.overheads(player))
+    decoupling_plot.draw(comparison, player.newest, plot, timeline, comparing.WARM_S)
+    if as_json:
+        output.show_json(comparison | {"core_ms_per_action": player.core_ms})
+    else:
+        show_comparison(comparison)
+        typer.echo("core-milliseconds an executed action, of the last run of each mode")
+        show_lines(player.core_ms)
+        typer.echo("figures as a share of what the simulation says, with the runs' own overhead a step")
+        show_lines(comparison["to_simulated"])
+
+
+@app.command()
+def simulate(
+    envs: Annotated[
+        list[int] | None, typer.Option("--envs", help="Slots; may be given again. \\[default: 180]", show_default=False)
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Groups a training step, for 180 slots; other sizes in proportion. May be given again. "
+            "\\[default: 24, which fill the slots]",
+            show_default=False,
+        ),
+    ] = None,
+    staleness: Staleness = 3,
+    hours: Annotated[float, typer.Option(help="Hours of the desktops' time, a seed and mode.")] = 4.0,
+    seeds: Seeds = 3,
+    curation: Curated = True,
+    workload: WorkloadFile = DESKTOP,
+    plot: Plot = None,
+    timeline: Timeline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decoupled against coupled as discrete events: the same reducers, times drawn from the workload, no services."""
+    from benchmarks import decoupling as comparing
+    from benchmarks import decoupling_plot, modes
+
+    base = modes.read(workload)
+    found = []
+    player = comparing.SimulatedRun(base, hours, traced=decoupling_plot.SLOTS if timeline else 0)
+    for slots, groups in itertools.product(envs or [180], batch or [24]):
+        shape = modes.proportioned(slots, groups, staleness, curated=curation)
+        found.append(comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape))
+        if not as_json:
+            show_comparison(found[-1])
+    decoupling_plot.draw(found[-1], player.newest, plot, timeline, comparing.WARM_S)
+    if as_json:
+        output.show_json(found)
+
+
+@app.command()
+def circle(
+    minutes: Annotated[float, typer.Option(help="Minutes of training, a seed and mode.", min=2)] = 5.0,
+    seeds: Annotated[int, typer.Option(help="Seeds; each plays both modes.", min=1)] = 1,
+    config: DeploymentFile = DEMO,
+    mode: Annotated[
+        Literal["coupled", "dart"] | None, typer.Option(help="Play this mode alone.", show_default=False)
+    ] = None,
+    timeline: Timeline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Coupled against decoupled with real parts: browsers, vLLM and torch; and where the CPU time goes.
+
+    Starts a Kafka and a Cassandra, and ends them. Takes a quarter of an hour, and five minutes more where the tiny
+    policy is still to be built. Logs of the runs stay in .dart/bench. Figures of CPU time begin after a minute.
+    """
+    from benchmarks import circle as comparing
+    from benchmarks import circle_run, decoupling_plot, decoupling_run, modes
+
+    player = circle_run.CircleRunner(minutes, output.note)
+    with decoupling_run.with_services(modes.located(config), optimise=False) as base:
+        played = comparing.measure(base, seeds, player.play, [mode] if mode else comparing.COMPARED)
+        found = comparing.compared(played, circle_run.costs(player))
+    if timeline is not None:
+        decoupling_plot.draw(found, player.newest, None, timeline, comparing.WARM_S)
+    if as_json:
+        output.show_json(found)
+        return
+    output.show(comparing.rows(found), as_json=False, title="MiniWoB++, vLLM and torch on this machine")
+    for name, cpu in found["cpu"].items():
+        show_lines({f"{name}: core-ms a step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
+
+
+@app.command()
+def slots(
+    counts: Annotated[
+        list[int] | None,
+        typer.Option("--slots", help="Slots; may be given again. \\[default: 1000]", show_default=False, min=1),
+    ] = None,
+    pace: Annotated[float, typer.Option(help="Seconds from one step of a slot to its next.", min=0.01)] = 3.0,
+    minutes: Annotated[float, typer.Option(help="Minutes on the clock for each number of slots.", max=14)] = 6.0,
+    workload: WorkloadFile = DESKTOP,
+    as_json: AsJson = False,
+) -> None:
+    """How many simulated slots this machine holds at the pace of desktops, and what they cost.
+
+    Starts a Kafka and a Cassandra, and ends them. Figures begin after three minutes. Logs and reports of the runs
+    stay in .dart/bench.
+    """
+    from benchmarks import decoupling_run, modes, slots_run
+    from benchmarks import slots as crowd
+
+    found = []
+    with decoupling_run.with_services(modes.read(workload)) as base:
+        for count in counts or [1000]:
+            output.note(f"{count} slots: {minutes:g} minutes and what starting and draining take")
+            found.append(slots_run.measure(base, count, pace, minutes))
+    if as_json:
+        output.show_json(found)
+        return
+    output.show(crowd.rows(found), as_json=False, title=f"a step each {pace:g} s and slot")
+    typer.echo("core-milliseconds a step, services included")
+    for one in found:
+        show_lines({f"{one['slots']} slots": one["core_ms_per_step"]})
+
+
+def show_comparison(comparison: dict[str, Any]) -> None:
+    """Print a comparison of modes for people."""
+    from benchmarks.decoupling import rows
+
+    shape = comparison["shape"]
+    title = f"{shape['slots']} slots, steps of {shape['batch']} groups, staleness at most {shape['max_staleness']}"
+    output.show(rows(comparison), as_json=False, title=f"{title}\nunder each figure: its ratio to coupled")
