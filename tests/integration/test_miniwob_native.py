@@ -15,6 +15,7 @@ from dart_streams.deadline import Deadline
 from tests.integration.miniwob_backend import browser, pixels, task
 from workers.env.backends.miniwob import browser as browser_module
 from workers.env.backends.miniwob.backend import MiniwobBackend
+from workers.env.backends.miniwob.capture import HEIGHT, LAYOUT_HEIGHT, LAYOUT_WIDTH, WIDTH
 from workers.env.backends.miniwob.page import MiniwobPage
 from workers.env.environment import Screen
 
@@ -408,6 +409,25 @@ async def test_what_has_a_window_of_its_own_is_carried_out(browsers, name, captu
         await again.close()
     assert backend.browsers[0].browser is browser_before
     assert len(await pages_of(backend)) <= len(pages_before) + 1, "windows were left open"
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_page_may_leave_its_document_at_any_moment_of_a_step(browsers, capture):
+    """A wheel and a screenshot are never answered if it does meanwhile, a script is rejected."""
+    for delay_ms in range(0, 60, 4):
+        page = await browsers[capture].open(TASK)
+        await page.reset(TASK)
+        await page.evaluate_script(f"setTimeout(() => {{ location.href = 'about:blank'; }}, {delay_ms}); 0")
+        steps, deadline = 0, Deadline(LATE_S)
+        while await page.evaluate_script("document.title") or steps < 2:
+            steps += 1
+            screen = await page.step(Scroll(9, 99, "down"), f"{steps}")
+            assert (screen.done, pixels(screen).shape) == (False, (HEIGHT, WIDTH, 3))
+            assert not deadline.expired
+        assert (pixels(screen) == 255).all()
+        assert await page.evaluate_script("[innerWidth, innerHeight]") == [LAYOUT_WIDTH, LAYOUT_HEIGHT]
+        await page.close()
 
 
 async def pages_of(backend: MiniwobBackend) -> list[str]:

@@ -1,11 +1,15 @@
 """The Chrome DevTools Protocol over a pair of pipes: calls with a time-out; a crash fails pending calls at once.
 
+A page may leave its document during a call. Chromium then rejects the call, or never answers it. A question is asked
+again, of the new document; an input event has had its effect, if it has any.
+
 Pipes rather than a socket: the browser exits when its pipe is closed, so a killed worker leaves no browser behind, and
 no port is open.
 """
 
 import asyncio
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -17,10 +21,28 @@ CRASHED = "Inspector.targetCrashed"
 DETACHED = "Target.detachedFromTarget"
 LOADED = "Page.loadEventFired"
 DIALOG = "Page.javascriptDialogOpening"
+NAVIGATED = "Page.frameNavigated"
+QUESTIONS = frozenset({"Page.captureScreenshot", "Runtime.evaluate"})
+INPUTS = frozenset({"Input.dispatchKeyEvent", "Input.dispatchMouseEvent", "Input.insertText"})
+LEFT = (
+    "Inspected target navigated or closed",
+    "Not attached to an active page",
+    "Execution context was destroyed",
+    "Cannot find default execution context",
+)
+"""How Chromium's errors begin when the document is not there any more, or not yet."""
+LEFT_S = 1.0
+"""How long a question or an input event may take to be answered once its page has another document."""
+AGAIN_S = 0.02
+"""Pause before a question is asked again."""
 
 
 class Rejected(EnvironmentFault):
     """The browser answered a call with an error: it does not know it, or cannot do it."""
+
+
+class Navigated(EnvironmentFault):
+    """The page left its document before the call was answered."""
 
 
 class Message(msgspec.Struct):
@@ -34,7 +56,8 @@ class Message(msgspec.Struct):
     sessionId: str | None = None
 
 
-Pending = tuple[str | None, "asyncio.Future[dict[str, Any]]"]
+Pending = tuple[str | None, str, "asyncio.Future[dict[str, Any]]"]
+"""The session, the method and the result to come of a call."""
 
 
 class DevTools:
@@ -78,7 +101,7 @@ class DevTools:
         future: asyncio.Future[dict[str, Any]] = loop.create_future()
         if not self._pending:
             self._received_s = loop.time()
-        self._pending[number] = session, future
+        self._pending[number] = session, method, future
         future.add_done_callback(lambda _: self._pending.pop(number, None))
         self._writer.write(msgspec.json.encode(message) + b"\0")
         return future
@@ -88,15 +111,27 @@ class DevTools:
     ) -> dict[str, Any]:
         """Call a method and return its result; ``timeout_s`` in place of the connection's.
 
-        Raises EnvironmentFault if the browser rejects the call or does not respond in time, or it or the page is gone.
+        An input event of a document that was left has no result. Raises EnvironmentFault if the browser rejects the
+        call or does not respond in time, or it or the page is gone.
         """
         limit_s = timeout_s or self.timeout_s
+        navigations = 0
         try:
             # Not wait_for, which until Python 3.11 loses a cancellation that comes together with the answer.
             async with asyncio.timeout(limit_s):
-                return await self.send(method, session, **params)
+                while True:
+                    try:
+                        return await self.send(method, session, **params)
+                    except Navigated:
+                        if method in INPUTS:
+                            return {}
+                        if method not in QUESTIONS:
+                            raise
+                        navigations += 1
+                    await asyncio.sleep(AGAIN_S)
         except TimeoutError:
-            raise EnvironmentFault(f"{method}: no answer within {limit_s:g} s") from None
+            during = f": the page left its document ({navigations} times)" if navigations else ""
+            raise EnvironmentFault(f"{method}: no answer within {limit_s:g} s{during}") from None
 
     async def navigate(self, session: str, url: str) -> None:
         """Load ``url`` and return after its load event; raises like :meth:`call`."""
@@ -135,13 +170,13 @@ class DevTools:
 
     def _dispatch(self, message: Message) -> None:
         if message.id is not None:
-            _, future = self._pending.get(message.id, (None, None))
+            *_, future = self._pending.get(message.id, (None,))
             if future is None or future.done():
                 return
             if message.error is None:
                 future.set_result(message.result)
             else:
-                future.set_exception(Rejected(f"the browser rejected it: {message.error.get('message')}"))
+                future.set_exception(rejection(str(message.error.get("message"))))
                 future.exception()
         elif message.method == LOADED and message.sessionId in self._loads:
             if not (loaded := self._loads[message.sessionId]).done():
@@ -151,6 +186,13 @@ class DevTools:
             self._fail(message.sessionId, "the page crashed")
         elif message.method == DIALOG and message.sessionId:
             self._accept_dialog(message.sessionId, str(message.params.get("defaultPrompt", "")))
+        elif message.method == NAVIGATED and "parentId" not in message.params.get("frame", {}):
+            left = [
+                future
+                for session, method, future in self._pending.values()
+                if session == message.sessionId and method in QUESTIONS | INPUTS
+            ]
+            asyncio.get_running_loop().call_later(LEFT_S, fail, left, Navigated, "the page left its document")
         elif message.method == DETACHED:
             self._fail(str(message.params.get("sessionId")), "the page is gone")
 
@@ -162,9 +204,21 @@ class DevTools:
 
     def _fail(self, session: str | None, reason: str) -> None:
         """Fail the pending calls of ``session``, or all if it is None."""
-        pending = [future for owner, future in self._pending.values() if session in (None, owner)]
+        pending = [future for owner, _, future in self._pending.values() if session in (None, owner)]
         pending += [future for owner, future in self._loads.items() if session in (None, owner)]
-        for future in list(pending):
-            if not future.done():
-                future.set_exception(EnvironmentFault(reason))
-                future.exception()
+        fail(pending, EnvironmentFault, reason)
+
+
+def rejection(message: str) -> EnvironmentFault:
+    """Return what an error of the browser means."""
+    if message.startswith(LEFT):
+        return Navigated(f"the page left its document: {message}")
+    return Rejected(f"the browser rejected it: {message}")
+
+
+def fail(futures: Iterable["asyncio.Future[dict[str, Any]]"], error: type[EnvironmentFault], reason: str) -> None:
+    """Let those that have no result raise an error."""
+    for future in futures:
+        if not future.done():
+            future.set_exception(error(reason))
+            future.exception()

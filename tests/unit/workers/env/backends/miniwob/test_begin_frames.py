@@ -215,7 +215,7 @@ async def test_a_call_that_is_cancelled_as_its_answer_comes_is_cancelled():
     devtools = DevTools(browser.reader, browser, 5.0)
     calling = asyncio.create_task(devtools.call("Runtime.evaluate", "s"))
     await asyncio.sleep(0)
-    ((_, answer),) = devtools._pending.values()
+    ((*_, answer),) = devtools._pending.values()
     answer.set_result({})
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
