@@ -1,11 +1,13 @@
-"""Faust's Kafka transport, with seven overrides. Each names the defect of Faust (0.15.3) that it answers."""
+"""Faust's Kafka transport, with nine overrides. Each names the defect of Faust (0.15.3) that it answers."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Generator, Mapping
 from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError
 from faust.transport.consumer import RecordMap, ensure_TP
 from faust.transport.drivers import aiokafka
 from faust.types import TP, Message
@@ -14,6 +16,8 @@ from mode.services import WaitResults
 from mode.utils.queues import FlowControlEvent
 
 FETCH_MAX_WAIT_MS = 100
+CHECK_S = 1.0
+"""Between two looks whether the consumer group answered with an error."""
 
 log = structlog.get_logger()
 
@@ -73,9 +77,37 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
     Defects: the fetch wait is fixed at 1.5 s, and during it the client fetches no other partition of that broker. What
     a fetch takes while the flow is suspended is dropped, and only inputs are sought back: a recovery whose seek came
     before waits for ever for records of its changelogs.
+
+    aiokafka (0.14) does not join its group again after an error that it does not know, until its user has read that.
+    Faust never does. Such is the answer to a member that another process of its id replaced in mid-rebalance.
+
+    What stopping the client raises leaves the thread as a traceback. A fetch that waits to be repeated is one cause: it
+    raises CancelledError, and then Faust also waits a minute for the thread.
     """
 
     consumer: aiokafka.Consumer
+
+    @Service.task
+    async def _read_group_errors(self) -> None:
+        """Read the errors of the consumer group, so that it is joined again; raise the one that ended this for good."""
+        coordinator = self._ensure_consumer()._coordinator
+        while not self.should_stop:
+            await self.sleep(CHECK_S)
+            try:
+                coordinator.check_errors()
+            except KafkaError as error:
+                if coordinator._coordination_task.done():
+                    raise
+                coordinator.reset_generation()  # Its member id may be the reason.
+                log.warning("the consumer group answered with an error: joining it again", reason=str(error))
+
+    async def on_thread_stop(self) -> None:
+        """Stop the client, or close its connections if that fails."""
+        try:
+            await super().on_thread_stop()
+        except (KafkaError, asyncio.CancelledError) as error:
+            log.warning("the consumer's client ended with an error", error=repr(error))
+            await self._ensure_consumer()._client.close()
 
     def next_offset(self, tp: TP) -> int | None:
         """Return the offset that the client takes next from a partition, None if that is not known or not assigned."""
