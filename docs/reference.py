@@ -1,4 +1,6 @@
-"""Writes docs/configuration.md and docs/cli.md from the code: ``python -m docs.reference``, or ``make reference``.
+"""Writes docs/configuration.md, docs/cli.md and docs/metrics.md from the code.
+
+``python -m docs.reference`` does, or ``make reference``.
 
 Of the configuration, core tables come first; then those that a deployment has only with a certain backend, rule or
 secured service.
@@ -6,6 +8,7 @@ secured service.
 
 import ast
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,8 @@ from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
 from dart_streams.config.section import MOST, Section
 from dart_streams.console.cli.main import COMMANDS, build
+from topics import training_metrics
+from workers.tracker.points import name_of
 
 UNITS = {"_s": "seconds", "_ms": "milliseconds", "_mb": "MB", "_gib": "GiB", "_nats": "nats"}
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "multiple of"}
@@ -52,6 +57,17 @@ COMMAND_LINE = """# Commands
 
 This page is generated from `dart_streams/console/cli/`: `make reference` writes it.
 """
+METRICS = """# Metrics of a step
+
+The trainer publishes these metrics with each optimiser step, on the topic `trained`. The page of optimiser steps shows
+them in the same groups. A metric that does not apply to a step is left out, as is a value that is not finite.
+A share is between 0 and 1. The arrow says which way a run improves, where there is one.
+
+A [tracker](how-to/data.md#trackers) has some of them under the names of TRL, and `train_ms` in seconds.
+
+This page is generated from `topics/training_metrics.py`: `make reference` writes it.
+"""
+ARROWS = {"up": "↑", "down": "↓", "neither": ""}
 DEFAULT = r" \[default: "
 """How help texts give a default of their own; the brackets are escaped, as they would be markup."""
 
@@ -223,7 +239,20 @@ def row(parameter: Any) -> str:
     )
 
 
+def metrics() -> str:
+    """Return the page of all metrics of an optimiser step, a table a group."""
+    parts = [METRICS]
+    for group, members in itertools.groupby(training_metrics.ALL, lambda one: one.group):
+        parts.append(f"\n## {group[0].upper()}{group[1:]}\n\n| metric | unit | better | meaning | in a tracker |\n")
+        parts.append("|---|---|---|---|---|\n")
+        for one in members:
+            cells = (f"`{one.name}`", one.unit, ARROWS[one.better], one.meaning, f"`{name_of(one.name)}`")
+            parts.append(f"| {' | '.join(cells)} |\n")
+    return "".join(parts)
+
+
 if __name__ == "__main__":
     folder = Path(__file__).parent
     (folder / "configuration.md").write_text(configuration())
     (folder / "cli.md").write_text(commands())
+    (folder / "metrics.md").write_text(metrics())

@@ -31,9 +31,9 @@ class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Step ``train_step`` of trainer ``epoch`` took these groups and made weight version ``version``.
 
     ``imitated`` are the trajectories of earlier groups that it imitated beside them, ``sft_updates`` those of each
-    update of a supervised phase at its end; both are omitted where there are none. ``metrics`` are those of the step
-    (loss, entropy, …); ``top_tokens`` those of the largest part in its gradient, then those whose importance ratio was
-    farthest from 1. The same step may be published again after a restart.
+    update of a supervised phase at its end; both are omitted where there are none. ``metrics`` are those of the step,
+    by the names in :mod:`topics.training_metrics`. ``top_tokens`` are those of the largest part in its gradient, then
+    those whose importance ratio was farthest from 1. The same step may be published again after a restart.
     """
 
     train_step: Version

@@ -219,7 +219,14 @@ class RecordedRun(InMemoryRun):
             if version is None:
                 continue
             self.steps += 1
-            metrics = {"reward": group.mean, "loss": math.exp(-self.steps / 9), "entropy": 1 / (1 + self.steps)}
+            metrics = {
+                "reward": group.mean,
+                "loss": math.exp(-self.steps / 9),
+                "entropy": 1 / (1 + self.steps),
+                "kl_reference": 0.01 * self.steps,
+                "clip_share": 0.1 / self.steps,
+                f"reward/{group.task_id.partition('#')[0]}": group.mean,
+            }
             step = TrainedStep(
                 train_step=self.steps,
                 version=version.version,

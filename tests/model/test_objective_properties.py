@@ -180,7 +180,7 @@ def test_at_the_first_update_every_objective_has_the_gradient_of_weighted_reinfo
     (loss / counts).backward()
     assert new.grad is not None
     torch.testing.assert_close(found.logp_gradient_BA, new.grad, rtol=1e-4, atol=1e-6)
-    assert found.sums.clip_fraction == 0
+    assert found.sums.clip_share == 0
     torch.testing.assert_close(
         found.entropy_gradient_BA, torch.full_like(found.entropy_gradient_BA, -trainer.entropy_coef / counts)
     )

@@ -41,7 +41,7 @@ from dart_streams.store import AsyncStore, SyncStore, connect
 from tests.faults import disk
 from tests.model import plain_transformers
 from tests.model.forkserver import POLLING, jobs, spawning
-from topics import Topic, curated, trained, weights, weights_serving
+from topics import Topic, curated, trained, training_metrics, weights, weights_serving
 from topics.trained import TrainedStep
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
@@ -115,11 +115,14 @@ class Run:
             session.cluster.shutdown()
 
     def trained(self) -> list[dict[str, Any]]:
+        """Return the trainer's rows, which have only metrics of the table."""
         session = connect(self.config.store)
         try:
-            return SyncStore(session, self.config.bus.run, 1).trained()
+            rows = SyncStore(session, self.config.bus.run, 1).trained()
         finally:
             session.cluster.shutdown()
+        assert not [name for row in rows for name in row["metrics"] if training_metrics.find(name) is None]
+        return rows
 
     def train(self, **settings: Any) -> int:
         """Train in this process."""

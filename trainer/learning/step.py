@@ -48,7 +48,7 @@ class Sums(NamedTuple):
     """
 
     loss: float
-    clip_fraction: float
+    clip_share: float
     ratio: float
     entropy: float
     kl_reference: float
@@ -212,7 +212,7 @@ def mean_metrics(sums: Sums, updates: int) -> dict[str, float]:
     corrected, same = max(sums.corrected, 1.0), max(sums.same_version, 1.0)
     return {
         "loss": sums.loss / updates,
-        "clip_share": sums.clip_fraction / updates,
+        "clip_share": sums.clip_share / updates,
         "ratio": sums.ratio / updates,
         "entropy": sums.entropy / updates,
         "kl_reference": sums.kl_reference / updates,

@@ -15,7 +15,7 @@ from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
 from dart_streams.console.views.metrics import mean
-from topics import action_requests
+from topics import action_requests, training_metrics
 
 REFRESH_S = 0.5
 LINE_S = 10.0
@@ -24,7 +24,6 @@ CURVE_POINTS = 60
 WINDOW_SLICES = 6
 RECENT_MEMBERS = 128
 BARS = "▁▂▃▄▅▆▇█"
-SHOWN_METRICS = ("reward", "loss", "entropy", "grad_norm")
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,7 +222,7 @@ def sparkline(values: list[float | None]) -> str:
 
 def metrics_line(trained: dict[str, float]) -> str:
     """Write the newest optimiser step's metrics."""
-    shown = [f"{name} {trained[name]:.3g}" for name in SHOWN_METRICS if name in trained]
+    shown = [f"{name} {trained[name]:.3g}" for name in training_metrics.HEADLINES if name in trained]
     return ", ".join(shown) or "no step yet"
 
 

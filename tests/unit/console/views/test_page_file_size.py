@@ -13,11 +13,13 @@ from dart_streams.console.views.page import export
 from dart_streams.console.views.page.assets import assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from tests.integration.recorded_run import record
+from topics import training_metrics
 from topics.curated import CuratedGroup, Member
 from topics.trained import TrainedStep, TrainedToken
 from topics.weights import WeightVersion
 
 FEW, MANY = 100, 400
+METRICS = [one.name for one in training_metrics.ALL]
 GROUPS = 3
 MEMBERS = 4
 BEGUN_MS = 1_790_000_000_000
@@ -94,9 +96,9 @@ def step(
         epoch=1,
         group_ids=groups,
         trajectory_ids=fresh,
-        metrics={f"measured_{name}": rng.gauss(1, 1) for name in range(15)}
-        | {f"counted_{name}": float(rng.randrange(20)) for name in range(15)}
-        | {f"level_{name}": 1.0 for name in range(10)},
+        metrics={name: rng.gauss(1, 1) for name in METRICS[:15]}
+        | {name: float(rng.randrange(20)) for name in METRICS[15:30]}
+        | dict.fromkeys(METRICS[30:40], 1.0),
         at_ms=at_ms,
         imitated=imitated,
         top_tokens=tokens,

@@ -9,8 +9,9 @@ from PIL import Image
 from dart_streams.config.tracker import Tracker
 from tests.unit.console.datasets.test_episode_rows import episodes
 from topics.trained import TrainedStep
+from topics.training_metrics import BY_NAME
 from workers.tracker.filmstrip import SCREENS, TEXT_HEIGHT, WIDTH, caption_of, filmstrip
-from workers.tracker.points import NAMES, point_of, sampled
+from workers.tracker.points import NAMES, SECONDS, point_of, sampled
 
 STEP = TrainedStep(
     train_step=20,
@@ -42,6 +43,10 @@ def test_metrics_have_the_names_and_units_of_the_field_and_none_is_lost():
         "train/version": 21.0,
     }
     assert (point.step, point.at_ms) == (20, 1_700_000_000_000)
+
+
+def test_a_tracker_knows_only_metrics_of_the_table():
+    assert NAMES.keys() | SECONDS <= BY_NAME.keys()
 
 
 def test_no_two_metrics_share_a_name():
