@@ -178,6 +178,33 @@ async def test_an_alarm_is_a_link_to_what_it_is_about(recorded: Path):
         await page.shot("alarm")
 
 
+async def test_metrics_are_in_groups_with_units_and_help_and_unknown_ones_under_other(recorded: Path):
+    source = BundleSource(Bundle(recorded))
+    source.read()
+    for number, event in source.state.trained.items():
+        metrics = event.metrics | {"kl_of_old": 0.5, "old/part": 1.0}
+        source.state.trained[number] = msgspec.structs.replace(event, metrics=metrics)
+    async with served(source, jars.plots()) as (page, _):
+        await page.go("steps")
+        groups = "[...document.querySelectorAll('.metric-group')].map((one) => one.querySelector('b').innerText)"
+        assert await page.js(groups) == ["learning", "KL and clipping", "reward by page", "other"]
+        shown = await page.js("document.querySelectorAll('.metric-group')[1].innerText")
+        for text in ("kl_reference", "nats a token", "KL from the initial policy", "clip_share"):
+            assert text in shown
+        await page.shot("steps-groups")
+        assert "kl_of_old" not in await page.js("document.querySelector('main').innerText"), "folded"
+        await page.js("void (document.querySelector('.metric-group:last-child').open = true)")
+        await page.until("document.querySelector('.metric-group:last-child').innerText.includes('kl_of_old')")
+        await page.go("steps?q=%5Ekl")
+        assert await page.js(groups) == ["KL and clipping", "other"]
+        await page.until("document.querySelectorAll('.metric-group[open]').length === 2", "both open")
+        await page.go(await first_link(page, "td a"))
+        heads = await page.js("[...document.querySelectorAll('h2')].map((one) => one.innerText)")
+        assert heads[:4] == ["learning", "KL and clipping", "reward by page", "other"]
+        assert "Share of tokens" in await page.js("document.querySelectorAll('.metrics')[1].innerHTML")
+        await page.shot("step-groups")
+
+
 async def test_what_the_filter_matches_can_be_kept(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("trajectories?outcome=success")

@@ -27,7 +27,7 @@ from dart_streams.console.views.page.time_curves import TimeView
 from dart_streams.console.views.page.training import MetricCurves, TrainStepView
 from dart_streams.console.views.page.views import PageViews
 
-WHOLE = ("run", "report", "steps", "tasks", "time")
+WHOLE = ("run", "report", "steps", "metrics", "tasks", "time")
 """Views that are in the file as they are."""
 TOKEN_FIGURES: dict[str, Callable[[float], object]] = {
     "logprob": lambda value: figure(exponential(value), 3),

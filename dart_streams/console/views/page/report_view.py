@@ -35,17 +35,18 @@ OUTCOMES: tuple[OutcomeKind, ...] = (
     "lost",
     "cancelled",
 )
-LEARNING = {
-    "reward": "mean reward of a batch",
-    "entropy": "entropy, nats a token",
-    "loss": "loss",
-    "grad_norm": "gradient norm",
-    "clip_share": "share of clipped tokens",
-    "kl_reference": "KL from the initial policy, nats a token",
-    "same_version_mismatch": "gap engine to trainer, nats a token",
-    "imitation_nll": "imitated successes, NLL, nats a token",
-    "imitation_share": "share of imitated tokens",
-}
+LEARNING = (
+    "reward",
+    "entropy",
+    "loss",
+    "grad_norm",
+    "clip_share",
+    "kl_reference",
+    "same_version_mismatch",
+    "imitation_nll",
+    "imitation_share",
+)
+"""Metrics of optimiser steps that the report plots."""
 
 
 class Curves(msgspec.Struct, frozen=True):
@@ -101,7 +102,6 @@ class ReportView(msgspec.Struct, frozen=True, kw_only=True):
     bound: int
     pauses: Curves
     learning: Curves
-    titles: dict[str, str]
     outcomes: Curves
     phases: list[PhaseSpan]
     samples: list[SamplePair]
@@ -130,7 +130,6 @@ def report_view(inputs: ReportInputs) -> ReportView:
         bound=config.curation.max_staleness,
         pauses=pauses(inputs),
         learning=learning(inputs),
-        titles=LEARNING,
         outcomes=outcomes(inputs),
         phases=spans(inputs),
         samples=samples(before, after),

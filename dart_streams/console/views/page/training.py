@@ -8,8 +8,10 @@ from dart_streams.config import Config
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.task_history import GroupHistory, TaskHistory, TaskRow
 from dart_streams.console.views.page.source import NotFound
+from topics import training_metrics
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
+from topics.training_metrics import TrainingMetric
 from topics.trajectories import Trajectory
 
 EQUAL = 1e-9
@@ -205,6 +207,18 @@ def train_steps(state: RunState) -> MetricCurves:
         groups=[len(event.group_ids) for event in events],
         metrics={name: [event.metrics.get(name) for event in events] for name in names},
     )
+
+
+class MetricTable(msgspec.Struct, frozen=True):
+    """The known metrics in the order of the page, and the names of the most important ones."""
+
+    metrics: list[TrainingMetric]
+    headlines: list[str]
+
+
+def metric_table() -> MetricTable:
+    """Return the table of metrics."""
+    return MetricTable(list(training_metrics.ALL), list(training_metrics.HEADLINES))
 
 
 def merged_names(steps: Iterable[Iterable[str]]) -> list[str]:

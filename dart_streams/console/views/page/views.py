@@ -38,6 +38,7 @@ class PageViews:
             "group": self.group,
             "steps": self.steps,
             "step": self.step,
+            "metrics": self.metrics,
             "tasks": self.tasks,
             "task": self.task,
             "time": self.time,
@@ -112,6 +113,10 @@ class PageViews:
     async def steps(self, _: Query) -> training.MetricCurves:
         """The metrics of all optimiser steps."""
         return training.train_steps(self.source.state)
+
+    async def metrics(self, _: Query) -> training.MetricTable:
+        """What the metrics of optimiser steps mean."""
+        return training.metric_table()
 
     async def step(self, query: Query) -> training.TrainStepView:
         """An optimiser step."""

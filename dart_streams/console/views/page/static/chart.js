@@ -30,6 +30,8 @@ const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and s
  * @property {number} [bound] a value that is not to be passed
  * @property {[number, number]} [span] of the x axis
  * @property {string} [unit] of the x axis
+ * @property {string} [quantity] the unit of the values, beside the title
+ * @property {string} [help] a sentence below the title
  */
 const HEIGHT = 170;
 
@@ -41,7 +43,7 @@ export function chart(parent, plot) {
   const uPlot = /** @type {any} */ (window).uPlot;
   const value = el("span.value"), canvas = el("div");
   const names = plot.series.length > 1 ? el("span.names", {}, plot.series.map((one, i) => named(one, i))) : null;
-  const frame = el(plot.wide ? "figure.chart.wide" : "figure.chart", {}, el("figcaption", {}, el("b", {}, plot.title), names, value), canvas);
+  const frame = el(plot.wide ? "figure.chart.wide" : "figure.chart", {}, el("figcaption", {}, el("b", {}, plot.title), plot.quantity ? el("span.quantity", {}, plot.quantity) : null, names, value), plot.help ? el("p.help", {}, plot.help) : null, canvas);
   parent.append(frame);
   if (!uPlot) {
     canvas.append(el("p.empty", {}, MISSING));
@@ -61,7 +63,7 @@ export function chart(parent, plot) {
     return {
       width: Math.max(220, frame.clientWidth - 20), height: plot.height ?? HEIGHT, legend: { show: false }, padding: [8, plot.time ? 20 : 8, 0, 0],
       scales: { x: { time: plot.time, ...(plot.span ? { range: () => plot.span } : {}) }, y: plot.range ? { range: () => plot.range } : {} },
-      axes: [{ ...axis, size: plot.unit ? 40 : 28, label: plot.unit, labelSize: 14, labelFont: "11px system-ui", ...(plot.time ? { values: times } : {}) }, { ...axis, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => number(tick)) }],
+      axes: [{ ...axis, size: plot.unit ? 40 : 28, label: plot.unit, labelSize: 14, labelFont: "11px system-ui", ...(plot.time ? { values: times } : {}) }, { ...axis, size: 50, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => number(tick)) }],
       cursor: { y: false, sync: plot.sync ? { key: plot.sync } : undefined, points: { size: 7 } },
       series: [{}, ...plot.series.map((one, index) => ({
         stroke: colour(one.fill ?? `--p${index % 8}`), width: one.width ?? (one.fill ? 0 : 1.6), spanGaps: true, fill: one.points ? undefined : one.fill ? colour(one.fill) : one.bars ? colour(`--p${index % 8}`) : undefined,

@@ -5,6 +5,7 @@ import { get } from "./api.js";
 import { chart, stacked } from "./chart.js";
 import { el, facts, svg, table } from "./dom.js";
 import { duration, number, percent, versions } from "./format.js";
+import { curve, metric } from "./metrics.js";
 import { rates, signed } from "./rates.js";
 import { shares } from "./shares.js";
 import { strip } from "./strip.js";
@@ -21,7 +22,7 @@ const OUTCOME_COLOURS = { success: "--success", failure: "--failure", truncated:
 
 /** @param {HTMLElement} view @param {Record<string, string>} _ @param {App} app */
 export async function open(view, _, app) {
-  const found = await get("report"), { report } = found;
+  const [found, { metrics }] = await Promise.all([get("report"), get("metrics")]), { report } = found;
   /** @type {(() => void)[]} */
   const closers = [];
   /** @param {string} name @param {string} note @param {...any} content */
@@ -42,7 +43,7 @@ export async function open(view, _, app) {
   accounts(report), faults(report) ?? "", deaths(report) ?? "", phases(found.phases) ?? "", settings);
   // Plots measure their place, so they are drawn once the page is in the document.
   requestAnimationFrame(() => {
-    if (view.isConnected) closers.push(...overTime(found, success, environments), ...bySteps(found, pairs, learning));
+    if (view.isConnected) closers.push(...overTime(found, success, environments), ...bySteps(found, metrics, pairs, learning));
   });
   return { close: () => closers.forEach((close) => close()) };
 }
@@ -117,8 +118,8 @@ function overTime(found, success, environments) {
   return drawn;
 }
 
-/** @param {any} found @param {HTMLElement} pairs @param {HTMLElement} learning */
-function bySteps(found, pairs, learning) {
+/** @param {any} found @param {import("./metrics.js").Metric[]} metrics @param {HTMLElement} pairs @param {HTMLElement} learning */
+function bySteps(found, metrics, pairs, learning) {
   const drawn = [];
   if (found.staleness.x.length) {
     drawn.push(chart(pairs, { title: "staleness at training, in versions", x: found.staleness.x, time: false, unit: "optimiser step", bound: found.bound, range: [0, Math.max(found.bound, ...found.staleness.lines.oldest) + 0.8],
@@ -126,7 +127,7 @@ function bySteps(found, pairs, learning) {
       series: [{ name: "oldest", values: found.staleness.lines.oldest, bars: true, fill: "--free" }, { name: "mean", values: found.staleness.lines.mean }] }));
   }
   if (found.pauses.x.length) drawn.push(chart(pairs, { title: "pause of generation for each weight switch, in ms", x: found.pauses.x, time: false, unit: "weight version", series: [{ values: found.pauses.lines.pause, points: true }] }));
-  for (const [name, values] of Object.entries(found.learning.lines)) drawn.push(chart(learning, { title: found.titles[name], x: found.learning.x, time: false, unit: "optimiser step", series: [{ values: /** @type {any} */ (values) }] }));
+  for (const [name, values] of Object.entries(found.learning.lines)) drawn.push(curve(learning, metric(metrics, name), { x: found.learning.x, values: /** @type {any} */ (values), unit: "optimiser step" }));
   return drawn;
 }
 

@@ -4,6 +4,7 @@
 import { get } from "./api.js";
 import { el, facts, fill, table } from "./dom.js";
 import { brief, clock, count, duration, number, percent, short } from "./format.js";
+import { figure, grouped } from "./metrics.js";
 import { screen } from "./screen.js";
 
 export const title = "Train step";
@@ -12,7 +13,7 @@ export const title = "Train step";
 export async function open(view, params, app) {
   /** @type {any} */
   let found = null;
-  const body = el("div");
+  const body = el("div"), { metrics } = await get("metrics");
   view.append(body);
   async function refresh() {
     found = await get("step", { id: params.id });
@@ -23,7 +24,7 @@ export async function open(view, params, app) {
         found.previous_step === null ? null : app.link("step", { id: found.previous_step }, "← k"), found.next_step === null ? null : app.link("step", { id: found.next_step }, "j →")),
       facts([["trained", clock(event.at_ms)], ["trainer epoch", event.epoch], ["published", found.published_ms ? clock(found.published_ms) : "not published"],
         ["served by", workers.length ? workers.join(" · ") : "nobody"]]),
-      el(".metrics", {}, Object.entries(event.metrics).sort(byPart).map(([name, value]) => el(".metric", {}, el("b", {}, number(value, 4)), el("span", {}, name)))),
+      grouped(metrics, Object.keys(event.metrics)).map(([group, members]) => el("section", {}, el("h2", {}, group), el(".metrics", {}, members.map((one) => figure(one, number(event.metrics[one.name], 4)))))),
       el("h2", {}, count(groups.length, "group")),
       table(groups, [
         ["group", (/** @type {any} */ g) => app.link("group", { id: g.group_id }, g.group_id)],
@@ -46,12 +47,6 @@ export async function open(view, params, app) {
       return true;
     },
   };
-}
-
-/** The trainer's order, but the parts of a metric by name at the end. @param {[string, any]} one @param {[string, any]} other */
-function byPart([one], [other]) {
-  const parts = Number(one.includes("/")) - Number(other.includes("/"));
-  return parts || !one.includes("/") ? parts : one < other ? -1 : 1;
 }
 
 /** The step's tokens with the screens that they were decided on. @param {any} event @param {import("./app.js").App} app */

@@ -1,47 +1,60 @@
 // @ts-check
-/** All optimiser steps: their metrics as plots, and the steps as a table. */
+/** All optimiser steps: their metrics as plots in groups, and the steps as a table. */
 
 import { get } from "./api.js";
-import { chart } from "./chart.js";
 import { el, fill, table } from "./dom.js";
 import { clock, number } from "./format.js";
+import { curve, grouped } from "./metrics.js";
 
 export const title = "Train steps";
-const FIRST = ["reward", "loss", "entropy", "grad_norm", "kl", "clip_fraction", "ratio_mean", "tokens"];
-const TABLED = ["reward", "loss", "entropy", "grad_norm"];
+const OPENED = ["learning", "KL and clipping"];
+/** Plots of a group at most: each metric of a page is one. */
+const MOST_PLOTS = 24;
 
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
 export async function open(view, params, app) {
-  const plots = el(".charts"), body = el("div");
+  const plots = el("div"), body = el("div");
   const filter = /** @type {HTMLInputElement} */ (el("input", { type: "search", placeholder: "metrics, as a pattern", value: params.q ?? "", oninput: () => { app.remember({ q: filter.value }); draw(); } }));
   view.append(el(".bar", {}, el("h1", {}, title), el(".push"), filter), plots, body);
+  const { metrics, headlines } = await get("metrics");
   /** @type {any} */
   let found = null;
+  /** @type {Set<string>} */
+  const opened = new Set(OPENED);
   /** @type {(() => void)[]} */
   let closers = [];
   function names() {
     const all = Object.keys(found.metrics);
     try {
-      if (filter.value) return all.filter((name) => new RegExp(filter.value, "i").test(name));
+      return filter.value ? all.filter((name) => new RegExp(filter.value, "i").test(name)) : all;
     } catch { return []; }
-    const known = FIRST.filter((name) => all.includes(name));
-    return (known.length ? known : all).slice(0, 6);
+  }
+  /** A group whose plots are drawn when it is opened first. @param {string} name @param {import("./metrics.js").Metric[]} members */
+  function group(name, members) {
+    const charts = el(".charts"), wanted = Boolean(filter.value) || opened.has(name);
+    const drawn = () => {
+      if (charts.childElementCount || !fold.isConnected) return;
+      for (const one of members.slice(0, MOST_PLOTS)) {
+        closers.push(curve(charts, one, { x: found.steps, values: found.metrics[one.name], pick: (index) => { location.hash = app.href("step", { id: found.steps[index] }); } }));
+      }
+    };
+    const fold = /** @type {HTMLDetailsElement} */ (el("details.metric-group", { open: wanted, ontoggle: () => {
+      if (fold.open) drawn();
+      if (!filter.value) fold.open ? opened.add(name) : opened.delete(name);
+    } }, el("summary", {}, el("b", {}, name), ` ${members.length > MOST_PLOTS ? `${MOST_PLOTS} of ${members.length}` : members.length}`), charts));
+    plots.append(fold);
+    if (wanted) drawn();
   }
   function draw() {
     closers.forEach((close) => close());
     closers = [];
     plots.replaceChildren();
-    if (found.steps.length > 1) {
-      for (const name of names().slice(0, 24)) {
-        closers.push(chart(plots, { title: name, x: found.steps, time: false, series: [{ values: found.metrics[name] }],
-          pick: (index) => { location.hash = app.href("step", { id: found.steps[index] }); } }));
-      }
-    }
+    if (found.steps.length > 1) grouped(metrics, names()).forEach(([name, members]) => group(name, members));
     const rows = found.steps.map((/** @type {number} */ _, /** @type {number} */ index) => index).reverse();
     fill(body, table(rows.slice(0, 500), [
       ["step", (i) => app.link("step", { id: found.steps[i] }, String(found.steps[i]))],
       ["at", (i) => clock(found.at_ms[i])], ["version", (i) => `v${found.versions[i]}`], ["groups", (i) => found.groups[i]],
-      ...TABLED.filter((name) => name in found.metrics).map((name) => /** @type {[string, (i: number) => string]} */ ([name, (i) => number(found.metrics[name][i])])),
+      ...headlines.filter((/** @type {string} */ name) => name in found.metrics).map((/** @type {string} */ name) => /** @type {[string, (i: number) => string]} */ ([name, (i) => number(found.metrics[name][i])])),
     ], "the trainer has made no step yet"));
   }
   let length = -1;

@@ -1,0 +1,45 @@
+// @ts-check
+/** Metrics of optimiser steps in groups, with their units and meanings, from the table of the server. */
+
+import { chart } from "./chart.js";
+import { el } from "./dom.js";
+
+/** @typedef {{name: string, unit: string, better: string, group: string, meaning: string}} Metric */
+
+const OTHER = "other";
+/** @type {Record<string, string>} */
+const BETTER = { up: "higher is better", down: "lower is better" };
+
+/** Return what the table has of a published name, or of its family (reward/PAGE). @param {Metric[]} known @param {string} name @returns {Metric} */
+export function metric(known, name) {
+  const family = name.includes("/") ? name.slice(0, name.indexOf("/") + 1) : null;
+  const found = known.find((one) => (family === null ? one.name === name : one.name.startsWith(family)));
+  return { ...(found ?? { unit: "", better: "", group: OTHER, meaning: "" }), name };
+}
+
+/** Return the metrics of each group in the order of the table; those that it lacks come last. @param {Metric[]} known @param {string[]} names @returns {[string, Metric[]][]} */
+export function grouped(known, names) {
+  const all = names.map((name) => metric(known, name));
+  const place = (/** @type {Metric} */ one) => known.findIndex((other) => other.name.split("/")[0] === one.name.split("/")[0]);
+  return [...new Set([...known.map((one) => one.group), OTHER])]
+    .map((group) => /** @type {[string, Metric[]]} */ ([group, all.filter((one) => one.group === group).sort((one, other) => place(one) - place(other))]))
+    .filter(([, members]) => members.length);
+}
+
+/** Return a metric's unit and its better direction as text. @param {Metric} one */
+function quantity(one) {
+  return [one.unit, BETTER[one.better]].filter(Boolean).join(", ");
+}
+
+/** A metric's value in a step, with its unit; its meaning on hover. @param {Metric} one @param {string} value */
+export function figure(one, value) {
+  return el(".metric", { title: [one.meaning, BETTER[one.better]].filter(Boolean).join(" ") }, el("b", {}, value), el("span", {}, one.name, one.unit ? el("i", {}, `, ${one.unit}`) : null));
+}
+
+/**
+ * Draw a metric over optimiser steps at the end of `parent`; the result takes it away.
+ * @param {Element} parent @param {Metric} one @param {{x: number[], values: (number | null)[], unit?: string, pick?: (index: number) => void}} line
+ */
+export function curve(parent, one, line) {
+  return chart(parent, { title: one.name, quantity: quantity(one), help: one.meaning, x: line.x, time: false, unit: line.unit, pick: line.pick, series: [{ values: line.values }] });
+}
